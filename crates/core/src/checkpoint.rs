@@ -1,0 +1,183 @@
+//! Fenced checkpoints: the one place where a stale writer is refused (G1).
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::change::Operation;
+use crate::cx::Cx;
+use crate::error::Result;
+use crate::ledger::{LedgerEntry, LedgerQuery, LedgerRecord, Resolution};
+use crate::names::{Epoch, Grant, LeaseKey, TenureId};
+use crate::position::{Pedigree, Position, SourceTime};
+
+/// The identity of a store: a UUID kept in the database, not its URL. A transactional sink is only
+/// used as such when its identity is that of the checkpoint store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreIdentity(pub uuid::Uuid);
+
+/// Why a checkpoint was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reason {
+    /// The stream moved on.
+    #[default]
+    Progress,
+    /// The last commit of a tenure that ended in order.
+    Final,
+    /// An operator's move: it may go back.
+    Operator,
+    /// The key is closed: its work goes on under other keys.
+    Moved,
+}
+
+/// Why nobody may run the stream until a person resumes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halted {
+    /// The error's code.
+    pub code: String,
+    /// Cause and remedy in one line.
+    pub cause: String,
+}
+
+/// What people want to see of a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// The last operation before the position.
+    pub last_operation: Option<Operation>,
+    /// Its time by the source.
+    pub last_event_time: Option<SourceTime>,
+    /// When it was committed, milliseconds since 1970 by the committing instance's wall clock.
+    pub updated_at_millis: u64,
+    /// The instance that committed it.
+    pub processed_by: String,
+    /// Changes of this stream that have been passed, over all tenures.
+    pub changes: u64,
+    /// How often the watch has changed hands.
+    pub failovers: u64,
+    /// Open dead letters and parked changes.
+    pub letters: u64,
+}
+
+/// The newest committed state of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Where to resume; `None` when nothing has been committed yet but, say, a halt.
+    pub position: Option<Position>,
+    /// The log that the position belongs to.
+    pub pedigree: Option<Pedigree>,
+    /// The epoch that committed it.
+    pub epoch: Epoch,
+    /// The tenure that committed it.
+    pub tenure: TenureId,
+    /// Its number within that tenure.
+    pub seq: u64,
+    /// Why it was written.
+    pub reason: Reason,
+    /// Set while nobody may run the stream.
+    pub halted: Option<Halted>,
+    /// For people.
+    pub facts: Facts,
+}
+
+/// A checkpoint to commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointWrite {
+    /// On whose behalf.
+    pub grant: Grant,
+    /// The next number of that tenure; the first is 1.
+    pub seq: u64,
+    /// See [`Checkpoint::position`].
+    pub position: Option<Position>,
+    /// See [`Checkpoint::pedigree`].
+    pub pedigree: Option<Pedigree>,
+    /// See [`Checkpoint::reason`].
+    pub reason: Reason,
+    /// See [`Checkpoint::halted`].
+    pub halted: Option<Halted>,
+    /// See [`Checkpoint::facts`].
+    pub facts: Facts,
+    /// What this commit passes over.
+    pub ledger: Vec<LedgerEntry>,
+    /// Entries of earlier commits that are settled by this one.
+    pub resolve: Vec<(u64, Resolution)>,
+}
+
+impl CheckpointWrite {
+    /// The checkpoint that this write makes.
+    pub fn to_checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            position: self.position.clone(),
+            pedigree: self.pedigree.clone(),
+            epoch: self.grant.epoch,
+            tenure: self.grant.tenure,
+            seq: self.seq,
+            reason: self.reason,
+            halted: self.halted.clone(),
+            facts: self.facts.clone(),
+        }
+    }
+}
+
+/// The answer to a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// From here on an older (epoch, tenure) can write nothing. The newest checkpoint, if any.
+    Claimed(Option<Box<Checkpoint>>),
+    /// A newer epoch has claimed before, or another tenure this one: acquire again above `newest`.
+    Behind {
+        /// The newest claimed epoch.
+        newest: Epoch,
+    },
+}
+
+/// The answer to one commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Commit {
+    /// Written.
+    Committed,
+    /// This very write had been written before: its answer was lost.
+    AlreadyDone,
+    /// A newer grant has claimed. Nothing was written, and nothing ever will be.
+    Fenced,
+}
+
+/// Keeps checkpoints and the ledger.
+#[async_trait]
+pub trait CheckpointStore: Send + Sync + std::fmt::Debug {
+    /// The identity of the database behind this store.
+    async fn identity(&self, cx: &Cx) -> Result<StoreIdentity>;
+
+    /// Claims a key for a grant: the first thing a new holder does.
+    ///
+    /// # Behavior
+    /// * C1: atomic. After `Claimed` no commit of a lower epoch, or of another tenure at the same
+    ///   epoch, is accepted.
+    /// * C2: an epoch below the newest claimed one, or equal to it with another tenure, is `Behind`.
+    /// * C3: a new claim begins with seq 0; claiming again with the same (epoch, tenure) changes nothing.
+    /// * C4: the answer is the newest committed checkpoint, read in the same atomic step.
+    ///
+    /// # Cancel safety
+    /// Repeatable: a dropped claim may have happened, and can be claimed again by the same tenure.
+    async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim>;
+
+    /// Commits checkpoints, with an answer each in the same order.
+    ///
+    /// # Behavior
+    /// * C5: accepted only from the newest claimed (epoch, tenure); all else is `Fenced`, and changes
+    ///   nothing.
+    /// * C6: seq = stored + 1 is written; seq = stored is `AlreadyDone` and changes nothing; any other
+    ///   seq is an `Internal` error and changes nothing.
+    /// * C7: a write is atomic with its ledger entries and resolutions, and independent of the other
+    ///   writes of the slice.
+    /// * C8: a committed write is durable.
+    ///
+    /// # Errors
+    /// `Unknown` when any of them may have been written: repeat unchanged.
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>>;
+
+    /// The newest checkpoint, for people. A holder uses what its claim answered.
+    async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>>;
+
+    /// Entries of the ledger, in the order of their numbers (C9).
+    async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>>;
+}

@@ -1,0 +1,131 @@
+//! What every call carries: clock, deadline, cancellation.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+
+/// The context of a call.
+///
+/// It has up to two deadlines: a fixed one (this call's time-out) and a moving one (the lease of the
+/// tenure on whose behalf the call is made, pushed out by each renewal). The nearer one counts.
+#[derive(Debug, Clone)]
+pub struct Cx {
+    clock: Arc<dyn Clock>,
+    deadline: Option<Moment>,
+    /// Nanoseconds of a [`Moment`], written by the keeper. An atomic, since it is read before every
+    /// call and must never wait for anyone.
+    lease: Option<Arc<AtomicU64>>,
+    cancel: CancellationToken,
+}
+
+impl Cx {
+    /// A context without a deadline.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, deadline: None, lease: None, cancel: CancellationToken::new() }
+    }
+
+    /// The same context, ended at the latest `timeout` from now.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> Self {
+        let limit = self.clock.now() + timeout;
+        let deadline = Some(self.deadline.map_or(limit, |deadline| deadline.min(limit)));
+        Self { deadline, ..self.clone() }
+    }
+
+    /// The same context, bound to a lease whose deadline moves and to its end.
+    #[must_use]
+    pub fn bound_to(&self, lease: Arc<AtomicU64>, over: CancellationToken) -> Self {
+        Self { lease: Some(lease), cancel: over, ..self.clone() }
+    }
+
+    /// The same context, ended by `cancel` instead.
+    #[must_use]
+    pub fn cancelled_by(&self, cancel: CancellationToken) -> Self {
+        Self { cancel, ..self.clone() }
+    }
+
+    /// The clock of this instance.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Now, on the clock of this instance.
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// When this call has to be over, if ever.
+    pub fn deadline(&self) -> Option<Moment> {
+        let lease = self.lease.as_ref().map(|lease| Moment::from_nanos(lease.load(Ordering::Acquire)));
+        match (self.deadline, lease) {
+            (Some(fixed), Some(lease)) => Some(fixed.min(lease)),
+            (fixed, lease) => fixed.or(lease),
+        }
+    }
+
+    /// How much time is left; `None` when there is no deadline.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline().map(|deadline| deadline.since(self.now()))
+    }
+
+    /// Completes when the caller has given up.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn cancelled(&self) {
+        self.cancel.cancelled().await;
+    }
+
+    /// `Unavailable` if the call must not be made any more. To be asked just before every call.
+    pub fn check(&self) -> Result<()> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::unavailable("the caller has given up"));
+        }
+        if self.remaining() == Some(Duration::ZERO) {
+            return Err(Error::unavailable("the deadline had passed before the call"));
+        }
+        Ok(())
+    }
+
+    /// Makes a call inside this context: not begun after its deadline, abandoned at it.
+    ///
+    /// What is abandoned may still take effect, so the answer is then `Unknown`.
+    ///
+    /// # Cancel safety
+    /// As that of `call`.
+    pub async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check()?;
+        let Some(deadline) = self.deadline else {
+            // The lease's end arrives by cancellation: its deadline moves, so no timer fits it.
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(Error::unknown("abandoned: the caller has given up")),
+                answer = call => return answer,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(Error::unknown("abandoned: the caller has given up")),
+            answer = call => answer,
+            () = self.clock.sleep_until(deadline) => Err(Error::unknown("no answer in time")),
+        }
+    }
+
+    /// Waits for `duration`, or until the caller has given up.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn sleep(&self, duration: Duration) {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => {}
+            () = self.clock.sleep_until(self.now() + duration) => {}
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Few kinds of error, each saying what to do.
+//!
+//! Answers that are expected (held by another, fenced, rejected) are values of the contracts. An
+//! [`Error`] means "could not find out" or "can not go on".
+
+use std::fmt;
+
+/// `Result` with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, as far as it matters for what to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// A setting is wrong. Trying again is useless until a person changes it.
+    Config,
+    /// Credentials or privileges are missing. Another instance may have them.
+    Denied,
+    /// Nothing was changed. Try again later.
+    Unavailable,
+    /// It may have happened. Repeat it unchanged.
+    Unknown,
+    /// A newer grant exists. Stop, and write nothing more.
+    Fenced,
+    /// The history at this position is gone or belongs to another log. Apply the gap policy.
+    PositionLost,
+    /// Stored bytes do not mean what they should. A person has to look.
+    Corrupt,
+    /// A bug, here or in a backend.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The stable code that people search for.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Config => "WK-CONFIG",
+            Self::Denied => "WK-DENIED",
+            Self::Unavailable => "WK-UNAVAILABLE",
+            Self::Unknown => "WK-UNKNOWN",
+            Self::Fenced => "WK-FENCED",
+            Self::PositionLost => "WK-POSITION-LOST",
+            Self::Corrupt => "WK-CORRUPT",
+            Self::Internal => "WK-INTERNAL",
+        }
+    }
+}
+
+/// An error with its kind, a cause in one line and, where there is one, a remedy.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    remedy: Option<String>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` whose cause is `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), remedy: None, source: None }
+    }
+
+    /// [`ErrorKind::Config`].
+    pub fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    /// [`ErrorKind::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    /// [`ErrorKind::Unknown`].
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unknown, message)
+    }
+
+    /// [`ErrorKind::Fenced`].
+    pub fn fenced(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Fenced, message)
+    }
+
+    /// [`ErrorKind::PositionLost`].
+    pub fn position_lost(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::PositionLost, message)
+    }
+
+    /// [`ErrorKind::Corrupt`].
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// [`ErrorKind::Internal`].
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The same error with what a person should do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The same error with the native error below it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What to do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The cause, without code and remedy.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.message, self.kind.code())?;
+        if let Some(remedy) = &self.remedy {
+            write!(f, "; {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

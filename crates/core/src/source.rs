@@ -1,0 +1,114 @@
+//! Where changes come from.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::change::Batch;
+use crate::cx::Cx;
+use crate::error::{Error, Result};
+use crate::payload::Payload;
+use crate::position::{Pedigree, Position, StartAt, Window};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// It works, but will not always.
+    Warning,
+    /// It will not work.
+    Error,
+}
+
+/// One result of a check: what is so, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is so, in one line.
+    pub what: String,
+    /// What to change.
+    pub remedy: Option<String>,
+}
+
+/// How much to read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// At most so many rows, except that the halves of a key update stay together.
+    pub rows: usize,
+    /// Stop after so many bytes; one change may be larger.
+    pub bytes: usize,
+    /// Answer with an empty batch after waiting so long.
+    pub wait: Duration,
+}
+
+/// A log of changes.
+#[async_trait]
+pub trait Source: Send + Sync + std::fmt::Debug {
+    /// Looks at privileges, topology and retention.
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>>;
+
+    /// The identity of the log now, to store beside positions.
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree>;
+
+    /// Makes sure, before anything is read, that a stored position belongs to this log and can still
+    /// be resumed from: servers often accept a foreign one and skip silently (G4).
+    ///
+    /// # Errors
+    /// `PositionLost` when it does not.
+    async fn verify(&self, cx: &Cx, _position: &Position, pedigree: &Pedigree) -> Result<()> {
+        if self.identity(cx).await? == *pedigree {
+            return Ok(());
+        }
+        Err(Error::position_lost("the checkpoint belongs to another log than the one that answers now")
+            .remedy("point the stream at the log it was reading, or move the checkpoint on purpose"))
+    }
+
+    /// Which of two positions is earlier. Pure and offline; `None` means not known, and the caller
+    /// takes the safe side.
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
+
+    /// How bodies are decoded.
+    fn payload(&self) -> Arc<dyn Payload>;
+
+    /// Begins to read.
+    ///
+    /// # Behavior
+    /// * S1: after a position, exactly the changes after it are read, in order.
+    /// * S2: reading again from any position that was given out gives the same changes with the same
+    ///   ids, whatever the batches.
+    ///
+    /// # Errors
+    /// `PositionLost` when the history is gone.
+    async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>>;
+}
+
+/// An open log.
+#[async_trait]
+pub trait ChangeStream: Send {
+    /// The next changes.
+    ///
+    /// # Behavior
+    /// * S3: not more than `limits`, and nothing is read ahead without bound.
+    /// * S4: the batch's end and the position of every committable row are safe to restart from.
+    /// * S5: without changes it answers after `limits.wait` with an empty batch, whose end may have
+    ///   advanced.
+    /// * S6: what has not been acknowledged is still there for another opening.
+    ///
+    /// # Cancel safety
+    /// Cancel safe (S7): a dropped call loses nothing; the next one continues.
+    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch>;
+
+    /// Everything up to `position` is committed and will never be asked for again; the source may
+    /// prune it.
+    async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()>;
+
+    /// How far the history reaches.
+    async fn window(&mut self, cx: &Cx) -> Result<Window>;
+
+    /// Ends reading in order.
+    async fn close(self: Box<Self>, cx: &Cx) -> Result<()>;
+}
