@@ -323,7 +323,8 @@ impl BatchBuilder {
 
     /// Bytes so far.
     pub fn size(&self) -> usize {
-        self.bodies.len() + self.index.len()
+        // Less the padding.
+        self.bodies.len() + self.index.len() - 1
     }
 
     /// The batch, ending at `end`.

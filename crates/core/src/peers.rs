@@ -58,6 +58,9 @@ pub trait Listening: Send + Sync + std::fmt::Debug {
 /// Listens for peers and watches them.
 #[async_trait]
 pub trait Peers: Send + Sync + std::fmt::Debug {
+    /// Whether `address` is on this machine, where a refused connection can not be a broken network.
+    fn is_local(&self, address: &Address) -> bool;
+
     /// Begins to answer peers for the tenures on `roll`.
     async fn listen(&self, cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>>;
 
@@ -85,6 +88,10 @@ impl Listening for NoPeers {
 
 #[async_trait]
 impl Peers for NoPeers {
+    fn is_local(&self, _address: &Address) -> bool {
+        false
+    }
+
     async fn listen(&self, _cx: &Cx, _roll: Roll) -> Result<Box<dyn Listening>> {
         Ok(Box::new(NoPeers))
     }

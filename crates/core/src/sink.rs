@@ -72,6 +72,8 @@ pub struct SinkContext {
     pub partition: u32,
     /// How many lanes will write.
     pub lanes: usize,
+    /// Where this stream's checkpoint is kept. A sink may open as transactional only into this one.
+    pub store: StoreIdentity,
 }
 
 /// What a fault asks for.

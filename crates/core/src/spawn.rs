@@ -56,7 +56,7 @@ impl<T: Send + 'static> Task<T> {
         let name = name.to_owned();
         let (job, abort) = abortable(async move {
             let outcome = AssertUnwindSafe(job).catch_unwind().await;
-            let answer = outcome.map_err(|panic| Error::internal(format!("{name} panicked: {}", panic_text(&panic))));
+            let answer = outcome.map_err(|panic| Error::internal(format!("{name} panicked: {}", panic_text(&*panic))));
             // Nobody may be waiting any more.
             let _ = sender.send(answer);
         });

@@ -63,8 +63,11 @@ impl Entry {
         };
         let broken = ask.break_holder == Some((holding.candidate.tenure, self.epoch));
         let expired = holding.expires <= now;
-        let renamed = holding.candidate.tenure == ask.candidate.tenure;
-        if !(broken || expired || renamed) {
+        if !(broken || expired) {
+            if holding.candidate.tenure == ask.candidate.tenure {
+                // The same tenure above a higher floor: nobody came in between.
+                return Ok(holding.previous.clone());
+            }
             return Err(self.holder(holding, now));
         }
         let ending = if broken && !expired { Ending::Broken } else { Ending::Expired };

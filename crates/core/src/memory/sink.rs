@@ -204,6 +204,10 @@ impl Sink for TransactionalTable {
     }
 
     async fn open(&self, _cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        if context.store != self.store.store_identity() {
+            return Err(Error::config("the checkpoint is not kept in this sink's database")
+                .remedy("keep the stream's checkpoint in the store of its transactional sink"));
+        }
         let (store, grant) = (self.store.clone(), context.grant.clone());
         Ok(OpenedSink::Transactional(Box::new(TransactionalTableWriter { store, grant })))
     }

@@ -134,7 +134,8 @@ impl Log {
                 half: u8::from(halves),
                 committable: !change.first_half,
                 key: change.key.as_deref(),
-                position: &number.to_be_bytes(),
+                // Both halves of a key update are under one position: the one after it.
+                position: &(number + u64::from(change.first_half)).to_be_bytes(),
                 body: &change.body,
                 time: *time,
                 version: Version { time: *number, ordinal: 0 },

@@ -1,0 +1,206 @@
+//! The checkpoints before the newest one, for people who want to go back on purpose.
+//!
+//! The holder notes each commit in memory and appends them by the block, so that a commit does not
+//! cost a record of its own. What a crash loses is the last, open block: places to go back to, never
+//! the checkpoint itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use watchkeeper_core::records::RECORD_BYTES_MAX;
+use watchkeeper_core::{
+    Checkpoint, Cx, Epoch, Error, LeaseKey, Operation, Pedigree, Position, Record, Records, Result, SourceTime,
+};
+
+use super::block;
+
+/// So many checkpoints are kept per key, unless settings say otherwise.
+pub const CAPACITY: usize = 1_000;
+
+/// So many make a block.
+pub const BLOCK_ENTRIES: usize = 100;
+
+/// One committed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// Where to resume.
+    pub position: Position,
+    /// The log that the position belongs to.
+    pub pedigree: Option<Pedigree>,
+    /// The epoch that committed it.
+    pub epoch: Epoch,
+    /// Its number within its tenure.
+    pub seq: u64,
+    /// The source's time of the last change before it.
+    pub time: Option<SourceTime>,
+    /// The last operation before it.
+    pub operation: Option<Operation>,
+    /// When it was committed, milliseconds since 1970 by the committing instance's wall clock.
+    pub updated_at_millis: u64,
+    /// How many changes of the stream had been passed.
+    pub changes: u64,
+    /// The instance that committed it.
+    pub by: String,
+}
+
+impl HistoryEntry {
+    /// The entry of a checkpoint; `None` for one without a position, since there is nowhere to go
+    /// back to.
+    pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
+        Some(Self {
+            position: checkpoint.position.clone()?,
+            pedigree: checkpoint.pedigree.clone(),
+            epoch: checkpoint.epoch,
+            seq: checkpoint.seq,
+            time: checkpoint.facts.last_event_time,
+            operation: checkpoint.facts.last_operation,
+            updated_at_millis: checkpoint.facts.updated_at_millis,
+            changes: checkpoint.facts.changes,
+            by: checkpoint.facts.processed_by.clone(),
+        })
+    }
+}
+
+/// What was read of a history.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The checkpoints, newest first.
+    pub entries: Vec<HistoryEntry>,
+    /// A `Corrupt` error for each block that can not be read, naming it.
+    pub damaged: Vec<Error>,
+}
+
+/// The checkpoints of one key.
+#[derive(Debug)]
+pub struct History {
+    records: Arc<dyn Records>,
+    log: String,
+    capacity: usize,
+    /// Noted but not appended yet, oldest first. Never more than `capacity`: older ones would be
+    /// rotated away anyway, so a store that is down for long does not cost memory.
+    open: VecDeque<HistoryEntry>,
+}
+
+impl History {
+    /// The history of `key`: at least the last `capacity` checkpoints, at most one block more.
+    pub fn new(records: Arc<dyn Records>, group: &str, key: &LeaseKey, capacity: usize) -> Self {
+        Self { records, log: format!("{group}/history/{key}"), capacity: capacity.max(1), open: VecDeque::new() }
+    }
+
+    /// Notes a committed checkpoint. Cheap, without I/O.
+    pub fn note(&mut self, checkpoint: &Checkpoint) {
+        let Some(entry) = HistoryEntry::of(checkpoint) else { return };
+        if self.open.len() >= self.capacity {
+            self.open.pop_front();
+        }
+        self.open.push_back(entry);
+    }
+
+    /// Whether there is a block's worth to flush.
+    pub fn due(&self) -> bool {
+        self.open.len() >= self.block_entries()
+    }
+
+    /// Appends what has been noted.
+    ///
+    /// # Cancel safety
+    /// What is not known to be appended stays noted. It may then be appended twice, which readers
+    /// leave out.
+    pub async fn flush(&mut self, cx: &Cx) -> Result<()> {
+        while !self.open.is_empty() {
+            cx.check()?;
+            let Some((count, packed)) = self.fit()? else {
+                tracing::warn!(log = self.log, "a checkpoint is too large for the history and is left out");
+                self.open.pop_front();
+                continue;
+            };
+            let keep = self.keep(cx, block::header(&packed)?).await?;
+            self.records.append(cx, &self.log, packed, keep).await?;
+            self.open.drain(..count);
+        }
+        Ok(())
+    }
+
+    /// Appends the rest at the end of a tenure.
+    pub async fn close(mut self, cx: &Cx) -> Result<()> {
+        self.flush(cx).await
+    }
+
+    /// The newest `limit` checkpoints, newest first, those of this holder's open block included. A
+    /// damaged block is left out and logged.
+    pub async fn read(&self, cx: &Cx, limit: usize) -> Result<Vec<HistoryEntry>> {
+        let reading = self.inspect(cx, limit).await?;
+        reading.damaged.iter().for_each(|error| tracing::warn!(%error, "a part of the history can not be read"));
+        Ok(reading.entries)
+    }
+
+    /// As [`read`](Self::read), with what is wrong.
+    pub async fn inspect(&self, cx: &Cx, limit: usize) -> Result<Reading> {
+        let mut damaged = Vec::new();
+        // Ordered by what fences: a holder that closes late appends its block behind its successor's.
+        let mut known: BTreeMap<(Epoch, u64), HistoryEntry> = BTreeMap::new();
+        for record in self.records.tail(cx, &self.log, self.blocks_max()).await? {
+            match block::unpack(&record.bytes) {
+                Ok(entries) => known.extend(entries.into_iter().map(keyed)),
+                Err(error) => damaged.push(self.damaged(&record, error)),
+            }
+        }
+        known.extend(self.open.iter().cloned().map(keyed));
+        let entries = known.into_values().rev().take(limit).collect();
+        Ok(Reading { entries, damaged })
+    }
+
+    /// The largest block of the oldest open entries that a record can take, at most a usual one, with
+    /// its number of entries. `None` when already the first entry does not fit.
+    fn fit(&mut self) -> Result<Option<(usize, Bytes)>> {
+        let mut count = self.open.len().min(self.block_entries());
+        let entries = self.open.make_contiguous();
+        while count > 0 {
+            let packed = block::pack(&entries[..count])?;
+            if packed.len() <= RECORD_BYTES_MAX {
+                return Ok(Some((count, packed)));
+            }
+            count /= 2;
+        }
+        Ok(None)
+    }
+
+    /// How many blocks to keep with the one of header `newest`: as few as hold the capacity. Blocks
+    /// differ in size (a tenure may end early), so they are counted by what they hold.
+    async fn keep(&self, cx: &Cx, newest: block::Header) -> Result<usize> {
+        let stored = self.records.tail(cx, &self.log, self.blocks_max()).await?;
+        let (mut held, mut blocks, mut last) = (newest.count, 1, newest);
+        for record in stored.iter().rev() {
+            if held >= self.capacity as u64 {
+                break;
+            }
+            blocks += 1;
+            // One that can not be read, or that was appended twice, holds nothing.
+            let Some(header) = block::header(&record.bytes).ok().filter(|header| *header != last) else { continue };
+            held = held.saturating_add(header.count);
+            last = header;
+        }
+        Ok(blocks)
+    }
+
+    fn damaged(&self, record: &Record, error: Error) -> Error {
+        let (revision, why) = (record.revision.0, error.message().to_owned());
+        Error::corrupt(format!("block {revision} of {} is damaged: {why}", self.log))
+            .remedy("its checkpoints can not be gone back to; it is dropped by rotation")
+            .caused_by(error)
+    }
+
+    fn block_entries(&self) -> usize {
+        BLOCK_ENTRIES.min(self.capacity)
+    }
+
+    /// Each block holds at least one entry; as many again are allowed to be damaged or doubled.
+    fn blocks_max(&self) -> usize {
+        self.capacity * 2
+    }
+}
+
+fn keyed(entry: HistoryEntry) -> ((Epoch, u64), HistoryEntry) {
+    ((entry.epoch, entry.seq), entry)
+}

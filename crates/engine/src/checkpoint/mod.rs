@@ -1,0 +1,7 @@
+//! Checkpoints beside their storage: how often, what came before, and how people move them.
+
+mod block;
+pub mod history;
+pub mod interval;
+pub mod moves;
+pub mod operator;

@@ -1,0 +1,265 @@
+//! What an operator can wish for, and the commit that it comes to.
+//!
+//! Whatever a move passes over stands in the ledger by the very commit that passes it (G2), and a
+//! target that the source can not resume from is refused before anything is written (G4).
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper_core::{
+    Change, Checkpoint, CheckpointStore, Cx, Error, Grade, LeaseKey, LedgerEntry, LedgerKind, LedgerQuery,
+    LedgerRecord, Limits, Pedigree, Position, Resolution, Result, SinkProfile, Source, StartAt, StoredChange,
+};
+
+use super::history::{History, HistoryEntry};
+
+/// Where to go back to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Back {
+    /// To this checkpoint.
+    To(Box<HistoryEntry>),
+    /// So many different positions back in the history, from the current one.
+    Steps(usize),
+}
+
+/// An operator's wish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Move {
+    /// Resume from this position of the log as it is now. What it passes over is recorded as a gap.
+    Set(Position),
+    /// Resume from an earlier checkpoint. Refused when it is not known to be earlier.
+    Rewind(Back),
+    /// Pass over the one change after the checkpoint.
+    Skip {
+        /// What will stand in the ledger for it.
+        entry: Box<LedgerEntry>,
+        /// The position after it.
+        to: Position,
+    },
+    /// Go on after history that is lost.
+    AcceptGap {
+        /// The first position that can be resumed from.
+        to: Position,
+        /// Why that was accepted.
+        cause: String,
+    },
+    /// Let a halted stream run again from where it stands.
+    Resume,
+    /// Settle entries of the ledger; position and halt stay.
+    Resolve {
+        /// Their numbers.
+        numbers: Vec<u64>,
+        /// As what.
+        resolution: Resolution,
+    },
+}
+
+/// What is moved.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The stream's name.
+    pub stream: &'a str,
+    /// The key of the stream, or of one of its partitions.
+    pub key: &'a LeaseKey,
+    /// Its source.
+    pub source: &'a dyn Source,
+    /// Its sinks, by name.
+    pub sinks: &'a [(String, SinkProfile)],
+}
+
+/// What a commit will say.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) position: Option<Position>,
+    pub(super) pedigree: Option<Pedigree>,
+    pub(super) ledger: Vec<LedgerEntry>,
+    pub(super) resolve: Vec<(u64, Resolution)>,
+    /// Open letters that are settled.
+    pub(super) letters_settled: u64,
+    pub(super) keeps_halt: bool,
+    /// Changes may be delivered again.
+    pub(super) replays: bool,
+}
+
+/// What a plan is made from.
+pub(super) struct Planner<'a> {
+    pub(super) subject: Subject<'a>,
+    pub(super) current: Option<&'a Checkpoint>,
+    pub(super) checkpoints: &'a dyn CheckpointStore,
+    pub(super) history: &'a History,
+}
+
+impl Planner<'_> {
+    pub(super) async fn plan(&self, cx: &Cx, wish: Move) -> Result<Plan> {
+        match wish {
+            Move::Set(to) => self.set(cx, to, "an operator set the checkpoint").await,
+            Move::Rewind(back) => self.rewind(cx, back).await,
+            Move::Skip { entry, to } => self.skip(cx, *entry, to).await,
+            Move::AcceptGap { to, cause } => {
+                let plan = self.set(cx, to, &cause).await?;
+                Ok(Plan { ledger: vec![self.gap(&cause)], ..plan })
+            }
+            Move::Resume => Ok(self.stay()),
+            Move::Resolve { numbers, resolution } => self.resolve(cx, &numbers, resolution).await,
+        }
+    }
+
+    /// The current position, with the halt lifted.
+    fn stay(&self) -> Plan {
+        let pedigree = self.current.and_then(|current| current.pedigree.clone());
+        Plan { position: self.position().cloned(), pedigree, ..Plan::default() }
+    }
+
+    async fn set(&self, cx: &Cx, to: Position, cause: &str) -> Result<Plan> {
+        let pedigree = self.subject.source.identity(cx).await?;
+        self.subject.source.verify(cx, &to, &pedigree).await?;
+        let order = self.position().map(|current| self.subject.source.compare(&to, current));
+        // Where the order is not known both are assumed: something passed over, something repeated.
+        let passes = matches!(order, Some(None | Some(Ordering::Greater)));
+        let replays = matches!(order, Some(None | Some(Ordering::Less)));
+        let ledger = if passes { vec![self.gap(cause)] } else { Vec::new() };
+        Ok(Plan { position: Some(to), pedigree: Some(pedigree), ledger, replays, ..Plan::default() })
+    }
+
+    async fn rewind(&self, cx: &Cx, back: Back) -> Result<Plan> {
+        let nothing = || Error::config(format!("{} has no checkpoint to go back from", self.subject.key));
+        let current = self.position().ok_or_else(nothing)?;
+        let target = match back {
+            Back::To(entry) => *entry,
+            Back::Steps(steps) => self.steps_back(cx, current, steps).await?,
+        };
+        if self.subject.source.compare(&target.position, current) != Some(Ordering::Less) {
+            let (target, key) = (&target.position, self.subject.key);
+            return Err(Error::config(format!("{target} is not known to be before the checkpoint of {key}")).remedy(
+                "pick an earlier checkpoint of the history, or set the position, which records what it passes",
+            ));
+        }
+        if let Some(pedigree) = &target.pedigree {
+            self.subject.source.verify(cx, &target.position, pedigree).await?;
+        }
+        let (position, pedigree) = (Some(target.position), target.pedigree);
+        Ok(Plan { position, pedigree, replays: true, ..Plan::default() })
+    }
+
+    async fn steps_back(&self, cx: &Cx, current: &Position, steps: usize) -> Result<HistoryEntry> {
+        let mut earlier = self.history.read(cx, usize::MAX).await?;
+        earlier.retain(|entry| self.subject.source.compare(&entry.position, current) == Some(Ordering::Less));
+        earlier.dedup_by(|entry, newer| entry.position == newer.position);
+        let known = earlier.len();
+        let target = steps.checked_sub(1).and_then(|index| earlier.into_iter().nth(index));
+        target.ok_or_else(|| {
+            Error::config(format!(
+                "can not go back {steps} checkpoints: the history has {known} before the current one"
+            ))
+        })
+    }
+
+    /// Skips the first change after the checkpoint, having read it: anything else that lies between
+    /// would be lost without a word.
+    async fn skip(&self, cx: &Cx, entry: LedgerEntry, to: Position) -> Result<Plan> {
+        if entry.kind == LedgerKind::Gap || entry.kind == LedgerKind::Parked {
+            return Err(Error::config("a skipped change stands in the ledger as skipped or as a dead letter"));
+        }
+        let unit = self.first_unit(cx).await?;
+        let position = unit.last().map(Change::position);
+        let reaches = position.is_some_and(|end| self.is_same(&end, &to));
+        if !reaches || !unit.iter().any(|change| change.id().to_string() == entry.change_id) {
+            let (id, key) = (&entry.change_id, self.subject.key);
+            return Err(Error::config(format!("{id} is not the one change between the checkpoint of {key} and {to}"))
+                .remedy("resume the stream so that what comes before is delivered, or set the position, which records the whole range as a gap"));
+        }
+        let ledger = unit.iter().map(|change| self.skipped(change, &entry)).collect();
+        let pedigree = self.current.and_then(|current| current.pedigree.clone());
+        Ok(Plan { position: Some(to), pedigree, ledger, ..Plan::default() })
+    }
+
+    fn is_same(&self, a: &Position, b: &Position) -> bool {
+        a.bytes == b.bytes || self.subject.source.compare(a, b) == Some(Ordering::Equal)
+    }
+
+    /// The entry for a change of the skipped unit: as given, or for the other half of a key update.
+    fn skipped(&self, change: &Change, given: &LedgerEntry) -> LedgerEntry {
+        let change_id = change.id().to_string();
+        let entry = LedgerEntry { change_id, before: self.position().cloned(), ..given.clone() };
+        let kept = given.change.clone().filter(|_| entry.change_id == given.change_id);
+        LedgerEntry { change: kept.or_else(|| Some(StoredChange::keep(change))), ..entry }
+    }
+
+    /// The first change after the checkpoint; both halves of a key update.
+    async fn first_unit(&self, cx: &Cx) -> Result<Vec<Change>> {
+        let start = self.position().cloned().map_or(StartAt::Oldest, StartAt::After);
+        let mut stream = self.subject.source.open(cx, start).await?;
+        let limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
+        let mut unit = Vec::new();
+        // A source may answer with a position only, and does not split halves; so this is short.
+        for _ in 0..8 {
+            cx.check()?;
+            let batch = Arc::new(stream.next_batch(cx, limits).await?);
+            for row in (0_u32..).take(batch.len()) {
+                unit.push(Change::new(Arc::clone(&batch), row));
+                if batch.rows()[row as usize].committable {
+                    stream.close(cx).await?;
+                    return Ok(unit);
+                }
+            }
+        }
+        stream.close(cx).await?;
+        Err(Error::config(format!("there is no change after the checkpoint of {} to skip", self.subject.key)))
+    }
+
+    async fn resolve(&self, cx: &Cx, numbers: &[u64], resolution: Resolution) -> Result<Plan> {
+        let (Some(first), Some(last)) = (numbers.iter().min(), numbers.iter().max()) else {
+            return Err(Error::config("no entries of the ledger were named"));
+        };
+        let mut open = self.open_between(cx, *first, *last).await?;
+        open.retain(|record| numbers.contains(&record.number));
+        let missing = |number: &&u64| !open.iter().any(|record| record.number == **number);
+        if let Some(number) = numbers.iter().find(missing) {
+            return Err(Error::config(format!("the ledger of {} has no open entry {number}", self.subject.key)));
+        }
+        let letters_settled = open.iter().filter(|record| record.entry.kind.is_letter()).count() as u64;
+        let resolve = open.iter().map(|record| (record.number, resolution)).collect();
+        Ok(Plan { resolve, letters_settled, keeps_halt: true, ..self.stay() })
+    }
+
+    async fn open_between(&self, cx: &Cx, first: u64, last: u64) -> Result<Vec<LedgerRecord>> {
+        let mut found = Vec::new();
+        let mut query = LedgerQuery { after: first.saturating_sub(1), limit: 500, open_only: true };
+        loop {
+            cx.check()?;
+            let page = self.checkpoints.ledger(cx, self.subject.key, &query).await?;
+            let Some(newest) = page.last().map(|record| record.number) else { return Ok(found) };
+            found.extend(page.into_iter().filter(|record| record.number <= last));
+            if newest >= last {
+                return Ok(found);
+            }
+            query.after = newest;
+        }
+    }
+
+    fn gap(&self, cause: &str) -> LedgerEntry {
+        let (sink, change_id) = (String::new(), String::new());
+        let (cause, before) = (cause.to_owned(), self.position().cloned());
+        LedgerEntry { kind: LedgerKind::Gap, sink, change_id, cause, before, change: None }
+    }
+
+    fn position(&self) -> Option<&Position> {
+        self.current.and_then(|current| current.position.as_ref())
+    }
+}
+
+/// What each sink that will swallow a replay does with it, in a sentence. Transactional and fenced
+/// sinks are not among them: the replay comes under a new epoch, so they take it, and so do plain ones.
+pub(super) fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
+    let sentence = |(name, profile): &(String, SinkProfile)| match profile.grade {
+        Grade::Versioned => Some(format!(
+            "Sink {name} keeps the newest version of each key and will ignore every replayed change that is not newer than what it has."
+        )),
+        Grade::Idempotent => Some(format!(
+            "Sink {name} recognises changes that it has seen and will drop replayed ones within its duplicate window."
+        )),
+        Grade::Plain | Grade::Fenced | Grade::Transactional => None,
+    };
+    sinks.iter().filter_map(sentence).collect()
+}

@@ -1,0 +1,298 @@
+//! Handlers as a sink.
+//!
+//! Rows are handed to their handlers in order. All handlers of a row are run, and none of them can
+//! stop the others of that row; what they ask for is then weighed: `Fatal` before `Retry` before
+//! `Reject`. While a row is retried, only the handlers that asked for it run again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::{
+    Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation, Result,
+    Severity, Sink, SinkContext, SinkProfile, SinkWriter, Written,
+};
+
+use super::handler::{Handler, HandlerError, call};
+use super::routes::{Matched, Routes};
+
+/// What is declared of handlers, since it can not be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandlerSettings {
+    /// What the handlers' target does with a stale or repeated write.
+    pub grade: Grade,
+    /// The longest time for which something that a handler sent may still take effect.
+    pub settle: Duration,
+    /// Whether a handler acts on drops, renames and truncates for all keys.
+    pub acts_on_barriers: bool,
+}
+
+impl Default for HandlerSettings {
+    fn default() -> Self {
+        Self { grade: Grade::Plain, settle: Duration::from_secs(5), acts_on_barriers: false }
+    }
+}
+
+/// Runs handlers: as the sink of a stream, or directly.
+#[derive(Debug, Clone)]
+pub struct ObserverExecutor {
+    routes: Arc<Routes>,
+    settings: HandlerSettings,
+}
+
+impl ObserverExecutor {
+    /// An executor with the default settings.
+    pub fn new(routes: Routes) -> Self {
+        Self { routes: Arc::new(routes), settings: HandlerSettings::default() }
+    }
+
+    /// The same executor with other settings.
+    ///
+    /// # Errors
+    /// `Config` when handlers are declared transactional: a handler is not given the transaction that
+    /// the checkpoint is written in.
+    pub fn with_settings(self, settings: HandlerSettings) -> Result<Self> {
+        if settings.grade == Grade::Transactional {
+            return Err(Error::config("handlers can not be transactional")
+                .remedy("declare them versioned or idempotent, or use the transactional sink of the database"));
+        }
+        Ok(Self { settings, ..self })
+    }
+
+    /// The handlers as a sink.
+    pub fn sink(&self) -> HandlerSink {
+        let mut profile = SinkProfile::new(self.settings.grade, self.settings.settle);
+        profile.acts_on_barriers = self.settings.acts_on_barriers;
+        HandlerSink { routes: Arc::clone(&self.routes), profile }
+    }
+
+    /// Hands one change to all its handlers, and answers with the gravest of their errors.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a dropped call may have run any of the handlers.
+    pub async fn execute(&self, change: Change) -> Result<(), HandlerError> {
+        let matched = self.routes.lookup(change.batch().namespace(change.row()), change.operation());
+        let Tally { fatal, retry, rejected, .. } = pass(&matched, &change, None, || Ok(())).await;
+        let gravest = fatal.map(HandlerError::fatal).or(retry.map(HandlerError::retry));
+        gravest.or(rejected.map(HandlerError::reject)).map_or(Ok(()), Err)
+    }
+}
+
+/// The handlers of an [`ObserverExecutor`] as a sink.
+#[derive(Debug, Clone)]
+pub struct HandlerSink {
+    routes: Arc<Routes>,
+    profile: SinkProfile,
+}
+
+#[async_trait]
+impl Sink for HandlerSink {
+    fn profile(&self) -> SinkProfile {
+        self.profile.clone()
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        let warning = |what: String, remedy: &str| {
+            let remedy = Some(remedy.to_owned());
+            Finding { severity: Severity::Warning, what, remedy }
+        };
+        let literal = self.routes.patterns().filter(|pattern| pattern.has_literal_star());
+        let mut findings: Vec<_> = literal
+            .map(|pattern| warning(format!("the star in `{pattern}` is part of the name"), "write `*` or `prefix.*`"))
+            .collect();
+        if self.routes.is_empty() {
+            findings.push(warning("no handler is registered: all changes are passed over".to_owned(), "register one"));
+        }
+        Ok(findings)
+    }
+
+    async fn open(&self, _cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+        let writer = HandlerWriter { routes: Arc::clone(&self.routes), halfway: Mutex::default() };
+        Ok(OpenedSink::Plain(Arc::new(writer)))
+    }
+}
+
+#[derive(Debug)]
+struct HandlerWriter {
+    routes: Arc<Routes>,
+    /// By lane: the row that it is stuck at. Nearly always empty, and looked at once per call, so one
+    /// lock serves all lanes.
+    halfway: Mutex<BTreeMap<usize, Halfway>>,
+}
+
+/// A row some of whose handlers have to run again.
+#[derive(Debug)]
+struct Halfway {
+    batch_seq: u64,
+    row: u32,
+    /// The change's id: batches that are made for a replay may share a `seq`.
+    change_id: String,
+    /// Which of its handlers have to run again.
+    open: Vec<usize>,
+    /// What those said that will never take it; they are not asked again.
+    rejected: Option<Error>,
+}
+
+impl Halfway {
+    fn is(&self, batch: &Batch, row: u32) -> bool {
+        self.batch_seq == batch.seq && self.row == row && self.change_id == batch.id(row).to_string()
+    }
+}
+
+#[async_trait]
+impl SinkWriter for HandlerWriter {
+    /// Besides the contract: it returns right after a row that was rejected, so that the engine can
+    /// park its key before it goes on. A dropped call forgets which handlers had already taken the row
+    /// it was at, so all of them run again.
+    async fn write(&self, cx: &Cx, lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let Some(&first) = rows.first() else { return Ok(Written::default()) };
+        let mut halfway = self.recall(lane, batch, first);
+        let mut lookup = Lookup::new(&self.routes, batch, first);
+        for (done, &row) in rows.iter().enumerate() {
+            let change = Change::new(Arc::clone(batch), row);
+            let tally = pass(lookup.of(row), &change, halfway.take(), || cx.check()).await;
+            if !tally.is_clean() {
+                return self.stop(lane, done, &change, tally);
+            }
+        }
+        Ok(Written::all(rows))
+    }
+
+    /// Handlers are durable when they return, so there is nothing to wait for.
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl HandlerWriter {
+    fn halfway(&self) -> MutexGuard<'_, BTreeMap<usize, Halfway>> {
+        self.halfway.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the row that a lane goes on with. If it is another row than the one that the
+    /// lane was stuck at, the engine has given that one up, and it is forgotten.
+    fn recall(&self, lane: usize, batch: &Batch, row: u32) -> Option<Halfway> {
+        self.halfway().remove(&lane).filter(|halfway| halfway.is(batch, row))
+    }
+
+    fn remember(&self, lane: usize, change: &Change, open: Vec<usize>, rejected: Option<Error>) {
+        let (batch_seq, row, change_id) = (change.batch().seq, change.row(), change.id().to_string());
+        self.halfway().insert(lane, Halfway { batch_seq, row, change_id, open, rejected });
+    }
+
+    /// The answer of a write that came to a row, after `done` others, that not all handlers took.
+    fn stop(&self, lane: usize, done: usize, change: &Change, tally: Tally) -> Result<Written> {
+        let row = change.row();
+        let Tally { open, interrupted, fatal, retry, rejected } = tally;
+        if let Some(error) = interrupted {
+            self.remember(lane, change, open, rejected);
+            return Err(error);
+        }
+        if let Some(error) = fatal {
+            let stopped = Some(Fault { row, kind: FaultKind::Fatal, error });
+            return Ok(Written { done, stopped, ..Written::default() });
+        }
+        if let Some(error) = retry {
+            self.remember(lane, change, open, rejected);
+            let stopped = Some(Fault { row, kind: FaultKind::Retry, error });
+            return Ok(Written { done, stopped, ..Written::default() });
+        }
+        let rejected = rejected.map(|error| Fault { row, kind: FaultKind::Reject, error });
+        Ok(Written { done: done + 1, rejected: rejected.into_iter().collect(), stopped: None })
+    }
+}
+
+/// Finds the handlers of the rows of one batch. Neighbours are mostly alike, so it remembers the last answer.
+struct Lookup<'a> {
+    routes: &'a Routes,
+    batch: &'a Batch,
+    last: (u16, Operation),
+    matched: Matched,
+}
+
+impl<'a> Lookup<'a> {
+    fn new(routes: &'a Routes, batch: &'a Batch, row: u32) -> Self {
+        let last = Self::kind(batch, row);
+        Self { routes, batch, last, matched: routes.lookup(batch.namespace(row), last.1) }
+    }
+
+    fn kind(batch: &Batch, row: u32) -> (u16, Operation) {
+        let row = &batch.rows()[row as usize];
+        (row.namespace, row.operation)
+    }
+
+    fn of(&mut self, row: u32) -> &[Arc<dyn Handler>] {
+        let kind = Self::kind(self.batch, row);
+        if kind != self.last {
+            self.matched = self.routes.lookup(self.batch.namespace(row), kind.1);
+            self.last = kind;
+        }
+        &self.matched
+    }
+}
+
+/// What the handlers of one row said. Empty, and so without an allocation, when all took it.
+#[derive(Debug, Default)]
+struct Tally {
+    /// The handlers that neither took the change nor rejected it.
+    open: Vec<usize>,
+    /// Why not all of them could be called.
+    interrupted: Option<Error>,
+    fatal: Option<Error>,
+    retry: Option<Error>,
+    rejected: Option<Error>,
+}
+
+impl Tally {
+    fn is_clean(&self) -> bool {
+        self.open.is_empty() && self.rejected.is_none()
+    }
+
+    fn note(&mut self, handler: usize, error: HandlerError) {
+        let place = match error.kind() {
+            FaultKind::Fatal => &mut self.fatal,
+            FaultKind::Retry => &mut self.retry,
+            FaultKind::Reject => &mut self.rejected,
+        };
+        if error.kind() != FaultKind::Reject {
+            self.open.push(handler);
+        }
+        let error = error.into_error();
+        *place = Some(match place.take() {
+            Some(first) => {
+                Error::new(first.kind(), format!("{}; {}", first.message(), error.message())).caused_by(first)
+            }
+            None => error,
+        });
+    }
+}
+
+/// Calls the handlers of a row one after the other, or only those that are still open, each after `check`.
+async fn pass(
+    handlers: &[Arc<dyn Handler>],
+    change: &Change,
+    halfway: Option<Halfway>,
+    check: impl Fn() -> Result<()>,
+) -> Tally {
+    let (only, rejected) = halfway.map_or((None, None), |halfway| (Some(halfway.open), halfway.rejected));
+    let mut tally = Tally { rejected, ..Tally::default() };
+    for (index, handler) in handlers.iter().enumerate() {
+        if only.as_ref().is_some_and(|only| !only.contains(&index)) {
+            continue;
+        }
+        if tally.interrupted.is_none() {
+            tally.interrupted = check().err();
+        }
+        if tally.interrupted.is_some() {
+            tally.open.push(index);
+        } else if let Err(error) = call(&**handler, change.clone()).await {
+            tally.note(index, error);
+        }
+    }
+    tally
+}

@@ -1,0 +1,193 @@
+//! What users write: code that is called with one change.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use watchkeeper_core::spawn::panic_text;
+use watchkeeper_core::{Change, Error, ErrorKind, FaultKind};
+
+/// Takes changes, one at a time.
+///
+/// Any `Fn(Change) -> impl Future<Output = Result<(), E>>` is one, where `E` turns into a
+/// [`HandlerError`]; [`handler()`] helps the compiler to infer the types of a closure.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    /// Deals with one change.
+    ///
+    /// # Behavior
+    /// * Its effect is durable when it returns `Ok`: the checkpoint may pass the change right after.
+    /// * Changes of one key arrive in order, one at a time; changes of other keys may arrive beside them.
+    /// * It may see a change again: after an error of its own, and after a crash or a hand-over. The
+    ///   change's id is the same each time.
+    /// * A panic counts as [`HandlerError::Retry`].
+    ///
+    /// # Cancel safety
+    /// It is dropped at an await when the lease ends. What it had begun may then be begun again,
+    /// here or on another instance.
+    async fn handle(&self, change: Change) -> Result<(), HandlerError>;
+}
+
+#[async_trait]
+impl<F, Fut, E> Handler for F
+where
+    F: Fn(Change) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<HandlerError> + 'static,
+{
+    async fn handle(&self, change: Change) -> Result<(), HandlerError> {
+        self(change).await.map_err(Into::into)
+    }
+}
+
+impl fmt::Debug for dyn Handler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handler")
+    }
+}
+
+/// Makes a handler of a closure. Unlike passing the closure itself, this tells the compiler the type
+/// of its argument and of its error, so that `|change| async move { … }` and `?` need no annotations.
+pub fn handler<F, Fut>(handle: F) -> impl Handler
+where
+    F: Fn(Change) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
+{
+    handle
+}
+
+/// Why a handler failed, in its own words.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a failed handler asks for.
+///
+/// Every standard error turns into [`Retry`](Self::Retry), so `?` works in handlers. That is why this
+/// type is not itself a standard error: the conversion would meet the one that every type has to itself.
+#[derive(Debug)]
+pub enum HandlerError {
+    /// Try this change again later.
+    Retry(Cause),
+    /// This change will never be taken: apply the policy for rejected changes.
+    Reject(Cause),
+    /// This instance must not go on: release at once.
+    Fatal(Cause),
+}
+
+impl HandlerError {
+    /// Asks for another try.
+    pub fn retry(cause: impl Into<Cause>) -> Self {
+        Self::Retry(cause.into())
+    }
+
+    /// Says that the change will never be taken.
+    pub fn reject(cause: impl Into<Cause>) -> Self {
+        Self::Reject(cause.into())
+    }
+
+    /// Says that this instance must not go on.
+    pub fn fatal(cause: impl Into<Cause>) -> Self {
+        Self::Fatal(cause.into())
+    }
+
+    /// What is asked for.
+    pub fn kind(&self) -> FaultKind {
+        match self {
+            Self::Retry(_) => FaultKind::Retry,
+            Self::Reject(_) => FaultKind::Reject,
+            Self::Fatal(_) => FaultKind::Fatal,
+        }
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        match self {
+            Self::Retry(cause) | Self::Reject(cause) | Self::Fatal(cause) => &**cause,
+        }
+    }
+
+    /// The cause as an error of the contracts. One that is such an error already stays as it is, with
+    /// its kind and its remedy.
+    pub fn into_error(self) -> Error {
+        let (kind, cause) = match self {
+            // Not `Unknown`: the handler has returned, so nothing of it is under way.
+            Self::Retry(cause) => (ErrorKind::Unavailable, cause),
+            Self::Reject(cause) => (ErrorKind::Corrupt, cause),
+            Self::Fatal(cause) => (ErrorKind::Internal, cause),
+        };
+        match cause.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(cause) => Error::new(kind, cause.to_string()).caused_by(cause),
+        }
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.cause(), f)
+    }
+}
+
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for HandlerError {
+    fn from(cause: E) -> Self {
+        Self::retry(cause)
+    }
+}
+
+/// Calls a handler so that its panic is its own affair.
+pub(super) async fn call(handler: &dyn Handler, change: Change) -> Result<(), HandlerError> {
+    // The outer block also catches a panic from before the handler's first await. After a panic
+    // only the handler's own state can be torn, and whether that matters is the handler's business.
+    let outcome = AssertUnwindSafe(async { handler.handle(change).await }).catch_unwind().await;
+    outcome.unwrap_or_else(|panic| Err(HandlerError::retry(format!("a handler panicked: {}", panic_text(&*panic)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<u32, HandlerError> {
+        Ok(text.parse::<u32>()?)
+    }
+
+    #[test]
+    fn a_standard_error_asks_for_another_try() {
+        let error = parse("ten").expect_err("not a number");
+        assert_eq!(error.kind(), FaultKind::Retry);
+        assert_eq!(error.into_error().kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn each_constructor_keeps_its_cause() {
+        for (error, kind) in [
+            (HandlerError::retry("later"), FaultKind::Retry),
+            (HandlerError::reject("never"), FaultKind::Reject),
+            (HandlerError::fatal("stop"), FaultKind::Fatal),
+        ] {
+            let text = error.to_string();
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.into_error().message(), text);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_contracts_keeps_its_kind() {
+        let error = HandlerError::reject(Error::config("no such index").remedy("create it")).into_error();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().ends_with("create it"));
+    }
+
+    #[test]
+    fn a_panic_asks_for_another_try_and_keeps_its_words() {
+        let log = watchkeeper_core::BatchBuilder::new(
+            "log".into(),
+            std::sync::Arc::new(watchkeeper_core::payload::JsonPayload),
+        );
+        let batch = std::sync::Arc::new(log.finish(watchkeeper_core::Position::new("", None)));
+        let panics = handler(|_| async { panic!("on {}", "purpose") });
+        let error = call(&panics, Change::new(batch, 0)).now_or_never().expect("it waits for nothing");
+        let error = error.expect_err("it panicked");
+        assert_eq!((error.kind(), error.to_string().as_str()), (FaultKind::Retry, "a handler panicked: on purpose"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Leader election on its own, for those who have no stream.
+//!
+//! A [`Campaign`] stands for a key until it wins a [`Term`]; the term's epoch is a fencing token to hand
+//! to whatever the leader writes to. As everywhere, the lease is for liveness: a paused leader may
+//! believe in its term for a moment too long, and only the target's check of the epoch stops it.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{
+    Acquired, Ask, Candidate, Epoch, InstanceId, LeaseKey, LeaseStore, Moment, Result, Roll, Task, TenureId,
+};
+
+use crate::hooks::Hooks;
+use crate::keeper::Keeper;
+use crate::seams::Seams;
+use crate::settings::LeaseSettings;
+use crate::tenure::{Loss, Tenure};
+
+/// A candidate for one key.
+#[derive(Debug)]
+pub struct Campaign {
+    seams: Seams,
+    leases: Arc<dyn LeaseStore>,
+    settings: LeaseSettings,
+    key: LeaseKey,
+    id: InstanceId,
+    name: String,
+    roll: Roll,
+    keeper: Keeper,
+    _keeping: Task<()>,
+    stop: CancellationToken,
+}
+
+impl Campaign {
+    /// Prepares to stand for `key`, under a name for people.
+    pub async fn new(
+        seams: Seams,
+        leases: Arc<dyn LeaseStore>,
+        settings: LeaseSettings,
+        key: LeaseKey,
+        name: &str,
+    ) -> Result<Self> {
+        settings.validate()?;
+        let stop = CancellationToken::new();
+        let own = leases.separate(&seams.cx()).await?;
+        let (keeper, keeping) = Keeper::start(&seams, own, settings, Hooks::default(), stop.clone())?;
+        let (id, name) = (seams.entropy.instance(), name.to_owned());
+        Ok(Self { seams, leases, settings, key, id, name, roll: Roll::default(), keeper, _keeping: keeping, stop })
+    }
+
+    /// Stands until it wins. Errors of the store are tried again.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a term that was won and not handed out expires by itself.
+    pub async fn win(&self) -> Term<'_> {
+        let mut tenure = self.seams.entropy.tenure();
+        let mut wakeups = None;
+        loop {
+            let cx = self.seams.cx().within(self.settings.call_timeout);
+            if wakeups.is_none() && self.leases.profile().wakes {
+                wakeups = cx.run(self.leases.wakeups(&cx)).await.ok();
+            }
+            let sent = cx.now();
+            let mut next = self.seams.entropy.jitter(self.settings.renew_every);
+            match cx.run(self.leases.try_acquire(&cx, &self.ask(tenure))).await {
+                Ok(Acquired::Granted { grant, .. }) => return self.term(Tenure::new(
+                    grant, Arc::clone(&self.seams.clock), sent, self.settings.reign(Hooks::default()),
+                )),
+                Ok(Acquired::Held(holder)) => {
+                    next = next.min(holder.remaining + std::time::Duration::from_millis(1));
+                    // What was not granted is asked for anew; what was not answered, for the same tenure.
+                    tenure = self.seams.entropy.tenure();
+                }
+                Err(error) => tracing::debug!(%error, "the lease store did not answer a candidate"),
+            }
+            self.rest(&mut wakeups, self.seams.clock.now() + next).await;
+        }
+    }
+
+    async fn rest(&self, wakeups: &mut Option<Box<dyn watchkeeper_core::Wakeups>>, until: Moment) {
+        let cx = self.seams.cx();
+        let woken = async {
+            match wakeups {
+                Some(wakeups) => wakeups.next(&cx).await,
+                None => std::future::pending().await,
+            }
+        };
+        let broken = tokio::select! {
+            biased;
+            hint = woken => hint.is_err(),
+            () = self.seams.clock.sleep_until(until) => false,
+        };
+        if broken {
+            *wakeups = None;
+        }
+    }
+
+    fn ask(&self, tenure: TenureId) -> Ask {
+        let candidate = Candidate { instance: self.id, name: self.name.clone(), address: None, tenure };
+        Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor: Epoch::ZERO, break_holder: None }
+    }
+
+    fn term(&self, tenure: Tenure) -> Term<'_> {
+        let tenure = Arc::new(tenure);
+        self.roll.enter(tenure.grant().tenure);
+        self.keeper.add(Arc::clone(&tenure));
+        Term { campaign: self, tenure }
+    }
+}
+
+impl Drop for Campaign {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A term of leadership. Dropping it lets it expire; [`resign`](Self::resign) gives it back.
+#[derive(Debug)]
+pub struct Term<'a> {
+    campaign: &'a Campaign,
+    tenure: Arc<Tenure>,
+}
+
+impl Term<'_> {
+    /// The fencing token of this term.
+    pub fn epoch(&self) -> Epoch {
+        self.tenure.grant().epoch
+    }
+
+    /// The tenure, with a context for calls that must not outlive it.
+    pub fn tenure(&self) -> &Arc<Tenure> {
+        &self.tenure
+    }
+
+    /// Whether it lasts. Reads the clock.
+    pub fn is_leader(&self) -> bool {
+        self.tenure.loss().is_none()
+    }
+
+    /// Completes when it is lost.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn lost(&self) -> Loss {
+        self.tenure.over().await
+    }
+
+    /// Gives it back, so that the next one need not wait for its expiry.
+    pub async fn resign(self) -> Result<()> {
+        let cx = self.tenure.cx().within(self.campaign.settings.call_timeout);
+        let released = cx.run(self.campaign.leases.release(&cx, self.tenure.grant())).await;
+        released.map(|_| ())
+    }
+}
+
+impl Drop for Term<'_> {
+    fn drop(&mut self) {
+        self.tenure.end(Loss::Released);
+        self.campaign.keeper.remove(self.tenure.grant().tenure);
+        self.campaign.roll.strike(self.tenure.grant().tenure);
+    }
+}

@@ -1,0 +1,159 @@
+//! What people want of a stream. Instances read it and act; nothing here is fenced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use watchkeeper_core::{Cx, Epoch, Records, Result, TenureId};
+
+use super::{amend, decode};
+
+/// Asks the holder to deliver dead letters again, between two batches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayRequest {
+    /// Grows with every request, so that one is not served twice.
+    pub id: u64,
+    /// Only those of this sink.
+    #[serde(default)]
+    pub sink: Option<String>,
+}
+
+/// Asks the holder to give dead letters up, with its next commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurgeRequest {
+    /// Grows with every request, so that one is not served twice.
+    pub id: u64,
+    /// Only those of this sink.
+    #[serde(default)]
+    pub sink: Option<String>,
+    /// Only these numbers of the ledger; none means all open ones.
+    #[serde(default)]
+    pub numbers: Vec<u64>,
+}
+
+/// Operators' moves that hold the stream still while they are under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moves {
+    /// Their tenures.
+    pub under_way: BTreeSet<TenureId>,
+    /// Whether people had paused the stream, or did so since.
+    pub paused_by_people: bool,
+}
+
+/// The desired state of a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Control {
+    /// Nobody should run it.
+    #[serde(default)]
+    pub paused: bool,
+    /// The name of the instance that should run it, as long as that is there.
+    #[serde(default)]
+    pub preferred: Option<String>,
+    /// Whoever holds this epoch or an older one should leave in order.
+    #[serde(default)]
+    pub hand_over: Option<Epoch>,
+    /// Its checkpoint says halted. Only a hint that saves an acquire.
+    #[serde(default)]
+    pub halted_hint: bool,
+    /// The newest request to replay dead letters.
+    #[serde(default)]
+    pub replay: Option<ReplayRequest>,
+    /// The newest request to purge dead letters.
+    #[serde(default)]
+    pub purge: Option<PurgeRequest>,
+    /// Why it is paused without anyone having asked for that.
+    #[serde(default)]
+    pub moves: Option<Moves>,
+    /// What a newer version wrote. It is kept, so that an old instance that changes one field does
+    /// not undo the others.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, serde_json::Value>,
+}
+
+impl Control {
+    /// A person's wish that nobody runs the stream.
+    pub fn pause(&mut self) {
+        self.paused = true;
+        if let Some(moves) = &mut self.moves {
+            moves.paused_by_people = true;
+        }
+    }
+
+    /// A person's wish that it runs. It also ends the pause of a move whose program died; a move that
+    /// is alive is protected by its lease.
+    pub fn unpause(&mut self) {
+        self.paused = false;
+        self.moves = None;
+    }
+
+    /// Whether the holder of `epoch` should leave in order.
+    pub fn asks_to_leave(&self, epoch: Epoch) -> bool {
+        self.paused || self.hand_over.is_some_and(|newest| epoch <= newest)
+    }
+
+    /// Pauses for an operator's move.
+    pub fn begin_move(&mut self, tenure: TenureId) {
+        let paused_by_people = self.paused;
+        let moves = self.moves.get_or_insert_with(|| Moves { under_way: BTreeSet::new(), paused_by_people });
+        moves.under_way.insert(tenure);
+        self.paused = true;
+    }
+
+    /// Ends an operator's move; the last one restores what people want.
+    pub fn end_move(&mut self, tenure: TenureId) {
+        let Some(moves) = &mut self.moves else { return };
+        moves.under_way.remove(&tenure);
+        if moves.under_way.is_empty() {
+            self.paused = moves.paused_by_people;
+            self.moves = None;
+        }
+    }
+}
+
+/// The desired states of a group's streams.
+#[derive(Debug, Clone)]
+pub struct Controls {
+    records: Arc<dyn Records>,
+    prefix: String,
+}
+
+impl Controls {
+    /// The desired states of `group`'s streams.
+    pub fn new(records: Arc<dyn Records>, group: &str) -> Self {
+        Self { records, prefix: format!("{group}/control/") }
+    }
+
+    /// What is wanted of a stream; the default when nobody has said anything.
+    pub async fn read(&self, cx: &Cx, stream: &str) -> Result<Control> {
+        let record = self.records.get(cx, &self.name(stream)).await?;
+        Ok(record.as_ref().map(decode).transpose()?.unwrap_or_default())
+    }
+
+    /// What is wanted of every stream that anyone has said something about, in one round trip.
+    ///
+    /// # Errors
+    /// `Corrupt` when one of them can not be read: it might say "paused", so nothing is assumed.
+    /// Callers go on with what they knew.
+    pub async fn read_all(&self, cx: &Cx) -> Result<BTreeMap<String, Control>> {
+        let records = self.records.list(cx, &self.prefix).await?;
+        let named = |record| Some((record_stream(record, &self.prefix)?, record));
+        records.iter().filter_map(named).map(|(stream, record)| Ok((stream.to_owned(), decode(record)?))).collect()
+    }
+
+    /// Changes what is wanted of a stream; `change` is repeated on a fresh copy when someone else
+    /// wrote in between. The answer is what is wanted now.
+    ///
+    /// # Errors
+    /// `Unavailable` when that happened too often in a row.
+    pub async fn update(&self, cx: &Cx, stream: &str, change: impl Fn(&mut Control)) -> Result<Control> {
+        amend(&*self.records, cx, &self.name(stream), change).await
+    }
+
+    fn name(&self, stream: &str) -> String {
+        format!("{}{stream}", self.prefix)
+    }
+}
+
+fn record_stream<'a>(record: &'a watchkeeper_core::Record, prefix: &str) -> Option<&'a str> {
+    record.name.strip_prefix(prefix)
+}

@@ -1,0 +1,142 @@
+//! The instance's desk: says that it is alive, hears who else is, and reads what people want.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{Cx, ErrorKind, Records, Result};
+
+use super::control::{Control, Controls};
+use super::registry::{Beat, Member, Registry};
+use super::slots::Slots;
+use super::view::GroupView;
+use crate::seams::Seams;
+use crate::settings::InstanceSettings;
+
+/// What a desk works with.
+#[derive(Debug, Clone)]
+pub struct Desk {
+    /// Time and randomness.
+    pub seams: Seams,
+    /// How often.
+    pub settings: InstanceSettings,
+    /// The group's records.
+    pub records: Arc<dyn Records>,
+    /// Who this instance is.
+    pub member: Member,
+    /// What it hears of the others.
+    pub view: Arc<GroupView>,
+    /// Where it tells what people want, by stream.
+    pub controls: BTreeMap<String, watch::Sender<Control>>,
+    /// Tells the standby that people want something else.
+    pub news: Arc<Notify>,
+}
+
+/// Records of instances that were silent for so many thresholds are removed.
+const SWEEP_AFTER: u32 = 20;
+
+impl Desk {
+    fn registry(&self) -> Registry {
+        Registry::new(Arc::clone(&self.records), &self.settings.group).unhealthy_after(self.settings.unhealthy_after)
+    }
+
+    fn slots(&self) -> Option<Slots> {
+        let max = self.settings.max_listeners?;
+        Some(Slots::new(Arc::clone(&self.records), &self.settings.group, max))
+    }
+
+    fn cx(&self) -> Cx {
+        self.seams.cx().within(self.settings.heartbeat_every.max(Duration::from_millis(200)))
+    }
+
+    /// Joins the group.
+    ///
+    /// # Errors
+    /// `Config` when the group is full; anything else means that the store did not answer.
+    pub async fn join(&self) -> Result<()> {
+        let (cx, registry) = (self.cx(), self.registry());
+        cx.run(registry.register(&cx, &self.member)).await?;
+        if let Some(slots) = self.slots()
+            && let Err(error) = cx.run(slots.enter(&cx, &registry, &self.member)).await
+        {
+            if error.kind() == ErrorKind::Config {
+                let _ = cx.run(registry.deregister(&cx, self.member.instance)).await;
+            }
+            return Err(error);
+        }
+        let _ = self.look(&registry).await;
+        Ok(())
+    }
+
+    /// Heartbeats until `stop`, then leaves the group.
+    pub async fn run(self, stop: CancellationToken) {
+        let registry = self.registry();
+        loop {
+            if let Err(error) = self.beat(&registry).await {
+                tracing::warn!(%error, "a heartbeat failed");
+            }
+            let wait = self.seams.entropy.jitter(self.settings.heartbeat_every);
+            let cx = self.seams.cx().within(wait);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                // An answer is a hint, an error is the end of the wait: both mean to look again.
+                hint = cx.run(self.records.changed(&cx)) => if hint.is_err() {
+                    self.pause(&cx, &stop).await;
+                },
+            }
+        }
+        self.leave(&registry).await;
+    }
+
+    /// Waits for what is left of the interval.
+    async fn pause(&self, cx: &Cx, stop: &CancellationToken) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = cx.sleep(cx.remaining().unwrap_or_default()) => {}
+        }
+    }
+
+    async fn beat(&self, registry: &Registry) -> Result<()> {
+        let cx = self.cx();
+        if cx.run(registry.heartbeat(&cx, &self.member)).await? == Beat::Restored
+            && let Some(slots) = self.slots()
+        {
+            // Others took this instance for dead and may have taken its slot.
+            cx.run(slots.enter(&cx, registry, &self.member)).await?;
+        }
+        self.look(registry).await
+    }
+
+    async fn look(&self, registry: &Registry) -> Result<()> {
+        let cx = self.cx();
+        self.view.update(cx.run(registry.list(&cx)).await?);
+        let controls = Controls::new(Arc::clone(&self.records), &self.settings.group);
+        let mut wanted = cx.run(controls.read_all(&cx)).await?;
+        for (stream, told) in &self.controls {
+            let control = wanted.remove(stream).unwrap_or_default();
+            let news = told.send_if_modified(|current| {
+                let news = *current != control;
+                *current = control;
+                news
+            });
+            if news {
+                self.news.notify_one();
+            }
+        }
+        cx.run(registry.sweep(&cx, self.settings.unhealthy_after * SWEEP_AFTER)).await.map(|_| ())
+    }
+
+    async fn leave(&self, registry: &Registry) {
+        let cx = self.cx();
+        if let Some(slots) = self.slots() {
+            let _ = cx.run(slots.leave(&cx, self.member.instance)).await;
+        }
+        if let Err(error) = cx.run(registry.deregister(&cx, self.member.instance)).await {
+            tracing::debug!(%error, "leaving the group failed; the record will be swept");
+        }
+    }
+}

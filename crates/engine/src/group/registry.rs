@@ -1,0 +1,158 @@
+//! Who is there.
+//!
+//! Each instance keeps one record and writes it again at every heartbeat; how old the record is, by
+//! the store's clock, is how long the instance has been silent. No wall clock is compared. Being
+//! listed as unhealthy takes nothing away from an instance: takeover follows the lease.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use watchkeeper_core::{Address, Cx, Error, InstanceId, Put, Record, Records, Result, Revision};
+
+use super::{ATTEMPTS, decode, encode, remove};
+
+/// How long an instance may be silent before it counts as unhealthy, unless settings say otherwise.
+pub const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
+
+/// An instance as it presents itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The process.
+    pub instance: InstanceId,
+    /// Its name for people.
+    pub name: String,
+    /// Where it answers its peers.
+    #[serde(default)]
+    pub address: Option<Address>,
+    /// The version of the program.
+    #[serde(default)]
+    pub version: String,
+    /// A hash of its settings, so that instances that disagree can be found.
+    #[serde(default)]
+    pub config_hash: String,
+    /// The streams that it can run.
+    #[serde(default)]
+    pub streams: Vec<String>,
+}
+
+/// A member as the others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// What it said last.
+    pub member: Member,
+    /// How long ago it said so, by the store's clock.
+    pub age: Duration,
+    /// Whether that is recent enough.
+    pub healthy: bool,
+}
+
+/// What a heartbeat found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beat {
+    /// The own record was there.
+    Kept,
+    /// The own record had been removed and was written anew: others took this instance for dead, and
+    /// may have taken its slot.
+    Restored,
+}
+
+/// The members of a group.
+#[derive(Debug)]
+pub struct Registry {
+    records: Arc<dyn Records>,
+    prefix: String,
+    unhealthy_after: Duration,
+    /// The newest revision of each own record, so that a heartbeat costs one round trip. A map, since
+    /// one process may hold several members (tests, and listeners of one coordinator).
+    own: Mutex<BTreeMap<InstanceId, Revision>>,
+}
+
+impl Registry {
+    /// The registry of `group`.
+    pub fn new(records: Arc<dyn Records>, group: &str) -> Self {
+        let prefix = format!("{group}/instances/");
+        Self { records, prefix, unhealthy_after: UNHEALTHY_AFTER, own: Mutex::default() }
+    }
+
+    /// The same registry with another threshold for being unhealthy.
+    #[must_use]
+    pub fn unhealthy_after(mut self, silence: Duration) -> Self {
+        self.unhealthy_after = silence;
+        self
+    }
+
+    /// Enters a member, or enters it again.
+    pub async fn register(&self, cx: &Cx, member: &Member) -> Result<()> {
+        self.write(cx, member).await.map(|_| ())
+    }
+
+    /// Says that a member is alive, and what it is now. It is entered again if it had been removed.
+    pub async fn heartbeat(&self, cx: &Cx, member: &Member) -> Result<Beat> {
+        self.write(cx, member).await
+    }
+
+    /// Removes a member that leaves in order. Its heartbeats must have ended before, or the next one
+    /// enters it again.
+    pub async fn deregister(&self, cx: &Cx, instance: InstanceId) -> Result<()> {
+        self.lock().remove(&instance);
+        remove(&*self.records, cx, &self.name(instance)).await
+    }
+
+    /// All members, in the order of their identities. A record that can not be read is left out and
+    /// logged: one garbled neighbour must not blind the group.
+    pub async fn list(&self, cx: &Cx) -> Result<Vec<Listed>> {
+        let records = self.records.list(cx, &self.prefix).await?;
+        Ok(records.iter().filter_map(|record| self.listed(record)).collect())
+    }
+
+    /// Removes the records of instances that have been silent for `older_than` or longer; the answer
+    /// is how many. One that speaks up in between stays.
+    pub async fn sweep(&self, cx: &Cx, older_than: Duration) -> Result<usize> {
+        let mut removed = 0;
+        for record in self.records.list(cx, &self.prefix).await? {
+            if record.age < older_than {
+                continue;
+            }
+            cx.check()?;
+            if let Put::Done(_) = self.records.delete_if(cx, &record.name, record.revision).await? {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    fn listed(&self, record: &Record) -> Option<Listed> {
+        match decode::<Member>(record) {
+            Ok(member) => Some(Listed { member, age: record.age, healthy: record.age < self.unhealthy_after }),
+            Err(error) => {
+                tracing::warn!(%error, "a member of the group can not be read");
+                None
+            }
+        }
+    }
+
+    async fn write(&self, cx: &Cx, member: &Member) -> Result<Beat> {
+        let name = self.name(member.instance);
+        let bytes = encode(&name, member)?;
+        let mut expected = self.lock().get(&member.instance).copied();
+        for _ in 0..ATTEMPTS {
+            cx.check()?;
+            if let Put::Done(revision) = self.records.put_if(cx, &name, expected, bytes.clone()).await? {
+                self.lock().insert(member.instance, revision);
+                return Ok(if expected.is_some() { Beat::Kept } else { Beat::Restored });
+            }
+            expected = self.records.get(cx, &name).await?.map(|record| record.revision);
+        }
+        Err(Error::unavailable(format!("{name} was changed by others {ATTEMPTS} times in a row")))
+    }
+
+    fn name(&self, instance: InstanceId) -> String {
+        format!("{}{instance}", self.prefix)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<InstanceId, Revision>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,276 @@
+//! One process of a group: validates, joins, stands by, and shuts down in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{
+    Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, InstanceId, LeaseStore, Listening, Records, Result,
+    Roll, Task, TenureId,
+};
+
+use crate::group::control::{Control, Controls};
+use crate::group::desk::Desk;
+use crate::group::journal::Journal;
+use crate::group::poison::Poison;
+use crate::group::registry::Member;
+use crate::group::view::GroupView;
+use crate::keeper::Keeper;
+use crate::listener::{ListenerState, Post, StreamStatus};
+use crate::seams::Seams;
+use crate::settings::InstanceSettings;
+use crate::standby::Standby;
+use crate::stream::StreamSpec;
+
+/// What a group shares.
+#[derive(Debug, Clone)]
+pub struct Stores {
+    /// Leases.
+    pub leases: Arc<dyn LeaseStore>,
+    /// Checkpoints of streams that do not bring their own.
+    pub checkpoints: Arc<dyn CheckpointStore>,
+    /// Registry, control, journal, history.
+    pub records: Arc<dyn Records>,
+}
+
+/// What all parts of one instance share.
+#[derive(Debug)]
+pub struct Instance {
+    /// This process.
+    pub id: InstanceId,
+    /// Where it answers its peers.
+    pub address: Option<Address>,
+    /// Time, tasks, peers, randomness.
+    pub seams: Seams,
+    /// Settings.
+    pub settings: InstanceSettings,
+    /// The lease store, for acquiring and releasing; the keeper has one of its own.
+    pub leases: Arc<dyn LeaseStore>,
+    /// The group's records.
+    pub records: Arc<dyn Records>,
+    /// Renews.
+    pub keeper: Keeper,
+    /// The tenures that it answers for.
+    pub roll: Roll,
+    /// What it hears of the others.
+    pub view: Arc<GroupView>,
+    /// Failovers.
+    pub journal: Journal,
+    /// Changes that handlers called fatal.
+    pub poison: Poison,
+    /// What people want.
+    pub controls: Controls,
+}
+
+impl Instance {
+    /// The context of calls that no tenure bounds.
+    pub fn cx(&self) -> Cx {
+        self.seams.cx().within(self.settings.lease.call_timeout)
+    }
+
+    /// This instance as a candidate.
+    pub fn candidate(&self, tenure: TenureId) -> Candidate {
+        let (name, address) = (self.settings.name.clone(), self.address.clone());
+        Candidate { instance: self.id, name, address, tenure }
+    }
+}
+
+/// A running instance. Dropping it ends it at once, as a crash would; [`shutdown`](Self::shutdown)
+/// ends it in order.
+#[derive(Debug)]
+pub struct Running {
+    instance: Arc<Instance>,
+    posts: Vec<Arc<Post>>,
+    shutdown: CancellationToken,
+    task: Task<Result<()>>,
+}
+
+impl Running {
+    /// Starts an instance with these streams.
+    ///
+    /// # Errors
+    /// `Config` when settings are wrong, or what listening for peers says. A store that does not answer
+    /// is no error: it is tried again.
+    pub async fn start(
+        seams: Seams,
+        stores: Stores,
+        settings: InstanceSettings,
+        streams: Vec<StreamSpec>,
+    ) -> Result<Self> {
+        validate(&stores, &settings, &streams)?;
+        let roll = Roll::default();
+        let cx = seams.cx();
+        let listening = seams.peers.listen(&cx, roll.clone()).await?;
+        let stop_keeper = CancellationToken::new();
+        let keeper_leases = stores.leases.separate(&cx).await?;
+        let (keeper, keeping) =
+            Keeper::start(&seams, keeper_leases, settings.lease, settings.hooks, stop_keeper.clone())?;
+        let id = seams.entropy.instance();
+        let instance = Arc::new(Instance {
+            id,
+            address: listening.address(),
+            leases: Arc::clone(&stores.leases),
+            records: Arc::clone(&stores.records),
+            keeper,
+            roll,
+            view: Arc::new(GroupView::new(id)),
+            journal: Journal::new(Arc::clone(&stores.records), &settings.group),
+            poison: Poison::new(Arc::clone(&stores.records), &settings.group),
+            controls: Controls::new(Arc::clone(&stores.records), &settings.group),
+            settings,
+            seams,
+        });
+        let (posts, desk) = furnish(&instance, &stores, streams);
+        let shutdown = CancellationToken::new();
+        let crew = Crew { instance: Arc::clone(&instance), posts: posts.clone(), desk, listening, keeping, stop_keeper };
+        let task = Task::spawn(&*instance.seams.spawn, "instance", crew.run(shutdown.clone()));
+        Ok(Self { instance, posts, shutdown, task })
+    }
+
+    /// This process.
+    pub fn id(&self) -> InstanceId {
+        self.instance.id
+    }
+
+    /// What all its parts share.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// Follows what people see of a stream; `None` when there is no such stream.
+    pub fn status(&self, stream: &str) -> Option<watch::Receiver<StreamStatus>> {
+        self.posts.iter().find(|post| post.name() == stream).map(|post| post.status())
+    }
+
+    /// All its posts.
+    pub fn posts(&self) -> &[Arc<Post>] {
+        &self.posts
+    }
+
+    /// Begins to shut down in order: drain, commit, close, release. [`join`](Self::join) waits for it.
+    pub fn shutdown(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// Why it could not join the group.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn join(&mut self) -> Result<()> {
+        self.task.join().await?
+    }
+}
+
+fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamSpec]) -> Result<()> {
+    settings.validate()?;
+    let shortest = stores.leases.profile().shortest;
+    if settings.lease.ttl < shortest {
+        let cause = format!("the lease is {:?}, but this store takes none below {shortest:?}", settings.lease.ttl);
+        return Err(Error::config(cause).remedy("lengthen the lease"));
+    }
+    for (at, stream) in streams.iter().enumerate() {
+        stream.validate()?;
+        let name = &stream.settings.name;
+        if streams[..at].iter().any(|earlier| earlier.settings.name == *name) {
+            return Err(Error::config(format!("two streams are named {name:?}")).remedy("name them apart"));
+        }
+    }
+    Ok(())
+}
+
+/// The posts of the streams, and the desk that tells them what people want.
+fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) -> (Vec<Arc<Post>>, Desk) {
+    let mut controls = BTreeMap::new();
+    let mut posts = Vec::new();
+    let names: Vec<_> = streams.iter().map(|stream| stream.settings.name.clone()).collect();
+    for stream in streams {
+        let (told, control) = watch::channel(Control::default());
+        controls.insert(stream.settings.name.clone(), told);
+        let checkpoints = stream.checkpoints.clone().unwrap_or_else(|| Arc::clone(&stores.checkpoints));
+        let clock = Arc::clone(&instance.seams.clock);
+        posts.push(Arc::new(Post::new(stream, &instance.settings.group, checkpoints, control, clock)));
+    }
+    let member = Member {
+        instance: instance.id,
+        name: instance.settings.name.clone(),
+        address: instance.address.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        config_hash: format!("{:016x}", watchkeeper_core::change::key_hash_v1(names.join("\n").as_bytes())),
+        streams: names,
+    };
+    let desk = Desk {
+        seams: instance.seams.clone(),
+        settings: instance.settings.clone(),
+        records: Arc::clone(&instance.records),
+        member,
+        view: Arc::clone(&instance.view),
+        controls,
+        news: Arc::new(Notify::new()),
+    };
+    (posts, desk)
+}
+
+/// The tasks of an instance, in the order in which they end.
+struct Crew {
+    instance: Arc<Instance>,
+    posts: Vec<Arc<Post>>,
+    desk: Desk,
+    listening: Box<dyn Listening>,
+    keeping: Task<()>,
+    stop_keeper: CancellationToken,
+}
+
+/// How long to wait before joining the group is tried again.
+const JOIN_AGAIN: Duration = Duration::from_millis(500);
+
+impl Crew {
+    async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
+        let joined = self.join(&shutdown).await;
+        if joined.is_ok() && !shutdown.is_cancelled() {
+            self.serve(&shutdown).await;
+        }
+        let cause = joined.as_ref().err().map_or("shut down", |error| error.message());
+        self.posts.iter().for_each(|post| post.go(ListenerState::Stopped, None, cause));
+        self.stop_keeper.cancel();
+        let _ = self.keeping.join().await;
+        // The listener closes only now, after every release: a peer must not take a release for a death.
+        drop(self.listening);
+        joined
+    }
+
+    /// Joins the group, however long its store does not answer.
+    async fn join(&self, shutdown: &CancellationToken) -> Result<()> {
+        loop {
+            match self.desk.join().await {
+                Err(error) if error.kind() == ErrorKind::Config => return Err(error),
+                Err(error) => tracing::warn!(%error, "joining the group failed; trying again"),
+                Ok(()) => return Ok(()),
+            }
+            let seams = &self.instance.seams;
+            let again = seams.clock.now() + seams.entropy.jitter(JOIN_AGAIN);
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(()),
+                () = seams.clock.sleep_until(again) => {}
+            }
+        }
+    }
+
+    async fn serve(&mut self, shutdown: &CancellationToken) {
+        let stop_desk = CancellationToken::new();
+        let news = Arc::clone(&self.desk.news);
+        let desk = self.desk.clone().run(stop_desk.clone());
+        let mut desk = Task::spawn(&*self.instance.seams.spawn, "desk", desk);
+        for post in &self.posts {
+            post.go(ListenerState::Connecting, None, "standing by");
+        }
+        Standby::new(Arc::clone(&self.instance), &self.posts, news, shutdown.clone()).run().await;
+        stop_desk.cancel();
+        let _ = desk.join().await;
+    }
+}

@@ -1,0 +1,108 @@
+//! From a granted lease to a claimed checkpoint.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{Acquired, Ask, Checkpoint, Claim, Epoch, Error, ErrorKind, Grant, Moment};
+
+use super::watch::Watch;
+use crate::hooks::Mutant;
+use crate::tenure::Tenure;
+
+/// A tenure that nobody older can write against any more.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The tenure.
+    pub tenure: Arc<Tenure>,
+    /// The newest committed checkpoint.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Why a claim came to nothing.
+#[derive(Debug)]
+pub enum NotClaimed {
+    /// The lease is gone, or was lost while asking.
+    Lost,
+    /// The store refuses this instance, or is not to be reached from here.
+    Failed(Arc<Tenure>, Error),
+}
+
+/// Grants that may turn out to be behind before it is given up: the lease store lost its data at most
+/// once in a while, and each new grant is above what the claim answered.
+const GRANTS_MAX: usize = 4;
+
+impl Watch {
+    /// Claims the checkpoint for a granted lease. While the claim is behind, the lease store has lost
+    /// its data: the lease is asked for again, above the newest claimed epoch.
+    pub(super) async fn claim(&self, grant: Grant, sent: Moment) -> Result<Claimed, NotClaimed> {
+        let (mut grant, mut sent) = (grant, sent);
+        for _ in 0..GRANTS_MAX {
+            let tenure = self.take_up(grant.clone(), sent);
+            match self.claim_once(&tenure).await {
+                Ok(Claim::Claimed(checkpoint)) => {
+                    let checkpoint = checkpoint.map(|checkpoint| *checkpoint);
+                    return Ok(Claimed { tenure, checkpoint });
+                }
+                Ok(Claim::Behind { newest }) => {
+                    tracing::warn!(stream = self.post.name(), %newest, epoch = %grant.epoch, "the lease store has lost epochs; asking again above them");
+                    (grant, sent) = self.ask_above(&tenure, newest).await?;
+                }
+                Err(_) if tenure.loss().is_some() => return Err(self.lost(&tenure)),
+                Err(error) => return Err(NotClaimed::Failed(tenure, error)),
+            }
+        }
+        let tenure = self.take_up(grant, sent);
+        Err(NotClaimed::Failed(tenure, Error::internal("the lease store grants epochs that were claimed before")))
+    }
+
+    fn lost(&self, tenure: &Tenure) -> NotClaimed {
+        self.put_down(tenure);
+        NotClaimed::Lost
+    }
+
+    async fn claim_once(&self, tenure: &Tenure) -> Result<Claim, Error> {
+        let settings = &self.post.spec.settings;
+        let pulse = tenure.progress().pulse("claim");
+        let mut attempt = 0;
+        loop {
+            let call = tenure.call(&pulse, settings.timeouts.commit);
+            let answer = call.run(self.post.checkpoints.claim(call.cx(), tenure.grant())).await;
+            drop(call);
+            match answer {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
+                        && tenure.loss().is_none() =>
+                {
+                    tracing::warn!(stream = self.post.name(), %error, "a claim was not answered; it is repeated");
+                    let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
+                    attempt += 1;
+                    tenure.sleep(delay).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks for the lease again, for the same tenure, above `newest`.
+    async fn ask_above(&self, tenure: &Arc<Tenure>, newest: Epoch) -> Result<(Grant, Moment), NotClaimed> {
+        let instance = &self.instance;
+        let floor = if instance.settings.hooks.breaks(Mutant::FloorIgnored) { Epoch::ZERO } else { newest };
+        let ask = Ask {
+            key: self.post.key.clone(),
+            candidate: instance.candidate(tenure.grant().tenure),
+            ttl: instance.settings.lease.ttl,
+            floor,
+            break_holder: None,
+        };
+        let cx = tenure.cx().within(instance.settings.lease.call_timeout);
+        let sent = cx.now();
+        match cx.run(instance.leases.try_acquire(&cx, &ask)).await {
+            Ok(Acquired::Granted { grant, .. }) => {
+                self.put_down(tenure);
+                Ok((grant, sent))
+            }
+            Ok(Acquired::Held(_)) => Err(self.lost(tenure)),
+            Err(_) if tenure.loss().is_some() => Err(self.lost(tenure)),
+            Err(error) => Err(NotClaimed::Failed(Arc::clone(tenure), error)),
+        }
+    }
+}

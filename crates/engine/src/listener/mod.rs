@@ -1,0 +1,12 @@
+//! The life of a stream on one instance: its states, and one tenure from claim to release.
+
+pub mod claim;
+pub mod open;
+pub mod post;
+pub mod scope;
+pub mod state;
+pub mod watch;
+
+pub use post::{Post, StreamStatus};
+pub use state::{ListenerState, StateMachine};
+pub use watch::{Outcome, Relief, Watch};

@@ -1,0 +1,267 @@
+//! Opens sinks and source for a tenure, and runs the opening.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{
+    Batch, BatchBuilder, ChangeStream, Error, OpenedSink, Operation, Position, Resolution, Result, RowParts,
+    SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
+};
+
+use super::state::ListenerState;
+use super::watch::{Voyage, Watch};
+use crate::group::control::Control;
+use crate::hooks::Mutant;
+use crate::pipeline::board::{Board, Failure};
+use crate::pipeline::courier::{Courier, parking_of};
+use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
+use crate::pipeline::replay::{Letters, Wish};
+use crate::pipeline::transactional::Transactional;
+use crate::progress::Pulse;
+use crate::stream::SinkSpec;
+
+/// The open sinks of a tenure.
+struct Sinks {
+    couriers: Vec<Arc<Courier>>,
+    transactional: Option<(usize, SinkSpec, Box<dyn TransactionalWriter>)>,
+}
+
+impl Watch {
+    /// Opens everything and runs until it ends.
+    pub(super) async fn open(&self, voyage: &mut Voyage, leave: &CancellationToken) -> End {
+        let (instance, tenure) = (&self.instance, Arc::clone(&voyage.tenure));
+        let hooks = instance.settings.hooks;
+        let (spec, view) = (Arc::clone(&self.post.spec), Arc::clone(&instance.view));
+        let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
+        let opened = async {
+            let sinks = self.open_sinks(&board, voyage).await?;
+            let (stream, prelude) = self.open_source(&board, voyage).await?;
+            Ok((sinks, stream, prelude))
+        };
+        let (sinks, stream, prelude) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                board.fail(Failure::of(error));
+                return End { failure: board.take_failure(), abandoned: false };
+            }
+        };
+        self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
+        let stream = Prefixed::new(prelude, stream);
+        self.run_opening(board, voyage, sinks, stream, leave).await
+    }
+
+    async fn run_opening(
+        &self,
+        board: Arc<Board>,
+        voyage: &Voyage,
+        sinks: Sinks,
+        stream: Box<dyn ChangeStream>,
+        leave: &CancellationToken,
+    ) -> End {
+        let store = Arc::clone(&self.post.checkpoints);
+        let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.post.spec.source));
+        let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
+        let (told, wishes) = watch::channel(wish_of(&self.post.control.borrow()));
+        let committer = Arc::clone(&voyage.committer);
+        let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
+        let grace = self.instance.settings.shutdown_grace;
+        let before_last_commit = self.before_last_commit(&board);
+        let running = async {
+            match sinks.transactional {
+                None => {
+                    let opening = Opening { board, couriers, committer, letters, wishes };
+                    opening.run(stream, leave, grace, before_last_commit).await
+                }
+                Some((index, spec, writer)) => {
+                    let pulse = board.tenure.progress().pulse("dispatcher");
+                    let mut parked = parking_of(&spec);
+                    parked.restore(&voyage.letters);
+                    let opening = Transactional {
+                        board, couriers, spec, index, writer, committer, letters, wishes, parked, pulse,
+                    };
+                    opening.run(stream, leave, grace, before_last_commit).await
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            end = running => end,
+            never = self.pass_wishes(told) => match never {},
+        }
+    }
+
+    /// Tells the pipeline what people ask of the dead letters.
+    async fn pass_wishes(&self, told: watch::Sender<Option<Wish>>) -> std::convert::Infallible {
+        let mut control = self.post.control.clone();
+        loop {
+            let wish = wish_of(&control.borrow_and_update());
+            told.send_if_modified(|current| {
+                let news = *current != wish;
+                *current = wish;
+                news
+            });
+            if control.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks> {
+        let spec = &self.post.spec;
+        let pulse = board.tenure.progress().pulse("opening");
+        let identity = self.checkpoint_identity(board, &pulse).await?;
+        let mut sinks = Sinks { couriers: Vec::new(), transactional: None };
+        for (index, sink) in spec.sinks.iter().enumerate() {
+            let context = SinkContext {
+                grant: board.tenure.grant().clone(),
+                stream: spec.settings.name.clone(),
+                sink: sink.name.clone(),
+                partition: 0,
+                lanes: spec.settings.concurrency,
+                store: identity,
+            };
+            let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
+            match call.run(sink.sink.open(call.cx(), &context)).await? {
+                OpenedSink::Plain(writer) => {
+                    let place = (index, spec.sinks.len());
+                    let courier = Courier::new(board, place, sink.clone(), writer, &voyage.letters);
+                    sinks.couriers.push(Arc::new(courier));
+                }
+                OpenedSink::Transactional(writer) => {
+                    if sink.sink.profile().store != Some(identity) {
+                        let cause = format!("sink {:?} is not in the checkpoint's own store", sink.name);
+                        return Err(Error::config(cause).remedy("keep the stream's checkpoint in that sink's database"));
+                    }
+                    sinks.transactional = Some((index, sink.clone(), writer));
+                }
+            }
+        }
+        Ok(sinks)
+    }
+
+    async fn checkpoint_identity(&self, board: &Board, pulse: &Pulse) -> Result<StoreIdentity> {
+        let call = board.tenure.call(pulse, self.post.spec.settings.timeouts.open);
+        call.run(self.post.checkpoints.identity(call.cx())).await
+    }
+
+    /// Checks the pedigree, then opens the source after the committed position.
+    async fn open_source(&self, board: &Board, voyage: &mut Voyage) -> Result<(Box<dyn ChangeStream>, Option<Batch>)> {
+        let (spec, source) = (&self.post.spec, &self.post.spec.source);
+        let pulse = board.tenure.progress().pulse("opening");
+        let mut committer = voyage.committer.lock().await;
+        // A commit that an earlier opening left unanswered decides where this one starts.
+        if let Err(failure) = committer.settle().await {
+            return Err(match failure {
+                Failure::Instance(error) => error,
+                _ => Error::fenced("the tenure ended before its last commit was known"),
+            });
+        }
+        let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
+        let position = committer.position().cloned();
+        let gap = voyage.gap.take();
+        let (start, prelude) = match (gap, position) {
+            (Some((start, cause)), position) => {
+                let prelude = position.map(|position| gap_batch(spec.source.payload(), &position, &cause));
+                (start, prelude)
+            }
+            (None, None) => (spec.settings.start.clone(), None),
+            (None, Some(position)) => {
+                if let Some(pedigree) = committer.pedigree() {
+                    call.run(source.verify(call.cx(), &position, pedigree)).await?;
+                }
+                (StartAt::After(position), None)
+            }
+        };
+        committer.set_pedigree(call.run(source.identity(call.cx())).await?);
+        let stream = call.run(source.open(call.cx(), start)).await?;
+        Ok((stream, prelude))
+    }
+
+    /// Nothing, unless a mutant releases before the last commit.
+    fn before_last_commit(&self, board: &Arc<Board>) -> BeforeLastCommit<'_> {
+        let tenure = Arc::clone(&board.tenure);
+        let breaks = board.hooks.breaks(Mutant::ReleaseBeforeCommit);
+        Box::pin(async move {
+            if breaks {
+                let cx = tenure.cx().within(self.instance.settings.lease.call_timeout);
+                let _ = cx.run(self.instance.leases.release(&cx, tenure.grant())).await;
+            }
+        })
+    }
+}
+
+fn wish_of(control: &Control) -> Option<Wish> {
+    let replay = control.replay.as_ref().map(|request| Wish {
+        id: request.id,
+        sink: request.sink.clone(),
+        numbers: Vec::new(),
+        what: Resolution::Replayed,
+    });
+    let purge = || {
+        control.purge.as_ref().map(|request| Wish {
+            id: request.id,
+            sink: request.sink.clone(),
+            numbers: request.numbers.clone(),
+            what: Resolution::Purged,
+        })
+    };
+    replay.or_else(purge)
+}
+
+/// A change without a key that tells every sink of a gap. Its position is the last one that was good.
+fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, cause: &str) -> Batch {
+    let mut builder = BatchBuilder::new("gap".into(), payload);
+    let namespace = builder.namespace("");
+    builder.push(RowParts {
+        operation: Operation::Gap,
+        namespace,
+        half: 0,
+        committable: true,
+        key: None,
+        position: &position.bytes,
+        body: cause.as_bytes(),
+        time: position.time.unwrap_or(SourceTime(0)),
+        version: Version::default(),
+    });
+    builder.finish(Position { bytes: Bytes::clone(&position.bytes), time: position.time })
+}
+
+/// A source that first gives a batch of ours.
+struct Prefixed {
+    first: Option<Batch>,
+    stream: Box<dyn ChangeStream>,
+}
+
+impl Prefixed {
+    fn new(first: Option<Batch>, stream: Box<dyn ChangeStream>) -> Box<dyn ChangeStream> {
+        if first.is_none() { stream } else { Box::new(Self { first, stream }) }
+    }
+}
+
+#[async_trait::async_trait]
+impl ChangeStream for Prefixed {
+    async fn next_batch(
+        &mut self,
+        cx: &watchkeeper_core::Cx,
+        limits: watchkeeper_core::Limits,
+    ) -> Result<Batch> {
+        match self.first.take() {
+            Some(batch) => Ok(batch),
+            None => self.stream.next_batch(cx, limits).await,
+        }
+    }
+
+    async fn acknowledge(&mut self, cx: &watchkeeper_core::Cx, position: &Position) -> Result<()> {
+        self.stream.acknowledge(cx, position).await
+    }
+
+    async fn window(&mut self, cx: &watchkeeper_core::Cx) -> Result<watchkeeper_core::Window> {
+        self.stream.window(cx).await
+    }
+
+    async fn close(self: Box<Self>, cx: &watchkeeper_core::Cx) -> Result<()> {
+        self.stream.close(cx).await
+    }
+}

@@ -1,0 +1,482 @@
+//! One tenure of one stream: claim, open, run, and end by the scope of what happened.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{
+    Checkpoint, Ending, Error, Grant, Halted, LedgerEntry, LedgerKind, LedgerRecord, Moment, Previous, Reason, StartAt,
+    Task,
+};
+
+use super::claim::{Claimed, NotClaimed};
+use super::post::Post;
+use super::state::ListenerState;
+use crate::checkpoint::history::History;
+use crate::group::control::Control;
+use crate::group::journal::{Cause, Takeover};
+use crate::hooks::Mutant;
+use crate::instance::Instance;
+use crate::metrics;
+use crate::pipeline::board::{Draft, Failure};
+use crate::pipeline::committer::{Committer, CommitterStart};
+use crate::pipeline::opening::End;
+use crate::pipeline::replay::open_letters;
+use crate::settings::OnHistoryLost;
+use crate::tenure::{Loss, Tenure};
+
+/// How a tenure ended, as far as standing by again depends on it.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Given back in order.
+    Released,
+    /// Lost: something newer has it, or will.
+    Lost(Loss),
+    /// It failed here: stay away for a while.
+    Barred(Error),
+    /// Nobody may run it until a person resumes it.
+    Halted(String),
+}
+
+/// A lease as it was granted.
+#[derive(Debug)]
+pub struct Relief {
+    /// The grant.
+    pub grant: Grant,
+    /// The moment before it was asked for.
+    pub sent: Moment,
+    /// Whose it was.
+    pub previous: Option<Previous>,
+    /// When the previous holder's death was proved, if it was broken.
+    pub proved: Option<Moment>,
+}
+
+/// One tenure of one stream.
+#[derive(Debug)]
+pub struct Watch {
+    pub(super) instance: Arc<Instance>,
+    pub(super) post: Arc<Post>,
+    shutdown: CancellationToken,
+}
+
+/// What a tenure carries from one opening to the next.
+pub(super) struct Voyage {
+    pub(super) tenure: Arc<Tenure>,
+    pub(super) committer: Arc<Mutex<Committer>>,
+    pub(super) letters: Vec<LedgerRecord>,
+    /// Where to go on after a gap that the policy accepts, and what the sinks are told of it.
+    pub(super) gap: Option<(StartAt, String)>,
+}
+
+/// What to do after an opening.
+enum Next {
+    Reopen,
+    End(Outcome),
+}
+
+impl Watch {
+    /// A tenure of `post` on `instance`, ended in order by `shutdown`.
+    pub fn new(instance: Arc<Instance>, post: Arc<Post>, shutdown: CancellationToken) -> Self {
+        Self { instance, post, shutdown }
+    }
+
+    /// Runs the tenure from its grant to its end.
+    pub async fn run(self, relief: Relief) -> Outcome {
+        let began = self.instance.seams.clock.now();
+        metrics::acquired(self.post.name());
+        let outcome = self.stand(relief).await;
+        metrics::gave_up(self.post.name(), self.instance.seams.clock.now().since(began));
+        outcome
+    }
+
+    async fn stand(&self, relief: Relief) -> Outcome {
+        let stale = self.read_before_claim().await;
+        let claimed = match self.claim(relief.grant.clone(), relief.sent).await {
+            Ok(claimed) => claimed,
+            Err(NotClaimed::Lost) => return Outcome::Lost(Loss::Taken),
+            Err(NotClaimed::Failed(tenure, error)) => return self.leave_failed(&tenure, error, false).await,
+        };
+        let Claimed { tenure, checkpoint } = claimed;
+        let checkpoint = stale.unwrap_or(checkpoint);
+        let epoch = tenure.grant().epoch;
+        if let Some(halted) = checkpoint.as_ref().and_then(|checkpoint| checkpoint.halted.clone()) {
+            self.hint_halted().await;
+            self.release(&tenure, Cause::Released, "the stream is halted", false).await;
+            return Outcome::Halted(halted.cause);
+        }
+        let cause = relief.previous.as_ref().map_or("nobody had it", |previous| ending_text(previous.ending));
+        self.post.go(ListenerState::Running, Some(epoch), cause);
+        self.post.tell(|status| status.tenures += 1);
+        // Beside the work: people can wait for the journal, changes can not.
+        let note = self.note_takeover(&tenure, &relief);
+        let _noting = Task::spawn(&*self.instance.seams.spawn, "journal", note);
+        self.wait_for_settle(&tenure, &relief).await;
+        self.sail(tenure, checkpoint).await
+    }
+
+    /// Starts a tenure: it is renewed and answered for from here on.
+    pub(super) fn take_up(&self, grant: Grant, sent: Moment) -> Arc<Tenure> {
+        let instance = &self.instance;
+        let reign = instance.settings.lease.reign(instance.settings.hooks);
+        let tenure = Arc::new(Tenure::new(grant, Arc::clone(&instance.seams.clock), sent, reign));
+        instance.roll.enter(tenure.grant().tenure);
+        instance.keeper.add(Arc::clone(&tenure));
+        tenure
+    }
+
+    /// Ends a tenure without giving the lease back.
+    pub(super) fn put_down(&self, tenure: &Tenure) {
+        tenure.end(Loss::Taken);
+        self.instance.keeper.remove(tenure.grant().tenure);
+        self.instance.roll.strike(tenure.grant().tenure);
+    }
+
+    /// A dead holder's last calls may still take effect at an exposed sink.
+    async fn wait_for_settle(&self, tenure: &Tenure, relief: &Relief) {
+        let broken = relief.previous.as_ref().is_some_and(|previous| previous.ending == Ending::Broken);
+        let settle = self.post.spec.settle();
+        if broken && !settle.is_zero() {
+            let now = self.instance.seams.clock.now();
+            let waited = relief.proved.map_or(Duration::ZERO, |proved| now.since(proved));
+            tenure.sleep(settle.saturating_sub(waited)).await;
+        }
+    }
+
+    /// Opens, runs and reopens until the tenure ends.
+    async fn sail(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
+        let letters = match self.open_letters(&tenure, checkpoint.as_ref()).await {
+            Ok(letters) => letters,
+            Err(error) => return self.leave_failed(&tenure, error, false).await,
+        };
+        let committer = Arc::new(Mutex::new(self.committer(&tenure, checkpoint)));
+        let mut voyage = Voyage { tenure, committer, letters, gap: None };
+        let (mut recoveries, mut commits) = (0, 0);
+        loop {
+            let (end, why) = self.open_and_run(&mut voyage).await;
+            let made = voyage.committer.lock().await.commits();
+            if made > commits {
+                (recoveries, commits) = (0, made);
+            }
+            match self.weigh(&mut voyage, end, why, &mut recoveries).await {
+                Next::Reopen => {}
+                Next::End(outcome) => return outcome,
+            }
+        }
+    }
+
+    async fn open_letters(
+        &self,
+        tenure: &Tenure,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Vec<LedgerRecord>, Error> {
+        if checkpoint.is_none_or(|checkpoint| checkpoint.facts.letters == 0) {
+            return Ok(Vec::new());
+        }
+        let cx = tenure.cx().within(self.post.spec.settings.timeouts.commit);
+        open_letters(&cx, &*self.post.checkpoints, &self.post.key).await
+    }
+
+    fn committer(&self, tenure: &Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Committer {
+        let (instance, settings) = (&self.instance, &self.post.spec.settings);
+        let records = Arc::clone(&instance.records);
+        let start = CommitterStart {
+            store: Arc::clone(&self.post.checkpoints),
+            checkpoint,
+            by: instance.settings.name.clone(),
+            history: History::new(records, &instance.settings.group, &self.post.key, settings.history),
+        };
+        Committer::new(start, Arc::clone(tenure), instance.seams.clone(), settings.clone())
+    }
+
+    /// One opening, until it ends or there is a reason to leave.
+    async fn open_and_run(&self, voyage: &mut Voyage) -> (End, Option<Departure>) {
+        let leave = CancellationToken::new();
+        let epoch = voyage.tenure.grant().epoch;
+        let mut running = pin!(self.open(voyage, &leave));
+        let mut leaving = pin!(self.reason_to_leave(epoch));
+        let mut why = None;
+        loop {
+            tokio::select! {
+                biased;
+                reason = &mut leaving, if why.is_none() => {
+                    why = Some(reason);
+                    leave.cancel();
+                }
+                end = &mut running => return (end, why),
+            }
+        }
+    }
+
+    /// Completes when this instance should hand the watch over.
+    async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
+        let mut control = self.post.control.clone();
+        loop {
+            if let Some(reason) = self.departure(&control.borrow_and_update(), epoch) {
+                return reason;
+            }
+            tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return Departure::Shutdown,
+                changed = control.changed() => if changed.is_err() { return Departure::Shutdown },
+            }
+        }
+    }
+
+    fn departure(&self, control: &Control, epoch: watchkeeper_core::Epoch) -> Option<Departure> {
+        if self.shutdown.is_cancelled() {
+            return Some(Departure::Shutdown);
+        }
+        // A preference decides who acquires, not who leaves: a preferred instance that can not run the
+        // stream would otherwise be handed it again and again.
+        let asked = control.paused || control.asks_to_leave(epoch);
+        asked.then_some(Departure::Asked)
+    }
+
+    /// Decides what an opening's end means.
+    async fn weigh(&self, voyage: &mut Voyage, end: End, why: Option<Departure>, recoveries: &mut u32) -> Next {
+        let tenure = Arc::clone(&voyage.tenure);
+        if let Some(loss) = tenure.loss() {
+            return Next::End(self.lose(voyage, loss).await);
+        }
+        let error = match end.failure {
+            None => return Next::End(self.depart(voyage, why, end.abandoned).await),
+            Some(Failure::Lost | Failure::Interrupted) => return Next::End(self.lose(voyage, Loss::Fenced).await),
+            Some(Failure::Instance(error)) => {
+                self.close_history(voyage).await;
+                return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+            }
+            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, end.abandoned).await),
+            Some(Failure::Fatal { change_id, error }) => {
+                return Next::End(self.leave_poisoned(voyage, &change_id, error, end.abandoned).await);
+            }
+            Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
+                Ok(true) => error,
+                Ok(false) => return Next::End(self.halt(voyage, error, end.abandoned).await),
+                Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
+            },
+            Some(Failure::Transient(error)) => error,
+        };
+        if why.is_some() {
+            return Next::End(self.depart(voyage, why, end.abandoned).await);
+        }
+        *recoveries += 1;
+        let retry = self.post.spec.settings.retry;
+        if *recoveries > retry.recoveries {
+            self.close_history(voyage).await;
+            return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+        }
+        self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), error.message());
+        let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
+        let settle = if end.abandoned { self.post.spec.settle() } else { Duration::ZERO };
+        self.rest(&tenure, delay.max(settle), settle).await;
+        Next::Reopen
+    }
+
+    /// Waits before a reopening, but not longer than `at_least` when there is a reason to leave.
+    async fn rest(&self, tenure: &Tenure, duration: Duration, at_least: Duration) {
+        tenure.sleep(at_least).await;
+        tokio::select! {
+            biased;
+            _ = self.reason_to_leave(tenure.grant().epoch) => {}
+            () = tenure.sleep(duration.saturating_sub(at_least)) => {}
+        }
+    }
+
+    /// Writes a gap to the ledger, if the policy accepts it.
+    async fn accept_gap(&self, voyage: &mut Voyage, error: &Error) -> Result<bool, Failure> {
+        let OnHistoryLost::GoOn(start) = self.post.spec.settings.on_history_lost.clone() else { return Ok(false) };
+        let mut committer = voyage.committer.lock().await;
+        let entry = LedgerEntry {
+            kind: LedgerKind::Gap,
+            sink: String::new(),
+            change_id: String::new(),
+            cause: error.to_string(),
+            before: committer.position().cloned(),
+            change: None,
+        };
+        metrics::ledgered(self.post.name(), LedgerKind::Gap);
+        tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
+        let draft = Draft { ledger: vec![entry], ..Draft::default() };
+        committer.commit(draft, Reason::Progress, None).await?;
+        drop(committer);
+        voyage.gap = Some((start, error.to_string()));
+        Ok(true)
+    }
+
+    /// Ends a tenure that was lost: nothing is flushed and nothing committed.
+    async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
+        let tenure = &voyage.tenure;
+        self.post.tell(|status| status.last_error = Some(loss.to_string()));
+        if loss == Loss::Stalled {
+            self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
+        }
+        self.put_down(tenure);
+        self.post.go(ListenerState::Connecting, None, &loss.to_string());
+        Outcome::Lost(loss)
+    }
+
+    /// Leaves in order, because it was asked to.
+    async fn depart(&self, voyage: &Voyage, why: Option<Departure>, abandoned: bool) -> Outcome {
+        self.close_history(voyage).await;
+        let (cause, text) = match why {
+            Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
+            Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
+        };
+        self.release(&voyage.tenure, cause, text, abandoned).await;
+        Outcome::Released
+    }
+
+    /// Leaves because it can not go on here.
+    async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error, abandoned: bool) -> Outcome {
+        metrics::listener_failed(self.post.name());
+        tracing::error!(stream = self.post.name(), epoch = %tenure.grant().epoch, %error, "giving up the watch");
+        self.post.tell(|status| status.last_error = Some(error.to_string()));
+        self.release(tenure, Cause::Failed, error.message(), abandoned).await;
+        Outcome::Barred(error)
+    }
+
+    /// Leaves because a handler called a change fatal; the last of several instances halts the stream.
+    async fn leave_poisoned(&self, voyage: &Voyage, change_id: &str, error: Error, abandoned: bool) -> Outcome {
+        let (instance, stream) = (&self.instance, self.post.name());
+        let cx = voyage.tenure.cx().within(self.post.spec.settings.timeouts.commit);
+        let counted = cx.run(instance.poison.record(&cx, stream, change_id, instance.id)).await;
+        let limit = self.post.spec.settings.retry.fatal_instances;
+        let cause = format!("change {change_id} was fatal: {}", error.message());
+        match counted {
+            Ok(count) if count >= limit => {
+                let cause = format!("{cause}, on {count} instances");
+                let error = Error::new(error.kind(), cause)
+                    .remedy("mend the handler and resume the stream, or skip the change");
+                self.halt(voyage, error, abandoned).await
+            }
+            _ => {
+                self.close_history(voyage).await;
+                self.leave_failed(&voyage.tenure, Error::new(error.kind(), cause), abandoned).await
+            }
+        }
+    }
+
+    /// Halts the stream by a fenced commit, then releases.
+    async fn halt(&self, voyage: &Voyage, error: Error, abandoned: bool) -> Outcome {
+        tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
+        self.post.tell(|status| status.last_error = Some(error.to_string()));
+        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string() };
+        let mut committer = voyage.committer.lock().await;
+        let committed = committer.commit(Draft::default(), Reason::Final, Some(halted)).await;
+        drop(committer);
+        match committed {
+            Ok(()) => {}
+            Err(Failure::Lost | Failure::Interrupted) => return self.lose(voyage, Loss::Fenced).await,
+            // Not halted, so somebody else will find out the same.
+            Err(_) => return self.leave_failed(&voyage.tenure, error, abandoned).await,
+        }
+        self.close_history(voyage).await;
+        self.hint_halted().await;
+        self.release(&voyage.tenure, Cause::Failed, error.message(), abandoned).await;
+        Outcome::Halted(error.to_string())
+    }
+
+    async fn hint_halted(&self) {
+        let cx = self.instance.cx();
+        let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = true);
+        if let Err(error) = cx.run(hint).await {
+            tracing::debug!(%error, "the hint that the stream is halted was not written");
+        }
+    }
+
+    async fn close_history(&self, voyage: &Voyage) {
+        let cx = voyage.tenure.cx().within(self.instance.settings.lease.call_timeout);
+        let mut committer = voyage.committer.lock().await;
+        if let Err(error) = cx.run(committer.history.flush(&cx)).await {
+            tracing::debug!(%error, "the history of checkpoints was not written");
+        }
+    }
+
+    async fn say_farewell(&self, tenure: &Tenure, cause: Cause, text: &str) {
+        let cx = self.instance.cx();
+        let said = self.instance.journal.leave(&cx, self.post.name(), tenure.grant().tenure, cause, text);
+        if let Err(error) = cx.run(said).await {
+            tracing::debug!(%error, "the farewell was not written");
+        }
+    }
+
+    /// Gives the lease back: the last thing a tenure does. With calls to exposed sinks abandoned, it
+    /// waits until they can do no more harm.
+    pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str, abandoned: bool) {
+        if abandoned {
+            tenure.sleep(self.post.spec.settle()).await;
+        }
+        if tenure.loss().is_none() {
+            self.say_farewell(tenure, cause, text).await;
+            let leases = &self.instance.leases;
+            let cx = tenure.cx().within(self.instance.settings.lease.call_timeout);
+            if let Err(error) = cx.run(leases.release(&cx, tenure.grant())).await {
+                tracing::warn!(stream = self.post.name(), %error, "a release was not answered; the lease will expire");
+            }
+        }
+        tenure.end(Loss::Released);
+        self.instance.keeper.remove(tenure.grant().tenure);
+        self.instance.roll.strike(tenure.grant().tenure);
+        self.post.go(ListenerState::Connecting, None, text);
+    }
+
+    /// Writes the takeover to the journal.
+    fn note_takeover(&self, tenure: &Arc<Tenure>, relief: &Relief) -> impl Future<Output = ()> + Send + use<> {
+        let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&self.post));
+        let (tenure, previous) = (Arc::clone(tenure), relief.previous.clone());
+        let now = instance.seams.clock.now();
+        let since_proof = relief.proved.map(|proved| now.since(proved));
+        async move {
+            let cx = tenure.cx().within(post.spec.settings.timeouts.commit);
+            let farewell = cx.run(instance.journal.farewell(&cx, post.name())).await.ok().flatten();
+            let cause = Cause::deduce(previous.as_ref(), farewell.as_ref().map(|(farewell, _)| farewell));
+            let vacant = previous.as_ref().map_or(Duration::ZERO, |previous| previous.vacant);
+            let vacant = since_proof.unwrap_or(vacant);
+            metrics::took_over(post.name(), cause.as_str(), vacant);
+            let takeover = Takeover {
+                at_millis: instance.seams.clock.wall_millis(),
+                epoch: tenure.grant().epoch,
+                from: previous.map(|previous| previous.candidate.name),
+                to: instance.settings.name.clone(),
+                cause,
+                vacant_millis: u64::try_from(vacant.as_millis()).unwrap_or(u64::MAX),
+                note: farewell.map(|(farewell, _)| farewell.text).unwrap_or_default(),
+            };
+            if let Err(error) = cx.run(instance.journal.append(&cx, post.name(), &takeover)).await {
+                tracing::debug!(%error, "the takeover was not written to the journal");
+            }
+        }
+    }
+
+    /// What a mutant does: it loads the checkpoint and reads before it claims.
+    async fn read_before_claim(&self) -> Option<Option<Checkpoint>> {
+        let instance = &self.instance;
+        if !instance.settings.hooks.breaks(Mutant::ClaimAfterRead) {
+            return None;
+        }
+        let cx = instance.cx();
+        let checkpoint = cx.run(self.post.checkpoints.load(&cx, &self.post.key)).await.ok()?;
+        let position = checkpoint.as_ref()?.position.clone()?;
+        let mut stream = cx.run(self.post.spec.source.open(&cx, StartAt::After(position))).await.ok()?;
+        let limits = self.post.spec.settings.limits;
+        let _ = cx.run(stream.next_batch(&cx, limits)).await;
+        Some(checkpoint)
+    }
+}
+
+/// Why a tenure ends in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Departure {
+    Shutdown,
+    Asked,
+}
+
+fn ending_text(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Released => "it was released",
+        Ending::Expired => "it had expired",
+        Ending::Broken => "its holder was proved dead",
+    }
+}

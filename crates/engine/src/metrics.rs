@@ -1,0 +1,90 @@
+//! What is recorded. Without the feature `metrics` these are empty.
+
+use std::time::Duration;
+
+use watchkeeper_core::LedgerKind;
+
+use crate::listener::state::ListenerState;
+
+macro_rules! recorded {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block)*) => {$(
+        $(#[$doc])*
+        #[cfg(feature = "metrics")]
+        pub fn $name($($argument: $kind),*) $body
+
+        $(#[$doc])*
+        #[cfg(not(feature = "metrics"))]
+        #[inline]
+        pub fn $name($($argument: $kind),*) {
+            $(let _ = $argument;)*
+        }
+    )*};
+}
+
+recorded! {
+    /// A listener went from one state to another.
+    fn state_changed(stream: &str, from: ListenerState, to: ListenerState) {
+        let active = |state| u8::from(matches!(state, ListenerState::Running | ListenerState::Recovering));
+        let change = f64::from(active(to)) - f64::from(active(from));
+        metrics::gauge!("watchkeeper_listeners_active", "stream" => stream.to_owned()).increment(change);
+    }
+
+    /// A listener failed here and gave up the watch.
+    fn listener_failed(stream: &str) {
+        metrics::counter!("watchkeeper_listeners_failed_total", "stream" => stream.to_owned()).increment(1);
+    }
+
+    /// This instance took the watch over, after nobody had it for `vacant`.
+    fn took_over(stream: &str, cause: &'static str, vacant: Duration) {
+        let labels = [("stream", stream.to_owned()), ("cause", cause.to_owned())];
+        metrics::counter!("watchkeeper_failovers_total", &labels).increment(1);
+        metrics::histogram!("watchkeeper_failover_vacant_seconds", "stream" => stream.to_owned())
+            .record(vacant.as_secs_f64());
+    }
+
+    /// A lease was acquired.
+    fn acquired(stream: &str) {
+        metrics::counter!("watchkeeper_leader_elections_total", "stream" => stream.to_owned()).increment(1);
+        metrics::gauge!("watchkeeper_leases_held", "stream" => stream.to_owned()).increment(1.0);
+    }
+
+    /// A lease is held no more, after `held`.
+    fn gave_up(stream: &str, held: Duration) {
+        metrics::gauge!("watchkeeper_leases_held", "stream" => stream.to_owned()).decrement(1.0);
+        metrics::histogram!("watchkeeper_lease_held_seconds", "stream" => stream.to_owned())
+            .record(held.as_secs_f64());
+    }
+
+    /// A checkpoint was committed.
+    fn committed(stream: &str) {
+        metrics::counter!("watchkeeper_checkpoint_updates_total", "stream" => stream.to_owned()).increment(1);
+    }
+
+    /// A commit was refused: a newer epoch has claimed.
+    fn fenced(stream: &str) {
+        metrics::counter!("watchkeeper_fenced_commits_total", "stream" => stream.to_owned()).increment(1);
+    }
+
+    /// So many changes are safe, the newest of which happened `lag` ago.
+    fn delivered(stream: &str, changes: u64, lag: Duration) {
+        metrics::counter!("watchkeeper_changes_total", "stream" => stream.to_owned()).increment(changes);
+        metrics::gauge!("watchkeeper_checkpoint_lag_seconds", "stream" => stream.to_owned()).set(lag.as_secs_f64());
+    }
+
+    /// A change was passed over.
+    fn ledgered(stream: &str, kind: LedgerKind) {
+        let kind = match kind {
+            LedgerKind::DeadLetter => "dead-letter",
+            LedgerKind::Parked => "parked",
+            LedgerKind::Skipped => "skipped",
+            LedgerKind::Gap => "gap",
+        };
+        let labels = [("stream", stream.to_owned()), ("kind", kind.to_owned())];
+        metrics::counter!("watchkeeper_ledger_entries_total", &labels).increment(1);
+    }
+
+    /// A renewal was not answered.
+    fn renewal_failed() {
+        metrics::counter!("watchkeeper_renewals_failed_total").increment(1);
+    }
+}

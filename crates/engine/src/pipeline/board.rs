@@ -1,0 +1,230 @@
+//! What the tasks of one opening share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{Error, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
+
+use super::safe_point::{Passed, SafePoint};
+use crate::group::view::GroupView;
+use crate::hooks::Hooks;
+use crate::listener::scope::{Scope, scope};
+use crate::seams::Seams;
+use crate::stream::StreamSpec;
+use crate::tenure::{Loss, Tenure};
+
+/// Why an opening ended, when it was not asked to.
+#[derive(Debug)]
+pub enum Failure {
+    /// Reopen inside the tenure.
+    Transient(Error),
+    /// Release, and let another instance try.
+    Instance(Error),
+    /// Halt the stream.
+    Stream(Error),
+    /// History is gone: the stream's policy decides.
+    HistoryLost(Error),
+    /// A handler called this change fatal.
+    Fatal {
+        /// The change.
+        change_id: String,
+        /// What it said.
+        error: Error,
+    },
+    /// The tenure is over.
+    Lost,
+    /// Something else has failed before.
+    Interrupted,
+}
+
+impl Failure {
+    /// What an error of a source, sink or store comes to.
+    pub fn of(error: Error) -> Self {
+        if error.kind() == watchkeeper_core::ErrorKind::PositionLost {
+            return Self::HistoryLost(error);
+        }
+        match scope(&error) {
+            Scope::Transient => Self::Transient(error),
+            Scope::Instance => Self::Instance(error),
+            Scope::Stream => Self::Stream(error),
+            Scope::Tenure => Self::Lost,
+        }
+    }
+}
+
+/// What is safe and not yet committed.
+#[derive(Debug, Default)]
+pub struct Draft {
+    /// The newest safe position.
+    pub position: Option<Position>,
+    /// The pedigree beside it.
+    pub pedigree: Option<Pedigree>,
+    /// The last change before it.
+    pub last: Option<(Operation, SourceTime)>,
+    /// Changes since the last commit.
+    pub changes: u64,
+    /// What is passed over.
+    pub ledger: Vec<LedgerEntry>,
+    /// What is settled of earlier commits.
+    pub resolve: Vec<(u64, Resolution)>,
+}
+
+impl Draft {
+    /// Whether a commit would change anything.
+    pub fn is_empty(&self) -> bool {
+        self.position.is_none() && self.ledger.is_empty() && self.resolve.is_empty()
+    }
+
+    /// Adds what became safe after it.
+    pub fn extend(&mut self, passed: Passed) {
+        self.position = passed.position.or(self.position.take());
+        self.pedigree = passed.pedigree.or(self.pedigree.take());
+        self.last = passed.last.or(self.last.take());
+        self.changes += passed.changes;
+        self.ledger.extend(passed.ledger);
+    }
+}
+
+/// The shared state of one opening. Its locks are held for a few instructions per piece, never over an
+/// await and never per change.
+#[derive(Debug)]
+pub struct Board {
+    /// The stream.
+    pub stream: Arc<StreamSpec>,
+    /// On whose behalf everything is done.
+    pub tenure: Arc<Tenure>,
+    /// Time, tasks, randomness.
+    pub seams: Seams,
+    /// What is known of the other instances.
+    pub group: Arc<GroupView>,
+    /// Test hooks.
+    pub hooks: Hooks,
+    /// Set when reading and dispatching end, in order or not.
+    pub halt: CancellationToken,
+    /// Set when the opening has failed.
+    pub failed: CancellationToken,
+    /// Tells that the safe point, the demand or a lane moved.
+    pub turned: watch::Sender<u64>,
+    /// Tells the checkpointer that a commit is wanted.
+    pub wanted: watch::Sender<u64>,
+    /// The newest committed position, for the source.
+    pub committed: watch::Sender<Option<Position>>,
+    /// A flush is wanted now: a barrier waits for it.
+    demanded: AtomicBool,
+    /// A flush has failed: what was accepted since the last good one may be gone, so nothing more may
+    /// be passed in this opening.
+    spoiled: AtomicBool,
+    safe: Mutex<SafePoint>,
+    draft: Mutex<Draft>,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Board {
+    /// The board of a new opening.
+    pub fn new(
+        stream: Arc<StreamSpec>,
+        tenure: Arc<Tenure>,
+        seams: Seams,
+        group: Arc<GroupView>,
+        hooks: Hooks,
+    ) -> Arc<Self> {
+        let safe = SafePoint::new(stream.settings.window_bytes, stream.settings.window_pieces);
+        Arc::new(Self {
+            stream,
+            tenure,
+            seams,
+            group,
+            hooks,
+            halt: CancellationToken::new(),
+            failed: CancellationToken::new(),
+            turned: watch::Sender::new(0),
+            wanted: watch::Sender::new(0),
+            committed: watch::Sender::new(None),
+            demanded: AtomicBool::new(false),
+            spoiled: AtomicBool::new(false),
+            safe: Mutex::new(safe),
+            draft: Mutex::default(),
+            failure: Mutex::default(),
+        })
+    }
+
+    /// The safe point.
+    pub fn safe(&self) -> MutexGuard<'_, SafePoint> {
+        self.safe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What waits for a commit.
+    pub fn draft(&self) -> MutexGuard<'_, Draft> {
+        self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells everyone who waits for the board to look again.
+    pub fn turn(&self) {
+        self.turned.send_modify(|count| *count += 1);
+    }
+
+    /// Asks for flushes as soon as anything is written, until it is asked no more.
+    pub fn demand_flushes(&self, demanded: bool) {
+        self.demanded.store(demanded, Ordering::Release);
+        self.turn();
+    }
+
+    /// Whether flushes are asked for.
+    pub fn flushes_demanded(&self) -> bool {
+        self.demanded.load(Ordering::Acquire)
+    }
+
+    /// Passes nothing more in this opening: a flush has failed.
+    pub fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Release);
+    }
+
+    /// Whether a flush has failed.
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Acquire)
+    }
+
+    /// Asks for a commit of what is safe.
+    pub fn want_commit(&self) {
+        self.wanted.send_modify(|count| *count += 1);
+    }
+
+    /// Ends the opening. The first failure stays.
+    pub fn fail(&self, failure: Failure) {
+        match failure {
+            Failure::Interrupted => return,
+            Failure::Lost if self.tenure.loss().is_none() => self.tenure.end(Loss::Fenced),
+            _ => {}
+        }
+        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        // A call that was abandoned because the tenure ended fails like any other; the end counts.
+        first.get_or_insert(if self.tenure.loss().is_some() { Failure::Lost } else { failure });
+        drop(first);
+        self.failed.cancel();
+        self.halt.cancel();
+        self.turn();
+    }
+
+    /// Why the opening ended.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits until `ready` holds of the safe point; false when the opening is halted before.
+    pub async fn wait_until(&self, mut ready: impl FnMut(&SafePoint) -> bool) -> bool {
+        let mut turned = self.turned.subscribe();
+        loop {
+            turned.mark_unchanged();
+            if ready(&self.safe()) {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = self.halt.cancelled() => return false,
+                changed = turned.changed() => if changed.is_err() { return false },
+            }
+        }
+    }
+}

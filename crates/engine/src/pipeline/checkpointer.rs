@@ -1,0 +1,59 @@
+//! Commits what is safe, beside the delivery and never in its way.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::Reason;
+
+use super::board::Board;
+use super::committer::Committer;
+
+/// Commits whenever it is wanted, until the opening fails or `finish` asks for the last commit.
+pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: CancellationToken) {
+    let mut wanted = board.wanted.subscribe();
+    // One commit in flight per key; the lock is the committer's owner for this opening.
+    let mut committer = committer.lock().await;
+    loop {
+        wanted.mark_unchanged();
+        let finishing = finish.is_cancelled();
+        let draft = std::mem::take(&mut *board.draft());
+        if !draft.is_empty() && draft_moves(&draft, &committer) {
+            let reason = if finishing { Reason::Final } else { Reason::Progress };
+            if let Err(failure) = committer.commit(draft, reason, None).await {
+                return board.fail(failure);
+            }
+            board.committed.send_replace(committer.position().cloned());
+            write_history(board, &mut committer).await;
+        }
+        if finishing {
+            return;
+        }
+        tokio::select! {
+            biased;
+            _ = board.tenure.over() => return,
+            () = finish.cancelled() => {}
+            changed = wanted.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// An idle source repeats its position; that is no reason to commit.
+fn draft_moves(draft: &super::board::Draft, committer: &Committer) -> bool {
+    draft.changes > 0
+        || !draft.ledger.is_empty()
+        || !draft.resolve.is_empty()
+        || draft.position.as_ref().map(|position| &position.bytes)
+            != committer.position().map(|position| &position.bytes)
+}
+
+/// The history is written after the commit, in blocks; losing a block loses nothing but comfort.
+pub async fn write_history(board: &Board, committer: &mut Committer) {
+    if !committer.history.due() {
+        return;
+    }
+    let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
+    if let Err(error) = cx.run(committer.history.flush(&cx)).await {
+        tracing::debug!(%error, "the history of checkpoints was not written");
+    }
+}

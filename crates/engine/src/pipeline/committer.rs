@@ -1,0 +1,190 @@
+//! Commits checkpoints of one tenure, one at a time (G1).
+//!
+//! It lives as long as the tenure, over all reopenings: a commit whose answer was lost is repeated
+//! unchanged before anything else is committed, never merged with what came after.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{
+    Checkpoint, CheckpointStore, CheckpointWrite, Commit, Error, ErrorKind, Facts, Halted, Pedigree, Position, Reason,
+};
+
+use super::board::{Draft, Failure};
+use crate::checkpoint::history::History;
+use crate::metrics;
+use crate::progress::Pulse;
+use crate::seams::Seams;
+use crate::settings::StreamSettings;
+use crate::tenure::{Loss, Tenure};
+
+/// Commits the checkpoints of one tenure.
+#[derive(Debug)]
+pub struct Committer {
+    store: Arc<dyn CheckpointStore>,
+    tenure: Arc<Tenure>,
+    seams: Seams,
+    settings: StreamSettings,
+    pulse: Arc<Pulse>,
+    seq: u64,
+    position: Option<Position>,
+    pedigree: Option<Pedigree>,
+    facts: Facts,
+    /// A write whose answer is not known.
+    pending: Option<CheckpointWrite>,
+    /// The last checkpoints, for going back on purpose.
+    pub history: History,
+    commits: u64,
+}
+
+/// What a committer starts from.
+#[derive(Debug)]
+pub struct CommitterStart {
+    /// Where checkpoints are kept.
+    pub store: Arc<dyn CheckpointStore>,
+    /// What the claim answered.
+    pub checkpoint: Option<Checkpoint>,
+    /// The name of this instance.
+    pub by: String,
+    /// Where the history is kept.
+    pub history: History,
+}
+
+impl Committer {
+    /// The committer of `tenure`.
+    pub fn new(start: CommitterStart, tenure: Arc<Tenure>, seams: Seams, settings: StreamSettings) -> Self {
+        let grant = tenure.grant();
+        let checkpoint = start.checkpoint;
+        let mut facts = checkpoint.as_ref().map(|checkpoint| checkpoint.facts.clone()).unwrap_or_default();
+        if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.tenure != grant.tenure) {
+            facts.failovers += 1;
+        }
+        facts.processed_by = start.by;
+        Self {
+            store: start.store,
+            seams,
+            settings,
+            pulse: tenure.progress().pulse("checkpointer"),
+            tenure,
+            seq: 0,
+            position: checkpoint.as_ref().and_then(|checkpoint| checkpoint.position.clone()),
+            pedigree: checkpoint.and_then(|checkpoint| checkpoint.pedigree),
+            facts,
+            pending: None,
+            history: start.history,
+            commits: 0,
+        }
+    }
+
+    /// The newest committed position.
+    pub fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
+    }
+
+    /// The pedigree beside it.
+    pub fn pedigree(&self) -> Option<&Pedigree> {
+        self.pedigree.as_ref()
+    }
+
+    /// Stores another pedigree from the next commit on.
+    pub fn set_pedigree(&mut self, pedigree: Pedigree) {
+        self.pedigree = Some(pedigree);
+    }
+
+    /// How many commits this tenure has made.
+    pub fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    /// The next write: what a transactional sink commits with its changes.
+    pub fn draft_write(&self, draft: Draft, reason: Reason, halted: Option<Halted>) -> CheckpointWrite {
+        let mut facts = self.facts.clone();
+        facts.changes += draft.changes;
+        facts.updated_at_millis = self.seams.clock.wall_millis();
+        if let Some((operation, time)) = draft.last {
+            facts.last_operation = Some(operation);
+            facts.last_event_time = Some(time);
+        }
+        let letters = draft.ledger.iter().filter(|entry| entry.kind.is_letter()).count() as u64;
+        facts.letters = (facts.letters + letters).saturating_sub(draft.resolve.len() as u64);
+        CheckpointWrite {
+            grant: self.tenure.grant().clone(),
+            seq: self.seq + 1,
+            position: draft.position.or_else(|| self.position.clone()),
+            pedigree: draft.pedigree.or_else(|| self.pedigree.clone()),
+            reason,
+            halted,
+            facts,
+            ledger: draft.ledger,
+            resolve: draft.resolve,
+        }
+    }
+
+    /// Takes in that `write` is committed.
+    pub fn record(&mut self, write: &CheckpointWrite) {
+        self.seq = write.seq;
+        self.position = write.position.clone();
+        self.pedigree = write.pedigree.clone();
+        self.facts = write.facts.clone();
+        self.commits += 1;
+        self.history.note(&write.to_checkpoint());
+        metrics::committed(&self.settings.name);
+    }
+
+    /// Commits `draft`; returns when it is durable, or never will be.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a dropped commit is repeated unchanged by the next one.
+    pub async fn commit(&mut self, draft: Draft, reason: Reason, halted: Option<Halted>) -> Result<(), Failure> {
+        self.settle().await?;
+        self.pending = Some(self.draft_write(draft, reason, halted));
+        self.settle().await
+    }
+
+    /// Repeats the commit whose answer is not known, until it is.
+    pub async fn settle(&mut self) -> Result<(), Failure> {
+        let mut attempt = 0;
+        while let Some(write) = self.pending.take() {
+            // Put back at once, so that it survives if this call is dropped.
+            self.pending = Some(write.clone());
+            let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+            let answer = call.run(self.store.commit(call.cx(), std::slice::from_ref(&write))).await;
+            drop(call);
+            match answer.map(|answers| answers.first().copied()) {
+                Ok(Some(Commit::Committed | Commit::AlreadyDone)) => {
+                    self.record(&write);
+                    self.pending = None;
+                }
+                Ok(Some(Commit::Fenced)) => return Err(self.fenced()),
+                Ok(None) => return Err(Failure::Instance(Error::internal("a commit was not answered"))),
+                Err(error) => self.stumble(error, &mut attempt).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the tenure: a newer grant has claimed.
+    pub fn fenced(&self) -> Failure {
+        metrics::fenced(&self.settings.name);
+        let grant = self.tenure.grant();
+        tracing::warn!(key = %grant.key, epoch = %grant.epoch, "fenced: a newer epoch has claimed the checkpoint");
+        self.tenure.end(Loss::Fenced);
+        Failure::Lost
+    }
+
+    async fn stumble(&self, error: Error, attempt: &mut u32) -> Result<(), Failure> {
+        if self.tenure.loss().is_some() {
+            return Err(Failure::Lost);
+        }
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Unknown => {
+                tracing::warn!(%error, "a commit was not answered; it is repeated unchanged");
+                let delay = self.settings.retry.backoff.delay(*attempt, &self.seams.entropy);
+                *attempt += 1;
+                self.tenure.sleep(delay).await;
+                Ok(())
+            }
+            ErrorKind::Fenced => Err(self.fenced()),
+            _ => Err(Failure::Instance(error)),
+        }
+    }
+}

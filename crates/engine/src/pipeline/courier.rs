@@ -1,0 +1,369 @@
+//! Brings rows to one sink: filter, parked keys, breaker, attempts, rejections.
+//!
+//! Retry and breaker are one state machine per sink, shared by all its lanes. A write is repeated
+//! unchanged until it is answered; only what the sink says of a single row counts against that row.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use watchkeeper_core::{
+    Batch, Change, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind, LedgerRecord, SinkProfile,
+    SinkWriter, Written,
+};
+
+use super::board::{Board, Failure};
+use super::lanes::Job;
+use super::safe_point::PieceNumber;
+use crate::delivery::breaker::{Breaker, Permit};
+use crate::delivery::parking::{OnReject, Park, ParkLimits, Parked, entry_for};
+use crate::metrics;
+use crate::progress::Pulse;
+use crate::stream::SinkSpec;
+
+/// The way to one sink.
+#[derive(Debug)]
+pub struct Courier {
+    /// Its place among the stream's sinks.
+    index: usize,
+    /// Whether rows are done when this one has them.
+    last: bool,
+    spec: SinkSpec,
+    profile: SinkProfile,
+    writer: Arc<dyn SinkWriter>,
+    /// One per lane, and one for flushes.
+    pulses: Vec<Arc<Pulse>>,
+    breaker: Mutex<Breaker>,
+    parked: Mutex<Parked>,
+}
+
+/// A job as one sink sees it: the rows that are still to be written.
+struct Load<'a> {
+    job: &'a Job,
+    rows: Cow<'a, [u32]>,
+    /// Attempts at the first of the rows.
+    attempts: u32,
+    /// Attempts in a row that the sink did not answer.
+    unanswered: u32,
+}
+
+impl Courier {
+    /// The way to the sink `spec`, number `index` of `of`, that `writer` was opened for.
+    pub fn new(
+        board: &Board,
+        (index, of): (usize, usize),
+        spec: SinkSpec,
+        writer: Arc<dyn SinkWriter>,
+        letters: &[LedgerRecord],
+    ) -> Self {
+        let lanes = board.stream.settings.concurrency;
+        let pulse = |_| board.tenure.progress().pulse("dispatcher");
+        let mut parked = parking_of(&spec);
+        parked.restore(letters);
+        Self {
+            index,
+            last: index + 1 == of,
+            profile: spec.sink.profile(),
+            writer,
+            pulses: (0..=lanes).map(pulse).collect(),
+            breaker: Mutex::new(Breaker::new(board.stream.settings.breaker)),
+            parked: Mutex::new(parked),
+            spec,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Its writer.
+    pub fn writer(&self) -> &Arc<dyn SinkWriter> {
+        &self.writer
+    }
+
+    /// The keys that wait for a replay.
+    pub fn parked(&self) -> MutexGuard<'_, Parked> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Delivers a job: returns when the sink has accepted every row, or it stands in the ledger.
+    pub async fn deliver(&self, board: &Board, lane: usize, job: &Job) -> Result<(), Failure> {
+        let rows = self.select(board, job, Cow::Borrowed(&job.rows));
+        let mut load = Load { job, rows, attempts: 0, unanswered: 0 };
+        while !load.rows.is_empty() {
+            self.wait_for_breaker(board).await?;
+            let chunk = &load.rows[..load.rows.len().min(self.profile.rows_max)];
+            let call = board.tenure.call(&self.pulses[lane], board.stream.settings.timeouts.write);
+            let answer = call.run(self.writer.write(call.cx(), lane, &job.batch, chunk)).await;
+            drop(call);
+            match answer {
+                Ok(written) => self.take(board, &mut load, written).await?,
+                Err(error) => self.stumble(board, &mut load, error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
+    fn select<'a>(&self, board: &Board, job: &Job, rows: Cow<'a, [u32]>) -> Cow<'a, [u32]> {
+        let nothing_parked = self.parked().keys() == 0;
+        if self.spec.filter.is_none() && nothing_parked {
+            return rows;
+        }
+        let mut kept = Vec::with_capacity(rows.len());
+        for row in rows.iter().copied() {
+            if self.spec.filter.as_ref().is_some_and(|filter| !filter.keeps(&job.batch, row)) {
+                continue;
+            }
+            let key = job.batch.key(row);
+            if key.is_some_and(|key| self.parked().is_parked(job.batch.namespace(row), key)) {
+                self.note(board, job.piece, &job.batch, row, LedgerKind::Parked, BEHIND);
+            } else {
+                kept.push(row);
+            }
+        }
+        Cow::Owned(kept)
+    }
+
+    fn note(&self, board: &Board, piece: PieceNumber, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str) {
+        let change = Change::new(Arc::clone(batch), row);
+        let before = row.checked_sub(1).map(|row| batch.position(row));
+        let entry = entry_for(kind, &self.spec.name, &change, cause, before);
+        if board.safe().note(piece, row, self.index, entry.clone()) {
+            self.parked().park(&entry);
+        }
+        metrics::ledgered(&board.stream.settings.name, kind);
+    }
+
+    /// Takes in how far a write came.
+    async fn take(&self, board: &Board, load: &mut Load<'_>, written: Written) -> Result<(), Failure> {
+        if written.done == 0 && written.stopped.is_none() {
+            let cause = format!("sink {:?} neither wrote nor refused", self.spec.name);
+            return Err(Failure::Instance(Error::internal(cause)));
+        }
+        self.breaker().success(board.seams.clock.now());
+        load.unanswered = 0;
+        if written.done > 0 {
+            load.attempts = 0;
+        }
+        for fault in written.rejected {
+            self.reject(board, load.job, fault)?;
+        }
+        let rest = load.rows[written.done..].to_vec();
+        if let Some(row) = rest.first() {
+            self.done_before(board, load.job, *row);
+        }
+        load.rows = self.select(board, load.job, Cow::Owned(rest));
+        match written.stopped {
+            None => Ok(()),
+            Some(fault) if fault.kind == FaultKind::Fatal => {
+                let change_id = load.job.batch.id(fault.row).to_string();
+                Err(Failure::Fatal { change_id, error: fault.error })
+            }
+            Some(fault) => self.try_row_again(board, load, fault).await,
+        }
+    }
+
+    fn done_before(&self, board: &Board, job: &Job, row: u32) {
+        if self.last {
+            board.safe().done_before(job.piece, job.part, row);
+        }
+    }
+
+    /// Waits before the next attempt at a row, or gives it up.
+    async fn try_row_again(&self, board: &Board, load: &mut Load<'_>, fault: Fault) -> Result<(), Failure> {
+        let retry = &board.stream.settings.retry;
+        load.attempts += 1;
+        if load.attempts < retry.attempts {
+            tracing::debug!(sink = self.spec.name, error = %fault.error, attempt = load.attempts, "trying a change again");
+            let delay = retry.backoff.delay(load.attempts - 1, &board.seams.entropy);
+            return self.rest(board, delay).await;
+        }
+        load.attempts = 0;
+        let row = fault.row;
+        let cause = format!("given up after {} attempts: {}", retry.attempts, fault.error.message());
+        self.reject(board, load.job, Fault { error: Error::new(fault.error.kind(), cause), ..fault })?;
+        let rest = load.rows.iter().copied().filter(|at| *at != row).collect();
+        load.rows = self.select(board, load.job, Cow::Owned(rest));
+        Ok(())
+    }
+
+    /// Applies the policy to a change that the sink will never take.
+    fn reject(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
+        let cause = fault.error.to_string();
+        match self.spec.on_reject {
+            OnReject::Stop => {
+                self.done_before(board, job, fault.row);
+                board.safe().block(job.piece, fault.row);
+                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+            }
+            OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
+            OnReject::DeadLetter { .. } => {
+                self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
+                self.check_limit()?;
+            }
+        }
+        tracing::warn!(sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
+        Ok(())
+    }
+
+    fn rejection(&self, batch: &Batch, row: u32, cause: &str) -> Error {
+        let id = batch.id(row);
+        Error::new(ErrorKind::Corrupt, format!("sink {:?} rejected change {id}: {cause}", self.spec.name))
+            .remedy("fix the change's target and resume the stream, or skip the change")
+    }
+
+    fn check_limit(&self) -> Result<(), Failure> {
+        let Some(cause) = self.parked().over_limit() else { return Ok(()) };
+        let remedy = "mend the sink, then replay or purge the dead letters and resume the stream";
+        Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)))
+    }
+
+    /// A row that was accepted and turned out to be rejected at a flush. What was accepted of its key
+    /// after it follows into the ledger, so that a replay restores the order.
+    pub fn reject_flushed(&self, board: &Board, rejection: FlushRejection) -> Result<(), Failure> {
+        let row = rejection.row;
+        let (piece, batch) = {
+            let safe = board.safe();
+            let piece = safe.find(rejection.batch_seq, row);
+            match piece.and_then(|piece| Some((piece, safe.batch(piece)?))) {
+                Some(found) => found,
+                None => return Err(Failure::Instance(Error::internal("a flush rejected a row that is not in flight"))),
+            }
+        };
+        let job = Job { piece, part: 0, batch: Arc::clone(&batch), rows: vec![row] };
+        let parks = self.spec.on_reject == OnReject::DeadLetter { park: Park::Key } && batch.key(row).is_some();
+        self.reject_unmarked(board, &job, Fault { row, kind: FaultKind::Reject, error: rejection.error })?;
+        if parks {
+            let followers = board.safe().followers(piece, row);
+            for (piece, batch, row) in followers {
+                self.note(board, piece, &batch, row, LedgerKind::Parked, BEHIND);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`reject`](Self::reject), for a row whose part was done long ago: blocking is enough.
+    fn reject_unmarked(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
+        if self.spec.on_reject == OnReject::Stop {
+            board.safe().block(job.piece, fault.row);
+            let cause = fault.error.to_string();
+            return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+        }
+        self.reject(board, job, fault)
+    }
+
+    /// Decides what to do after the sink did not answer.
+    async fn stumble(&self, board: &Board, load: &mut Load<'_>, error: Error) -> Result<(), Failure> {
+        if board.tenure.loss().is_some() {
+            return Err(Failure::Lost);
+        }
+        match error.kind() {
+            ErrorKind::Unavailable => {}
+            // The abandoned call may still take effect; at an exposed sink it must not do so out of turn.
+            ErrorKind::Unknown if self.profile.grade.is_exposed() => self.rest(board, self.profile.settle).await?,
+            ErrorKind::Unknown => {}
+            _ => return Err(Failure::of(error)),
+        }
+        tracing::warn!(sink = self.spec.name, %error, "a sink did not answer; the write is repeated");
+        self.breaker().failure(board.seams.clock.now(), &board.seams.entropy);
+        let delay = board.stream.settings.retry.backoff.delay(load.unanswered, &board.seams.entropy);
+        load.unanswered += 1;
+        self.rest(board, delay).await
+    }
+
+    /// Waits while the breaker is open. Waiting is progress, unless another instance could do better.
+    async fn wait_for_breaker(&self, board: &Board) -> Result<(), Failure> {
+        loop {
+            let now = board.seams.clock.now();
+            let (permit, open_since) = {
+                let mut breaker = self.breaker();
+                (breaker.permit(now), breaker.open_since())
+            };
+            let Permit::Wait(until) = permit else { return Ok(()) };
+            let give_up = board.stream.settings.give_up;
+            if open_since.is_some_and(|since| now.since(since) > give_up) && board.group.has_healthy_peer() {
+                let cause = format!("sink {:?} has not answered for {give_up:?} from here", self.spec.name);
+                return Err(Failure::Instance(Error::unavailable(cause)));
+            }
+            self.rest(board, until.since(now).max(MOMENT)).await?;
+        }
+    }
+
+    /// Waits in the middle of a delivery.
+    async fn rest(&self, board: &Board, duration: std::time::Duration) -> Result<(), Failure> {
+        tokio::select! {
+            biased;
+            () = board.failed.cancelled() => {}
+            () = board.tenure.sleep(duration) => {}
+        }
+        match (board.tenure.loss(), board.failed.is_cancelled()) {
+            (Some(_), _) => Err(Failure::Lost),
+            (None, true) => Err(Failure::Interrupted),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Makes everything accepted so far durable.
+    pub async fn flush(&self, board: &Board) -> Result<Vec<FlushRejection>, Error> {
+        // The pulse behind those of the lanes.
+        let pulse = &self.pulses[self.pulses.len() - 1];
+        let call = board.tenure.call(pulse, board.stream.settings.timeouts.write);
+        call.run(self.writer.flush(call.cx())).await
+    }
+}
+
+/// Why a change that nobody rejected stands in the ledger.
+pub const BEHIND: &str = "an earlier change of this key waits";
+
+/// The bookkeeping of parked keys that a sink asks for.
+pub fn parking_of(spec: &SinkSpec) -> Parked {
+    let park = match spec.on_reject {
+        OnReject::DeadLetter { park } => park,
+        OnReject::Stop | OnReject::Skip => Park::Key,
+    };
+    Parked::new(&spec.name, park, ParkLimits::default())
+}
+
+/// The least wait behind an open breaker, so that a probe under way elsewhere is not polled for.
+const MOMENT: std::time::Duration = std::time::Duration::from_millis(10);
+
+impl Courier {
+    /// Delivers a dead letter past the parked keys and makes it durable; false when it is rejected again.
+    pub async fn deliver_letter(&self, board: &Board, job: &Job) -> Result<bool, Failure> {
+        let retry = board.stream.settings.retry;
+        let mut attempts = 0;
+        loop {
+            self.wait_for_breaker(board).await?;
+            let call = board.tenure.call(&self.pulses[0], board.stream.settings.timeouts.write);
+            let answer = call.run(self.writer.write(call.cx(), 0, &job.batch, &job.rows)).await;
+            drop(call);
+            let stopped = match answer {
+                Ok(written) if !written.rejected.is_empty() => return Ok(false),
+                Ok(written) => written.stopped,
+                Err(error) => {
+                    let mut load = Load { job, rows: Cow::Borrowed(&job.rows), attempts: 0, unanswered: attempts };
+                    self.stumble(board, &mut load, error).await?;
+                    attempts += 1;
+                    continue;
+                }
+            };
+            let Some(fault) = stopped else { break };
+            attempts += 1;
+            if fault.kind == FaultKind::Fatal || attempts >= retry.attempts {
+                tracing::warn!(sink = self.spec.name, error = %fault.error, "a dead letter was rejected again");
+                return Ok(false);
+            }
+            self.rest(board, retry.backoff.delay(attempts - 1, &board.seams.entropy)).await?;
+        }
+        let rejections = self.flush(board).await.map_err(|error| {
+            board.spoil();
+            Failure::of(error)
+        })?;
+        Ok(rejections.is_empty())
+    }
+}

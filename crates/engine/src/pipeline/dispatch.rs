@@ -1,0 +1,92 @@
+//! Takes batches from the reader and gives their rows to the lanes, waiting at barriers.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use watchkeeper_core::Batch;
+
+use super::board::Board;
+use super::cut::{Cut, cut, spread};
+use super::lanes::{Job, Lanes};
+use crate::hooks::Mutant;
+
+/// Dispatches one opening's batches.
+pub struct Dispatcher<'a> {
+    board: &'a Arc<Board>,
+    lanes: &'a Lanes,
+}
+
+/// The opening was halted: nothing more is dispatched.
+pub struct Halted;
+
+impl<'a> Dispatcher<'a> {
+    /// Dispatches to `lanes`.
+    pub fn new(board: &'a Arc<Board>, lanes: &'a Lanes) -> Self {
+        Self { board, lanes }
+    }
+
+    /// The next batch.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn receive(&self, batches: &mut mpsc::Receiver<Batch>) -> Result<Batch, Halted> {
+        tokio::select! {
+            biased;
+            () = self.board.halt.cancelled() => Err(Halted),
+            batch = batches.recv() => batch.ok_or(Halted),
+        }
+    }
+
+    /// Gives one batch to the lanes.
+    pub async fn dispatch(&self, batch: Arc<Batch>) -> Result<(), Halted> {
+        if batch.is_empty() {
+            return self.admit(&batch, 0..0, Vec::new()).await;
+        }
+        let barriers = !self.board.hooks.breaks(Mutant::NoBarrier);
+        for Cut { rows, barrier } in cut(&batch, self.board.stream.settings.checkpoint.events, barriers) {
+            if barrier {
+                self.quiesce().await?;
+            }
+            let parts = match barrier {
+                true => vec![(0, rows.clone().collect())],
+                false => spread(&batch, rows.clone(), self.lanes.count()),
+            };
+            self.admit(&batch, rows, parts).await?;
+            if barrier {
+                self.quiesce().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn admit(
+        &self,
+        batch: &Arc<Batch>,
+        rows: std::ops::Range<u32>,
+        parts: Vec<(usize, Vec<u32>)>,
+    ) -> Result<(), Halted> {
+        if !self.board.wait_until(|safe| safe.has_room()).await {
+            return Err(Halted);
+        }
+        let firsts = parts.iter().map(|(_, rows)| rows[0]).collect();
+        let piece = self.board.safe().admit(Arc::clone(batch), rows, firsts);
+        if parts.is_empty() {
+            self.board.turn();
+        }
+        for (part, (lane, rows)) in parts.into_iter().enumerate() {
+            let job = Job { piece, part, batch: Arc::clone(batch), rows };
+            if !self.lanes.send(lane, job).await {
+                return Err(Halted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything dispatched is durable: before and after a barrier.
+    pub async fn quiesce(&self) -> Result<(), Halted> {
+        self.board.demand_flushes(true);
+        let empty = self.board.wait_until(|safe| safe.is_empty()).await;
+        self.board.demand_flushes(false);
+        if empty { Ok(()) } else { Err(Halted) }
+    }
+}

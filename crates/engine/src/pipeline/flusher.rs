@@ -1,0 +1,115 @@
+//! Decides when sinks are flushed, and moves the safe point when they were.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, Failure};
+use super::courier::Courier;
+use super::safe_point::Mark;
+use crate::hooks::Mutant;
+
+/// Flushes until the opening fails or `stop` is set.
+pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationToken) {
+    let policy = board.stream.settings.checkpoint;
+    let mut turned = board.turned.subscribe();
+    let mut due = board.seams.clock.now() + policy.every;
+    loop {
+        turned.mark_unchanged();
+        let is_due = board.seams.clock.now() >= due;
+        let look = look(board, policy.events);
+        let enough = look.enough;
+        if look.moves
+            && (is_due || enough || look.tight || board.flushes_demanded())
+            && let Err(failure) = pass(board, couriers, look).await
+        {
+            return board.fail(failure);
+        }
+        if is_due || enough {
+            // Also what was passed under pressure is committed in time.
+            board.want_commit();
+        }
+        if is_due {
+            due = board.seams.clock.now() + policy.every;
+        }
+        tokio::select! {
+            biased;
+            () = board.failed.cancelled() => return,
+            () = stop.cancelled() => return,
+            changed = turned.changed() => if changed.is_err() { return },
+            () = board.seams.clock.sleep_until(due) => {}
+        }
+    }
+}
+
+/// The last flush of an opening, after the lanes have ended.
+pub async fn last(board: &Board, couriers: &[Arc<Courier>]) {
+    let look = look(board, None);
+    if look.moves
+        && !board.is_spoiled()
+        && let Err(failure) = pass(board, couriers, look).await
+    {
+        board.fail(failure);
+    }
+}
+
+/// What a look at the safe point says.
+struct Look {
+    mark: Mark,
+    moves: bool,
+    rows: bool,
+    enough: bool,
+    tight: bool,
+}
+
+fn look(board: &Board, events: Option<u64>) -> Look {
+    let safe = board.safe();
+    let mark = if board.hooks.breaks(Mutant::SafePointAtNewest) { safe.newest() } else { safe.mark() };
+    let rows = safe.rows_before(mark);
+    let enough = events.is_some_and(|events| rows >= events);
+    Look { mark, moves: safe.moves_to(mark), rows: rows > 0, enough, tight: safe.is_tight() }
+}
+
+/// Flushes what was written before the look, then passes it.
+async fn pass(board: &Board, couriers: &[Arc<Courier>], look: Look) -> Result<(), Failure> {
+    if look.rows {
+        flush(board, couriers).await?;
+    }
+    let mut safe = board.safe();
+    // A rejection found by the flush may have blocked a row before the mark.
+    let mark = match board.hooks.breaks(Mutant::SafePointAtNewest) {
+        true => look.mark,
+        false => look.mark.min(safe.mark()),
+    };
+    let passed = safe.advance(mark);
+    drop(safe);
+    let mut draft = board.draft();
+    draft.extend(passed);
+    if board.hooks.breaks(Mutant::AcknowledgeBeforeCommit) {
+        board.committed.send_replace(draft.position.clone());
+    }
+    drop(draft);
+    board.turn();
+    Ok(())
+}
+
+/// Flushes all sinks beside each other, and takes in what they rejected after all.
+pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failure> {
+    let answers = join_all(couriers.iter().map(|courier| courier.flush(board))).await;
+    let mut first = Ok(());
+    for (courier, answer) in couriers.iter().zip(answers) {
+        let taken = match answer {
+            Ok(rejections) => {
+                rejections.into_iter().try_for_each(|rejection| courier.reject_flushed(board, rejection))
+            }
+            // What was accepted since the last good flush has to be written again: reopen.
+            Err(error) => {
+                board.spoil();
+                Err(Failure::of(error))
+            }
+        };
+        first = first.and(taken);
+    }
+    first
+}

@@ -1,0 +1,96 @@
+//! Lanes: keys in parallel, each key in order (G3).
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use watchkeeper_core::{Batch, Task};
+
+use super::board::Board;
+use super::courier::Courier;
+use super::safe_point::PieceNumber;
+
+/// Pieces that wait in front of one lane.
+const QUEUE: usize = 2;
+
+/// The rows of one piece that belong to one lane.
+#[derive(Debug)]
+pub struct Job {
+    /// The piece.
+    pub piece: PieceNumber,
+    /// Which part of the piece this is.
+    pub part: usize,
+    /// The batch that the rows are of.
+    pub batch: Arc<Batch>,
+    /// The rows, in source order.
+    pub rows: Vec<u32>,
+}
+
+/// The lanes of one opening.
+#[derive(Debug)]
+pub struct Lanes {
+    queues: Vec<mpsc::Sender<Job>>,
+    tasks: Vec<Task<()>>,
+}
+
+impl Lanes {
+    /// Starts as many lanes as the stream asks for.
+    pub fn start(board: &Arc<Board>, couriers: &Arc<[Arc<Courier>]>) -> Self {
+        let mut lanes = Self { queues: Vec::new(), tasks: Vec::new() };
+        for lane in 0..board.stream.settings.concurrency {
+            let (queue, jobs) = mpsc::channel(QUEUE);
+            let (task_board, couriers) = (Arc::clone(board), Arc::clone(couriers));
+            let work = async move { work(&task_board, &couriers, lane, jobs).await };
+            lanes.tasks.push(Task::spawn(&*board.seams.spawn, "lane", work));
+            lanes.queues.push(queue);
+        }
+        lanes
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Hands a job to a lane, waiting while its queue is full; false when the lane has ended.
+    pub async fn send(&self, lane: usize, job: Job) -> bool {
+        self.queues[lane].send(job).await.is_ok()
+    }
+
+    /// Takes no more jobs and waits until all that were taken are finished.
+    pub async fn drain(&mut self) {
+        self.queues.clear();
+        for task in &mut self.tasks {
+            // A panic was reported through the board by the guard in `work`.
+            let _ = task.join().await;
+        }
+    }
+}
+
+async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: mpsc::Receiver<Job>) {
+    let guard = PanicGuard(board);
+    while let Some(job) = jobs.recv().await {
+        if board.failed.is_cancelled() {
+            break;
+        }
+        for courier in couriers {
+            if let Err(failure) = courier.deliver(board, lane, &job).await {
+                board.fail(failure);
+                std::mem::forget(guard);
+                return;
+            }
+        }
+        board.safe().done(job.piece, job.part);
+        board.turn();
+    }
+    std::mem::forget(guard);
+}
+
+/// A lane that panics must not leave the others waiting for it.
+struct PanicGuard<'a>(&'a Board);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        let error = watchkeeper_core::Error::internal("a lane ended without finishing its work");
+        self.0.fail(super::board::Failure::Instance(error));
+    }
+}

@@ -1,0 +1,112 @@
+//! Reads ahead of the lanes: a bounded channel of batches, and acknowledgements to the source.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::{Batch, ChangeStream, Error, Position, Result};
+
+use super::board::{Board, Failure};
+use crate::progress::Pulse;
+
+/// Batches between reader and dispatcher. One, so that one is read while one is delivered.
+pub const AHEAD: usize = 1;
+
+/// The task that owns the open source.
+pub struct Reader {
+    board: Arc<Board>,
+    stream: Box<dyn ChangeStream>,
+    batches: mpsc::Sender<Batch>,
+    committed: watch::Receiver<Option<Position>>,
+    pulse: Arc<Pulse>,
+    next_seq: u64,
+}
+
+enum Turn {
+    Read(Result<Batch>),
+    Acknowledge,
+    Stop,
+}
+
+impl Reader {
+    /// Reads `stream` into `batches`.
+    pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Self {
+        let (committed, pulse) = (board.committed.subscribe(), board.tenure.progress().pulse("reader"));
+        Self { board, stream, batches, committed, pulse, next_seq: 0 }
+    }
+
+    /// Reads until the opening is halted; acknowledges until `finish`; then closes.
+    pub async fn run(mut self, finish: CancellationToken) {
+        let halt = self.board.halt.clone();
+        while let Ok(Some(())) = self.turn(&halt).await {}
+        // What is committed while the lanes drain is acknowledged too.
+        loop {
+            tokio::select! {
+                biased;
+                () = finish.cancelled() => break,
+                changed = self.committed.changed() => if changed.is_err() { break },
+            }
+            self.acknowledge().await;
+        }
+        if self.committed.has_changed().unwrap_or(false) {
+            self.acknowledge().await;
+        }
+        let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.open);
+        if let Err(error) = call.run(self.stream.close(call.cx())).await {
+            tracing::debug!(%error, "closing the source failed");
+        }
+    }
+
+    /// One read or acknowledgement; `None` when it is time to stop.
+    async fn turn(&mut self, halt: &CancellationToken) -> Result<Option<()>, ()> {
+        let batches = self.batches.clone();
+        let permit = tokio::select! {
+            biased;
+            () = halt.cancelled() => return Ok(None),
+            changed = self.committed.changed() => {
+                changed.map_err(drop)?;
+                self.acknowledge().await;
+                return Ok(Some(()));
+            }
+            permit = batches.reserve() => permit.map_err(drop)?,
+        };
+        match self.read(halt).await {
+            Turn::Read(Ok(mut batch)) => {
+                batch.seq = self.next_seq;
+                self.next_seq += 1;
+                permit.send(batch);
+            }
+            Turn::Read(Err(error)) => {
+                self.board.fail(Failure::of(error));
+                return Ok(None);
+            }
+            Turn::Acknowledge => self.acknowledge().await,
+            Turn::Stop => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// The next batch. Reading is cancel safe, so an acknowledgement may interrupt it.
+    async fn read(&mut self, halt: &CancellationToken) -> Turn {
+        let settings = &self.board.stream.settings;
+        let call = self.board.tenure.call(&self.pulse, settings.limits.wait + settings.timeouts.read);
+        tokio::select! {
+            biased;
+            () = halt.cancelled() => Turn::Stop,
+            changed = self.committed.changed() => match changed {
+                Ok(()) => Turn::Acknowledge,
+                Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
+            },
+            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read),
+        }
+    }
+
+    /// Tells the source what it may prune. An error costs only space: the next one says it again.
+    async fn acknowledge(&mut self) {
+        let Some(position) = self.committed.borrow_and_update().clone() else { return };
+        let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.read);
+        if let Err(error) = call.run(self.stream.acknowledge(call.cx(), &position)).await {
+            tracing::debug!(%error, "an acknowledgement failed");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Replays or purges dead letters inside a tenure, between batches.
+//!
+//! Letters of one key go in the order of their numbers. What is rejected again stays, and so does what
+//! is behind it. What is delivered is settled by the next commit, and its key is no longer parked.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{
+    Batch, Change, CheckpointStore, Error, LedgerQuery, LedgerRecord, LeaseKey, Limits, Resolution, Result, Source,
+    StartAt, StoredChange,
+};
+
+use super::board::{Board, Failure};
+use super::courier::Courier;
+use super::lanes::Job;
+use crate::delivery::parking::replay_order;
+use crate::group::control::Controls;
+
+/// What people ask of the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Grows with every wish, so that one is not served twice.
+    pub id: u64,
+    /// Only letters of this sink.
+    pub sink: Option<String>,
+    /// Only these numbers; none means all.
+    pub numbers: Vec<u64>,
+    /// Deliver them again, or give them up.
+    pub what: Resolution,
+}
+
+/// The ledger of one stream, as a tenure sees it.
+#[derive(Debug)]
+pub struct Letters {
+    store: Arc<dyn CheckpointStore>,
+    key: LeaseKey,
+    source: Arc<dyn Source>,
+    /// Where a served wish is struck off, and under which stream.
+    controls: Option<(Controls, String)>,
+    /// The newest wish that was served, of each kind.
+    served: [u64; 2],
+}
+
+/// Records read at once.
+const PAGE: usize = 500;
+
+/// Batches looked through for a change that was too large to keep.
+const SEARCH_BATCHES_MAX: usize = 1_000;
+
+impl Letters {
+    /// The ledger under `key`.
+    pub fn new(store: Arc<dyn CheckpointStore>, key: LeaseKey, source: Arc<dyn Source>) -> Self {
+        Self { store, key, source, controls: None, served: [0; 2] }
+    }
+
+    /// Strikes served wishes off the control record of `stream`.
+    #[must_use]
+    pub fn cleared_by(mut self, controls: Controls, stream: &str) -> Self {
+        self.controls = Some((controls, stream.to_owned()));
+        self
+    }
+
+    /// Whether `wish` has not been served.
+    pub fn is_new(&self, wish: &Wish) -> bool {
+        wish.id > self.served[usize::from(wish.what == Resolution::Purged)]
+    }
+
+    /// Takes a wish for served: neither this tenure nor the next one serves it again. What it did not
+    /// come to is still open, for people to see and to wish for again.
+    pub async fn strike(&mut self, board: &Board, wish: &Wish) {
+        self.served[usize::from(wish.what == Resolution::Purged)] = wish.id;
+        let Some((controls, stream)) = &self.controls else { return };
+        let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
+        let struck = controls.update(&cx, stream, |control| {
+            control.replay.take_if(|request| wish.what == Resolution::Replayed && request.id == wish.id);
+            control.purge.take_if(|request| wish.what == Resolution::Purged && request.id == wish.id);
+        });
+        if let Err(error) = cx.run(struck).await {
+            tracing::debug!(%error, "a served wish was not struck off");
+        }
+    }
+
+    /// All open letters.
+    pub async fn open(&self, board: &Board) -> Result<Vec<LedgerRecord>> {
+        let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
+        open_letters(&cx, &*self.store, &self.key).await
+    }
+
+    /// Serves a wish. The pipeline is quiet meanwhile.
+    pub async fn serve(&self, board: &Board, couriers: &[Arc<Courier>], wish: &Wish) -> Result<(), Failure> {
+        let letters = self.open(board).await.map_err(Failure::of)?;
+        let total = letters.len();
+        let mut settled = 0;
+        for courier in couriers.iter().filter(|courier| wish.sink.as_deref().is_none_or(|sink| sink == courier.name())) {
+            let of_sink = |record: &&LedgerRecord| record.entry.sink == courier.name();
+            let own: Vec<_> = letters.iter().filter(of_sink).cloned().collect();
+            for of_key in replay_order(own) {
+                settled += self.serve_key(board, courier, wish, of_key).await?;
+            }
+        }
+        tracing::info!(stream = board.stream.settings.name, open = total, settled, "dead letters were served");
+        board.want_commit();
+        Ok(())
+    }
+
+    /// Settles the letters of one key, the oldest first, until one is rejected again.
+    async fn serve_key(
+        &self,
+        board: &Board,
+        courier: &Courier,
+        wish: &Wish,
+        of_key: Vec<LedgerRecord>,
+    ) -> Result<u64, Failure> {
+        let mut settled = 0;
+        for record in &of_key {
+            if !wish.numbers.is_empty() && !wish.numbers.contains(&record.number) {
+                break;
+            }
+            if wish.what == Resolution::Replayed && !self.deliver(board, courier, record).await? {
+                break;
+            }
+            board.draft().resolve.push((record.number, wish.what));
+            courier.parked().unpark(&record.entry);
+            settled += 1;
+        }
+        Ok(settled)
+    }
+
+    /// Delivers one letter and makes it durable; false when it was rejected again.
+    async fn deliver(&self, board: &Board, courier: &Courier, record: &LedgerRecord) -> Result<bool, Failure> {
+        let (batch, row) = self.find(board, record).await?;
+        let job = Job { piece: u64::MAX, part: 0, batch, rows: vec![row] };
+        courier.deliver_letter(board, &job).await
+    }
+
+    /// The change of a letter, as it was kept or read again.
+    pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<(Arc<Batch>, u32), Failure> {
+        let id = &record.entry.change_id;
+        let Some(change) = &record.entry.change else {
+            return Err(Failure::Stream(Error::corrupt(format!("ledger entry {} has no change", record.number))));
+        };
+        let batch = match change.to_batch(self.source.payload()) {
+            Some(mut batch) => {
+                // Apart from all batches of this opening, which count up from 0.
+                batch.seq = u64::MAX;
+                Arc::new(batch)
+            }
+            None => self.read_again(board, record, change).await.map_err(Failure::of)?,
+        };
+        let row = (0..batch.len() as u32).find(|row| batch.id(*row).to_string() == *id);
+        let row = row.ok_or_else(|| Failure::Stream(Error::corrupt(format!("change {id} was not found again"))))?;
+        Ok((batch, row))
+    }
+
+    /// Reads a change that was too large to keep from the source again.
+    async fn read_again(&self, board: &Board, record: &LedgerRecord, change: &StoredChange) -> Result<Arc<Batch>> {
+        let settings = &board.stream.settings;
+        let cx = board.tenure.cx().within(settings.timeouts.read);
+        let start = record.entry.before.clone().map_or(StartAt::Oldest, StartAt::After);
+        let mut stream = cx.run(self.source.open(&cx, start)).await?;
+        let limits = Limits { wait: settings.limits.wait, ..settings.limits };
+        let mut found = None;
+        for _ in 0..SEARCH_BATCHES_MAX {
+            let batch = Arc::new(cx.run(stream.next_batch(&cx, limits)).await?);
+            let is_it = |row: &u32| {
+                Change::new(Arc::clone(&batch), *row).position() == change.position
+                    && batch.rows()[*row as usize].half == change.half
+            };
+            if (0..batch.len() as u32).any(|row| is_it(&row)) {
+                found = Some(batch);
+                break;
+            }
+        }
+        cx.run(stream.close(&cx)).await?;
+        found.ok_or_else(|| Error::position_lost(format!("change {} is gone", record.entry.change_id)))
+    }
+}
+
+/// All open letters under `key`, in the order of their numbers.
+pub async fn open_letters(
+    cx: &watchkeeper_core::Cx,
+    store: &dyn CheckpointStore,
+    key: &LeaseKey,
+) -> Result<Vec<LedgerRecord>> {
+    let mut letters = Vec::new();
+    let mut after = 0;
+    loop {
+        let query = LedgerQuery { after, limit: PAGE, open_only: true };
+        let page = cx.run(store.ledger(cx, key, &query)).await?;
+        let Some(last) = page.last() else { return Ok(letters) };
+        after = last.number;
+        letters.extend(page.into_iter().filter(|record| record.entry.kind.is_letter()));
+    }
+}

@@ -1,0 +1,68 @@
+//! Whether a tenure turns (G8).
+//!
+//! Every call of the pipeline marks its [`Pulse`] with the moment by which it must have ended. Calls
+//! end themselves at their time-outs; a pulse that is past its moment all the same belongs to a thread
+//! that is blocked. Waiting (for changes, in back-off, behind an open breaker) marks nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use watchkeeper_core::Moment;
+
+const IDLE: u64 = u64::MAX;
+
+/// One caller of the pipeline.
+#[derive(Debug)]
+pub struct Pulse {
+    name: &'static str,
+    /// Nanoseconds of the moment by which the call under way must end. An atomic, since the keeper
+    /// reads it from another thread while this one may be blocked.
+    due: AtomicU64,
+}
+
+impl Pulse {
+    /// Marks a call that must end by `due`, until the guard is dropped.
+    pub fn call(&self, due: Moment) -> Call<'_> {
+        self.due.store(due.nanos(), Ordering::Release);
+        Call(self)
+    }
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub struct Call<'a>(&'a Pulse);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.due.store(IDLE, Ordering::Release);
+    }
+}
+
+/// All callers of one tenure.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pulses: Mutex<Vec<Arc<Pulse>>>,
+}
+
+impl Progress {
+    /// A new caller.
+    pub fn pulse(&self, name: &'static str) -> Arc<Pulse> {
+        let pulse = Arc::new(Pulse { name, due: AtomicU64::new(IDLE) });
+        let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
+        // Callers of an earlier opening are gone; only we hold their pulses.
+        pulses.retain(|pulse| Arc::strong_count(pulse) > 1);
+        pulses.push(Arc::clone(&pulse));
+        pulse
+    }
+
+    /// The name of a caller whose call should have ended `grace` ago.
+    pub fn stalled(&self, now: Moment, grace: Duration) -> Option<&'static str> {
+        let pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = |pulse: &&Arc<Pulse>| {
+            let due = pulse.due.load(Ordering::Acquire);
+            due != IDLE && Moment::from_nanos(due) + grace < now
+        };
+        pulses.iter().find(late).map(|pulse| pulse.name)
+    }
+}

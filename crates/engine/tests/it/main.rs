@@ -1,0 +1,4 @@
+mod delivery;
+mod group;
+mod history;
+mod operator;
