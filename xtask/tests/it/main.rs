@@ -1,0 +1,3 @@
+//! Tests of the developer commands.
+
+mod commands;
