@@ -39,11 +39,11 @@ fn a_change_shows_its_row() {
 
 #[test]
 fn only_a_row_without_a_key_is_a_barrier() {
-    let rows = [None, Some(&b""[..]), Some(b"k")].map(|key| RowParts { key, ..parts() });
+    let rows = [Some(&b""[..]), None, Some(b"k")].map(|key| RowParts { key, ..parts() });
     let batch = batch(&rows);
     let barriers: Vec<bool> = batch.rows().iter().map(|row| row.is_barrier()).collect();
-    assert_eq!(barriers, [true, false, false], "an empty key is a key");
-    assert_eq!([0, 1].map(|row| batch.key(row)), [None, Some(&b""[..])]);
+    assert_eq!(barriers, [false, true, false], "an empty key is a key, also that of the first row");
+    assert_eq!([0, 1].map(|row| batch.key(row)), [Some(&b""[..]), None]);
 }
 
 #[test]
