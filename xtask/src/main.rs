@@ -1,1 +1,30 @@
-fn main() {}
+//! Developer commands of Watchkeeper, run as `cargo xtask <command>`.
+//!
+//! Everything here only starts other programs: it needs no dependency, so that it builds in a moment
+//! in a clean clone.
+
+mod args;
+mod cargo;
+mod steps;
+mod tools;
+
+use std::process::ExitCode;
+
+use args::Command;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match args::parse(&words) {
+        Ok(Command::Help) => {
+            print!("{}", args::HELP);
+            ExitCode::SUCCESS
+        }
+        Ok(Command::Test { quick }) => steps::test(quick),
+        Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
+        Ok(Command::BenchEngine) => cargo::hand_over(&cargo::bench("engine")),
+        Err(cause) => {
+            eprint!("error: {cause}\n\n{}", args::HELP);
+            ExitCode::from(2)
+        }
+    }
+}

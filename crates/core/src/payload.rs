@@ -1,6 +1,10 @@
 //! Lazy payloads: core names the values, each backend brings the decoder of its own bytes.
 
 use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
 use crate::error::{Error, Result};
 
@@ -63,7 +67,7 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
     /// The value at `path`, or `None` if there is none.
     fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>>;
 
-    /// Visits everything in `body` in order.
+    /// Visits everything in `body` in order. Before an error a part of it may have been visited.
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()>;
 
     /// Whether a body is the whole event (as with MongoDB) and not only the row.
@@ -78,7 +82,7 @@ pub struct JsonPayload;
 
 impl JsonPayload {
     fn parse(body: &[u8]) -> Result<serde_json::Value> {
-        serde_json::from_slice(body).map_err(|error| Error::corrupt("a payload is not JSON").caused_by(error))
+        serde_json::from_slice(body).map_err(not_json)
     }
 }
 
@@ -93,9 +97,15 @@ impl Payload for JsonPayload {
     }
 
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
-        walk_json(&Self::parse(body)?, visit);
-        Ok(())
+        // Streamed and not parsed into a tree, which would lose the order of keys.
+        let mut text = serde_json::Deserializer::from_slice(body);
+        let walked = Walker(visit).deserialize(&mut text).and_then(|()| text.end());
+        walked.map_err(not_json)
     }
+}
+
+fn not_json(error: serde_json::Error) -> Error {
+    Error::corrupt("a payload is not JSON").caused_by(error)
 }
 
 fn scalar<'a>(value: &serde_json::Value) -> ValueRef<'a> {
@@ -113,21 +123,76 @@ fn scalar<'a>(value: &serde_json::Value) -> ValueRef<'a> {
     }
 }
 
-fn walk_json(value: &serde_json::Value, visit: &mut dyn Visit) {
-    match value {
-        serde_json::Value::Array(items) => {
-            visit.begin_array();
-            items.iter().for_each(|item| walk_json(item, visit));
-            visit.end_array();
+/// Hands the parts of JSON text to a visitor as they are read.
+struct Walker<'a>(&'a mut dyn Visit);
+
+impl Walker<'_> {
+    /// The same walk, one level deeper.
+    fn inner(&mut self) -> Walker<'_> {
+        Walker(&mut *self.0)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walker<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, text: D) -> std::result::Result<(), D::Error> {
+        text.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walker<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<(), E> {
+        self.0.value(ValueRef::Null);
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> std::result::Result<(), E> {
+        self.0.value(ValueRef::Bool(truth));
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> std::result::Result<(), E> {
+        self.0.value(ValueRef::Int64(number));
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> std::result::Result<(), E> {
+        let too_large = |_| ValueRef::Decimal(Cow::Owned(number.to_string()));
+        self.0.value(i64::try_from(number).map_or_else(too_large, ValueRef::Int64));
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> std::result::Result<(), E> {
+        self.0.value(ValueRef::Double(number));
+        Ok(())
+    }
+
+    fn visit_str<E>(self, text: &str) -> std::result::Result<(), E> {
+        self.0.value(ValueRef::Str(Cow::Borrowed(text)));
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> std::result::Result<(), A::Error> {
+        self.0.begin_array();
+        while items.next_element_seed(self.inner())?.is_some() {}
+        self.0.end_array();
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> std::result::Result<(), A::Error> {
+        self.0.begin_document();
+        while let Some(key) = fields.next_key::<Cow<'_, str>>()? {
+            self.0.key(&key);
+            fields.next_value_seed(self.inner())?;
         }
-        serde_json::Value::Object(fields) => {
-            visit.begin_document();
-            for (key, field) in fields {
-                visit.key(key);
-                walk_json(field, visit);
-            }
-            visit.end_document();
-        }
-        other => visit.value(scalar(other)),
+        self.0.end_document();
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Tasks, as a seam: a simulated instance can be paused or dropped with all its tasks.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -90,7 +91,9 @@ impl<T> Drop for Task<T> {
 }
 
 /// What a panic said.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+    // A reference to the box that a panic comes in is a `&dyn Any` too, of the box: look inside it.
+    let panic = panic.downcast_ref::<Box<dyn Any + Send>>().map_or(panic, |boxed| &**boxed);
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
 }

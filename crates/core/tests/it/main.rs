@@ -1,0 +1,13 @@
+//! Tests of core itself. What its in-memory references must do is said by the laws, in the testkit.
+
+mod batch;
+mod clock;
+mod cx;
+mod entropy;
+mod error;
+mod format;
+mod ledger;
+mod names;
+mod payload;
+mod support;
+mod task;

@@ -1,0 +1,197 @@
+//! What was asked for on the command line.
+
+/// One line per command, shown by `help` and below every wrong call.
+pub(crate) const HELP: &str = "\
+Usage: cargo xtask <command>
+
+  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant
+                            (--quick leaves out the docs and the mutants)
+  sim [--seeds N]           simulate N seeds
+  sim --seed S [--trace]    simulate one seed, and show what happened
+  sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)
+  sim --mutants             every mutant with the seeds that are known to catch it
+  bench engine              what the engine itself costs, with source and sink in memory
+  help                      this list
+";
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    Test {
+        quick: bool,
+    },
+    /// The arguments of the simulation's own program.
+    Sim(Vec<String>),
+    BenchEngine,
+}
+
+/// Reads the words after `cargo xtask`; the error is one line that says what is wrong with them.
+pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
+    let Some((command, rest)) = words.split_first() else {
+        return Err("no command was given".to_owned());
+    };
+    match command.as_str() {
+        "help" | "--help" | "-h" => nothing_after(command, rest).map(|()| Command::Help),
+        _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Command::Help),
+        "test" => parse_test(rest),
+        "sim" => parse_sim(rest),
+        "bench" => parse_bench(rest),
+        unknown => Err(format!("there is no command `{unknown}`")),
+    }
+}
+
+fn nothing_after(command: &str, rest: &[String]) -> Result<(), String> {
+    rest.first().map_or(Ok(()), |word| Err(unexpected(command, word)))
+}
+
+fn unexpected(command: &str, word: &str) -> String {
+    format!("`{command}` does not take `{word}`")
+}
+
+fn parse_test(rest: &[String]) -> Result<Command, String> {
+    let mut quick = false;
+    for word in rest {
+        match word.as_str() {
+            "--quick" => quick = true,
+            other => return Err(unexpected("test", other)),
+        }
+    }
+    Ok(Command::Test { quick })
+}
+
+fn parse_bench(rest: &[String]) -> Result<Command, String> {
+    match rest.split_first() {
+        Some((what, after)) if what == "engine" => nothing_after("bench engine", after).map(|()| Command::BenchEngine),
+        Some((what, _)) => Err(format!("there is no benchmark `{what}`; there is `engine`")),
+        None => Err("`bench` needs the name of a benchmark: `engine`".to_owned()),
+    }
+}
+
+/// Which of the simulation's flags were given; they exclude each other in some pairs.
+#[derive(Debug, Default)]
+struct SimFlags {
+    seeds: bool,
+    seed: bool,
+    trace: bool,
+    mutant: bool,
+    mutants: bool,
+}
+
+fn parse_sim(rest: &[String]) -> Result<Command, String> {
+    let mut given = SimFlags::default();
+    let mut passed_on = Vec::new();
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        // Both `--seed 7` and `--seed=7` are usual.
+        let (flag, inline) = word.split_once('=').map_or((word.as_str(), None), |(flag, value)| (flag, Some(value)));
+        let place = match flag {
+            "--seeds" => &mut given.seeds,
+            "--seed" => &mut given.seed,
+            "--trace" => &mut given.trace,
+            "--mutant" => &mut given.mutant,
+            "--mutants" => &mut given.mutants,
+            _ => return Err(unexpected("sim", word)),
+        };
+        if std::mem::replace(place, true) {
+            return Err(format!("`{flag}` was given twice"));
+        }
+        passed_on.push(flag.to_owned());
+        match (takes_value(flag), inline) {
+            (false, None) => {}
+            (false, Some(_)) => return Err(format!("`{flag}` takes no value")),
+            (true, Some(value)) => passed_on.push(checked(flag, value)?),
+            (true, None) => {
+                let value = words.next().ok_or_else(|| format!("`{flag}` needs a value"))?;
+                passed_on.push(checked(flag, value)?);
+            }
+        }
+    }
+    given.check().map(|()| Command::Sim(passed_on))
+}
+
+fn takes_value(flag: &str) -> bool {
+    matches!(flag, "--seeds" | "--seed" | "--mutant")
+}
+
+/// The value, if it can be one of `flag`.
+fn checked(flag: &str, value: &str) -> Result<String, String> {
+    let fits = match flag {
+        "--mutant" => !value.is_empty() && !value.starts_with('-'),
+        "--seeds" => value.parse::<u64>().is_ok_and(|count| count > 0),
+        _ => value.parse::<u64>().is_ok(),
+    };
+    let wanted = if flag == "--mutant" { "a name" } else { "a whole number" };
+    if fits { Ok(value.to_owned()) } else { Err(format!("`{flag}` needs {wanted}, not `{value}`")) }
+}
+
+impl SimFlags {
+    fn check(&self) -> Result<(), String> {
+        if self.seeds && self.seed {
+            return Err("`--seeds` and `--seed` exclude each other".to_owned());
+        }
+        if self.mutants && (self.seeds || self.seed || self.mutant) {
+            return Err("`--mutants` brings its own seeds and names".to_owned());
+        }
+        if self.trace && !self.seed {
+            return Err("`--trace` shows one seed: name it with `--seed`".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, parse};
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    fn sim(words: &[&str]) -> Result<Command, String> {
+        Ok(Command::Sim(words.iter().map(|word| (*word).to_owned()).collect()))
+    }
+
+    #[test]
+    fn commands_are_recognised() {
+        assert_eq!(parsed("test"), Ok(Command::Test { quick: false }));
+        assert_eq!(parsed("test --quick"), Ok(Command::Test { quick: true }));
+        assert_eq!(parsed("bench engine"), Ok(Command::BenchEngine));
+        assert_eq!(parsed("help"), Ok(Command::Help));
+        assert_eq!(parsed("sim --help"), Ok(Command::Help));
+    }
+
+    #[test]
+    fn the_flags_of_the_simulation_are_passed_on() {
+        assert_eq!(parsed("sim"), sim(&[]));
+        assert_eq!(parsed("sim --seeds 1000"), sim(&["--seeds", "1000"]));
+        assert_eq!(parsed("sim --seed=7 --trace"), sim(&["--seed", "7", "--trace"]));
+        assert_eq!(parsed("sim --mutant no-barrier --seed 3"), sim(&["--mutant", "no-barrier", "--seed", "3"]));
+        assert_eq!(parsed("sim --mutants"), sim(&["--mutants"]));
+    }
+
+    #[test]
+    fn a_wrong_call_is_refused_with_its_cause() {
+        for (line, cause) in [
+            ("", "no command was given"),
+            ("fly", "there is no command `fly`"),
+            ("test --slow", "`test` does not take `--slow`"),
+            ("help me", "`help` does not take `me`"),
+            ("bench", "`bench` needs the name of a benchmark: `engine`"),
+            ("bench disk", "there is no benchmark `disk`; there is `engine`"),
+            ("bench engine 5", "`bench engine` does not take `5`"),
+            ("sim --sedes 5", "`sim` does not take `--sedes`"),
+            ("sim --seeds", "`--seeds` needs a value"),
+            ("sim --seeds 0", "`--seeds` needs a whole number, not `0`"),
+            ("sim --seed -1", "`--seed` needs a whole number, not `-1`"),
+            ("sim --mutant --seeds", "`--mutant` needs a name, not `--seeds`"),
+            ("sim --seed 1 --seed 2", "`--seed` was given twice"),
+            ("sim --seeds 5 --seed 1", "`--seeds` and `--seed` exclude each other"),
+            ("sim --mutants --seeds 5", "`--mutants` brings its own seeds and names"),
+            ("sim --mutants=all", "`--mutants` takes no value"),
+            ("sim --seeds 5 --trace", "`--trace` shows one seed: name it with `--seed`"),
+        ] {
+            assert_eq!(parsed(line), Err(cause.to_owned()), "{line}");
+        }
+    }
+}

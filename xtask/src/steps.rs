@@ -1,0 +1,136 @@
+//! `cargo xtask test`: what has to pass before anything lands.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::cargo::Call;
+use crate::tools;
+
+/// How many seeds every test run simulates; long runs are a command of their own.
+const SEEDS: u32 = 100;
+
+/// One thing that has to pass.
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    call: Call,
+    /// Whether `--quick` leaves it out.
+    slow: bool,
+}
+
+/// All steps, the quickest to fail first.
+fn steps() -> Vec<Step> {
+    let step = |name, line: &str| Step { name, call: Call::new(line), slow: false };
+    let seeds = format!("run --quiet --package watchkeeper-sim -- --seeds {SEEDS}");
+    let docs = Call::new("doc --no-deps --workspace").with("RUSTDOCFLAGS", "-D warnings");
+    vec![
+        step("format", "fmt --all --check"),
+        step("clippy", "clippy --workspace --all-targets -- -D warnings"),
+        // The workspace as a whole has the engine's `mutants` on, for the simulation. This is what users build.
+        step("clippy, as shipped", "clippy -p watchkeeper-engine -p watchkeeper -- -D warnings"),
+        step(
+            "clippy, with metrics",
+            "clippy -p watchkeeper-engine -p watchkeeper --all-targets \
+             --features watchkeeper-engine/metrics,watchkeeper/metrics -- -D warnings",
+        ),
+        Step { name: "docs", call: docs, slow: true },
+        step("tests", "test --workspace"),
+        step("engine, with metrics", "test -p watchkeeper-engine --features metrics"),
+        step("simulation", &seeds),
+        Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
+    ]
+}
+
+/// How a step ended, and after how long.
+#[derive(Debug, Clone, Copy)]
+enum Outcome {
+    Passed(Duration),
+    Failed(Duration),
+    NotRun,
+}
+
+/// Runs the steps up to the first that fails.
+pub(crate) fn test(quick: bool) -> ExitCode {
+    if let Err(cause) = tools::install_missing() {
+        eprintln!("error: {cause}");
+        return ExitCode::FAILURE;
+    }
+    let steps: Vec<Step> = steps().into_iter().filter(|step| !(quick && step.slow)).collect();
+    let begun = Instant::now();
+    let mut failed = None;
+    let mut outcomes = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        let outcome = if failed.is_some() { Outcome::NotRun } else { run(step, at + 1, steps.len()) };
+        if matches!(outcome, Outcome::Failed(_)) {
+            failed = Some(step);
+        }
+        outcomes.push((step.name, outcome));
+    }
+    print!("\n{}", table(&outcomes, begun.elapsed()));
+    let Some(step) = failed else { return ExitCode::SUCCESS };
+    eprintln!("error: `{}` failed; run it alone with: {}", step.name, step.call.line());
+    ExitCode::FAILURE
+}
+
+fn run(step: &Step, number: usize, of: usize) -> Outcome {
+    println!("\n[{number}/{of}] {}: {}", step.name, step.call.line());
+    let begun = Instant::now();
+    let answer = step.call.run();
+    let took = begun.elapsed();
+    match answer {
+        Ok(0) => {
+            println!("[{number}/{of}] {}: passed in {:.1} s", step.name, took.as_secs_f64());
+            Outcome::Passed(took)
+        }
+        Ok(code) => {
+            println!("[{number}/{of}] {}: failed (exit code {code})", step.name);
+            Outcome::Failed(took)
+        }
+        Err(cause) => {
+            println!("[{number}/{of}] {}: {cause}", step.name);
+            Outcome::Failed(took)
+        }
+    }
+}
+
+/// The last thing that is shown: a line per step and the total.
+fn table(outcomes: &[(&str, Outcome)], total: Duration) -> String {
+    let line = |name: &str, word: &str, seconds: String| format!("{name:<22} {word:<8} {seconds:>9}\n");
+    let seconds = |took: Duration| format!("{:.1} s", took.as_secs_f64());
+    let mut text = String::new();
+    for (name, outcome) in outcomes {
+        text += &match outcome {
+            Outcome::Passed(took) => line(name, "passed", seconds(*took)),
+            Outcome::Failed(took) => line(name, "FAILED", seconds(*took)),
+            Outcome::NotRun => line(name, "not run", "-".to_owned()),
+        };
+    }
+    text + &line("total", "", seconds(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Outcome, steps, table};
+
+    #[test]
+    fn the_table_has_a_line_per_step_and_the_total() {
+        let tenth = Duration::from_millis(100);
+        let outcomes =
+            [("format", Outcome::Passed(tenth)), ("clippy", Outcome::Failed(tenth * 2)), ("docs", Outcome::NotRun)];
+        let expected = "\
+format                 passed       0.1 s
+clippy                 FAILED       0.2 s
+docs                   not run          -
+total                               0.3 s
+";
+        assert_eq!(table(&outcomes, tenth * 3), expected);
+    }
+
+    #[test]
+    fn quick_leaves_out_docs_and_mutants_only() {
+        let slow: Vec<_> = steps().iter().filter(|step| step.slow).map(|step| step.name).collect();
+        assert_eq!(slow, ["docs", "mutants"]);
+    }
+}

@@ -1,0 +1,51 @@
+//! The tools that the tests need beside cargo: found, or installed.
+
+use std::process::{Command, Stdio};
+
+use crate::cargo::Call;
+
+/// Parts of the toolchain that a minimal installation lacks, with the cargo command that each brings.
+const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "fmt"), ("clippy", "clippy")];
+
+/// Installs what is missing. Without anything missing nothing is run but the questions.
+pub(crate) fn install_missing() -> Result<(), String> {
+    let missing: Vec<&str> = COMPONENTS
+        .iter()
+        .filter(|(_, command)| !Call::new(&format!("{command} --version")).succeeds())
+        .map(|(component, _)| *component)
+        .collect();
+    if !missing.is_empty() {
+        add(&missing)?;
+    }
+    if !has_c_compiler() {
+        // Only a note: the linker may be another one. If it is not, the next step says the same in many lines.
+        eprintln!("note: no C compiler (cc) was found; if linking fails, install one (gcc or clang)");
+    }
+    Ok(())
+}
+
+fn add(components: &[&str]) -> Result<(), String> {
+    let names = components.join(" ");
+    println!("installing {names}");
+    let mut rustup = Command::new("rustup");
+    rustup.args(["component", "add"]).args(components);
+    match rustup.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("{names} missing, and `rustup component add {names}` failed")),
+        Err(_) => Err(format!("{names} missing, and there is no rustup: install with the toolchain's own means")),
+    }
+}
+
+fn has_c_compiler() -> bool {
+    let chosen = std::env::var("CC").ok();
+    let usual = ["cc", "gcc", "clang"].map(str::to_owned);
+    chosen.into_iter().chain(usual).any(|compiler| answers(&compiler))
+}
+
+fn answers(program: &str) -> bool {
+    // `CC` may carry arguments.
+    let Some(program) = program.split_whitespace().next() else { return false };
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
