@@ -64,9 +64,14 @@ impl Campaign {
             let sent = cx.now();
             let mut next = self.seams.entropy.jitter(self.settings.renew_every);
             match cx.run(self.leases.try_acquire(&cx, &self.ask(tenure))).await {
-                Ok(Acquired::Granted { grant, .. }) => return self.term(Tenure::new(
-                    grant, Arc::clone(&self.seams.clock), sent, self.settings.reign(Hooks::default()),
-                )),
+                Ok(Acquired::Granted { grant, .. }) => {
+                    return self.term(Tenure::new(
+                        grant,
+                        Arc::clone(&self.seams.clock),
+                        sent,
+                        self.settings.reign(Hooks::default()),
+                    ));
+                }
                 Ok(Acquired::Held(holder)) => {
                     next = next.min(holder.remaining + std::time::Duration::from_millis(1));
                     // What was not granted is asked for anew; what was not answered, for the same tenure.

@@ -124,7 +124,8 @@ impl Running {
         });
         let (posts, desk) = furnish(&instance, &stores, streams);
         let shutdown = CancellationToken::new();
-        let crew = Crew { instance: Arc::clone(&instance), posts: posts.clone(), desk, listening, keeping, stop_keeper };
+        let crew =
+            Crew { instance: Arc::clone(&instance), posts: posts.clone(), desk, listening, keeping, stop_keeper };
         let task = Task::spawn(&*instance.seams.spawn, "instance", crew.run(shutdown.clone()));
         Ok(Self { instance, posts, shutdown, task })
     }

@@ -55,10 +55,22 @@ impl LeaseSettings {
     pub fn validate(&self) -> Result<()> {
         let rules = [
             (self.ttl >= Duration::from_millis(100), "the lease is shorter than 100 ms: make it longer"),
-            (self.margin >= self.tick(), "the margin is smaller than a twentieth of the lease, which is how often the deadline is looked at: raise it"),
-            (self.ttl > self.margin + self.renew_every, "the lease is not longer than its renewal interval and margin together: lengthen the lease or renew more often"),
-            (self.renew_every > self.call_timeout, "a renewal may take longer than the interval between renewals: lower the time-out"),
-            (self.renew_every > self.retry_every, "failed renewals are tried again later than the next one is due: lower the retry interval"),
+            (
+                self.margin >= self.tick(),
+                "the margin is smaller than a twentieth of the lease, which is how often the deadline is looked at: raise it",
+            ),
+            (
+                self.ttl > self.margin + self.renew_every,
+                "the lease is not longer than its renewal interval and margin together: lengthen the lease or renew more often",
+            ),
+            (
+                self.renew_every > self.call_timeout,
+                "a renewal may take longer than the interval between renewals: lower the time-out",
+            ),
+            (
+                self.renew_every > self.retry_every,
+                "failed renewals are tried again later than the next one is due: lower the retry interval",
+            ),
             (!self.retry_every.is_zero(), "the retry interval is zero: set one"),
         ];
         first_broken(&rules)
@@ -145,9 +157,15 @@ impl InstanceSettings {
             (!self.group.is_empty(), "the group has no name: give it one"),
             (!self.group.contains('/'), "the group's name contains a slash: leave it out"),
             (!self.name.is_empty(), "the instance has no name: give it one"),
-            (self.retry_floor <= Duration::from_secs(1), "standbys look at free leases less than once a second: lower the retry floor"),
+            (
+                self.retry_floor <= Duration::from_secs(1),
+                "standbys look at free leases less than once a second: lower the retry floor",
+            ),
             (!self.retry_floor.is_zero(), "standbys would look at free leases without a pause: raise the retry floor"),
-            (self.unhealthy_after > self.heartbeat_every, "instances count as unhealthy before their next heartbeat is due: raise the threshold"),
+            (
+                self.unhealthy_after > self.heartbeat_every,
+                "instances count as unhealthy before their next heartbeat is due: raise the threshold",
+            ),
             (self.max_listeners != Some(0), "no instance may join the group: raise max_listeners"),
         ];
         first_broken(&rules)
@@ -297,7 +315,10 @@ impl StreamSettings {
             ((1..=1024).contains(&self.concurrency), "concurrency is not between 1 and 1024: change it"),
             (self.limits.rows > 0 && self.limits.bytes > 0, "nothing may be read at once: raise the limits"),
             (self.limits.bytes < 1 << 30, "a batch may have more than 1 GiB: lower the limit"),
-            (self.window_pieces > 1, "only one piece may be in flight, so reading can not overlap writing: raise the window"),
+            (
+                self.window_pieces > 1,
+                "only one piece may be in flight, so reading can not overlap writing: raise the window",
+            ),
             (self.window_bytes >= self.limits.bytes, "the window is smaller than one batch: raise it"),
             (!self.checkpoint.every.is_zero(), "checkpoints are committed without a pause: set an interval"),
             (self.checkpoint.events != Some(0), "checkpoints are committed after zero changes: set at least 1"),

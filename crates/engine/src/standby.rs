@@ -39,6 +39,9 @@ struct Berth {
     deferring: Option<Moment>,
 }
 
+/// A holder to break, and when its death was proved.
+type Broken = (TenureId, Epoch, Moment);
+
 type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
 
 /// The standby of one instance.
@@ -47,7 +50,9 @@ pub struct Standby {
     berths: Vec<Berth>,
     news: Arc<Notify>,
     shutdown: CancellationToken,
-    ended: (mpsc::Sender<(usize, Outcome)>, mpsc::Receiver<(usize, Outcome)>),
+    /// Where tenures say that they have ended, and where that is heard.
+    say_ended: mpsc::Sender<(usize, Outcome)>,
+    ended: mpsc::Receiver<(usize, Outcome)>,
     watching: FuturesUnordered<Watching>,
     watched: BTreeSet<InstanceId>,
     /// Processes whose death was proved, and when. An id is never used by another process.
@@ -66,12 +71,7 @@ enum Wake {
 
 impl Standby {
     /// A standby for `posts`.
-    pub fn new(
-        instance: Arc<Instance>,
-        posts: &[Arc<Post>],
-        news: Arc<Notify>,
-        shutdown: CancellationToken,
-    ) -> Self {
+    pub fn new(instance: Arc<Instance>, posts: &[Arc<Post>], news: Arc<Notify>, shutdown: CancellationToken) -> Self {
         let berth = |post: &Arc<Post>| Berth {
             post: Arc::clone(post),
             running: None,
@@ -81,12 +81,14 @@ impl Standby {
             holder: None,
             deferring: None,
         };
+        let (say_ended, ended) = mpsc::channel(posts.len().max(1));
         Self {
             instance,
             berths: posts.iter().map(berth).collect(),
             news,
             shutdown,
-            ended: mpsc::channel(posts.len().max(1)),
+            say_ended,
+            ended,
             watching: FuturesUnordered::new(),
             watched: BTreeSet::new(),
             dead: BTreeMap::new(),
@@ -112,7 +114,7 @@ impl Standby {
             }
         }
         while self.berths.iter().any(|berth| berth.running.is_some()) {
-            let Some((berth, outcome)) = self.ended.1.recv().await else { return };
+            let Some((berth, outcome)) = self.ended.recv().await else { return };
             self.take_back(berth, outcome);
         }
     }
@@ -139,7 +141,7 @@ impl Standby {
         tokio::select! {
             biased;
             () = self.shutdown.cancelled() => Wake::Shutdown,
-            Some((berth, outcome)) = self.ended.1.recv() => Wake::Ended(berth, outcome),
+            Some((berth, outcome)) = self.ended.recv() => Wake::Ended(berth, outcome),
             Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
             hint = released => Wake::Released(hint),
             () = self.news.notified() => Wake::News,
@@ -226,7 +228,7 @@ impl Standby {
     }
 
     /// The holder to break, if it is proved dead and this stream allows it.
-    fn may_break(&self, berth: usize, holder: &Holder) -> Option<(TenureId, Epoch, Moment)> {
+    fn may_break(&self, berth: usize, holder: &Holder) -> Option<Broken> {
         let proved = *self.dead.get(&holder.candidate.instance)?;
         let address = holder.candidate.address.as_ref()?;
         let allowed = match self.instance.settings.takeover {
@@ -264,7 +266,7 @@ impl Standby {
         self.dead.retain(|dead, _| holding.contains(dead) || *dead == instance);
     }
 
-    async fn ask_all(&mut self, asks: Vec<(usize, Option<(TenureId, Epoch, Moment)>)>) {
+    async fn ask_all(&mut self, asks: Vec<(usize, Option<Broken>)>) {
         let asks: Vec<_> = asks.into_iter().map(|(berth, broken)| self.prepare(berth, broken)).collect();
         let instance = Arc::clone(&self.instance);
         let mut answers = futures_util::stream::iter(asks)
@@ -283,7 +285,7 @@ impl Standby {
         }
     }
 
-    fn prepare(&mut self, berth: usize, broken: Option<(TenureId, Epoch, Moment)>) -> (usize, Ask, Option<Moment>) {
+    fn prepare(&mut self, berth: usize, broken: Option<Broken>) -> (usize, Ask, Option<Moment>) {
         let tenure = self.berths[berth].unanswered.take().unwrap_or_else(|| self.instance.seams.entropy.tenure());
         let ask = Ask {
             key: self.berths[berth].post.key.clone(),
@@ -322,7 +324,7 @@ impl Standby {
         berth.deferring = None;
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
-        let ended = self.ended.0.clone();
+        let ended = self.say_ended.clone();
         let tenure = async move {
             let outcome = watch.run(relief).await;
             // Nobody listens only when the whole instance is gone.
@@ -369,12 +371,7 @@ impl Standby {
 }
 
 /// Watches a process until it is proved dead or nothing can be proved.
-async fn watch(
-    instance: Arc<Instance>,
-    id: InstanceId,
-    address: Address,
-    tenure: TenureId,
-) -> (InstanceId, Verdict) {
+async fn watch(instance: Arc<Instance>, id: InstanceId, address: Address, tenure: TenureId) -> (InstanceId, Verdict) {
     let cx = instance.seams.cx();
     let verdict = instance.seams.peers.watch(&cx, &address, tenure).await.unwrap_or(Verdict::Unproven);
     if verdict == Verdict::Unproven {

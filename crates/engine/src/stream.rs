@@ -70,9 +70,11 @@ impl StreamSpec {
         if self.sinks.is_empty() {
             return Err(Error::config(format!("stream {name:?} has no sink")).remedy("give it at least one"));
         }
-        let twice = self.sinks.iter().enumerate().find(|(at, spec)| {
-            self.sinks[..*at].iter().any(|earlier| earlier.name == spec.name)
-        });
+        let twice = self
+            .sinks
+            .iter()
+            .enumerate()
+            .find(|(at, spec)| self.sinks[..*at].iter().any(|earlier| earlier.name == spec.name));
         if let Some((_, spec)) = twice {
             let cause = format!("stream {name:?} has two sinks named {:?}", spec.name);
             return Err(Error::config(cause).remedy("name them apart"));

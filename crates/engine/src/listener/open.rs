@@ -48,7 +48,7 @@ impl Watch {
             }
         };
         self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
-        let stream = Prefixed::new(prelude, stream);
+        let stream = prefixed(prelude, stream);
         self.run_opening(board, voyage, sinks, stream, leave).await
     }
 
@@ -79,7 +79,16 @@ impl Watch {
                     let mut parked = parking_of(&spec);
                     parked.restore(&voyage.letters);
                     let opening = Transactional {
-                        board, couriers, spec, index, writer, committer, letters, wishes, parked, pulse,
+                        board,
+                        couriers,
+                        spec,
+                        index,
+                        writer,
+                        committer,
+                        letters,
+                        wishes,
+                        parked,
+                        pulse,
                     };
                     opening.run(stream, leave, grace, before_last_commit).await
                 }
@@ -234,19 +243,13 @@ struct Prefixed {
     stream: Box<dyn ChangeStream>,
 }
 
-impl Prefixed {
-    fn new(first: Option<Batch>, stream: Box<dyn ChangeStream>) -> Box<dyn ChangeStream> {
-        if first.is_none() { stream } else { Box::new(Self { first, stream }) }
-    }
+fn prefixed(first: Option<Batch>, stream: Box<dyn ChangeStream>) -> Box<dyn ChangeStream> {
+    if first.is_none() { stream } else { Box::new(Prefixed { first, stream }) }
 }
 
 #[async_trait::async_trait]
 impl ChangeStream for Prefixed {
-    async fn next_batch(
-        &mut self,
-        cx: &watchkeeper_core::Cx,
-        limits: watchkeeper_core::Limits,
-    ) -> Result<Batch> {
+    async fn next_batch(&mut self, cx: &watchkeeper_core::Cx, limits: watchkeeper_core::Limits) -> Result<Batch> {
         match self.first.take() {
             Some(batch) => Ok(batch),
             None => self.stream.next_batch(cx, limits).await,

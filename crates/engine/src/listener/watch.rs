@@ -166,11 +166,7 @@ impl Watch {
         }
     }
 
-    async fn open_letters(
-        &self,
-        tenure: &Tenure,
-        checkpoint: Option<&Checkpoint>,
-    ) -> Result<Vec<LedgerRecord>, Error> {
+    async fn open_letters(&self, tenure: &Tenure, checkpoint: Option<&Checkpoint>) -> Result<Vec<LedgerRecord>, Error> {
         if checkpoint.is_none_or(|checkpoint| checkpoint.facts.letters == 0) {
             return Ok(Vec::new());
         }

@@ -100,9 +100,7 @@ pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failu
     let mut first = Ok(());
     for (courier, answer) in couriers.iter().zip(answers) {
         let taken = match answer {
-            Ok(rejections) => {
-                rejections.into_iter().try_for_each(|rejection| courier.reject_flushed(board, rejection))
-            }
+            Ok(rejections) => rejections.into_iter().try_for_each(|rejection| courier.reject_flushed(board, rejection)),
             // What was accepted since the last good flush has to be written again: reopen.
             Err(error) => {
                 board.spoil();

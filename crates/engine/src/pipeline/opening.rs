@@ -101,8 +101,7 @@ impl Opening {
             Task::spawn(spawn, "flusher", async move { flusher::run(&board, &couriers, stop).await })
         };
         let checkpointer = {
-            let (board, committer, finish) =
-                (Arc::clone(board), Arc::clone(&self.committer), finish_commits.clone());
+            let (board, committer, finish) = (Arc::clone(board), Arc::clone(&self.committer), finish_commits.clone());
             Task::spawn(spawn, "checkpointer", async move { checkpointer::run(&board, &committer, finish).await })
         };
         Crew { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }

@@ -23,7 +23,7 @@ pub struct Reader {
 }
 
 enum Turn {
-    Read(Result<Batch>),
+    Read(Result<Box<Batch>>),
     Acknowledge,
     Stop,
 }
@@ -74,7 +74,7 @@ impl Reader {
             Turn::Read(Ok(mut batch)) => {
                 batch.seq = self.next_seq;
                 self.next_seq += 1;
-                permit.send(batch);
+                permit.send(*batch);
             }
             Turn::Read(Err(error)) => {
                 self.board.fail(Failure::of(error));
@@ -97,7 +97,7 @@ impl Reader {
                 Ok(()) => Turn::Acknowledge,
                 Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
             },
-            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read),
+            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(Box::new)),
         }
     }
 

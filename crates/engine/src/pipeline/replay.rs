@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, LedgerQuery, LedgerRecord, LeaseKey, Limits, Resolution, Result, Source,
+    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result, Source,
     StartAt, StoredChange,
 };
 
@@ -91,7 +91,8 @@ impl Letters {
         let letters = self.open(board).await.map_err(Failure::of)?;
         let total = letters.len();
         let mut settled = 0;
-        for courier in couriers.iter().filter(|courier| wish.sink.as_deref().is_none_or(|sink| sink == courier.name())) {
+        for courier in couriers.iter().filter(|courier| wish.sink.as_deref().is_none_or(|sink| sink == courier.name()))
+        {
             let of_sink = |record: &&LedgerRecord| record.entry.sink == courier.name();
             let own: Vec<_> = letters.iter().filter(of_sink).cloned().collect();
             for of_key in replay_order(own) {

@@ -218,9 +218,7 @@ impl SafePoint {
         let mut found = Vec::new();
         for (later, number) in self.pieces.iter().zip(self.first..) {
             let same = |at: &u32| {
-                (number, *at) > (piece, row)
-                    && later.batch.key(*at) == key
-                    && later.batch.namespace(*at) == namespace
+                (number, *at) > (piece, row) && later.batch.key(*at) == key && later.batch.namespace(*at) == namespace
             };
             found.extend(later.rows.clone().filter(same).map(|at| (number, Arc::clone(&later.batch), at)));
         }

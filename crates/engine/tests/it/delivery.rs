@@ -75,7 +75,9 @@ fn batch_of(seq: u64, rows: &[(&str, Operation, &str)]) -> Arc<Batch> {
 
 fn open(executor: &ObserverExecutor) -> Arc<dyn SinkWriter> {
     let grant = Grant { key: LeaseKey::new("orders"), tenure: TenureId(Uuid::nil()), epoch: Epoch(1) };
-    let context = SinkContext { grant, stream: "orders".into(), sink: "handlers".into(), partition: 0, lanes: 2 };
+    let store = watchkeeper_core::StoreIdentity(uuid::Uuid::nil());
+    let (stream, sink) = ("orders".into(), "handlers".into());
+    let context = SinkContext { grant, stream, sink, partition: 0, lanes: 2, store };
     match now(executor.sink().open(&cx(), &context)) {
         Ok(OpenedSink::Plain(writer)) => writer,
         other => panic!("handlers are written through lanes, not {other:?}"),
