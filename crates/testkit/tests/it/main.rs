@@ -1,0 +1,3 @@
+//! The testkit judged by itself.
+
+mod world;
