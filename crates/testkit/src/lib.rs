@@ -2,10 +2,12 @@
 //!
 //! * [`world`]: a deterministic executor with virtual time, and simulated processes in it that can be
 //!   paused and killed.
+//! * [`laws`]: the laws of every contract, and the macros that make tests of them.
 //!
 //! It depends on core only, so that it can judge the engine as well as the backends.
 #![deny(missing_docs)]
 
+pub mod laws;
 pub mod world;
 
 pub use world::{Node, Stuck, World};

@@ -1,3 +1,4 @@
 //! The testkit judged by itself.
 
+mod conformance;
 mod world;
