@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -68,6 +68,8 @@ struct TableState {
     /// The newest epoch that opened it; only a fenced target looks at it.
     epoch: Epoch,
     newest: BTreeMap<(Arc<str>, Bytes), Version>,
+    /// The ids of what it took; only an idempotent target looks at them.
+    known: BTreeSet<String>,
     delivered: Vec<Delivered>,
     refused: u64,
 }
@@ -90,7 +92,12 @@ impl Table {
                 state.refused += 1;
                 return Err(Error::fenced("a newer epoch has opened this target"));
             }
-            if grade == Grade::Versioned && state.is_stale(&row) {
+            let without_effect = match grade {
+                Grade::Versioned => state.is_stale(&row),
+                Grade::Idempotent => !state.known.insert(row.id.clone()),
+                Grade::Plain | Grade::Fenced | Grade::Transactional => false,
+            };
+            if without_effect {
                 state.refused += 1;
             } else {
                 state.delivered.push(row);

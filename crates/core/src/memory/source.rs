@@ -124,7 +124,9 @@ impl Log {
         let skip = usize::try_from(after - state.pruned).unwrap_or(usize::MAX);
         let mut halves = false;
         for (number, change, time) in state.entries.iter().skip(skip) {
-            if (builder.len() >= limits.rows || builder.size() >= limits.bytes) && !halves {
+            let full = builder.len() >= limits.rows || builder.size() >= limits.bytes;
+            // One change may be larger than the limit, so the first is always taken.
+            if full && !halves && !builder.is_empty() {
                 break;
             }
             let namespace = builder.namespace(&change.namespace);

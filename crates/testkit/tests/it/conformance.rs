@@ -1,0 +1,77 @@
+//! The references in memory keep every law.
+
+use watchkeeper_testkit::laws::{
+    CheckpointBench, Law, LawOf, LeaseBench, RecordsBench, SinkBench, SourceBench, TransactionalBench, in_world,
+};
+
+mod leases {
+    use super::*;
+
+    fn run(law: &LawOf<LeaseBench>) -> Law {
+        in_world(law, |world| Box::new(LeaseBench::in_memory(world)))
+    }
+
+    watchkeeper_testkit::lease_laws!(run);
+}
+
+mod checkpoints {
+    use super::*;
+
+    fn run(law: &LawOf<CheckpointBench>) -> Law {
+        in_world(law, |world| Box::new(CheckpointBench::in_memory(world)))
+    }
+
+    watchkeeper_testkit::checkpoint_laws!(run);
+}
+
+mod records {
+    use super::*;
+
+    fn run(law: &LawOf<RecordsBench>) -> Law {
+        in_world(law, |world| Box::new(RecordsBench::in_memory(world)))
+    }
+
+    watchkeeper_testkit::records_laws!(run);
+}
+
+mod source {
+    use super::*;
+
+    fn run(law: &LawOf<dyn SourceBench>) -> Law {
+        in_world(law, <dyn SourceBench>::in_memory)
+    }
+
+    watchkeeper_testkit::source_laws!(run);
+}
+
+/// One module per grade.
+macro_rules! sinks {
+    ($($module:ident: $grade:ident,)+) => {
+        $(mod $module {
+            use super::*;
+
+            fn run(law: &LawOf<dyn SinkBench>) -> Law {
+                in_world(law, |world| <dyn SinkBench>::in_memory(world, watchkeeper_core::Grade::$grade))
+            }
+
+            watchkeeper_testkit::sink_laws!(run);
+        })+
+    };
+}
+
+sinks! {
+    plain_sink: Plain,
+    idempotent_sink: Idempotent,
+    versioned_sink: Versioned,
+    fenced_sink: Fenced,
+}
+
+mod transactional_sink {
+    use super::*;
+
+    fn run(law: &LawOf<dyn TransactionalBench>) -> Law {
+        in_world(law, <dyn TransactionalBench>::in_memory)
+    }
+
+    watchkeeper_testkit::transactional_laws!(run);
+}

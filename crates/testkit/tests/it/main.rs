@@ -1,0 +1,5 @@
+//! The testkit judged by itself.
+
+mod conformance;
+mod faults;
+mod world;
