@@ -47,7 +47,8 @@ impl dyn TransactionalBench + '_ {
 
     async fn open(&self, grant: &Grant) -> Result<Box<dyn TransactionalWriter>, Broken> {
         let (stream, sink) = ("laws".to_owned(), "bench".to_owned());
-        let context = SinkContext { grant: grant.clone(), stream, sink, partition: 0, lanes: 1 };
+        let store = self.checkpoints().a.identity(self.cx()).await?;
+        let context = SinkContext { grant: grant.clone(), stream, sink, partition: 0, lanes: 1, store };
         match self.sink().open(self.cx(), &context).await? {
             OpenedSink::Transactional(writer) => Ok(writer),
             OpenedSink::Plain(_) => Err(Broken::new("the sink opened without transactions")),

@@ -6,7 +6,7 @@ use watchkeeper_core::memory::{Delivered, Log, Table, TableSink};
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, Cx, Entropy, Epoch, FaultKind, Grade, Grant, LeaseKey, OpenedSink, Operation, Result,
-    RowParts, Sink, SinkContext, SinkWriter, SourceTime, Version,
+    RowParts, Sink, SinkContext, SinkWriter, SourceTime, StoreIdentity, Version,
 };
 
 use crate::laws::lawful::{Broken, Law, TRIES, ensure};
@@ -107,6 +107,7 @@ impl dyn SinkBench + '_ {
             sink: "bench".to_owned(),
             partition: 0,
             lanes: 2,
+            store: StoreIdentity(uuid::Uuid::nil()),
         };
         match self.sink().open(self.cx(), &context).await? {
             OpenedSink::Plain(writer) => Ok(Some(writer)),
