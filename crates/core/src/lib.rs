@@ -20,6 +20,7 @@ pub mod cx;
 pub mod entropy;
 pub mod error;
 pub mod format;
+pub mod latest;
 pub mod lease;
 pub mod ledger;
 pub mod memory;
@@ -40,6 +41,7 @@ pub use clock::{BootClock, Clock, Moment};
 pub use cx::Cx;
 pub use entropy::Entropy;
 pub use error::{Error, ErrorKind, Result};
+pub use latest::{Follower, Latest};
 pub use lease::{
     Acquired, Ask, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal, Wakeups,
 };

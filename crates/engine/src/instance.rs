@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, InstanceId, LeaseStore, Listening, Records, Result,
-    Roll, Task, TenureId,
+    Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, Follower, InstanceId, Latest, LeaseStore, Listening,
+    Records, Result, Roll, Task, TenureId,
 };
 
 use crate::group::control::{Control, Controls};
@@ -141,7 +141,7 @@ impl Running {
     }
 
     /// Follows what people see of a stream; `None` when there is no such stream.
-    pub fn status(&self, stream: &str) -> Option<watch::Receiver<StreamStatus>> {
+    pub fn status(&self, stream: &str) -> Option<Follower<StreamStatus>> {
         self.posts.iter().find(|post| post.name() == stream).map(|post| post.status())
     }
 
@@ -190,7 +190,8 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
     let mut posts = Vec::new();
     let names: Vec<_> = streams.iter().map(|stream| stream.settings.name.clone()).collect();
     for stream in streams {
-        let (told, control) = watch::channel(Control::default());
+        let told = Latest::new(Control::default());
+        let control = told.follow();
         controls.insert(stream.settings.name.clone(), told);
         let checkpoints = stream.checkpoints.clone().unwrap_or_else(|| Arc::clone(&stores.checkpoints));
         let clock = Arc::clone(&instance.seams.clock);
@@ -210,7 +211,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         records: Arc::clone(&instance.records),
         member,
         view: Arc::clone(&instance.view),
-        controls,
+        controls: Arc::new(controls),
         news: Arc::new(Notify::new()),
     };
     (posts, desk)

@@ -189,7 +189,7 @@ impl Standby {
 
     fn is_wanted(&self, berth: usize, now: Moment) -> bool {
         let berth = &self.berths[berth];
-        let control = berth.post.control.borrow();
+        let control = berth.post.control.get();
         berth.running.is_none()
             && !control.paused
             && !control.halted_hint
@@ -200,7 +200,7 @@ impl Standby {
     fn defers(&mut self, berth: usize, now: Moment) -> bool {
         let instance = &self.instance;
         let berth = &mut self.berths[berth];
-        let preferred = berth.post.control.borrow().preferred.clone();
+        let preferred = berth.post.control.get().preferred.clone();
         let other = preferred.filter(|name| *name != instance.settings.name);
         if !other.is_some_and(|name| instance.view.has_healthy_named(&name)) {
             berth.deferring = None;
@@ -361,7 +361,7 @@ impl Standby {
     /// People want something else: what they resumed may be had again.
     fn revive(&mut self) {
         for berth in self.berths.iter_mut().filter(|berth| berth.halted) {
-            if !berth.post.control.borrow().halted_hint {
+            if !berth.post.control.get().halted_hint {
                 berth.halted = false;
                 berth.barred = None;
                 berth.post.revive();

@@ -3,12 +3,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
 
 use super::lock;
 use crate::clock::{Clock, Moment};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
+use crate::latest::{Follower, Latest};
 use crate::lease::{
     Acquired, Ask, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal, Wakeups,
 };
@@ -19,7 +19,7 @@ use crate::names::{Epoch, Grant, LeaseKey};
 pub struct Leases {
     clock: Arc<dyn Clock>,
     entries: Arc<Mutex<BTreeMap<LeaseKey, Entry>>>,
-    released: Arc<watch::Sender<u64>>,
+    released: Arc<Latest<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ struct Holding {
 impl Leases {
     /// An empty store that believes `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, entries: Arc::default(), released: Arc::new(watch::Sender::new(0)) }
+        Self { clock, entries: Arc::default(), released: Arc::new(Latest::new(0)) }
     }
 
     /// Loses all data, as a store without persistence does when it restarts.
@@ -148,7 +148,7 @@ impl LeaseStore for Leases {
         let (candidate, epoch) = (holding.candidate, entry.epoch);
         let previous = Previous { candidate, epoch, ending: Ending::Released, vacant: Duration::ZERO };
         entry.released = Some((previous, now));
-        self.released.send_modify(|count| *count += 1);
+        self.released.change(|count| *count += 1);
         Ok(Released::Released)
     }
 
@@ -164,7 +164,7 @@ impl LeaseStore for Leases {
     }
 
     async fn wakeups(&self, _cx: &Cx) -> Result<Box<dyn Wakeups>> {
-        Ok(Box::new(Releases(self.released.subscribe())))
+        Ok(Box::new(Releases(self.released.follow())))
     }
 
     async fn separate(&self, _cx: &Cx) -> Result<Arc<dyn LeaseStore>> {
@@ -172,7 +172,7 @@ impl LeaseStore for Leases {
     }
 }
 
-struct Releases(watch::Receiver<u64>);
+struct Releases(Follower<u64>);
 
 #[async_trait]
 impl Wakeups for Releases {

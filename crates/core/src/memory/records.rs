@@ -3,12 +3,12 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::watch;
 
 use super::lock;
 use crate::clock::{Clock, Moment};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
+use crate::latest::Latest;
 use crate::records::{Put, RECORD_BYTES_MAX, Record, Records, Revision};
 
 /// Records in memory. Age is judged by the clock it was made with.
@@ -16,7 +16,7 @@ use crate::records::{Put, RECORD_BYTES_MAX, Record, Records, Revision};
 pub struct Notes {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
-    changed: Arc<watch::Sender<u64>>,
+    changed: Arc<Latest<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Written {
 impl Notes {
     /// An empty store that believes `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, state: Arc::default(), changed: Arc::new(watch::Sender::new(0)) }
+        Self { clock, state: Arc::default(), changed: Arc::new(Latest::new(0)) }
     }
 
     fn record(&self, name: &str, written: &Written) -> Record {
@@ -51,7 +51,7 @@ impl Notes {
     }
 
     fn tell(&self) {
-        self.changed.send_modify(|count| *count += 1);
+        self.changed.change(|count| *count += 1);
     }
 }
 
@@ -119,7 +119,7 @@ impl Records for Notes {
     }
 
     async fn changed(&self, cx: &Cx) -> Result<()> {
-        let mut changed = self.changed.subscribe();
+        let mut changed = self.changed.follow();
         cx.run(async { changed.changed().await.map_err(|_| Error::unavailable("the records are gone")) }).await
     }
 }

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::watch;
 
 use super::lock;
 use crate::change::{Batch, BatchBuilder, Operation, RowParts};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
+use crate::latest::{Follower, Latest};
 use crate::payload::{JsonPayload, Payload};
 use crate::position::{Pedigree, Position, SourceTime, StartAt, Version, Window};
 use crate::source::{ChangeStream, Finding, Limits, Source};
@@ -34,7 +34,7 @@ pub struct NewChange {
 pub struct Log {
     name: Arc<str>,
     state: Arc<Mutex<State>>,
-    newest: Arc<watch::Sender<u64>>,
+    newest: Arc<Latest<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ struct State {
 impl Log {
     /// An empty log with this identity.
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), state: Arc::default(), newest: Arc::new(watch::Sender::new(0)) }
+        Self { name: name.into(), state: Arc::default(), newest: Arc::new(Latest::new(0)) }
     }
 
     /// Appends a change; the answer is its number, counted from 1.
@@ -56,7 +56,7 @@ impl Log {
         state.newest += 1;
         let number = state.newest;
         state.entries.push_back((number, change, time));
-        self.newest.send_replace(number);
+        self.newest.tell(number);
         number
     }
 
@@ -169,14 +169,14 @@ impl Source for Log {
 
     async fn open(&self, _cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
         let after = self.start(&start)?;
-        Ok(Box::new(Reader { log: self.clone(), after, newest: self.newest.subscribe() }))
+        Ok(Box::new(Reader { log: self.clone(), after, newest: self.newest.follow() }))
     }
 }
 
 struct Reader {
     log: Log,
     after: u64,
-    newest: watch::Receiver<u64>,
+    newest: Follower<u64>,
 }
 
 #[async_trait]
@@ -184,7 +184,7 @@ impl ChangeStream for Reader {
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
         loop {
-            self.newest.mark_unchanged();
+            self.newest.mark_seen();
             if let Some(batch) = self.log.read(self.after, limits)? {
                 // Moved only when the batch is handed out, so a dropped call loses nothing.
                 self.after = Log::number(&batch.end)?;

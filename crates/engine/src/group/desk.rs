@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Cx, ErrorKind, Records, Result};
+use watchkeeper_core::{Cx, ErrorKind, Latest, Records, Result};
 
 use super::control::{Control, Controls};
 use super::registry::{Beat, Member, Registry};
@@ -29,7 +29,7 @@ pub struct Desk {
     /// What it hears of the others.
     pub view: Arc<GroupView>,
     /// Where it tells what people want, by stream.
-    pub controls: BTreeMap<String, watch::Sender<Control>>,
+    pub controls: Arc<BTreeMap<String, Latest<Control>>>,
     /// Tells the standby that people want something else.
     pub news: Arc<Notify>,
 }
@@ -116,9 +116,9 @@ impl Desk {
         self.view.update(cx.run(registry.list(&cx)).await?);
         let controls = Controls::new(Arc::clone(&self.records), &self.settings.group);
         let mut wanted = cx.run(controls.read_all(&cx)).await?;
-        for (stream, told) in &self.controls {
+        for (stream, told) in &*self.controls {
             let control = wanted.remove(stream).unwrap_or_default();
-            let news = told.send_if_modified(|current| {
+            let news = told.change_if(|current| {
                 let news = *current != control;
                 *current = control;
                 news

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Error, OpenedSink, Operation, Position, Resolution, Result, RowParts,
+    Batch, BatchBuilder, ChangeStream, Error, Latest, OpenedSink, Operation, Position, Resolution, Result, RowParts,
     SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
 };
 
@@ -63,7 +62,8 @@ impl Watch {
         let store = Arc::clone(&self.post.checkpoints);
         let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.post.spec.source));
         let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
-        let (told, wishes) = watch::channel(wish_of(&self.post.control.borrow()));
+        let told = Latest::new(wish_of(&self.post.control.get()));
+        let wishes = told.follow();
         let committer = Arc::clone(&voyage.committer);
         let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
         let grace = self.instance.settings.shutdown_grace;
@@ -102,11 +102,11 @@ impl Watch {
     }
 
     /// Tells the pipeline what people ask of the dead letters.
-    async fn pass_wishes(&self, told: watch::Sender<Option<Wish>>) -> std::convert::Infallible {
+    async fn pass_wishes(&self, told: Latest<Option<Wish>>) -> std::convert::Infallible {
         let mut control = self.post.control.clone();
         loop {
-            let wish = wish_of(&control.borrow_and_update());
-            told.send_if_modified(|current| {
+            let wish = wish_of(&control.see());
+            told.change_if(|current| {
                 let news = *current != wish;
                 *current = wish;
                 news

@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::watch;
-use watchkeeper_core::{CheckpointStore, Clock, Epoch, LeaseKey};
+use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey};
 
 use super::state::{ListenerState, StateMachine};
 use crate::group::control::Control;
@@ -39,11 +38,11 @@ pub struct Post {
     /// Where its checkpoint is kept.
     pub checkpoints: Arc<dyn CheckpointStore>,
     /// What people want of it.
-    pub control: watch::Receiver<Control>,
+    pub control: Follower<Control>,
     /// Replaced when a halted stream is resumed: a stopped listener never runs again, a new one does.
     state: Mutex<StateMachine>,
     clock: Arc<dyn Clock>,
-    status: watch::Sender<StreamStatus>,
+    status: Latest<StreamStatus>,
     /// Serialises updates of state and status.
     gate: Mutex<()>,
 }
@@ -54,7 +53,7 @@ impl Post {
         spec: StreamSpec,
         group: &str,
         checkpoints: Arc<dyn CheckpointStore>,
-        control: watch::Receiver<Control>,
+        control: Follower<Control>,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let name = spec.settings.name.clone();
@@ -75,7 +74,7 @@ impl Post {
             control,
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
-            status: watch::Sender::new(status),
+            status: Latest::new(status),
             gate: Mutex::default(),
         }
     }
@@ -101,13 +100,13 @@ impl Post {
     }
 
     /// Follows what people see.
-    pub fn status(&self) -> watch::Receiver<StreamStatus> {
-        self.status.subscribe()
+    pub fn status(&self) -> Follower<StreamStatus> {
+        self.status.follow()
     }
 
     /// Changes what people see.
     pub fn tell(&self, change: impl FnOnce(&mut StreamStatus)) {
-        self.status.send_if_modified(|status| {
+        self.status.change_if(|status| {
             let before = status.clone();
             change(status);
             *status != before

@@ -209,7 +209,7 @@ impl Watch {
     async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
         let mut control = self.post.control.clone();
         loop {
-            if let Some(reason) = self.departure(&control.borrow_and_update(), epoch) {
+            if let Some(reason) = self.departure(&control.see(), epoch) {
                 return reason;
             }
             tokio::select! {

@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Error, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
+use watchkeeper_core::{Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
 use super::safe_point::{Passed, SafePoint};
 use crate::group::view::GroupView;
@@ -106,11 +105,11 @@ pub struct Board {
     /// Set when the opening has failed.
     pub failed: CancellationToken,
     /// Tells that the safe point, the demand or a lane moved.
-    pub turned: watch::Sender<u64>,
+    pub turned: Latest<u64>,
     /// Tells the checkpointer that a commit is wanted.
-    pub wanted: watch::Sender<u64>,
+    pub wanted: Latest<u64>,
     /// The newest committed position, for the source.
-    pub committed: watch::Sender<Option<Position>>,
+    pub committed: Latest<Option<Position>>,
     /// A flush is wanted now: a barrier waits for it.
     demanded: AtomicBool,
     /// A flush has failed: what was accepted since the last good one may be gone, so nothing more may
@@ -139,9 +138,9 @@ impl Board {
             hooks,
             halt: CancellationToken::new(),
             failed: CancellationToken::new(),
-            turned: watch::Sender::new(0),
-            wanted: watch::Sender::new(0),
-            committed: watch::Sender::new(None),
+            turned: Latest::new(0),
+            wanted: Latest::new(0),
+            committed: Latest::new(None),
             demanded: AtomicBool::new(false),
             spoiled: AtomicBool::new(false),
             safe: Mutex::new(safe),
@@ -162,7 +161,7 @@ impl Board {
 
     /// Tells everyone who waits for the board to look again.
     pub fn turn(&self) {
-        self.turned.send_modify(|count| *count += 1);
+        self.turned.change(|count| *count += 1);
     }
 
     /// Asks for flushes as soon as anything is written, until it is asked no more.
@@ -188,7 +187,7 @@ impl Board {
 
     /// Asks for a commit of what is safe.
     pub fn want_commit(&self) {
-        self.wanted.send_modify(|count| *count += 1);
+        self.wanted.change(|count| *count += 1);
     }
 
     /// Ends the opening. The first failure stays.
@@ -214,9 +213,9 @@ impl Board {
 
     /// Waits until `ready` holds of the safe point; false when the opening is halted before.
     pub async fn wait_until(&self, mut ready: impl FnMut(&SafePoint) -> bool) -> bool {
-        let mut turned = self.turned.subscribe();
+        let mut turned = self.turned.follow();
         loop {
-            turned.mark_unchanged();
+            turned.mark_seen();
             if ready(&self.safe()) {
                 return true;
             }

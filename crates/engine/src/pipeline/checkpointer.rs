@@ -11,11 +11,11 @@ use super::committer::Committer;
 
 /// Commits whenever it is wanted, until the opening fails or `finish` asks for the last commit.
 pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: CancellationToken) {
-    let mut wanted = board.wanted.subscribe();
+    let mut wanted = board.wanted.follow();
     // One commit in flight per key; the lock is the committer's owner for this opening.
     let mut committer = committer.lock().await;
     loop {
-        wanted.mark_unchanged();
+        wanted.mark_seen();
         let finishing = finish.is_cancelled();
         let draft = std::mem::take(&mut *board.draft());
         if !draft.is_empty() && draft_moves(&draft, &committer) {
@@ -23,7 +23,7 @@ pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: Cance
             if let Err(failure) = committer.commit(draft, reason, None).await {
                 return board.fail(failure);
             }
-            board.committed.send_replace(committer.position().cloned());
+            board.committed.tell(committer.position().cloned());
             write_history(board, &mut committer).await;
         }
         if finishing {

@@ -13,10 +13,10 @@ use crate::hooks::Mutant;
 /// Flushes until the opening fails or `stop` is set.
 pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationToken) {
     let policy = board.stream.settings.checkpoint;
-    let mut turned = board.turned.subscribe();
+    let mut turned = board.turned.follow();
     let mut due = board.seams.clock.now() + policy.every;
     loop {
-        turned.mark_unchanged();
+        turned.mark_seen();
         let is_due = board.seams.clock.now() >= due;
         let look = look(board, policy.events);
         let enough = look.enough;
@@ -87,7 +87,7 @@ async fn pass(board: &Board, couriers: &[Arc<Courier>], look: Look) -> Result<()
     let mut draft = board.draft();
     draft.extend(passed);
     if board.hooks.breaks(Mutant::AcknowledgeBeforeCommit) {
-        board.committed.send_replace(draft.position.clone());
+        board.committed.tell(draft.position.clone());
     }
     drop(draft);
     board.turn();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Task};
+use watchkeeper_core::{Batch, ChangeStream, Follower, Task};
 
 use super::board::{Board, Failure};
 use super::committer::Committer;
@@ -27,7 +27,7 @@ pub struct Opening {
     /// The ledger, for replays.
     pub letters: Letters,
     /// What people ask of the dead letters.
-    pub wishes: watch::Receiver<Option<Wish>>,
+    pub wishes: Follower<Option<Wish>>,
 }
 
 /// How an opening ended.
@@ -110,7 +110,7 @@ impl Opening {
     async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Batch>) -> Halted {
         let dispatcher = Dispatcher::new(&self.board, lanes);
         loop {
-            let wish = self.wishes.borrow_and_update().clone();
+            let wish = self.wishes.see().clone();
             if let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Error, Position, Result};
+use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result};
 
 use super::board::{Board, Failure};
 use crate::progress::Pulse;
@@ -17,7 +17,7 @@ pub struct Reader {
     board: Arc<Board>,
     stream: Box<dyn ChangeStream>,
     batches: mpsc::Sender<Batch>,
-    committed: watch::Receiver<Option<Position>>,
+    committed: Follower<Option<Position>>,
     pulse: Arc<Pulse>,
     next_seq: u64,
 }
@@ -31,7 +31,7 @@ enum Turn {
 impl Reader {
     /// Reads `stream` into `batches`.
     pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Self {
-        let (committed, pulse) = (board.committed.subscribe(), board.tenure.progress().pulse("reader"));
+        let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
         Self { board, stream, batches, committed, pulse, next_seq: 0 }
     }
 
@@ -48,7 +48,7 @@ impl Reader {
             }
             self.acknowledge().await;
         }
-        if self.committed.has_changed().unwrap_or(false) {
+        if self.committed.has_news() {
             self.acknowledge().await;
         }
         let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.open);
@@ -103,7 +103,7 @@ impl Reader {
 
     /// Tells the source what it may prune. An error costs only space: the next one says it again.
     async fn acknowledge(&mut self) {
-        let Some(position) = self.committed.borrow_and_update().clone() else { return };
+        let Some(position) = self.committed.see().clone() else { return };
         let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.read);
         if let Err(error) = call.run(self.stream.acknowledge(call.cx(), &position)).await {
             tracing::debug!(%error, "an acknowledgement failed");

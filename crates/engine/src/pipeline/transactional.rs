@@ -8,11 +8,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, LedgerKind, LedgerRecord, Moment, Reason,
-    Resolution, Task, Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, Follower, LedgerKind, LedgerRecord, Moment,
+    Reason, Resolution, Task, Transacted, TransactionalWriter,
 };
 
 use super::board::{Board, Failure};
@@ -46,7 +46,7 @@ pub struct Transactional {
     /// The ledger, for replays.
     pub letters: Letters,
     /// What people ask of the dead letters.
-    pub wishes: watch::Receiver<Option<Wish>>,
+    pub wishes: Follower<Option<Wish>>,
     /// Keys of the transactional sink that wait for a replay.
     pub parked: Parked,
     /// Marks the transaction under way.
@@ -257,7 +257,7 @@ impl Transactional {
             match answer {
                 Ok(Transacted::Committed | Transacted::AlreadyDone) => {
                     committer.record(&write);
-                    self.board.committed.send_replace(committer.position().cloned());
+                    self.board.committed.tell(committer.position().cloned());
                     super::checkpointer::write_history(&self.board, committer).await;
                     return Ok(());
                 }
@@ -342,7 +342,7 @@ impl Transactional {
     }
 
     async fn serve_wish(&mut self, committer: &mut Committer) -> Result<(), Failure> {
-        let wish = self.wishes.borrow_and_update().clone();
+        let wish = self.wishes.see().clone();
         let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) else { return Ok(()) };
         let board = Arc::clone(&self.board);
         self.letters.serve(&board, &self.couriers, &wish).await?;

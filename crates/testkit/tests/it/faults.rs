@@ -136,7 +136,9 @@ fn a_source_fails_where_the_script_says() {
 }
 
 async fn open(cx: &Cx, sink: &dyn Sink, grant: Grant) -> Arc<dyn SinkWriter> {
-    let context = SinkContext { grant, stream: "s".to_owned(), sink: "k".to_owned(), partition: 0, lanes: 1 };
+    let store = watchkeeper_core::StoreIdentity(uuid::Uuid::nil());
+    let stream = "s".to_owned();
+    let context = SinkContext { grant, stream, sink: "k".to_owned(), partition: 0, lanes: 1, store };
     match sink.open(cx, &context).await.unwrap() {
         OpenedSink::Plain(writer) => writer,
         OpenedSink::Transactional(_) => panic!("a table of this grade is not transactional"),
