@@ -3,12 +3,14 @@
 //! * [`world`]: a deterministic executor with virtual time, and simulated processes in it that can be
 //!   paused and killed.
 //! * [`faults`]: wrappers that fail when and how a test says.
+//! * [`history`]: a judge of what arrived, against what the source told.
 //! * [`laws`]: the laws of every contract, and the macros that make tests of them.
 //!
 //! It depends on core only, so that it can judge the engine as well as the backends.
 #![deny(missing_docs)]
 
 pub mod faults;
+pub mod history;
 pub mod laws;
 pub mod world;
 

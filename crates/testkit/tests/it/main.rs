@@ -2,4 +2,5 @@
 
 mod conformance;
 mod faults;
+mod history;
 mod world;
