@@ -304,7 +304,10 @@ impl Watch {
     /// Ends a tenure that was lost: nothing is flushed and nothing committed.
     async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
         let tenure = &voyage.tenure;
-        self.post.tell(|status| status.last_error = Some(loss.to_string()));
+        self.post.tell(|status| {
+            status.last_error = Some(loss.to_string());
+            status.deadlines_hit += u64::from(loss == Loss::Deadline);
+        });
         if loss == Loss::Stalled {
             self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
         }
