@@ -110,7 +110,7 @@ mod real_time {
             let notes = Notes::new(Arc::new(BootClock));
             let (cx, entropy) = (Cx::new(Arc::new(BootClock)), Arc::new(Entropy::from_system()));
             let (a, b) = (Arc::new(notes.clone()), Arc::new(notes));
-            block_on(law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT }))
+            block_on(law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT * 8 }))
         }
 
         watchkeeper_testkit::records_laws!(run);
