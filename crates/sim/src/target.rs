@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use watchkeeper_core::Finding;
 use watchkeeper_core::memory::{Checkpoints, Delivered, TransactionalTable};
 use watchkeeper_core::{
     Batch, CheckpointWrite, Clock, Commit, Cx, Epoch, Error, FlushRejection, Grade, Grant, LeaseKey, OpenedSink,
     Result, Sink, SinkContext, SinkProfile, SinkWriter, Transacted, TransactionalWriter, Version, Written,
 };
-use watchkeeper_core::Finding;
 use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
 
 use crate::book::Book;
@@ -65,6 +65,11 @@ impl Target {
     /// An empty target.
     pub fn new(key: LeaseKey, grade: Grade, truth: Truth, book: Book) -> Self {
         Self { key, grade, truth, book, state: Arc::default() }
+    }
+
+    /// The stream that writes here.
+    pub fn key(&self) -> &LeaseKey {
+        &self.key
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -14,6 +14,8 @@ use crate::book::Book;
 #[derive(Debug, Clone)]
 pub struct Truth {
     book: Book,
+    /// Whether holders end themselves at their deadline; if not, calls after it are to be expected.
+    self_fencing: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -69,8 +71,8 @@ impl Stream {
 
 impl Truth {
     /// Nothing has happened yet.
-    pub fn new(book: Book) -> Self {
-        Self { book, state: Arc::default() }
+    pub fn new(book: Book, self_fencing: bool) -> Self {
+        Self { book, self_fencing, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -103,7 +105,7 @@ impl Truth {
         let deadline = state.deadlines.get(&(grant.tenure, grant.epoch)).copied();
         let released = state.released.contains(&grant.tenure);
         drop(state);
-        if deadline.is_none_or(|deadline| now >= deadline) {
+        if self.self_fencing && deadline.is_none_or(|deadline| now >= deadline) {
             let late = deadline.map(|deadline| now.since(deadline));
             self.book.violation(format_args!(
                 "{what} was sent to the target by epoch {} after its deadline ({late:?} late)",

@@ -87,7 +87,7 @@ impl Opening {
             () = wound => false,
             () = board.tenure.sleep(grace) => true,
         };
-        End { failure: board.take_failure(), abandoned }
+        End { failure: board.take_failure(), abandoned: abandoned || board.is_spoiled() }
     }
 
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Crew {

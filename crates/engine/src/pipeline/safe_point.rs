@@ -50,6 +50,11 @@ impl Piece {
         self.parts.iter().copied().min().unwrap_or(DONE)
     }
 
+    /// The greatest boundary before which all is done and that may be committed.
+    fn committable_before(&self) -> u32 {
+        last_committable(&self.batch, self.rows.start, self.undone().min(self.rows.end))
+    }
+
     /// Whether the batch's memory goes when this piece does.
     fn is_last(&self) -> bool {
         self.rows.end as usize == self.batch.len()
@@ -150,7 +155,7 @@ impl SafePoint {
     pub fn mark(&self) -> Mark {
         let stuck = self.pieces.iter().position(|piece| piece.undone() < piece.rows.end);
         let at = stuck.unwrap_or(self.pieces.len());
-        let row = stuck.map_or(0, |at| self.pieces[at].undone());
+        let row = stuck.map_or(0, |at| self.pieces[at].committable_before());
         let mark = Mark { piece: self.first + at as u64, row };
         self.blocked.map_or(mark, |blocked| blocked.min(mark))
     }

@@ -88,7 +88,7 @@ impl Transactional {
         if !abandoned {
             self.close(&mut committer, &finish_reading, &mut reader).await;
         }
-        End { failure: board.take_failure(), abandoned }
+        End { failure: board.take_failure(), abandoned: abandoned || board.is_spoiled() }
     }
 
     async fn close(&mut self, committer: &mut Committer, finish_reading: &CancellationToken, reader: &mut Task<()>) {

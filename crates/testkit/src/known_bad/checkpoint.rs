@@ -36,10 +36,10 @@ enum Flaw {
     IdentityOfTheConnection,
 }
 
-/// Checkpoint stores with one flaw each.
-pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
+/// Every flaw, with the law that it breaks.
+const ALL: [(Flaw, &str); 20] = {
     use Flaw::*;
-    let all = [
+    [
         (CommitIgnoresTheEpoch, "c1_claim_shuts_out_lower_epochs"),
         (EqualEpochOfAnotherTenureIsAccepted, "c2_equal_epoch_of_another_tenure_is_behind"),
         (LowerEpochClaims, "c2_lower_epoch_is_behind"),
@@ -60,7 +60,11 @@ pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
         (ResolvedCountAsOpen, "c9_query_is_honoured"),
         (LedgerIsNewestFirst, "c9_ledger_is_read_in_the_order_of_its_numbers"),
         (IdentityOfTheConnection, "identity_is_the_same_for_every_client"),
-    ];
+    ]
+};
+
+/// Checkpoint stores with one flaw each.
+pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
             let entropy = world.entropy();
@@ -71,7 +75,15 @@ pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
             Box::new(CheckpointBench::in_world(world, Arc::new(a), Arc::new(b)))
         })
     };
-    all.into_iter().map(bad).collect()
+    ALL.into_iter().map(bad).collect()
+}
+
+/// A store with the flaw of this name over `inner`, to see what else notices it; `None` when there is
+/// no such flaw.
+pub fn flawed_checkpoints(flaw: &str, inner: Checkpoints) -> Option<Arc<dyn CheckpointStore>> {
+    let (flaw, _) = ALL.into_iter().find(|(known, _)| format!("{known:?}") == flaw)?;
+    let own = StoreIdentity(uuid::Uuid::nil());
+    Some(Arc::new(Bad { flaw, inner, own, state: Arc::default() }))
 }
 
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ mod sink;
 mod source;
 mod transactional;
 
-pub use checkpoint::checkpoints;
+pub use checkpoint::{checkpoints, flawed_checkpoints};
 pub use lease::leases;
 pub use records::records;
 pub use sink::sinks;
