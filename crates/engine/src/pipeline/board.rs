@@ -1,9 +1,13 @@
 //! What the tasks of one opening share.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::Task;
+use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
 use super::safe_point::{Passed, SafePoint};
@@ -204,6 +208,18 @@ impl Board {
         self.failed.cancel();
         self.halt.cancel();
         self.turn();
+    }
+
+    /// Runs one of the opening's tasks. One that panics fails the opening: the others would wait for it
+    /// for ever.
+    pub fn crew(self: &Arc<Self>, name: &'static str, job: impl Future<Output = ()> + Send + 'static) -> Task<()> {
+        let board = Arc::clone(self);
+        Task::spawn(&*self.seams.spawn, name, async move {
+            if let Err(panic) = AssertUnwindSafe(job).catch_unwind().await {
+                let cause = format!("the {name} panicked: {}", panic_text(&*panic));
+                board.fail(Failure::Instance(Error::internal(cause)));
+            }
+        })
     }
 
     /// Why the opening ended.

@@ -189,7 +189,9 @@ impl SafePoint {
         if self.first == mark.piece
             && let Some(piece) = self.pieces.front_mut()
         {
-            let row = last_committable(&piece.batch, piece.rows.start, mark.row.min(piece.rows.end));
+            // A piece that entered after the mark was taken begins behind it.
+            let end = mark.row.clamp(piece.rows.start, piece.rows.end);
+            let row = last_committable(&piece.batch, piece.rows.start, end);
             passed.take(piece, row);
             piece.rows.start = row;
         }

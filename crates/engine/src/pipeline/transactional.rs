@@ -69,7 +69,7 @@ impl Transactional {
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
         let reader = Reader::new(Arc::clone(&board), stream, sender).run(finish_reading.clone());
-        let mut reader = Task::spawn(&*board.seams.spawn, "reader", reader);
+        let mut reader = board.crew("reader", reader);
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {
