@@ -1,6 +1,6 @@
 //! One run: launch, storm, calm, judgement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -245,13 +245,27 @@ async fn ask_for_replay(sea: &Sea, stream: &str, id: u64) {
     }
 }
 
+/// What was rejected, and what then had to wait for its key. A tenure that ends before it commits its
+/// ledger has parked it all the same.
+fn parked(source: &[SourceChange], rejected: &BTreeSet<String>) -> Vec<String> {
+    let mut keys = BTreeSet::new();
+    let waits = |change: &&SourceChange| {
+        if rejected.contains(&change.id) {
+            keys.extend(change.key.clone());
+            return true;
+        }
+        change.key.as_ref().is_some_and(|key| keys.contains(key))
+    };
+    source.iter().filter(waits).map(|change| change.id.clone()).collect()
+}
+
 /// Judges the whole history of each stream.
 async fn judge(sea: &Sea, written: &[Written]) {
     for ((plan, (_, target)), written) in sea.plan.streams.iter().zip(&sea.streams).zip(written) {
         let source = written.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let delivered = match plan.kind {
             Kind::Transactional => {
-                let ids: std::collections::BTreeSet<_> = source.iter().map(|change| &change.id).collect();
+                let ids: BTreeSet<_> = source.iter().map(|change| &change.id).collect();
                 let all = sea.checkpoints.delivered();
                 all.iter().filter(|row| ids.contains(&row.id)).map(Delivery::from).collect()
             }
@@ -259,8 +273,9 @@ async fn judge(sea: &Sea, written: &[Written]) {
         };
         sea.book.count_many("changes", source.len() as u64);
         sea.book.count_many("deliveries", delivered.len() as u64);
-        let (commits, excused) =
+        let (commits, mut excused) =
             sea.truth.stream(target.key(), |stream| (stream.commits.clone(), stream.excused.clone()));
+        excused.extend(parked(&source, &sea.truth.stream(target.key(), |stream| stream.rejected.clone())));
         let grade = plan.kind.grade();
         let history = History { source, deliveries: delivered, commits, excused, grade, drained: true };
         let mut verdict = history.judge();

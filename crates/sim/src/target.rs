@@ -58,6 +58,7 @@ pub struct Target {
 struct State {
     epoch: Epoch,
     newest: BTreeMap<Bytes, Version>,
+    newest_of_all: Version,
     delivered: Vec<Delivered>,
 }
 
@@ -111,10 +112,14 @@ impl Target {
 
 impl State {
     fn is_stale(&mut self, row: &Delivered) -> bool {
-        let Some(key) = &row.key else { return false };
-        let newest = self.newest.entry(key.clone()).or_default();
+        // A change without a key is a write to every key: one that comes late must not undo any.
+        let newest = match &row.key {
+            Some(key) => self.newest.entry(key.clone()).or_default(),
+            None => &mut self.newest_of_all,
+        };
         let stale = row.version <= *newest;
         *newest = row.version.max(*newest);
+        self.newest_of_all = self.newest_of_all.max(row.version);
         stale
     }
 }

@@ -43,6 +43,8 @@ pub struct Stream {
     pub commits: Vec<Committed>,
     /// Ids that stand or stood in the ledger.
     pub excused: BTreeSet<String>,
+    /// Ids that a handler rejected.
+    pub rejected: BTreeSet<String>,
     /// Positions that two halves of a key update share.
     halves: BTreeSet<u64>,
 }
@@ -198,7 +200,7 @@ impl Truth {
 
     /// A handler will not take a change now: whoever goes on without it does so rightly.
     pub fn rejected(&self, key: &LeaseKey, id: &str) {
-        self.state().streams.entry(key.clone()).or_default().excused.insert(id.to_owned());
+        self.state().streams.entry(key.clone()).or_default().rejected.insert(id.to_owned());
     }
 
     /// A key update was written whose halves are at `position`.
