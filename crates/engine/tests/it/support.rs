@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use watchkeeper_core::memory::{Checkpoints, Delivered, Leases, Log, NewChange, Notes, Table, TableSink};
 use watchkeeper_core::{
     Address, Checkpoint, CheckpointStore, Cx, Epoch, Grade, Latest, LeaseKey, LeaseStore, LedgerQuery, LedgerRecord,
@@ -44,7 +45,7 @@ pub(crate) struct Rig {
     pub(crate) log: Log,
     pub(crate) table: Table,
     pub(crate) town: Arc<Town>,
-    server: Node,
+    pub(crate) server: Node,
 }
 
 /// What goes wrong with the calls of one instance.
@@ -164,31 +165,28 @@ impl Rig {
     }
 
     pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
-        self.block_on(self.checkpoints.load(&self.cx(), &self.key())).expect("memory answers")
+        memory(self.checkpoints.load(&self.cx(), &self.key()))
     }
 
-    /// The number up to which changes are committed. Does not run the world.
+    /// The number up to which changes are committed.
     pub(crate) fn committed(&self) -> u64 {
         self.committed_of("orders")
     }
 
     pub(crate) fn committed_of(&self, stream: &str) -> u64 {
-        use futures_util::FutureExt;
-        let (cx, key) = (self.cx(), key_of(stream));
-        let load = self.checkpoints.load(&cx, &key).now_or_never();
-        let checkpoint = load.expect("memory answers at once").expect("and well");
+        let checkpoint = memory(self.checkpoints.load(&self.cx(), &key_of(stream)));
         let position = checkpoint.and_then(|checkpoint| checkpoint.position);
         position.map_or(0, |position| Log::number(&position).expect("a position of the log"))
     }
 
     pub(crate) fn ledger(&self) -> Vec<LedgerRecord> {
         let query = LedgerQuery { after: 0, limit: usize::MAX, open_only: false };
-        self.block_on(self.checkpoints.ledger(&self.cx(), &self.key(), &query)).expect("memory answers")
+        memory(self.checkpoints.ledger(&self.cx(), &self.key(), &query))
     }
 
     pub(crate) fn journal(&self) -> Vec<Takeover> {
         let journal = Journal::new(Arc::new(self.notes.clone()), "shop");
-        let mut takeovers = self.block_on(journal.recent(&self.cx(), "orders", 100)).expect("memory answers");
+        let mut takeovers = memory(journal.recent(&self.cx(), "orders", 100));
         takeovers.reverse();
         takeovers
     }
@@ -200,13 +198,13 @@ impl Rig {
 
     pub(crate) fn control(&self) -> Control {
         let controls = Controls::new(Arc::new(self.notes.clone()), "shop");
-        self.block_on(controls.read(&self.cx(), "orders")).expect("memory answers")
+        memory(controls.read(&self.cx(), "orders"))
     }
 
     /// Says what people want of the stream.
     pub(crate) fn want(&self, change: impl Fn(&mut Control)) {
         let controls = Controls::new(Arc::new(self.notes.clone()), "shop");
-        self.block_on(controls.update(&self.cx(), "orders", change)).expect("memory answers");
+        memory(controls.update(&self.cx(), "orders", change));
     }
 
     /// Performs an operator's move.
@@ -226,9 +224,14 @@ impl Rig {
 
     /// The name of the instance that holds the lease, and its epoch.
     pub(crate) fn holder(&self) -> Option<(String, Epoch)> {
-        let holders = self.block_on(self.leases.holders(&self.cx(), &[self.key()])).expect("memory answers");
+        let holders = memory(self.leases.holders(&self.cx(), &[self.key()]));
         holders[0].as_ref().map(|holder| (holder.candidate.name.clone(), holder.epoch))
     }
+}
+
+/// The answer of a memory store, which waits for nothing.
+pub(crate) fn memory<T>(call: impl Future<Output = Result<T>>) -> T {
+    call.now_or_never().expect("memory answers at once").expect("and without an error")
 }
 
 pub(crate) fn key_of(stream: &str) -> LeaseKey {
@@ -346,11 +349,51 @@ impl Actor {
         self.state() == ListenerState::Running
     }
 
+    /// Notes its states from now on, and when it came to each.
+    pub(crate) fn note_states(&self, rig: &Rig) -> States {
+        let mut status = self.running.status("orders").expect("it has this stream");
+        let (states, clock) = (States::default(), rig.world.clock());
+        let noted = states.clone();
+        rig.world.spawn("states", async move {
+            loop {
+                let state = status.see().state;
+                noted.note(state, clock.now());
+                if status.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        states
+    }
+
     /// Shuts it down in order, and waits for that.
     #[track_caller]
     pub(crate) fn stop(mut self, rig: &Rig) {
         self.running.shutdown();
         rig.block_on(self.running.join()).expect("it ends in order");
+    }
+}
+
+/// The states that a listener went through.
+#[derive(Clone, Default)]
+pub(crate) struct States(Arc<Mutex<Vec<(ListenerState, Moment)>>>);
+
+impl States {
+    fn note(&self, state: ListenerState, at: Moment) {
+        let mut noted = self.0.lock().unwrap();
+        if noted.last().is_none_or(|(last, _)| *last != state) {
+            noted.push((state, at));
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<ListenerState> {
+        self.0.lock().unwrap().iter().map(|(state, _)| *state).collect()
+    }
+
+    /// How long it was in each state that it has left.
+    pub(crate) fn durations(&self) -> Vec<(ListenerState, Duration)> {
+        let noted = self.0.lock().unwrap();
+        noted.windows(2).map(|pair| (pair[0].0, pair[1].1.since(pair[0].1))).collect()
     }
 }
 
