@@ -10,9 +10,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use watchkeeper_core::memory::{Checkpoints, Delivered, Leases, Log, NewChange, Notes, Table, TableSink};
 use watchkeeper_core::{
-    Address, Checkpoint, CheckpointStore, Cx, Epoch, Grade, Latest, LeaseKey, LeaseStore, LedgerQuery, LedgerRecord,
-    Listening, Moment, Operation, Peers, Records, Result, Roll, Sink, SinkProfile, Source, SourceTime, StartAt,
-    StoreIdentity, TenureId, Verdict,
+    Address, Checkpoint, CheckpointStore, Cx, Epoch, Grade, Holder, Latest, LeaseKey, LeaseStore, LedgerQuery,
+    LedgerRecord, Listening, Moment, Operation, Peers, Records, Result, Roll, Sink, SinkProfile, Source, SourceTime,
+    StartAt, StoreIdentity, TenureId, Verdict,
 };
 use watchkeeper_engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
 use watchkeeper_engine::group::control::{Control, Controls};
@@ -97,7 +97,7 @@ impl Rig {
         let source = Arc::new(FaultySource::new(Arc::new(self.log.clone()), faults.source.clone()));
         let stream = StreamSpec { settings, source, sinks: vec![sink], checkpoints: None };
         let settings = InstanceSettings::new("shop", name);
-        Plan { rig: self.clone(), settings, streams: vec![stream], faults, more: false }
+        Plan { rig: self.clone(), settings, streams: vec![stream], faults }
     }
 
     /// An instance with the usual settings, running.
@@ -224,8 +224,11 @@ impl Rig {
 
     /// The name of the instance that holds the lease, and its epoch.
     pub(crate) fn holder(&self) -> Option<(String, Epoch)> {
-        let holders = memory(self.leases.holders(&self.cx(), &[self.key()]));
-        holders[0].as_ref().map(|holder| (holder.candidate.name.clone(), holder.epoch))
+        self.holder_of("orders").map(|holder| (holder.candidate.name, holder.epoch))
+    }
+
+    pub(crate) fn holder_of(&self, stream: &str) -> Option<Holder> {
+        memory(self.leases.holders(&self.cx(), &[key_of(stream)])).remove(0)
     }
 }
 
@@ -248,7 +251,6 @@ pub(crate) struct Plan {
     pub(crate) settings: InstanceSettings,
     pub(crate) streams: Vec<StreamSpec>,
     pub(crate) faults: Faults,
-    more: bool,
 }
 
 impl Plan {
@@ -291,12 +293,11 @@ impl Plan {
         self
     }
 
-    /// Adds a second stream that is like the first but for its name.
+    /// Adds a stream that is like the first but for its name.
     pub(crate) fn and_stream(mut self, name: &str) -> Self {
         let mut stream = self.streams[0].clone();
         stream.settings.name = name.to_owned();
         self.streams.push(stream);
-        self.more = true;
         self
     }
 
@@ -308,7 +309,7 @@ impl Plan {
     }
 
     pub(crate) async fn try_start(self) -> Result<Actor> {
-        let Self { rig, settings, streams, faults, .. } = self;
+        let Self { rig, settings, streams, faults } = self;
         let node = rig.world.node(&settings.name);
         let clock = node.clock(Duration::ZERO, 0);
         let peers = Arc::new(Resident { town: Arc::clone(&rig.town), address: Address(settings.name.as_str().into()) });
@@ -404,12 +405,14 @@ pub(crate) struct Town {
     verdicts: Latest<BTreeMap<Address, Verdict>>,
     watches: Mutex<Vec<(Address, TenureId)>>,
     local: Mutex<BTreeSet<Address>>,
+    doors: Mutex<BTreeSet<Address>>,
 }
 
 impl Default for Town {
     fn default() -> Self {
         let verdicts = Latest::new(BTreeMap::new());
-        Self { rolls: Mutex::default(), verdicts, watches: Mutex::default(), local: Mutex::default() }
+        let (watches, local, doors) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { rolls: Mutex::default(), verdicts, watches, local, doors }
     }
 }
 
@@ -431,6 +434,11 @@ impl Town {
         self.watches.lock().unwrap().iter().filter(|(address, _)| &*address.0 == name).count()
     }
 
+    /// Whether `name` listens.
+    pub(crate) fn listens(&self, name: &str) -> bool {
+        self.doors.lock().unwrap().contains(&Address(name.into()))
+    }
+
     /// Whether `name` answers for `tenure`.
     pub(crate) fn answers(&self, name: &str, tenure: TenureId) -> bool {
         self.rolls.lock().unwrap().get(&Address(name.into())).is_some_and(|roll| roll.has(tenure))
@@ -445,11 +453,17 @@ struct Resident {
 }
 
 #[derive(Debug)]
-struct Door(Address);
+struct Door(Arc<Town>, Address);
 
 impl Listening for Door {
     fn address(&self) -> Option<Address> {
-        Some(self.0.clone())
+        Some(self.1.clone())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.0.doors.lock().unwrap().remove(&self.1);
     }
 }
 
@@ -461,7 +475,8 @@ impl Peers for Resident {
 
     async fn listen(&self, _cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>> {
         self.town.rolls.lock().unwrap().insert(self.address.clone(), roll);
-        Ok(Box::new(Door(self.address.clone())))
+        self.town.doors.lock().unwrap().insert(self.address.clone());
+        Ok(Box::new(Door(Arc::clone(&self.town), self.address.clone())))
     }
 
     async fn watch(&self, _cx: &Cx, address: &Address, tenure: TenureId) -> Result<Verdict> {
