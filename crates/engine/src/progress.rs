@@ -66,3 +66,53 @@ impl Progress {
         pulses.iter().find(late).map(|pulse| pulse.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(2);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_call_is_stalled_when_it_should_have_ended_more_than_the_grace_ago() {
+        let progress = Progress::default();
+        let (reader, writer) = (progress.pulse("reader"), progress.pulse("dispatcher"));
+        let _in_time = reader.call(at(100));
+        let _late = writer.call(at(10));
+        assert_eq!(progress.stalled(at(12), GRACE), None);
+        assert_eq!(progress.stalled(at(13), GRACE), Some("dispatcher"));
+    }
+
+    #[test]
+    fn waiting_is_no_stall_however_long() {
+        let progress = Progress::default();
+        let pulse = progress.pulse("reader");
+        assert_eq!(progress.stalled(at(1_000_000), GRACE), None, "it never called");
+        drop(pulse.call(at(10)));
+        assert_eq!(progress.stalled(at(1_000_000), GRACE), None, "its call has ended");
+    }
+
+    #[test]
+    fn a_later_call_of_the_same_caller_counts_from_its_own_time_out() {
+        let progress = Progress::default();
+        let pulse = progress.pulse("reader");
+        drop(pulse.call(at(10)));
+        let _second = pulse.call(at(20));
+        assert_eq!(progress.stalled(at(22), GRACE), None);
+        assert_eq!(progress.stalled(at(23), GRACE), Some("reader"));
+    }
+
+    #[test]
+    fn callers_of_earlier_openings_are_forgotten() {
+        let progress = Progress::default();
+        for _ in 0..100 {
+            progress.pulse("reader");
+        }
+        let _kept = progress.pulse("reader");
+        assert_eq!(progress.pulses.lock().expect("no panic before").len(), 1);
+    }
+}

@@ -328,3 +328,6 @@ impl StreamSettings {
         first_broken(&rules).map_err(|error| Error::config(format!("stream {:?}: {error}", self.name)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,6 +173,10 @@ impl Standby {
             match holder {
                 None if self.defers(berth, now) => {}
                 None => asks.push((berth, None)),
+                // Granted to us, though we were not told: asking again gives the same grant.
+                Some(holder) if self.berths[berth].unanswered == Some(holder.candidate.tenure) => {
+                    asks.push((berth, None));
+                }
                 Some(holder) => match self.may_break(berth, &holder) {
                     Some(broken) => asks.push((berth, Some(broken))),
                     None => {

@@ -87,3 +87,59 @@ impl StreamSpec {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use watchkeeper_core::memory::{Checkpoints, Log, Table, TableSink, TransactionalTable};
+    use watchkeeper_core::{Entropy, ErrorKind, SinkProfile, StoreIdentity};
+
+    use super::*;
+
+    fn graded(name: &str, grade: Grade, settle: u64) -> SinkSpec {
+        let profile = SinkProfile::new(grade, Duration::from_secs(settle));
+        SinkSpec::new(name, Arc::new(TableSink::new(Table::default(), grade).with_profile(profile)))
+    }
+
+    fn transactional(name: &str) -> SinkSpec {
+        let store = Checkpoints::new(StoreIdentity(Entropy::seeded(1).uuid()));
+        SinkSpec::new(name, Arc::new(TransactionalTable::new(store)))
+    }
+
+    fn stream(sinks: Vec<SinkSpec>) -> StreamSpec {
+        let settings = StreamSettings::new("orders");
+        StreamSpec { settings, source: Arc::new(Log::new("log")), sinks, checkpoints: None }
+    }
+
+    #[test]
+    fn a_stream_promises_what_its_weakest_sink_does() {
+        let sinks = vec![graded("a", Grade::Fenced, 0), graded("b", Grade::Idempotent, 0), transactional("c")];
+        assert_eq!(stream(sinks).grade(), Some(Grade::Idempotent));
+    }
+
+    #[test]
+    fn only_exposed_sinks_have_to_settle_and_the_slowest_of_them_counts() {
+        let exposed = vec![
+            graded("a", Grade::Plain, 3),
+            graded("b", Grade::Idempotent, 4),
+            graded("c", Grade::Versioned, 60),
+            graded("d", Grade::Fenced, 60),
+        ];
+        assert_eq!(stream(exposed).settle(), Duration::from_secs(4));
+        assert_eq!(stream(vec![graded("c", Grade::Versioned, 60)]).settle(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_can_not_work_is_refused_by_name() {
+        let refused = |sinks| stream(sinks).validate().expect_err("it can not work");
+        for (sinks, cause) in [
+            (vec![], "stream \"orders\" has no sink"),
+            (vec![graded("a", Grade::Plain, 0), graded("a", Grade::Fenced, 0)], "two sinks named \"a\""),
+            (vec![transactional("a"), transactional("b")], "two transactional sinks"),
+        ] {
+            let error = refused(sinks);
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.message().contains(cause), "{error}");
+        }
+        assert!(stream(vec![transactional("a"), graded("b", Grade::Plain, 0)]).validate().is_ok());
+    }
+}

@@ -73,12 +73,21 @@ impl Desk {
     /// Heartbeats until `stop`, then leaves the group.
     pub async fn run(self, stop: CancellationToken) {
         let registry = self.registry();
+        let mut due = self.seams.clock.now();
         loop {
-            if let Err(error) = self.beat(&registry).await {
+            let now = self.seams.clock.now();
+            // A hint is answered by looking only: heartbeats are hints too, and instances that answered
+            // each other's with their own would never come to rest.
+            let done = if now >= due {
+                due = now + self.seams.entropy.jitter(self.settings.heartbeat_every);
+                self.beat(&registry).await
+            } else {
+                self.look(&registry).await
+            };
+            if let Err(error) = done {
                 tracing::warn!(%error, "a heartbeat failed");
             }
-            let wait = self.seams.entropy.jitter(self.settings.heartbeat_every);
-            let cx = self.seams.cx().within(wait);
+            let cx = self.seams.cx().within(due.since(self.seams.clock.now()));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -108,7 +117,8 @@ impl Desk {
             // Others took this instance for dead and may have taken its slot.
             cx.run(slots.enter(&cx, registry, &self.member)).await?;
         }
-        self.look(registry).await
+        self.look(registry).await?;
+        cx.run(registry.sweep(&cx, self.settings.unhealthy_after * SWEEP_AFTER)).await.map(|_| ())
     }
 
     async fn look(&self, registry: &Registry) -> Result<()> {
@@ -127,7 +137,7 @@ impl Desk {
                 self.news.notify_one();
             }
         }
-        cx.run(registry.sweep(&cx, self.settings.unhealthy_after * SWEEP_AFTER)).await.map(|_| ())
+        Ok(())
     }
 
     async fn leave(&self, registry: &Registry) {

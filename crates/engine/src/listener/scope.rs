@@ -24,3 +24,25 @@ pub fn scope(error: &Error) -> Scope {
         ErrorKind::Fenced => Scope::Tenure,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_error_has_the_scope_that_the_design_gives_it() {
+        let table = [
+            (ErrorKind::Unavailable, Scope::Transient),
+            (ErrorKind::Unknown, Scope::Transient),
+            (ErrorKind::Denied, Scope::Instance),
+            (ErrorKind::Config, Scope::Instance),
+            (ErrorKind::Internal, Scope::Instance),
+            (ErrorKind::PositionLost, Scope::Stream),
+            (ErrorKind::Corrupt, Scope::Stream),
+            (ErrorKind::Fenced, Scope::Tenure),
+        ];
+        for (kind, expected) in table {
+            assert_eq!(scope(&Error::new(kind, "")), expected, "{kind:?}");
+        }
+    }
+}

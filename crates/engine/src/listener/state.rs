@@ -96,3 +96,89 @@ impl StateMachine {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use watchkeeper_core::ErrorKind;
+    use watchkeeper_core::clock::Sleep;
+
+    use super::ListenerState::{Connecting, Initializing, Recovering, Running, Stopped};
+    use super::*;
+
+    /// Seconds, set by hand.
+    #[derive(Debug, Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Moment {
+            Moment::from_nanos(self.0.load(Ordering::Relaxed) * 1_000_000_000)
+        }
+
+        fn sleep_until(&self, _moment: Moment) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+
+        fn wall_millis(&self) -> u64 {
+            0
+        }
+    }
+
+    /// The ways from the beginning to each state.
+    const WAYS: [&[ListenerState]; 5] =
+        [&[], &[Connecting], &[Connecting, Running], &[Connecting, Running, Recovering], &[Stopped]];
+
+    /// A machine that went this way at second 0, and its clock, which shows second 7.
+    fn machine(way: &[ListenerState]) -> (StateMachine, Arc<Hand>) {
+        let clock = Arc::new(Hand::default());
+        let machine = StateMachine::new("orders", Arc::<Hand>::clone(&clock));
+        for state in way {
+            machine.transition(*state).expect("the way is legal");
+        }
+        clock.0.store(7, Ordering::Relaxed);
+        (machine, clock)
+    }
+
+    #[test]
+    fn exactly_the_transitions_of_the_contract_are_legal() {
+        let legal = [
+            (Initializing, Connecting),
+            (Connecting, Running),
+            (Running, Recovering),
+            (Running, Connecting),
+            (Recovering, Running),
+            (Recovering, Connecting),
+            (Initializing, Stopped),
+            (Connecting, Stopped),
+            (Running, Stopped),
+            (Recovering, Stopped),
+        ];
+        for way in WAYS {
+            for next in [Initializing, Connecting, Running, Recovering, Stopped] {
+                let (machine, _) = machine(way);
+                let from = machine.state();
+                let answer = machine.transition(next);
+                if legal.contains(&(from, next)) {
+                    assert_eq!(answer.expect("it is legal"), from);
+                    assert_eq!((machine.state(), machine.time_in_state()), (next, Duration::ZERO));
+                } else {
+                    let error = answer.expect_err("it is not legal");
+                    assert_eq!(error.kind(), ErrorKind::Internal);
+                    assert_eq!(error.message(), format!("listener orders can not go from {from} to {next}"));
+                    let unchanged = (machine.state(), machine.time_in_state());
+                    assert_eq!(unchanged, (from, Duration::from_secs(7)), "neither state nor time changed");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn time_in_state_is_counted_from_the_last_transition() {
+        let (machine, clock) = machine(&[Connecting]);
+        machine.transition(Running).expect("it is legal");
+        clock.0.store(12, Ordering::Relaxed);
+        assert_eq!(machine.time_in_state(), Duration::from_secs(5));
+        assert_eq!(machine.clone().time_in_state(), Duration::from_secs(5), "a clone is the same listener");
+    }
+}

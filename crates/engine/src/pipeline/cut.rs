@@ -55,3 +55,96 @@ pub fn spread(batch: &Batch, rows: Range<u32>, lanes: usize) -> Vec<(usize, Vec<
     }
     by_lane.into_iter().enumerate().filter(|(_, rows)| !rows.is_empty()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use watchkeeper_core::payload::JsonPayload;
+    use watchkeeper_core::{BatchBuilder, Operation, Position, RowParts, SourceTime, Version};
+
+    use super::*;
+
+    /// A batch with a row per word: `|` is a barrier, a word that ends with `-` the first half of the next.
+    fn batch(words: &str) -> Batch {
+        let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
+        let namespace = builder.namespace("orders");
+        for word in words.split_whitespace() {
+            builder.push(RowParts {
+                operation: Operation::Insert,
+                namespace,
+                half: 0,
+                committable: !word.ends_with('-'),
+                key: (word != "|").then_some(word.as_bytes()),
+                position: b"p",
+                body: b"{}",
+                time: SourceTime(0),
+                version: Version::default(),
+            });
+        }
+        builder.finish(Position::new("end", None))
+    }
+
+    fn cuts(words: &str, every: Option<u64>) -> Vec<(Range<u32>, bool)> {
+        cut(&batch(words), every, true).into_iter().map(|cut| (cut.rows, cut.barrier)).collect()
+    }
+
+    #[test]
+    fn a_batch_without_barriers_stays_whole() {
+        assert_eq!(cuts("a b c", None), [(0..3, false)]);
+        assert_eq!(cuts("", None), []);
+    }
+
+    #[test]
+    fn a_barrier_is_alone() {
+        assert_eq!(cuts("a b | c", None), [(0..2, false), (2..3, true), (3..4, false)]);
+        assert_eq!(cuts("| | a |", None), [(0..1, true), (1..2, true), (2..3, false), (3..4, true)]);
+    }
+
+    #[test]
+    fn without_barriers_a_change_without_a_key_is_like_any_other() {
+        let cuts = cut(&batch("a | b"), None, false);
+        assert_eq!(cuts, [Cut { rows: 0..3, barrier: false }]);
+    }
+
+    #[test]
+    fn no_piece_has_more_changes_than_a_commit_is_wanted_after() {
+        assert_eq!(cuts("a b c d e", Some(2)), [(0..2, false), (2..4, false), (4..5, false)]);
+        assert_eq!(cuts("a b", Some(1)), [(0..1, false), (1..2, false)]);
+        assert_eq!(cuts("a b c | d e", Some(2)), [(0..2, false), (2..3, false), (3..4, true), (4..6, false)]);
+    }
+
+    #[test]
+    fn the_halves_of_a_key_update_are_never_cut_apart() {
+        assert_eq!(cuts("a old- new b", Some(1)), [(0..1, false), (1..3, false), (3..4, false)]);
+        assert_eq!(cuts("a old- new b", Some(2)), [(0..3, false), (3..4, false)]);
+    }
+
+    #[test]
+    fn changes_of_one_key_share_a_lane_in_their_order_and_keys_are_spread() {
+        let words: Vec<_> = (0..400).map(|row| format!("key{}", row % 40)).collect();
+        let batch = batch(&words.join(" "));
+        for lanes in [1, 2, 3, 8] {
+            let spread = spread(&batch, 10..400, lanes);
+            let mut all: Vec<u32> = spread.iter().flat_map(|(_, rows)| rows.iter().copied()).collect();
+            all.sort_unstable();
+            assert_eq!(all, (10..400).collect::<Vec<_>>(), "each row is in exactly one lane");
+            let mut lane_of = BTreeMap::new();
+            for (lane, rows) in &spread {
+                assert!(rows.is_sorted() && *lane < lanes);
+                for row in rows {
+                    assert_eq!(lane_of.entry(batch.key(*row)).or_insert(lane), &lane);
+                }
+            }
+            assert_eq!(spread.len(), lanes, "forty keys leave no lane of {lanes} idle");
+        }
+    }
+
+    #[test]
+    fn lanes_without_rows_are_left_out() {
+        let spread = spread(&batch("a"), 0..1, 64);
+        assert_eq!(spread.len(), 1);
+        assert_eq!(spread[0].1, [0]);
+    }
+}

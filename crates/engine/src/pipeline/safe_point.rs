@@ -189,11 +189,13 @@ impl SafePoint {
         if self.first == mark.piece
             && let Some(piece) = self.pieces.front_mut()
         {
-            // A piece that entered after the mark was taken begins behind it.
+            // A piece that entered after the mark was taken lies wholly behind it, wherever its rows start.
             let end = mark.row.clamp(piece.rows.start, piece.rows.end);
             let row = last_committable(&piece.batch, piece.rows.start, end);
-            passed.take(piece, row);
-            piece.rows.start = row;
+            if row > piece.rows.start {
+                passed.take(piece, row);
+                piece.rows.start = row;
+            }
         }
         passed.ledger = self.take_ledger();
         passed
@@ -269,3 +271,6 @@ impl Passed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,12 @@
 mod delivery;
+mod election;
 mod group;
 mod history;
+mod instance;
+mod keeper;
+mod listener;
 mod operator;
+mod standby;
+#[allow(dead_code, reason = "used by tests to come")]
+mod support;
+mod tenure;

@@ -1,0 +1,178 @@
+//! Instances as a whole: joining, several streams, leaving.
+
+use watchkeeper_core::{Epoch, ErrorKind, Records};
+use watchkeeper_engine::listener::ListenerState::{Initializing, Running, Stopped};
+use watchkeeper_testkit::faults::{Fault, Gate};
+
+use crate::support::*;
+
+#[test]
+fn heartbeats_do_not_answer_each_other() {
+    let rig = Rig::new();
+    let (a, _b, _c) = (rig.start("a"), rig.start("b"), rig.start("c"));
+    rig.run_for(60 * SECOND);
+    // One every 2.5 to 5 seconds, and what belongs to joining and taking the watch.
+    let written = a.faults.records.calls("put_if");
+    assert!((12..40).contains(&written), "{written} records were written in a minute");
+}
+
+#[test]
+fn one_instance_more_than_may_listen_is_refused_with_the_names_of_those_there() {
+    let rig = Rig::new();
+    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(2)).start();
+    let (a, b) = (start("a"), start("b"));
+    rig.run_for(SECOND);
+    let mut c = start("c");
+    let error = rig.block_on(c.running.join()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    let said = error.to_string();
+    assert!(said.contains("takes 2 instances") && said.contains("a (") && said.contains("b ("), "{said}");
+    assert!(said.contains("max_listeners"), "it says what to do: {said}");
+    assert_eq!((c.state(), rig.town.listens("c")), (Stopped, false));
+    assert_eq!(members(&rig), 2, "it left no trace");
+    b.stop(&rig);
+    let c = start("c");
+    rig.run_for(SECOND);
+    assert_ne!(c.state(), Stopped, "there is room again");
+    drop(a);
+}
+
+fn members(rig: &Rig) -> usize {
+    memory(rig.notes.list(&rig.cx(), "shop/instances/")).len()
+}
+
+#[test]
+fn the_place_of_a_crashed_instance_is_free_when_it_counts_as_gone() {
+    let rig = Rig::new();
+    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(1)).start();
+    let a = start("a");
+    rig.until("a runs", || a.is_running());
+    a.node.kill();
+    let mut b = start("b");
+    assert!(rig.block_on(b.running.join()).is_err(), "it may only be slow");
+    rig.run_for(61 * SECOND);
+    let c = start("c");
+    rig.until("c runs", || c.is_running());
+}
+
+#[test]
+fn each_stream_has_a_lease_of_its_own() {
+    let rig = Rig::new();
+    let plan = |name| rig.instance(name).and_stream("users");
+    let a = plan("a").start();
+    rig.until("a has both", || a.is_running() && a.status_of("users").state == Running);
+    let b = plan("b").start();
+    rig.run_for(6 * SECOND);
+    rig.want(|control| control.hand_over = Some(Epoch(1)));
+    rig.until("b has one", || b.is_running());
+    rig.run_for(3 * TTL);
+    let holder = |stream| rig.holder_of(stream).unwrap().candidate.name;
+    assert_eq!((holder("orders").as_str(), holder("users").as_str()), ("b", "a"));
+    rig.append(&["x"]);
+    rig.until("both are committed", || rig.committed() == 1 && rig.committed_of("users") == 1);
+    let renewals = a.faults.leases.calls("renew");
+    assert!(renewals > 0);
+    b.stop(&rig);
+    rig.until("a has both again", || a.is_running() && a.status_of("users").state == Running);
+    rig.until("they are apart in the lease store", || rig.holder().is_some_and(|(_, epoch)| epoch == Epoch(3)));
+    assert_eq!(rig.holder_of("users").unwrap().epoch, Epoch(1), "the other was not touched");
+}
+
+#[test]
+fn a_failure_of_one_stream_is_no_failure_of_the_others() {
+    let rig = Rig::new();
+    let mut plan = rig.instance("a").and_stream("users");
+    let broken = rig.script();
+    broken.always("open", Fault::Reject(ErrorKind::Denied));
+    let source = watchkeeper_testkit::faults::FaultySource::new(std::sync::Arc::new(rig.log.clone()), broken.clone());
+    plan.streams[1].source = std::sync::Arc::new(source);
+    let a = plan.start();
+    rig.append(&["a"]);
+    rig.until("the other one works", || rig.committed() == 1);
+    rig.run_for(60 * SECOND);
+    assert_eq!((a.state(), a.status().tenures, rig.committed_of("users")), (Running, 1, 0));
+    assert!(broken.calls("open") > 1, "it is tried again, for want of another instance");
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_before_anything_starts() {
+    let rig = Rig::new();
+    let refused = |plan: Plan| rig.block_on(plan.try_start()).err().expect("it is refused").to_string();
+    assert!(refused(rig.instance("a").and_stream("orders")).contains("two streams are named \"orders\""));
+    assert!(refused(rig.instance("")).contains("has no name"));
+    let short = refused(rig.instance("a").stream(|it| it.concurrency = 0));
+    assert!(short.contains("concurrency"), "{short}");
+    assert_eq!((members(&rig), rig.town.listens("a")), (0, false));
+}
+
+#[test]
+fn records_that_do_not_answer_delay_the_start_and_do_not_end_it() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
+    let a = plan.start();
+    rig.run_for(30 * SECOND);
+    assert_eq!(a.state(), Initializing);
+    a.faults.records.heal("put_if");
+    rig.until("it runs", || a.is_running());
+}
+
+#[test]
+fn records_that_fail_later_do_not_stop_the_work() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    for call in ["get", "list", "put_if", "delete_if", "append", "tail", "changed"] {
+        a.faults.records.always(call, Fault::Reject(ErrorKind::Unavailable));
+    }
+    for round in 1..=20 {
+        rig.append(&["a"]);
+        rig.until("it is committed", || rig.committed() == round);
+        rig.run_for(5 * SECOND);
+    }
+    assert_eq!((a.state(), a.status().tenures), (Running, 1));
+    a.stop(&rig);
+    assert_eq!(rig.holder(), None, "and the lease is given back");
+}
+
+#[test]
+fn dropping_an_instance_is_a_crash() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    rig.run_for(SECOND);
+    let (renewals, script) = (a.faults.leases.calls("renew"), a.faults.leases.clone());
+    drop(a);
+    rig.run_for(TTL / 2);
+    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))), "nothing was given back");
+    rig.run_for(TTL);
+    assert_eq!((rig.holder(), script.calls("renew")), (None, renewals), "and nothing is renewed");
+}
+
+#[test]
+fn an_instance_answers_its_peers_until_its_lease_is_given_back() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    let tenure = rig.holder_of("orders").unwrap().candidate.tenure;
+    assert!(rig.town.listens("a") && rig.town.answers("a", tenure));
+    let gate = Gate::default();
+    a.faults.leases.next("release", Fault::Hold(gate.clone()));
+    a.running.shutdown();
+    rig.until("it releases", || gate.arrived() == 1);
+    assert!(rig.town.listens("a") && rig.town.answers("a", tenure), "a release must not look like a death");
+    gate.open();
+    a.stop(&rig);
+    assert!(!rig.town.listens("a") && !rig.town.answers("a", tenure));
+}
+
+#[test]
+fn a_shutdown_before_it_has_joined_ends_it() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
+    let a = plan.start();
+    rig.run_for(SECOND);
+    a.stop(&rig);
+    assert_eq!(rig.holder(), None);
+}

@@ -1,0 +1,539 @@
+//! One tenure after the other: starting, resuming, failing by scope, leaving in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper_core::memory::Log;
+use watchkeeper_core::{
+    Epoch, ErrorKind, FaultKind, Grade, LedgerKind, Operation, Reason, Records, SinkProfile, StartAt,
+};
+use watchkeeper_engine::checkpoint::operator::Move;
+use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
+use watchkeeper_engine::group::journal::Cause;
+use watchkeeper_engine::listener::ListenerState::{Connecting, Recovering, Running, Stopped};
+use watchkeeper_engine::settings::OnHistoryLost;
+use watchkeeper_testkit::faults::{Fault, Gate};
+
+use crate::support::*;
+
+#[test]
+fn the_first_start_is_where_the_settings_say() {
+    for (start, expected) in [
+        (StartAt::Oldest, vec![1, 2, 3, 4]),
+        (StartAt::Now, vec![4]),
+        (StartAt::After(Log::position(2, None)), vec![3, 4]),
+    ] {
+        let rig = Rig::new();
+        rig.append(&["a", "b", "c"]);
+        let a = rig.instance("a").stream(|it| it.start = start).start();
+        rig.until("it runs", || a.is_running());
+        rig.run_for(SECOND);
+        rig.append(&["d"]);
+        rig.until("all is committed", || rig.committed() == 4);
+        assert_eq!(rig.delivered(), expected);
+    }
+}
+
+#[test]
+fn a_checkpoint_says_what_people_want_to_see() {
+    let rig = Rig::new();
+    rig.append(&["a", "b"]);
+    rig.append_change(Operation::Delete, Some("a"), b"{}");
+    let _a = rig.start("a");
+    rig.until("all is committed", || rig.committed() == 3);
+    let checkpoint = rig.checkpoint().unwrap();
+    assert_eq!((checkpoint.epoch, checkpoint.reason, checkpoint.halted), (Epoch(1), Reason::Progress, None));
+    let facts = checkpoint.facts;
+    assert_eq!((facts.last_operation, facts.last_event_time.unwrap().0), (Some(Operation::Delete), 3));
+    assert_eq!((facts.changes, facts.failovers, facts.processed_by.as_str()), (3, 0, "a"));
+    assert!(facts.updated_at_millis > 1_700_000_000_000);
+}
+
+#[test]
+fn the_next_tenure_resumes_after_the_checkpoint() {
+    let rig = Rig::new();
+    let (a, _b) = (rig.start("a"), rig.start("b"));
+    rig.append(&["a", "b", "c"]);
+    rig.until("all is committed", || rig.committed() == 3);
+    a.node.kill();
+    rig.append(&["d"]);
+    rig.until("the rest is committed", || rig.committed() == 4);
+    assert_eq!(rig.delivered(), [1, 2, 3, 4], "what was committed is not delivered again");
+    let checkpoint = rig.checkpoint().unwrap();
+    assert_eq!((checkpoint.epoch, checkpoint.facts.failovers, checkpoint.facts.changes), (Epoch(2), 1, 4));
+    assert_eq!(checkpoint.facts.processed_by, "b");
+}
+
+#[test]
+fn after_a_crash_only_what_was_not_committed_is_delivered_again() {
+    let rig = Rig::new();
+    let a = rig.instance("a").stream(|it| it.checkpoint.every = 3 * SECOND).start();
+    let _b = rig.start("b");
+    rig.append(&["a", "b"]);
+    rig.until("two are committed", || rig.committed() == 2);
+    a.faults.checkpoints.always("commit", Fault::Reject(ErrorKind::Unavailable));
+    rig.append(&["c"]);
+    rig.until("three are delivered", || rig.delivered().len() == 3);
+    a.node.kill();
+    rig.until("all is committed", || rig.committed() == 3);
+    assert_eq!(rig.delivered(), [1, 2, 3, 3]);
+}
+
+#[test]
+fn when_the_lease_store_forgets_the_next_grant_is_above_what_was_claimed() {
+    let rig = Rig::new();
+    for round in 1..=3 {
+        let a = rig.start("a");
+        rig.append(&["a"]);
+        rig.until("it is committed", || rig.committed() == round);
+        a.stop(&rig);
+    }
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    let before = a.status().epoch.unwrap();
+    rig.leases.forget();
+    rig.append(&["d"]);
+    rig.until("it is committed", || rig.committed() == 4);
+    rig.run_for(2 * TTL);
+    assert!(a.is_running());
+    let after = a.status().epoch.unwrap();
+    assert!(after > before && rig.leases.newest_epoch(&rig.key()) == after, "{before} then {after}");
+    rig.append(&["e"]);
+    rig.until("it is committed", || rig.committed() == 5);
+    assert_eq!(rig.checkpoint().unwrap().epoch, after);
+}
+
+#[test]
+fn a_halted_stream_is_run_by_nobody_until_a_person_resumes_it() {
+    let rig = Rig::new();
+    let (a, b) = (rig.start("a"), rig.start("b"));
+    for actor in [&a, &b] {
+        actor.faults.sink.refuse_row(id(2), FaultKind::Reject, 1);
+    }
+    rig.append(&["a", "b", "c"]);
+    rig.until("it is halted", || rig.control().halted_hint);
+    rig.run_for(120 * SECOND);
+    assert_eq!(rig.committed(), 1, "what is before the rejected change is committed");
+    assert_eq!(rig.delivered(), [1, 3], "the sink took another key in the same call, and that is not committed");
+    let halted = rig.checkpoint().unwrap().halted.expect("the checkpoint says so");
+    assert_eq!(halted.code, "WK-CORRUPT");
+    assert!(halted.cause.contains(&id(2)), "{}", halted.cause);
+    assert_eq!(rig.holder(), None);
+    assert_eq!(
+        a.faults.leases.calls("try_acquire") + b.faults.leases.calls("try_acquire"),
+        1,
+        "the hint saves acquires"
+    );
+    let (ran, other) = if a.status().halted { (&a, &b) } else { (&b, &a) };
+    assert_eq!((ran.state(), other.state()), (Stopped, Connecting));
+    a.faults.sink.refuse_row(id(2), FaultKind::Reject, 0);
+    b.faults.sink.refuse_row(id(2), FaultKind::Reject, 0);
+    let report = rig.perform(Move::Resume);
+    assert_eq!(report.lifted.map(|halted| halted.code), Some("WK-CORRUPT".to_owned()));
+    let began = rig.now();
+    rig.until("the rest is committed", || rig.committed() == 3);
+    assert!(rig.now().since(began) < 3 * SECOND);
+    assert_eq!(rig.delivered(), [1, 3, 2, 3]);
+    assert!(!a.status().halted && !b.status().halted && ran.state() != Stopped);
+}
+
+#[test]
+fn a_halt_that_only_the_checkpoint_knows_is_respected() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    rig.append(&["a"]);
+    rig.until("it is halted", || a.status().halted);
+    a.stop(&rig);
+    rig.want(|control| control.halted_hint = false);
+    let b = rig.start("b");
+    rig.until("it has found out", || b.status().halted);
+    assert_eq!((rig.delivered(), b.faults.source.calls("open")), (vec![], 0));
+    assert!(rig.control().halted_hint, "the hint is written again");
+}
+
+#[test]
+fn lost_history_halts_the_stream() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a", "b"]);
+    rig.until("two are committed", || rig.committed() == 2);
+    a.stop(&rig);
+    rig.append(&["c", "d", "e"]);
+    rig.log.prune(4);
+    let b = rig.start("b");
+    rig.until("it is halted", || b.status().halted);
+    let checkpoint = rig.checkpoint().unwrap();
+    assert_eq!(checkpoint.halted.unwrap().code, "WK-POSITION-LOST");
+    assert_eq!((rig.committed(), rig.delivered()), (2, vec![1, 2]), "nothing is skipped quietly");
+}
+
+#[test]
+fn history_that_is_lost_while_it_is_read_halts_the_stream_too() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a"]);
+    rig.until("one is committed", || rig.committed() == 1);
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::PositionLost));
+    rig.until("it is halted", || a.status().halted);
+    assert_eq!(rig.committed(), 1);
+}
+
+#[test]
+fn lost_history_that_is_accepted_leaves_a_gap_in_the_ledger_and_at_the_sinks() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a", "b"]);
+    rig.until("two are committed", || rig.committed() == 2);
+    a.stop(&rig);
+    rig.append(&["c", "d", "e"]);
+    rig.log.prune(4);
+    let b = rig.instance("b").stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Oldest)).start();
+    rig.until("the rest is committed", || rig.committed() == 5);
+    assert!(b.is_running());
+    let operations: Vec<_> = rig.table.delivered().iter().map(|change| change.operation).collect();
+    assert_eq!(operations, [Operation::Insert, Operation::Insert, Operation::Gap, Operation::Insert]);
+    assert_eq!(*rig.delivered().last().unwrap(), 5);
+    let ledger = rig.ledger();
+    assert_eq!(ledger.len(), 1);
+    assert_eq!(ledger[0].entry.kind, LedgerKind::Gap);
+    assert_eq!(ledger[0].entry.before, Some(Log::position(2, Some(watchkeeper_core::SourceTime(2)))));
+    assert!(ledger[0].entry.cause.contains("pruned through 4"), "{}", ledger[0].entry.cause);
+}
+
+#[test]
+fn a_position_of_another_log_is_recognised_before_anything_is_read() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a", "b"]);
+    rig.until("two are committed", || rig.committed() == 2);
+    a.stop(&rig);
+    // A restored server: it accepts the position, and would skip silently.
+    let restored = Rig { log: Log::new("restored"), ..rig.clone() };
+    restored.append(&["x", "y", "z"]);
+    let b = restored.start("b");
+    rig.until("it is halted", || b.status().halted);
+    assert_eq!((b.faults.source.calls("open"), b.faults.source.calls("next_batch")), (0, 0));
+    assert_eq!(rig.checkpoint().unwrap().halted.unwrap().code, "WK-POSITION-LOST");
+    assert_eq!(rig.delivered(), [1, 2]);
+}
+
+#[test]
+fn a_transient_error_is_recovered_from_inside_the_tenure() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    let states = a.note_states(&rig);
+    rig.append(&["a"]);
+    rig.until("one is committed", || rig.committed() == 1);
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+    a.faults.source.times("open", 2, &Fault::Reject(ErrorKind::Unknown));
+    rig.run_for(10 * SECOND);
+    rig.append(&["b"]);
+    rig.until("both are committed", || rig.committed() == 2);
+    assert_eq!(states.all(), [Connecting, Running, Recovering, Running]);
+    let recovering = states.durations()[2].1;
+    // Three waits of at most 1, 2 and 4 seconds and at least half of that.
+    assert!(recovering >= 3_500 * MILLI && recovering <= 7 * SECOND, "{recovering:?}");
+    assert_eq!((rig.delivered(), a.status().tenures, a.status().epoch), (vec![1, 2], 1, Some(Epoch(1))));
+}
+
+#[test]
+fn after_ten_recoveries_without_a_commit_another_instance_tries() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    a.faults.source.always("open", Fault::Reject(ErrorKind::Unavailable));
+    rig.append(&["a"]);
+    rig.until("it recovers", || a.state() == Recovering);
+    let b = rig.start("b");
+    rig.until("the other one delivers", || rig.committed() == 1);
+    assert_eq!(a.faults.source.calls("open"), 11);
+    let journal = rig.journal();
+    assert_eq!((journal[1].from.as_deref(), journal[1].to.as_str(), journal[1].cause), (Some("a"), "b", Cause::Failed));
+    // It stays away for a minute, although the other one leaves.
+    let left = rig.now();
+    b.stop(&rig);
+    a.faults.source.heal("open");
+    rig.until("it comes back", || a.is_running());
+    let away = rig.now().since(left);
+    assert!(away > 55 * SECOND && away < 65 * SECOND, "{away:?}");
+}
+
+#[test]
+fn recoveries_are_counted_anew_after_a_commit() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    let _b = rig.start("b");
+    for round in 1..=3 {
+        rig.append(&["a"]);
+        rig.until("it is committed", || rig.committed() == round);
+        a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+        a.faults.source.times("open", 7, &Fault::Reject(ErrorKind::Unavailable));
+        rig.until("the faults are over", || a.faults.source.pending("open") == 0);
+    }
+    rig.append(&["a"]);
+    rig.until("it is committed", || rig.committed() == 4);
+    assert_eq!(rig.checkpoint().unwrap().epoch, Epoch(1));
+}
+
+#[test]
+fn what_is_denied_here_is_left_to_another_instance_at_once() {
+    for kind in [ErrorKind::Denied, ErrorKind::Config] {
+        let rig = Rig::new();
+        let a = rig.start("a");
+        rig.until("it runs", || a.is_running());
+        let b = rig.start("b");
+        rig.run_for(SECOND);
+        a.faults.source.always("next_batch", Fault::Reject(kind));
+        let began = rig.now();
+        rig.append(&["a"]);
+        rig.until("it is committed", || rig.committed() == 1);
+        assert!(rig.now().since(began) < 4 * SECOND);
+        assert_eq!((a.state(), b.state()), (Connecting, Running));
+        assert_eq!(rig.journal()[1].cause, Cause::Failed);
+        assert!(a.status().last_error.unwrap().contains("next_batch is refused"));
+        rig.run_for(50 * SECOND);
+        assert_eq!(a.faults.leases.calls("try_acquire"), 1, "it stays away");
+    }
+}
+
+/// A sink of handlers: `verdict` is asked for every change, and what it lets through is in the table.
+fn handlers(
+    rig: &Rig,
+    verdict: impl Fn(u64) -> Result<(), HandlerError> + Send + Sync + 'static,
+) -> Arc<dyn watchkeeper_core::Sink> {
+    let (table, verdict) = (rig.table.clone(), Arc::new(verdict));
+    let handle = handler(move |change| {
+        let (table, verdict) = (table.clone(), Arc::clone(&verdict));
+        async move {
+            verdict(change.version().time)?;
+            take(&table, &change).await;
+            Ok(())
+        }
+    });
+    let settings = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
+    let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, handle));
+    Arc::new(executor.with_settings(settings).unwrap().sink())
+}
+
+/// Puts a change into a table as if a sink had.
+async fn take(table: &watchkeeper_core::memory::Table, change: &watchkeeper_core::Change) {
+    use watchkeeper_core::{Cx, Grant, LeaseKey, OpenedSink, Sink, SinkContext, StoreIdentity, TenureId};
+    let sink = watchkeeper_core::memory::TableSink::new(table.clone(), Grade::Plain);
+    let tenure = TenureId(uuid::Uuid::nil());
+    let context = SinkContext {
+        grant: Grant { key: LeaseKey::new("h"), tenure, epoch: Epoch(0) },
+        stream: "orders".into(),
+        sink: "handlers".into(),
+        partition: 0,
+        lanes: 1,
+        store: StoreIdentity(uuid::Uuid::nil()),
+    };
+    let cx = Cx::new(Arc::new(watchkeeper_core::BootClock));
+    let OpenedSink::Plain(writer) = sink.open(&cx, &context).await.unwrap() else { return };
+    writer.write(&cx, 0, change.batch(), &[change.row()]).await.unwrap();
+    writer.flush(&cx).await.unwrap();
+}
+
+#[test]
+fn a_handlers_fatal_error_releases_at_once_and_another_instance_goes_on() {
+    let rig = Rig::new();
+    let fatal = |number: u64| if number == 3 { Err(HandlerError::fatal("no licence here")) } else { Ok(()) };
+    let a = rig.instance("a").into_sink(handlers(&rig, fatal)).start();
+    rig.until("it runs", || a.is_running());
+    let b = rig.instance("b").into_sink(handlers(&rig, |_| Ok(()))).start();
+    rig.run_for(SECOND);
+    let began = rig.now();
+    rig.append(&["a", "b", "c", "d"]);
+    rig.until("all is committed", || rig.committed() == 4);
+    assert!(rig.now().since(began) < 2 * SECOND, "neither the lease nor a back-off was waited for");
+    assert_eq!(rig.delivered(), [1, 2, 3, 4], "what the first one had taken is committed");
+    assert!(b.is_running() && !a.status().halted);
+    let takeover = rig.journal().pop().unwrap();
+    assert_eq!((takeover.cause, takeover.vacant_millis < 100), (Cause::Failed, true));
+    assert!(takeover.note.contains("no licence here"), "{}", takeover.note);
+}
+
+#[test]
+fn a_change_that_is_fatal_on_two_instances_halts_the_stream() {
+    let rig = Rig::new();
+    let fatal = |number: u64| if number == 2 { Err(HandlerError::fatal("poison")) } else { Ok(()) };
+    let names = ["a", "b", "c"];
+    let actors = names.map(|name| rig.instance(name).into_sink(handlers(&rig, fatal)).start());
+    rig.append(&["a", "b", "c"]);
+    rig.until("it is halted", || actors.iter().any(|actor| actor.status().halted));
+    rig.run_for(120 * SECOND);
+    let tenures: u64 = actors.iter().map(|actor| actor.status().tenures).sum();
+    assert_eq!(tenures, 2, "it did not tour the group");
+    let halted = rig.checkpoint().unwrap().halted.unwrap();
+    assert!(halted.cause.contains(&id(2)) && halted.cause.contains("on 2 instances"), "{}", halted.cause);
+    assert_eq!((rig.delivered(), rig.committed()), (vec![1], 1));
+}
+
+#[test]
+fn resuming_gives_a_fatal_change_another_chance_on_two_instances() {
+    let rig = Rig::new();
+    let fatal = |number: u64| if number == 1 { Err(HandlerError::fatal("poison")) } else { Ok(()) };
+    let actors = ["a", "b"].map(|name| rig.instance(name).into_sink(handlers(&rig, fatal)).start());
+    rig.append(&["a"]);
+    rig.until("it is halted", || rig.control().halted_hint);
+    rig.perform(Move::Resume);
+    rig.until("it is halted again", || rig.control().halted_hint);
+    let tenures: u64 = actors.iter().map(|actor| actor.status().tenures).sum();
+    assert_eq!(tenures, 4, "two before and two after");
+}
+
+#[test]
+fn a_shutdown_delivers_and_commits_everything_that_was_read_and_releases_last() {
+    let rig = Rig::new();
+    let a = rig.instance("a").stream(|it| it.checkpoint.every = 3600 * SECOND).start();
+    rig.append_many(50);
+    rig.until("it has read them", || a.faults.sink.calls("write") > 0);
+    let gate = Gate::default();
+    a.faults.checkpoints.next("commit", Fault::Hold(gate.clone()));
+    a.running.shutdown();
+    rig.until("the last commit is under way", || gate.arrived() == 1);
+    rig.run_for(SECOND);
+    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))), "the lease is held until the commit is done");
+    assert_eq!(rig.delivered().len(), 50);
+    gate.open();
+    a.stop(&rig);
+    assert_eq!((rig.committed(), rig.holder()), (50, None));
+    assert_eq!(rig.checkpoint().unwrap().reason, Reason::Final);
+}
+
+#[test]
+fn a_shutdown_closes_sinks_and_source_before_the_release() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a"]);
+    rig.until("it is committed", || rig.committed() == 1);
+    let gate = Gate::default();
+    a.faults.leases.next("release", Fault::Hold(gate.clone()));
+    let (sink, source) = (a.faults.sink.clone(), a.faults.source.clone());
+    a.running.shutdown();
+    rig.until("it releases", || gate.arrived() == 1);
+    assert_eq!((sink.calls("close"), source.calls("close")), (1, 1));
+    gate.open();
+    a.stop(&rig);
+}
+
+#[test]
+fn a_shutdown_ends_all_states_and_leaves_the_group() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    let states = a.note_states(&rig);
+    a.stop(&rig);
+    rig.run_for(MILLI);
+    assert_eq!(states.all().last(), Some(&Stopped));
+    let records = memory(Records::list(&rig.notes, &rig.cx(), "shop/instances/"));
+    assert_eq!(records, []);
+}
+
+#[test]
+fn a_sink_that_hangs_does_not_hold_a_shutdown_for_longer_than_its_grace() {
+    let rig = Rig::new();
+    let a = rig.instance("a").set(|it| it.shutdown_grace = 4 * SECOND).grade(Grade::Versioned).start();
+    a.faults.sink.always("write", Fault::Hold(Gate::default()));
+    rig.append(&["a"]);
+    rig.until("it writes", || a.faults.sink.calls("write") == 1);
+    let began = rig.now();
+    a.stop(&rig);
+    let took = rig.now().since(began);
+    assert!(took >= 4 * SECOND && took < 5 * SECOND, "{took:?}");
+    assert_eq!((rig.committed(), rig.holder()), (0, None), "nothing was committed, and the lease is free");
+}
+
+#[test]
+fn after_calls_to_an_exposed_sink_were_abandoned_the_release_waits_until_they_have_settled() {
+    let rig = Rig::new();
+    let (grace, settle) = (2 * SECOND, 3 * SECOND);
+    let exposed = SinkProfile::new(Grade::Idempotent, settle);
+    let a = rig.instance("a").set(|it| it.shutdown_grace = grace).profile(exposed.clone()).start();
+    rig.until("it runs", || a.is_running());
+    let b = rig.instance("b").profile(exposed).start();
+    let gate = Gate::default();
+    a.faults.sink.next("write", Fault::Hold(gate));
+    rig.append(&["a"]);
+    rig.until("it writes", || a.faults.sink.calls("write") == 1);
+    let began = rig.now();
+    a.running.shutdown();
+    rig.run_for(grace + settle - 10 * MILLI);
+    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))));
+    rig.until("the other one runs", || b.is_running());
+    assert!(rig.now().since(began) < grace + settle + 100 * MILLI);
+    rig.until("it is committed", || rig.committed() == 1);
+    assert_eq!(b.faults.sink.calls("write"), 1, "the other one delivers it");
+}
+
+#[test]
+fn a_holder_that_was_stopped_past_its_lease_writes_and_commits_nothing_more() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a"]);
+    rig.until("it is committed", || rig.committed() == 1);
+    let b = rig.start("b");
+    rig.run_for(SECOND);
+    a.node.pause();
+    rig.append(&["b", "c"]);
+    rig.until("the other one has the watch", || rig.committed() == 3);
+    let (writes, flushes) = (a.faults.sink.calls("write"), a.faults.sink.calls("flush"));
+    let commits = a.faults.checkpoints.calls("commit");
+    a.node.resume();
+    rig.append(&["d"]);
+    rig.until("it is committed", || rig.committed() == 4);
+    rig.run_for(2 * TTL);
+    assert_eq!((a.faults.sink.calls("write"), a.faults.sink.calls("flush")), (writes, flushes));
+    assert_eq!(a.faults.checkpoints.calls("commit"), commits);
+    assert_eq!((a.state(), b.state(), rig.delivered()), (Connecting, Running, vec![1, 2, 3, 4]));
+}
+
+#[test]
+fn the_journal_tells_who_relieved_whom_why_and_after_how_long() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("a runs", || a.is_running());
+    let b = rig.start("b");
+    rig.run_for(6 * SECOND);
+    a.stop(&rig);
+    rig.until("b runs", || b.is_running());
+    let c = rig.start("c");
+    rig.run_for(6 * SECOND);
+    // Silent for a whole lease; the next one looks just after.
+    b.node.kill();
+    rig.until("c runs", || c.is_running());
+    let d = rig.start("d");
+    rig.run_for(6 * SECOND);
+    let epoch = c.status().epoch;
+    rig.want(|control| control.hand_over = epoch);
+    rig.until("d runs", || d.is_running());
+    rig.run_for(SECOND);
+    let journal = rig.journal();
+    let told: Vec<_> = journal.iter().map(|it| (it.epoch.0, it.from.as_deref(), it.to.as_str(), it.cause)).collect();
+    assert_eq!(
+        told,
+        [
+            (1, None, "a", Cause::First),
+            (2, Some("a"), "b", Cause::Released),
+            (3, Some("b"), "c", Cause::Expired),
+            (4, Some("c"), "d", Cause::Operator),
+        ]
+    );
+    assert!(journal.iter().all(|takeover| takeover.vacant_millis < 100), "{journal:?}");
+    assert_eq!((journal[1].note.as_str(), journal[3].note.as_str()), ("shut down", "asked to hand over"));
+}
+
+#[test]
+fn the_journal_counts_the_time_without_a_holder() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("a runs", || a.is_running());
+    a.node.kill();
+    rig.run_for(TTL + 20 * SECOND);
+    let b = rig.start("b");
+    rig.until("b runs", || b.is_running());
+    rig.run_for(SECOND);
+    let takeover = rig.journal().pop().unwrap();
+    assert_eq!(takeover.cause, Cause::Expired);
+    assert!((20_000..25_000).contains(&takeover.vacant_millis), "{takeover:?}");
+}

@@ -1,0 +1,320 @@
+//! Standing by: what wakes it, whom it relieves, and what people want.
+
+use std::time::Duration;
+
+use watchkeeper_core::{Epoch, ErrorKind, Grade, SinkProfile, Verdict};
+use watchkeeper_engine::group::journal::Cause;
+use watchkeeper_engine::listener::ListenerState::{Connecting, Running};
+use watchkeeper_engine::settings::FastTakeover;
+use watchkeeper_testkit::faults::{Fault, Gate};
+
+use crate::support::*;
+
+/// `a` on watch with one change committed, and `b` standing by, both with this sink.
+fn pair(rig: &Rig, profile: &SinkProfile, takeover: FastTakeover) -> (Actor, Actor) {
+    let a = rig.instance("a").profile(profile.clone()).start();
+    rig.append(&["first"]);
+    rig.until("a has the watch", || rig.committed() == 1);
+    let b = rig.instance("b").set(|it| it.takeover = takeover).profile(profile.clone()).start();
+    rig.run_for(6 * SECOND);
+    (a, b)
+}
+
+fn usual(rig: &Rig) -> (Actor, Actor) {
+    pair(rig, &SinkProfile::new(Grade::Fenced, Duration::ZERO), FastTakeover::WhereSafe)
+}
+
+/// How long it takes until `actor` has the watch and works.
+fn takeover(rig: &Rig, actor: &Actor) -> Duration {
+    let began = rig.now();
+    rig.append(&["next"]);
+    rig.until("it is written", || actor.faults.sink.calls("write") > 0);
+    rig.now().since(began)
+}
+
+#[test]
+fn a_release_wakes_the_standby_at_once() {
+    let rig = Rig::new();
+    let (mut a, b) = usual(&rig);
+    a.running.shutdown();
+    let began = rig.now();
+    rig.until("b has the watch", || b.is_running());
+    assert!(rig.now().since(began) < 10 * MILLI, "{:?}", rig.now().since(began));
+    rig.block_on(a.running.join()).unwrap();
+}
+
+#[test]
+fn without_wake_ups_a_release_is_found_within_the_retry_floor() {
+    let rig = Rig::new();
+    let plan = rig.instance("b");
+    plan.faults.leases.always("wakeups", Fault::Reject(ErrorKind::Unavailable));
+    let a = rig.start("a");
+    rig.until("a has the watch", || a.is_running());
+    let b = plan.start();
+    rig.run_for(6 * SECOND);
+    a.running.shutdown();
+    let began = rig.now();
+    rig.until("b has the watch", || b.is_running());
+    assert!(rig.now().since(began) <= SECOND, "{:?}", rig.now().since(began));
+}
+
+#[test]
+fn a_standby_asks_for_nothing_that_is_held() {
+    let rig = Rig::new();
+    let (_a, b) = usual(&rig);
+    let (asks, looks) = (b.faults.leases.calls("try_acquire"), b.faults.leases.calls("holders"));
+    rig.run_for(60 * SECOND);
+    assert_eq!((b.faults.leases.calls("try_acquire"), asks), (0, 0));
+    let looks = b.faults.leases.calls("holders") - looks;
+    assert!((50..=200).contains(&looks), "{looks} looks in a minute");
+    assert_eq!(b.status().holder.as_deref(), Some("a"));
+}
+
+#[test]
+fn a_holder_that_falls_silent_is_relieved_when_its_lease_expires() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    a.node.kill();
+    let took = takeover(&rig, &b);
+    // It may have renewed up to a third of the lease ago.
+    assert!(took > TTL / 2 && took < TTL + 100 * MILLI, "{took:?}");
+    assert_eq!(rig.journal()[1].cause, Cause::Expired);
+}
+
+#[test]
+fn a_holder_that_is_proved_dead_is_relieved_at_once() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    let took = takeover(&rig, &b);
+    assert!(took < 10 * MILLI, "{took:?}");
+    assert_eq!(b.status().epoch, Some(Epoch(2)));
+    let takeover = rig.journal().pop().unwrap();
+    assert_eq!((takeover.cause, takeover.vacant_millis < 100), (Cause::Crashed, true));
+}
+
+#[test]
+fn what_is_not_proved_waits_for_the_lease() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Unproven);
+    rig.run_for(TTL / 2);
+    assert_eq!((b.state(), rig.holder()), (Connecting, Some(("a".to_owned(), Epoch(1)))));
+    rig.until("b has the watch", || b.is_running());
+    rig.run_for(SECOND);
+    assert_eq!(rig.journal()[1].cause, Cause::Expired);
+    assert!(rig.town.watches("a") > 1, "it was watched again after the first verdict");
+}
+
+#[test]
+fn only_the_holder_that_is_proved_dead_is_broken() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    let c = rig.instance("c").grade(Grade::Fenced).start();
+    rig.run_for(SECOND);
+    a.node.kill();
+    b.node.pause();
+    rig.until("c has the watch", || c.is_running());
+    // Only now is b told that a, which it saw holding, is dead.
+    rig.town.judge("a", Verdict::Dead);
+    b.node.resume();
+    rig.run_for(3 * TTL);
+    assert_eq!((c.state(), b.state()), (Running, Connecting));
+    assert_eq!(rig.holder(), Some(("c".to_owned(), Epoch(2))));
+}
+
+#[test]
+fn one_watch_serves_all_streams_of_a_process() {
+    let rig = Rig::new();
+    let a = rig.instance("a").grade(Grade::Fenced).and_stream("users").and_stream("items").start();
+    rig.until("a has all", || ["orders", "users", "items"].iter().all(|name| a.status_of(name).state == Running));
+    let b = rig.instance("b").grade(Grade::Fenced).and_stream("users").and_stream("items").start();
+    rig.run_for(30 * SECOND);
+    assert_eq!(rig.town.watches("a"), 1);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    let began = rig.now();
+    rig.until("b has all", || ["orders", "users", "items"].iter().all(|name| b.status_of(name).state == Running));
+    assert!(rig.now().since(began) < 10 * MILLI);
+}
+
+#[test]
+fn a_dead_holder_of_an_exposed_sink_is_broken_only_where_that_is_safe_or_asked_for() {
+    let exposed = SinkProfile::new(Grade::Plain, Duration::ZERO);
+    for (takeover_setting, local, fast) in [
+        (FastTakeover::WhereSafe, false, false),
+        (FastTakeover::WhereSafe, true, true),
+        (FastTakeover::Always, false, true),
+        (FastTakeover::Never, true, false),
+    ] {
+        let rig = Rig::new();
+        if local {
+            rig.town.move_in("a");
+        }
+        let (a, b) = pair(&rig, &exposed, takeover_setting);
+        a.node.kill();
+        rig.town.judge("a", Verdict::Dead);
+        let took = takeover(&rig, &b);
+        assert_eq!(took < 10 * MILLI, fast, "{takeover_setting:?}, local {local}: {took:?}");
+    }
+}
+
+#[test]
+fn nobody_is_watched_where_takeovers_are_never_fast() {
+    let rig = Rig::new();
+    let _pair = pair(&rig, &SinkProfile::new(Grade::Fenced, Duration::ZERO), FastTakeover::Never);
+    rig.run_for(30 * SECOND);
+    assert_eq!(rig.town.watches("a"), 0);
+}
+
+#[test]
+fn after_a_break_an_exposed_sink_is_written_only_when_the_dead_holders_calls_have_settled() {
+    let rig = Rig::new();
+    let settle = 4 * SECOND;
+    rig.town.move_in("a");
+    let (a, b) = pair(&rig, &SinkProfile::new(Grade::Plain, settle), FastTakeover::WhereSafe);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    let began = rig.now();
+    rig.append(&["next"]);
+    rig.until("b has the lease", || rig.holder() == Some(("b".to_owned(), Epoch(2))));
+    assert!(rig.now().since(began) < 10 * MILLI, "the lease is taken at once");
+    rig.run_for(settle - 100 * MILLI);
+    assert_eq!(b.faults.sink.calls("write"), 0);
+    rig.until("b writes", || b.faults.sink.calls("write") == 1);
+    assert!(rig.now().since(began) < settle + 100 * MILLI, "{:?}", rig.now().since(began));
+}
+
+#[test]
+fn after_an_expiry_or_a_break_of_a_graded_sink_nothing_is_waited_for() {
+    let rig = Rig::new();
+    let (a, b) = pair(&rig, &SinkProfile::new(Grade::Versioned, 60 * SECOND), FastTakeover::WhereSafe);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    assert!(takeover(&rig, &b) < 10 * MILLI);
+}
+
+#[test]
+fn a_paused_stream_is_left_in_order_and_run_by_nobody() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    let writes = a.faults.sink.calls("write");
+    rig.append(&["b"]);
+    rig.until("it is written", || a.faults.sink.calls("write") > writes);
+    rig.want(|control| control.pause());
+    rig.until("it is left", || rig.holder().is_none());
+    assert_eq!(rig.committed(), 2, "what was read is committed");
+    rig.append(&["c"]);
+    rig.run_for(60 * SECOND);
+    assert_eq!((rig.holder(), a.state(), b.state()), (None, Connecting, Connecting));
+    rig.want(|control| control.unpause());
+    rig.until("all is committed", || rig.committed() == 3);
+    rig.run_for(SECOND);
+    assert_eq!(rig.journal()[1].cause, Cause::Operator);
+}
+
+#[test]
+fn a_hand_over_brings_another_instance_on_watch() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    rig.want(|control| control.hand_over = Some(Epoch(1)));
+    let began = rig.now();
+    rig.until("b has the watch", || b.is_running());
+    assert!(rig.now().since(began) < 50 * MILLI, "{:?}", rig.now().since(began));
+    rig.run_for(60 * SECOND);
+    assert_eq!((a.state(), rig.holder()), (Connecting, Some(("b".to_owned(), Epoch(2)))), "it is asked for once");
+}
+
+#[test]
+fn a_hand_over_to_nobody_comes_back_under_a_newer_epoch() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("it runs", || a.is_running());
+    rig.want(|control| control.hand_over = Some(Epoch(1)));
+    rig.until("it runs again", || a.status().epoch == Some(Epoch(2)));
+    rig.append(&["a"]);
+    rig.until("it is committed", || rig.committed() == 1);
+}
+
+#[test]
+fn a_free_lease_is_left_to_the_preferred_instance() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    let c = rig.instance("c").grade(Grade::Fenced).start();
+    rig.run_for(6 * SECOND);
+    rig.want(|control| control.preferred = Some("c".to_owned()));
+    rig.run_for(6 * SECOND);
+    assert!(a.is_running(), "a preference takes the watch from nobody");
+    a.stop(&rig);
+    rig.until("c has the watch", || c.is_running());
+    rig.run_for(3 * TTL);
+    assert_eq!((c.state(), b.state()), (Running, Connecting));
+}
+
+#[test]
+fn a_preferred_instance_that_does_not_take_the_lease_or_is_not_there_is_not_waited_for() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    let c = rig.instance("c").grade(Grade::Fenced).start();
+    c.faults.leases.always("holders", Fault::Reject(ErrorKind::Unavailable));
+    rig.run_for(6 * SECOND);
+    rig.want(|control| control.preferred = Some("c".to_owned()));
+    rig.run_for(SECOND);
+    a.stop(&rig);
+    let began = rig.now();
+    rig.until("b has the watch", || b.is_running());
+    let waited = rig.now().since(began);
+    assert!(waited >= TTL && waited < TTL + 2 * SECOND, "{waited:?}");
+
+    rig.want(|control| control.preferred = Some("nobody".to_owned()));
+    let d = rig.instance("d").grade(Grade::Fenced).start();
+    rig.run_for(6 * SECOND);
+    b.stop(&rig);
+    let began = rig.now();
+    rig.until("d has the watch", || d.is_running());
+    assert!(rig.now().since(began) < SECOND);
+}
+
+#[test]
+fn an_acquire_whose_answer_was_lost_is_the_same_grant() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.leases.next("try_acquire", Fault::Lose);
+    let a = plan.start();
+    let began = rig.now();
+    rig.until("it runs", || a.is_running());
+    assert!(rig.now().since(began) <= 2 * SECOND, "it need not wait for its own lease: {:?}", rig.now().since(began));
+    assert_eq!(a.status().epoch, Some(Epoch(1)));
+}
+
+#[test]
+fn an_acquire_that_is_granted_after_its_time_out_is_the_same_grant() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.leases.next("try_acquire", Fault::HoldAnswer(Gate::default()));
+    let a = plan.start();
+    rig.until("it runs", || a.is_running());
+    assert_eq!(a.status().epoch, Some(Epoch(1)));
+    rig.run_for(3 * TTL);
+    assert_eq!((a.state(), a.status().epoch), (Running, Some(Epoch(1))));
+}
+
+#[test]
+fn a_lease_store_that_is_down_for_a_while_costs_a_standby_nothing() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    for call in ["holders", "try_acquire", "wakeups"] {
+        b.faults.leases.always(call, Fault::Reject(ErrorKind::Unavailable));
+    }
+    rig.run_for(30 * SECOND);
+    a.stop(&rig);
+    rig.run_for(30 * SECOND);
+    for call in ["holders", "try_acquire", "wakeups"] {
+        b.faults.leases.heal(call);
+    }
+    let began = rig.now();
+    rig.until("b has the watch", || b.is_running());
+    assert!(rig.now().since(began) <= SECOND);
+}
