@@ -5,21 +5,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{
-    Acquired, Address, Ask, Epoch, Holder, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups,
+    Acquired, Address, Ask, Epoch, Error, Holder, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups,
 };
 
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
 use crate::settings::FastTakeover;
+use crate::tenure::Loss;
 
 /// Asks under way at once.
 const ASKS: usize = 16;
@@ -329,8 +332,15 @@ impl Standby {
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
         let ended = self.say_ended.clone();
+        let instance = Arc::clone(&self.instance);
         let tenure = async move {
-            let outcome = watch.run(relief).await;
+            let id = relief.grant.tenure;
+            let outcome = AssertUnwindSafe(watch.run(relief)).catch_unwind().await.unwrap_or_else(|panic| {
+                // The lease is left to expire: nobody knows what is still under way.
+                instance.keeper.abandon(id);
+                instance.roll.strike(id);
+                Outcome::Barred(Error::internal(format!("a tenure panicked: {}", panic_text(&*panic))))
+            });
             // Nobody listens only when the whole instance is gone.
             let _ = ended.send((at, outcome)).await;
         };
@@ -341,16 +351,19 @@ impl Standby {
     fn take_back(&mut self, at: usize, outcome: Outcome) {
         let now = self.instance.seams.clock.now();
         let settings = &self.instance.settings;
-        let others = self.instance.view.has_healthy_peer();
         let berth = &mut self.berths[at];
+        let others = self.instance.view.has_healthy_peer(berth.post.name());
         berth.running = None;
         match outcome {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.barred = others.then(|| now + settings.lease.ttl),
+            // Whoever was stuck lets the others go first, too.
+            Outcome::Lost(Loss::Stalled) => berth.barred = Some(now + settings.bar),
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
                 let bar = if others { settings.bar } else { settings.retry_floor };
                 tracing::warn!(stream = berth.post.name(), ?bar, %error, "staying away");
+                berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.barred = Some(now + bar);
             }
             Outcome::Halted(cause) => {

@@ -138,6 +138,8 @@ impl CheckpointStore for FarCheckpoints {
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
         let (server, own, grant) = (Arc::clone(&self.server), cx.clone(), grant.clone());
         let (truth, book, instance) = (self.truth.clone(), self.book.clone(), self.lines.instance());
+        truth.claim_sent(&grant);
+        let asked = grant.clone();
         let answer = self.lines.call(Server::Checkpoints, async move {
             let answer = server.claim(&own, &grant).await;
             book.event(format_args!("claim {} epoch {} by {instance}: {}", grant.key, grant.epoch, brief(&answer)));
@@ -146,7 +148,11 @@ impl CheckpointStore for FarCheckpoints {
             }
             answer
         });
-        answer.await
+        let answer = answer.await?;
+        if let Claim::Behind { newest } = answer {
+            self.truth.told_behind(&asked, newest);
+        }
+        Ok(answer)
     }
 
     async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {

@@ -24,6 +24,8 @@ struct State {
     streams: BTreeMap<LeaseKey, Stream>,
     /// Until when a tenure may act, on its own clock: counted from before its requests.
     deadlines: BTreeMap<(TenureId, Epoch), Moment>,
+    /// The newest claimed epoch that a tenure was told to be behind of.
+    behind: BTreeMap<TenureId, Epoch>,
     /// Tenures that have sent their release.
     released: BTreeSet<TenureId>,
 }
@@ -129,6 +131,19 @@ impl Truth {
         if self.state().released.contains(&grant.tenure) {
             self.book.violation(format_args!("epoch {} committed after its release", grant.epoch));
         }
+    }
+
+    /// An instance sends a claim: not under an epoch of which it knows that it is behind.
+    pub fn claim_sent(&self, grant: &Grant) {
+        let behind = self.state().behind.get(&grant.tenure).copied();
+        if behind.is_some_and(|newest| grant.epoch <= newest) {
+            self.book.violation(format_args!("epoch {} was claimed again, though it is behind", grant.epoch));
+        }
+    }
+
+    /// An instance was told that its claim is behind.
+    pub fn told_behind(&self, grant: &Grant, newest: Epoch) {
+        self.state().behind.insert(grant.tenure, newest);
     }
 
     /// A claim was accepted.

@@ -153,6 +153,11 @@ impl Board {
         })
     }
 
+    /// Whether another instance could run this stream.
+    pub fn has_healthy_peer(&self) -> bool {
+        self.group.has_healthy_peer(&self.stream.settings.name)
+    }
+
     /// The safe point.
     pub fn safe(&self) -> MutexGuard<'_, SafePoint> {
         self.safe.lock().unwrap_or_else(PoisonError::into_inner)

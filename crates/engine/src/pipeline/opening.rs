@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Follower, Task};
+use watchkeeper_core::{Batch, ChangeStream, Follower, Position, Task};
 
 use super::board::{Board, Failure};
 use super::committer::Committer;
@@ -26,6 +26,8 @@ pub struct Opening {
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
     pub letters: Letters,
+    /// The committed position that the source was opened after.
+    pub from: Option<Position>,
     /// What people ask of the dead letters.
     pub wishes: Follower<Option<Wish>>,
 }
@@ -80,6 +82,7 @@ impl Opening {
         }
         board.halt.cancel();
         drop(batches);
+        let broken_off = self.letters.is_serving();
         let wound = self.wind_down(&mut crew, before_last_commit);
         let abandoned = tokio::select! {
             biased;
@@ -87,13 +90,13 @@ impl Opening {
             () = wound => false,
             () = board.tenure.sleep(grace) => true,
         };
-        End { failure: board.take_failure(), abandoned: abandoned || board.is_spoiled() }
+        End { failure: board.take_failure(), abandoned: abandoned || broken_off || board.is_spoiled() }
     }
 
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Crew {
         let board = &self.board;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches).run(finish_reading.clone());
+        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).run(finish_reading.clone());
         let reader = board.crew("reader", reader);
         let lanes = Lanes::start(board, &self.couriers);
         let flusher = {
@@ -115,10 +118,12 @@ impl Opening {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;
                 }
+                self.letters.set_serving(true);
                 if let Err(failure) = self.letters.serve(&self.board, &self.couriers, &wish).await {
                     self.board.fail(failure);
                     return Halted;
                 }
+                self.letters.set_serving(false);
                 self.letters.strike(&self.board, &wish).await;
             }
             tokio::select! {

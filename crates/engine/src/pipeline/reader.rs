@@ -20,6 +20,7 @@ pub struct Reader {
     committed: Follower<Option<Position>>,
     pulse: Arc<Pulse>,
     next_seq: u64,
+    last_end: Option<Position>,
 }
 
 enum Turn {
@@ -29,10 +30,15 @@ enum Turn {
 }
 
 impl Reader {
-    /// Reads `stream` into `batches`.
-    pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Self {
+    /// Reads `stream`, which was opened after `from`, into `batches`.
+    pub fn new(
+        board: Arc<Board>,
+        stream: Box<dyn ChangeStream>,
+        batches: mpsc::Sender<Batch>,
+        from: Option<Position>,
+    ) -> Self {
         let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
-        Self { board, stream, batches, committed, pulse, next_seq: 0 }
+        Self { board, stream, batches, committed, pulse, next_seq: 0, last_end: from }
     }
 
     /// Reads until the opening is halted; acknowledges until `finish`; then closes.
@@ -74,6 +80,7 @@ impl Reader {
             Turn::Read(Ok(mut batch)) => {
                 batch.seq = self.next_seq;
                 self.next_seq += 1;
+                batch.before = self.last_end.replace(batch.end.clone());
                 permit.send(*batch);
             }
             Turn::Read(Err(error)) => {

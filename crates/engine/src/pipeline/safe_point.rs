@@ -60,8 +60,13 @@ impl Piece {
         self.rows.end as usize == self.batch.len()
     }
 
-    fn position_after(&self, row: u32) -> Position {
-        if row as usize == self.batch.len() { self.batch.end.clone() } else { self.batch.position(row - 1) }
+    /// The newest position at or before the boundary `end` that may be committed, if there is one.
+    fn position_before(&self, end: u32) -> Option<Position> {
+        if end as usize == self.batch.len() {
+            return Some(self.batch.end.clone());
+        }
+        let boundary = last_committable(&self.batch, self.rows.start, end);
+        (boundary > self.rows.start).then(|| self.batch.position(boundary - 1))
     }
 }
 
@@ -263,9 +268,9 @@ impl Passed {
             self.last = Some((row.operation, row.time));
         }
         self.changes += passed.len() as u64;
-        if !passed.is_empty() || end == piece.rows.end {
-            self.position = Some(piece.position_after(end));
-        }
+        // A piece may end in the middle of what is committed together; the position waits for its end.
+        let Some(position) = piece.position_before(end) else { return };
+        self.position = Some(position);
         if let Some(pedigree) = &piece.batch.pedigree {
             self.pedigree = Some(pedigree.clone());
         }

@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
     Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, Follower, LedgerKind, LedgerRecord, Moment,
-    Reason, Resolution, Task, Transacted, TransactionalWriter,
+    Position, Reason, Resolution, Task, Transacted, TransactionalWriter,
 };
 
-use super::board::{Board, Failure};
+use super::board::{Board, Draft, Failure};
 use super::committer::Committer;
 use super::courier::{BEHIND, Courier};
 use super::cut::cut;
@@ -45,6 +45,8 @@ pub struct Transactional {
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
     pub letters: Letters,
+    /// The committed position that the source was opened after.
+    pub from: Option<Position>,
     /// What people ask of the dead letters.
     pub wishes: Follower<Option<Wish>>,
     /// Keys of the transactional sink that wait for a replay.
@@ -68,7 +70,7 @@ impl Transactional {
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let reader = Reader::new(Arc::clone(&board), stream, sender).run(finish_reading.clone());
+        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone()).run(finish_reading.clone());
         let mut reader = board.crew("reader", reader);
 
         let worked = self.work(&mut committer, &mut batches, leave);
@@ -172,8 +174,9 @@ impl Transactional {
     /// Commits a position that moved without changes.
     async fn commit_idle(&mut self, committer: &mut Committer, reason: Reason) -> Result<(), Failure> {
         let draft = std::mem::take(&mut *self.board.draft());
-        let moved = draft.position.as_ref().map(|position| &position.bytes)
-            != committer.position().map(|position| &position.bytes);
+        let moved = draft.position.is_some()
+            && draft.position.as_ref().map(|position| &position.bytes)
+                != committer.position().map(|position| &position.bytes);
         if !moved && draft.ledger.is_empty() && draft.resolve.is_empty() {
             return Ok(());
         }
@@ -235,7 +238,7 @@ impl Transactional {
     }
 
     fn entry(&self, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str) -> watchkeeper_core::LedgerEntry {
-        let before = row.checked_sub(1).map(|row| batch.position(row));
+        let before = batch.position_before(row);
         entry_for(kind, &self.spec.name, &Change::new(Arc::clone(batch), row), cause, before)
     }
 
@@ -276,7 +279,7 @@ impl Transactional {
                         return Err(Failure::of(error));
                     }
                     let waited = self.board.seams.clock.now().since(began);
-                    if waited > settings.give_up && self.board.group.has_healthy_peer() {
+                    if waited > settings.give_up && self.board.has_healthy_peer() {
                         return Err(Failure::Instance(error));
                     }
                     tracing::warn!(sink = self.spec.name, %error, "a transaction was not answered; it is repeated unchanged");
@@ -381,13 +384,14 @@ impl Transactional {
         what: Resolution,
         record: &LedgerRecord,
     ) -> Result<bool, Failure> {
-        let mut draft = std::mem::take(&mut *self.board.draft());
-        draft.resolve.push((record.number, what));
         if what == Resolution::Purged {
-            *self.board.draft() = draft;
+            self.board.draft().resolve.push((record.number, what));
             return Ok(true);
         }
-        let (batch, row) = self.letters.find(&self.board, record).await?;
+        // What others have settled is committed apart: this letter may be rejected again.
+        self.commit_idle(committer, Reason::Progress).await?;
+        let Some((batch, row)) = self.letters.find(&self.board, record).await? else { return Ok(false) };
+        let draft = Draft { resolve: vec![(record.number, what)], ..Draft::default() };
         let write = committer.draft_write(draft, Reason::Progress, None);
         self.deliver_letter(committer, &batch, row, write).await
     }
