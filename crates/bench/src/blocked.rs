@@ -13,7 +13,7 @@ use watchkeeper_engine::stream::StreamSpec;
 use crate::generator::{Bodies, Generator, ROWS};
 use crate::group::{Group, runtime, stream};
 use crate::meter::heap_in_use;
-use crate::report::{Report, Table, bytes};
+use crate::report::{Report, Table, bytes, millions};
 use crate::sinks::{HangingCommits, Manner, NullSink};
 use crate::tally::{PATIENCE, Tally};
 
@@ -65,7 +65,8 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     let commits = runtime()?.block_on(hanging_commits())?;
 
     let window = commits.window_bytes;
-    let title = format!("Memory of a blocked stream: window of {}, source of {CHANGES} changes", bytes(window));
+    let title =
+        format!("Memory of a blocked stream: window of {}, source of {} changes", bytes(window), millions(CHANGES));
     let mut table = Table::new(&title, &["", "most heap", "batches read", "read in all"]);
     table.row(writes.row("write never returns"));
     table.row(flushes.row("flush never returns"));
@@ -141,7 +142,6 @@ async fn hanging_commits() -> Result<Seen> {
     let source = Generator::new(CHANGES, Bodies::Owned);
     let delivered = Arc::new(Tally::up_to(CHANGES));
     let attempts = Arc::new(Tally::up_to(1));
-    let again = Arc::new(Tally::up_to(CHANGES));
     let group = Group::new();
     let mut spec = bounded(&source, NullSink::new(Manner::Takes, &delivered));
     spec.checkpoints = Some(Arc::new(HangingCommits::new(group.checkpoints.clone(), &attempts)));
@@ -161,7 +161,6 @@ async fn hanging_commits() -> Result<Seen> {
         tokio::time::sleep(Duration::from_millis(5)).await;
         sampled = sampled.max(heap_in_use());
     }
-    drop(again);
     let mut seen = end(running, before, sampled, &source, window_bytes);
     seen.batches = delivered.count() / ROWS - first;
     Ok(seen)

@@ -8,7 +8,7 @@ use crate::args::Options;
 use crate::generator::{Bodies, Generator};
 use crate::group::{Group, runtime, stream};
 use crate::meter::{Meter, heap_in_use};
-use crate::report::{Report, Table, bytes};
+use crate::report::{Report, Table, bytes, millions};
 use crate::sinks::{Manner, NullSink};
 use crate::tally::Tally;
 
@@ -20,7 +20,11 @@ pub(crate) fn measure(options: Options, report: &mut Report) -> Result<()> {
     let changes = options.changes_long;
     let runtime = runtime()?;
     let (peaks, seconds) = runtime.block_on(run(changes))?;
-    let title = format!("Heap over {changes} changes, {:.1} million/s: most in use", changes as f64 / seconds / 1e6);
+    let title = format!(
+        "Heap over {} changes ({:.1} million/s): most in use",
+        millions(changes),
+        changes as f64 / seconds / 1e6
+    );
     let mut table = Table::new(&title, &["first third", "second third", "last third"]);
     table.row(peaks.map(bytes));
     table.print();

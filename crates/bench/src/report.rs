@@ -113,6 +113,11 @@ impl Spread {
     }
 }
 
+/// A number of changes as people read it.
+pub(crate) fn millions(changes: u64) -> String {
+    format!("{} million", changes as f64 / 1e6)
+}
+
 /// Bytes as people read them.
 pub(crate) fn bytes(bytes: usize) -> String {
     const UNITS: [(&str, f64); 2] = [("MiB", 1_048_576.0), ("KiB", 1_024.0)];
