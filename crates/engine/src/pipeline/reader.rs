@@ -16,21 +16,22 @@ pub const AHEAD: usize = 1;
 pub struct Reader {
     board: Arc<Board>,
     stream: Box<dyn ChangeStream>,
-    batches: mpsc::Sender<Batch>,
+    /// Shared pointers, since the channel keeps room for many of what it carries.
+    batches: mpsc::Sender<Arc<Batch>>,
     committed: Follower<Option<Position>>,
     pulse: Arc<Pulse>,
     next_seq: u64,
 }
 
 enum Turn {
-    Read(Result<Box<Batch>>),
+    Read(Result<Arc<Batch>>),
     Acknowledge,
     Stop,
 }
 
 impl Reader {
     /// Reads `stream` into `batches`.
-    pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Self {
+    pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Self {
         let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
         Self { board, stream, batches, committed, pulse, next_seq: 0 }
     }
@@ -71,10 +72,9 @@ impl Reader {
             permit = batches.reserve() => permit.map_err(drop)?,
         };
         match self.read(halt).await {
-            Turn::Read(Ok(mut batch)) => {
-                batch.seq = self.next_seq;
+            Turn::Read(Ok(batch)) => {
                 self.next_seq += 1;
-                permit.send(*batch);
+                permit.send(batch);
             }
             Turn::Read(Err(error)) => {
                 self.board.fail(Failure::of(error));
@@ -88,7 +88,7 @@ impl Reader {
 
     /// The next batch. Reading is cancel safe, so an acknowledgement may interrupt it.
     async fn read(&mut self, halt: &CancellationToken) -> Turn {
-        let settings = &self.board.stream.settings;
+        let (settings, seq) = (&self.board.stream.settings, self.next_seq);
         let call = self.board.tenure.call(&self.pulse, settings.limits.wait + settings.timeouts.read);
         tokio::select! {
             biased;
@@ -97,7 +97,7 @@ impl Reader {
                 Ok(()) => Turn::Acknowledge,
                 Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
             },
-            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(Box::new)),
+            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(|batch| numbered(batch, seq))),
         }
     }
 
@@ -109,4 +109,9 @@ impl Reader {
             tracing::debug!(%error, "an acknowledgement failed");
         }
     }
+}
+
+fn numbered(mut batch: Batch, seq: u64) -> Arc<Batch> {
+    batch.seq = seq;
+    Arc::new(batch)
 }
