@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Error, Result};
-use watchkeeper_engine::instance::Running;
 use watchkeeper_engine::stream::StreamSpec;
 
 use crate::generator::{Bodies, Generator, ROWS};
@@ -15,27 +14,61 @@ use crate::group::{Group, runtime, stream};
 use crate::meter::heap_in_use;
 use crate::report::{Report, Table, bytes, millions};
 use crate::sinks::{HangingCommits, Manner, NullSink};
-use crate::tally::{PATIENCE, Tally};
+use crate::tally::Tally;
 
 const CHANGES: u64 = 10_000_000;
 
-/// What a stream may have on the heap besides its window, whatever the window: the batch that passes
-/// its limit, the one that waits for room, the one that is read ahead and the one that is made (4 × 0.2
-/// MiB); what vectors of the batches in the window have in reserve, which the window does not count
-/// (5 %, 1.6 MiB of 32 MiB); the row numbers of queued jobs; and the instance itself with its stores and
-/// the generator's own buffer (below 0.5 MiB).
+/// What a stream may have on the heap besides its window of 32 MiB: the batch that passes its limit, the
+/// one that waits for room, the one that is read ahead and the one being made (4 × 0.2 MiB); what vectors
+/// of the batches in the window have in reserve, which the window does not count (5 %: 1.6 MiB); and the
+/// row numbers of queued jobs, the instance with its stores, and the generator's own buffer (below 1 MiB
+/// together).
 const ALLOWANCE: usize = 4 << 20;
 
-/// Batches between the source and a write that never returns: one being written, two queued for the
-/// lane, one waiting for the queue, one read ahead, one just read.
-const BATCHES_AT_A_BLOCKED_WRITE_MAX: u64 = 6;
+/// Batches that were read when a write never returns: one being written, two queued for the lane, one
+/// waiting for the queue, one read ahead.
+const BATCHES_AT_A_WRITE_MAX: u64 = 5;
 
-/// Batches beyond a full window: the one that passes its limit, one waiting for room, one read ahead,
-/// one just read.
-const BATCHES_BEYOND_WINDOW_MAX: u64 = 4;
+/// Batches beyond those that fit the window: the one that passes its limit, one waiting for room, one
+/// read ahead.
+const BATCHES_BEYOND_WINDOW_MAX: u64 = 3;
 
 /// So many windows have to be delivered while commits hang.
 const WINDOWS_MIN: u64 = 10;
+
+/// How long a measurement goes on when what it waits for does not happen. The bars then tell.
+const GIVE_UP: Duration = Duration::from_secs(20);
+
+/// Measures the three ways of not answering.
+pub(crate) fn measure(report: &mut Report) -> Result<()> {
+    let write = runtime()?.block_on(blocked_sink(Manner::NeverWrites))?;
+    let flush = runtime()?.block_on(blocked_sink(Manner::NeverFlushes))?;
+    let commit = runtime()?.block_on(hanging_commits())?;
+
+    let window = commit.window_bytes;
+    let changes = millions(CHANGES);
+    let title = format!("Memory of a blocked stream: window of {}, source of {changes} changes", bytes(window));
+    let mut table = Table::new(&title, &["", "most heap", "batches read", "delivered meanwhile"]);
+    table.row(write.row("write never returns"));
+    table.row(flush.row("flush never returns"));
+    table.row(commit.row("commit never returns"));
+    table.print();
+
+    for (what, seen) in [("write", &write), ("flush", &flush), ("commit", &commit)] {
+        let limit = format!("below {} + {}", bytes(window), bytes(ALLOWANCE));
+        let what = format!("heap while a {what} never returns");
+        report.bar(&what, bytes(seen.peak), limit, seen.peak < window + ALLOWANCE);
+    }
+    let fit = (window / flush.batch_bytes.max(1)) as u64;
+    let most = [("write", &write, BATCHES_AT_A_WRITE_MAX), ("flush", &flush, fit + BATCHES_BEYOND_WINDOW_MAX)];
+    for (what, seen, most) in most {
+        let what = format!("batches read while a {what} never returns");
+        report.bar(&what, seen.batches.to_string(), format!("at most {most}"), seen.batches <= most);
+    }
+    let (windows, least) = (commit.windows_since(), format!("at least {WINDOWS_MIN}"));
+    report.bar("windows delivered while a commit never returns", windows.to_string(), least, windows >= WINDOWS_MIN);
+    Ok(())
+}
 
 /// What was seen.
 struct Seen {
@@ -43,133 +76,115 @@ struct Seen {
     peak: usize,
     /// Batches that the source was asked for.
     batches: u64,
+    /// Batches that were delivered after it hung.
+    since: u64,
     /// Bytes of one batch.
     batch_bytes: usize,
     window_bytes: usize,
 }
 
 impl Seen {
-    fn windows(&self) -> u64 {
-        self.batches * self.batch_bytes as u64 / self.window_bytes as u64
+    fn windows_since(&self) -> u64 {
+        self.since * self.batch_bytes as u64 / self.window_bytes as u64
     }
 
     fn row(&self, name: &str) -> [String; 4] {
-        [name.to_owned(), bytes(self.peak), self.batches.to_string(), format!("{} windows", self.windows())]
+        let since = match self.since {
+            0 => "–".to_owned(),
+            batches => format!("{batches} ({} windows)", self.windows_since()),
+        };
+        [name.to_owned(), bytes(self.peak), self.batches.to_string(), since]
     }
 }
 
-/// Measures the three ways of not answering.
-pub(crate) fn measure(report: &mut Report) -> Result<()> {
-    let writes = runtime()?.block_on(blocked_sink(Manner::NeverWrites))?;
-    let flushes = runtime()?.block_on(blocked_sink(Manner::NeverFlushes))?;
-    let commits = runtime()?.block_on(hanging_commits())?;
+/// A stream under observation.
+struct Trial {
+    /// Heap in use before it.
+    before: usize,
+    /// The most that was sampled.
+    sampled: usize,
+    source: Generator,
+    delivered: Arc<Tally>,
+    group: Group,
+    began: Instant,
+}
 
-    let window = commits.window_bytes;
-    let title =
-        format!("Memory of a blocked stream: window of {}, source of {} changes", bytes(window), millions(CHANGES));
-    let mut table = Table::new(&title, &["", "most heap", "batches read", "read in all"]);
-    table.row(writes.row("write never returns"));
-    table.row(flushes.row("flush never returns"));
-    table.row(commits.row("commit never returns"));
-    table.print();
-
-    let limit = window + ALLOWANCE;
-    for (what, seen) in [("write", &writes), ("flush", &flushes), ("commit", &commits)] {
-        let what = format!("heap while a {what} never returns");
-        let bar = format!("below {} + {}", bytes(window), bytes(ALLOWANCE));
-        report.bar(&what, bytes(seen.peak), bar, seen.peak < limit);
+impl Trial {
+    fn new() -> Self {
+        let before = heap_in_use();
+        let delivered = Arc::new(Tally::up_to(CHANGES));
+        let source = Generator::new(CHANGES, Bodies::Owned);
+        Self { before, sampled: 0, source, delivered, group: Group::new(), began: Instant::now() }
     }
-    let most = BATCHES_AT_A_BLOCKED_WRITE_MAX;
-    let kept = writes.batches <= most;
-    report.bar("batches read while a write never returns", writes.batches.to_string(), format!("at most {most}"), kept);
-    let most = (window / flushes.batch_bytes) as u64 + BATCHES_BEYOND_WINDOW_MAX;
-    let kept = flushes.batches <= most;
-    report.bar(
-        "batches read while a flush never returns",
-        flushes.batches.to_string(),
-        format!("at most {most}"),
-        kept,
-    );
-    let windows = commits.windows();
-    let bar = format!("at least {WINDOWS_MIN}");
-    report.bar("windows delivered while a commit never returns", windows.to_string(), bar, windows >= WINDOWS_MIN);
-    Ok(())
+
+    /// A stream whose window is bounded by its bytes.
+    fn stream(&self, manner: Manner) -> StreamSpec {
+        let mut spec = stream("orders", self.source.clone(), NullSink::new(manner, &self.delivered));
+        spec.settings.window_pieces = 4_096;
+        spec
+    }
+
+    /// Waits for a moment and takes a sample; false when it is time to give up.
+    async fn sample(&mut self, moment: Duration, window_bytes: usize) -> bool {
+        tokio::time::sleep(moment).await;
+        let heap = heap_in_use().saturating_sub(self.before);
+        self.sampled = self.sampled.max(heap);
+        // Far beyond the bar there is nothing more to learn, and memory to lose.
+        self.began.elapsed() < GIVE_UP && heap < 2 * (window_bytes + ALLOWANCE)
+    }
+
+    fn seen(&self, since: u64, window_bytes: usize) -> Seen {
+        let given = self.source.peaks().into_iter().max().unwrap_or_default().saturating_sub(self.before);
+        let (batches, batch_bytes) = (self.source.batches(), self.source.batch_bytes());
+        Seen { peak: self.sampled.max(given), batches, since, batch_bytes, window_bytes }
+    }
 }
 
-/// A stream whose window is bounded by its bytes.
-fn bounded(source: &Generator, sink: NullSink) -> StreamSpec {
-    let mut spec = stream("orders", source.clone(), sink);
-    spec.settings.window_pieces = 4_096;
-    spec
-}
-
-/// A sink that never returns, until the heap stands still.
+/// A sink that never returns, until the heap stands still for a second.
 async fn blocked_sink(manner: Manner) -> Result<Seen> {
-    let before = heap_in_use();
-    let source = Generator::new(CHANGES, Bodies::Owned);
-    let delivered = Arc::new(Tally::up_to(CHANGES));
-    let group = Group::new();
-    let spec = bounded(&source, NullSink::new(manner, &delivered));
-    let window_bytes = spec.settings.window_bytes;
-    let running = group.start("one", vec![spec]).await?;
-    let sampled = until_still(&source).await?;
-    Ok(end(running, before, sampled, &source, window_bytes))
-}
-
-/// Samples the heap until it has not moved for a second after the first batch; the answer is the most
-/// that was sampled.
-async fn until_still(source: &Generator) -> Result<usize> {
     const SAMPLES: usize = 50;
     const STILL: usize = 64 << 10;
-    let began = Instant::now();
-    let mut samples = Vec::new();
-    while began.elapsed() < PATIENCE {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        samples.push(heap_in_use());
-        let last = &samples[samples.len().saturating_sub(SAMPLES)..];
-        let spread = last.iter().max().zip(last.iter().min()).map_or(0, |(max, min)| max - min);
-        if source.batches() > 0 && last.len() == SAMPLES && spread < STILL {
-            return Ok(samples.into_iter().max().unwrap_or_default());
-        }
-    }
-    Err(Error::unavailable(format!("the heap did not stand still within {PATIENCE:?}")))
-}
-
-/// Commits that never return, from the first of them on, until enough was delivered and it was tried
-/// again at least once.
-async fn hanging_commits() -> Result<Seen> {
-    let before = heap_in_use();
-    let source = Generator::new(CHANGES, Bodies::Owned);
-    let delivered = Arc::new(Tally::up_to(CHANGES));
-    let attempts = Arc::new(Tally::up_to(1));
-    let group = Group::new();
-    let mut spec = bounded(&source, NullSink::new(Manner::Takes, &delivered));
-    spec.checkpoints = Some(Arc::new(HangingCommits::new(group.checkpoints.clone(), &attempts)));
-    spec.settings.checkpoint.every = Duration::from_millis(20);
-    spec.settings.timeouts.commit = Duration::from_millis(200);
+    let mut trial = Trial::new();
+    let spec = trial.stream(manner);
     let window_bytes = spec.settings.window_bytes;
-    let running = group.start("one", vec![spec]).await?;
-    attempts.reached().await?;
-    let first = delivered.count() / ROWS;
-    let mut sampled = 0;
-    let began = Instant::now();
-    let enough = |batches: u64| batches * source.batch_bytes() as u64 >= WINDOWS_MIN * window_bytes as u64;
-    while !(enough(delivered.count() / ROWS - first) && attempts.count() > 1) {
-        if began.elapsed() > PATIENCE {
-            return Err(Error::unavailable("delivery stopped while commits hung"));
+    let running = trial.group.start("one", vec![spec]).await?;
+    let mut samples = Vec::with_capacity(SAMPLES);
+    while trial.sample(Duration::from_millis(20), window_bytes).await {
+        samples.push(heap_in_use());
+        let still = samples.iter().max().zip(samples.iter().min()).is_some_and(|(max, min)| max - min < STILL);
+        if trial.source.batches() == 0 || !still {
+            samples.clear();
+        } else if samples.len() == SAMPLES {
+            break;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        sampled = sampled.max(heap_in_use());
     }
-    let mut seen = end(running, before, sampled, &source, window_bytes);
-    seen.batches = delivered.count() / ROWS - first;
+    let seen = trial.seen(0, window_bytes);
+    if seen.batches == 0 {
+        return Err(Error::unavailable("nothing was read"));
+    }
+    // As a crash would end it: what hangs can not be waited for.
+    drop(running);
     Ok(seen)
 }
 
-/// Ends the instance as a crash would: nothing that hangs can be waited for.
-fn end(running: Running, before: usize, sampled: usize, source: &Generator, window_bytes: usize) -> Seen {
-    let (batches, batch_bytes) = (source.batches(), source.batch_bytes());
-    let peak = source.peaks().into_iter().fold(sampled, usize::max).saturating_sub(before);
+/// Commits that never return, until enough was delivered since the first of them and it was tried again.
+async fn hanging_commits() -> Result<Seen> {
+    let mut trial = Trial::new();
+    let attempts = Arc::new(Tally::up_to(1));
+    let mut spec = trial.stream(Manner::Takes);
+    spec.checkpoints = Some(Arc::new(HangingCommits::new(trial.group.checkpoints.clone(), &attempts)));
+    spec.settings.checkpoint.every = Duration::from_millis(20);
+    spec.settings.timeouts.commit = Duration::from_millis(200);
+    let window_bytes = spec.settings.window_bytes;
+    let running = trial.group.start("one", vec![spec]).await?;
+    attempts.reached().await?;
+    let first = trial.delivered.count();
+    let mut seen = trial.seen(0, window_bytes);
+    while (seen.windows_since() < WINDOWS_MIN || attempts.count() < 2)
+        && trial.sample(Duration::from_millis(5), window_bytes).await
+    {
+        seen = trial.seen((trial.delivered.count() - first) / ROWS, window_bytes);
+    }
     drop(running);
-    Seen { peak, batches, batch_bytes, window_bytes }
+    Ok(seen)
 }
