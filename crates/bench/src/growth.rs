@@ -15,22 +15,26 @@ use crate::tally::Tally;
 /// The most heap in the last third of a run, as a multiple of the most in its first.
 const GROWTH_MAX: f64 = 1.2;
 
-/// Measures one long run through a sink that lets the others go first at every batch.
+/// Runs. What grows does so in each of them; a flusher that had to wait for a core does so in one.
+const RUNS: usize = 3;
+
+/// Measures long runs through a sink that lets the others go first at every batch.
 pub(crate) fn measure(options: Options, report: &mut Report) -> Result<()> {
     let changes = options.changes_long;
-    let runtime = runtime()?;
-    let (peaks, seconds) = runtime.block_on(run(changes))?;
-    let title = format!(
-        "Heap over {} changes ({:.1} million/s): most in use",
-        millions(changes),
-        changes as f64 / seconds / 1e6
-    );
-    let mut table = Table::new(&title, &["first third", "second third", "last third"]);
-    table.row(peaks.map(bytes));
+    let title = format!("Heap over {} changes: most in use in each third", millions(changes));
+    let mut table = Table::new(&title, &["", "first", "second", "last", "last over first", "million changes/s"]);
+    let mut least = f64::INFINITY;
+    for number in 1..=RUNS {
+        let (peaks, seconds) = runtime()?.block_on(run(changes))?;
+        let growth = peaks[2] as f64 / peaks[0].max(1) as f64;
+        least = least.min(growth);
+        let [first, second, last] = peaks.map(bytes);
+        let rate = format!("{:.1}", changes as f64 / seconds / 1e6);
+        table.row([format!("run {number}"), first, second, last, format!("{growth:.2}"), rate]);
+    }
     table.print();
-    let growth = peaks[2] as f64 / peaks[0].max(1) as f64;
-    let bar = format!("at most {GROWTH_MAX}");
-    report.bar("heap, last third over first", format!("{growth:.2}"), bar, growth <= GROWTH_MAX);
+    let what = format!("heap, last third over first, least of {RUNS} runs");
+    report.bar(&what, format!("{least:.2}"), format!("at most {GROWTH_MAX}"), least <= GROWTH_MAX);
     Ok(())
 }
 
