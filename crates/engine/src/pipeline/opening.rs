@@ -93,7 +93,7 @@ impl Opening {
         End { failure: board.take_failure(), abandoned: abandoned || broken_off || board.is_spoiled() }
     }
 
-    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Crew {
+    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {
         let board = &self.board;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
         let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).run(finish_reading.clone());
@@ -110,7 +110,7 @@ impl Opening {
         Crew { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
     }
 
-    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Batch>) -> Halted {
+    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
         let dispatcher = Dispatcher::new(&self.board, lanes);
         loop {
             let wish = self.wishes.see().clone();
@@ -130,7 +130,7 @@ impl Opening {
                 biased;
                 changed = self.wishes.changed() => if changed.is_err() { return Halted },
                 batch = dispatcher.receive(batches) => match batch {
-                    Ok(batch) => if dispatcher.dispatch(Arc::new(batch)).await.is_err() { return Halted },
+                    Ok(batch) => if dispatcher.dispatch(batch).await.is_err() { return Halted },
                     Err(halted) => return halted,
                 },
             }

@@ -108,7 +108,7 @@ impl Transactional {
     async fn work(
         &mut self,
         committer: &mut Committer,
-        batches: &mut mpsc::Receiver<Batch>,
+        batches: &mut mpsc::Receiver<Arc<Batch>>,
         leave: &CancellationToken,
     ) -> Halted {
         let mut due = self.next_due();
@@ -128,7 +128,7 @@ impl Transactional {
                 batch = batches.recv() => batch,
             };
             let Some(batch) = batch else { return Halted };
-            let taken = self.take(committer, Arc::new(batch), &mut due, leave).await;
+            let taken = self.take(committer, batch, &mut due, leave).await;
             if let Err(failure) = taken {
                 self.board.fail(failure);
                 return Halted;
