@@ -247,8 +247,13 @@ impl Records for FarRecords {
         self.lines.call(Server::Records, async move { server.tail(&own, &log, limit).await }).await
     }
 
-    /// Never a hint: whoever waits looks for itself by and by.
     async fn changed(&self, cx: &Cx) -> Result<()> {
-        cx.run(std::future::pending()).await
+        loop {
+            self.server.changed(cx).await?;
+            // What is told over a cut line is not heard.
+            if !self.lines.is_cut(Server::Records) {
+                return self.lines.approach(Server::Records).await;
+            }
+        }
     }
 }
