@@ -3,18 +3,21 @@
 //! One task reads who holds what in one round trip, is woken by releases, expiries and proofs of death,
 //! and asks only for what is free. Standing by is data, not a task per stream.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{
-    Acquired, Address, Ask, Epoch, Holder, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups,
+    Acquired, Address, Ask, Epoch, Error, Holder, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups,
 };
 
 use crate::instance::Instance;
@@ -329,8 +332,11 @@ impl Standby {
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
         let ended = self.say_ended.clone();
+        let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&berth.post));
         let tenure = async move {
-            let outcome = watch.run(relief).await;
+            let id = relief.grant.tenure;
+            let outcome = AssertUnwindSafe(watch.run(relief)).catch_unwind().await;
+            let outcome = outcome.unwrap_or_else(|panic| forsake(&instance, &post, id, &*panic));
             // Nobody listens only when the whole instance is gone.
             let _ = ended.send((at, outcome)).await;
         };
@@ -372,6 +378,16 @@ impl Standby {
             }
         }
     }
+}
+
+/// A tenure panicked: it is renewed no more, so that another instance takes over when its lease expires.
+fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any + Send)) -> Outcome {
+    instance.keeper.remove(tenure);
+    instance.roll.strike(tenure);
+    let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
+    post.tell(|status| status.last_error = Some(error.to_string()));
+    post.go(ListenerState::Connecting, None, error.message());
+    Outcome::Barred(error)
 }
 
 /// Watches a process until it is proved dead or nothing can be proved.

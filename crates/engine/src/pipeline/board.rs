@@ -1,9 +1,13 @@
 //! What the tasks of one opening share.
 
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
 use super::safe_point::{Passed, SafePoint};
@@ -112,8 +116,8 @@ pub struct Board {
     pub committed: Latest<Option<Position>>,
     /// A flush is wanted now: a barrier waits for it.
     demanded: AtomicBool,
-    /// A flush has failed: what was accepted since the last good one may be gone, so nothing more may
-    /// be passed in this opening.
+    /// A flush has failed or a task panicked: what was accepted since the last good flush may be gone, so
+    /// nothing more may be passed in this opening.
     spoiled: AtomicBool,
     safe: Mutex<SafePoint>,
     draft: Mutex<Draft>,
@@ -204,6 +208,16 @@ impl Board {
         self.failed.cancel();
         self.halt.cancel();
         self.turn();
+    }
+
+    /// Runs a task of this opening. If it panics the opening ends: nobody may wait for it for ever, and
+    /// what it left half done is not passed.
+    pub async fn guard(&self, name: &str, task: impl Future<Output = ()>) {
+        if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+            self.spoil();
+            let cause = format!("the {name} panicked: {}", panic_text(&*panic));
+            self.fail(Failure::Instance(Error::internal(cause)));
+        }
     }
 
     /// Why the opening ended.

@@ -39,7 +39,7 @@ impl Lanes {
         for lane in 0..board.stream.settings.concurrency {
             let (queue, jobs) = mpsc::channel(QUEUE);
             let (task_board, couriers) = (Arc::clone(board), Arc::clone(couriers));
-            let work = async move { work(&task_board, &couriers, lane, jobs).await };
+            let work = async move { task_board.guard("lane", work(&task_board, &couriers, lane, jobs)).await };
             lanes.tasks.push(Task::spawn(&*board.seams.spawn, "lane", work));
             lanes.queues.push(queue);
         }
@@ -60,37 +60,23 @@ impl Lanes {
     pub async fn drain(&mut self) {
         self.queues.clear();
         for task in &mut self.tasks {
-            // A panic was reported through the board by the guard in `work`.
+            // A panic was reported through the board.
             let _ = task.join().await;
         }
     }
 }
 
 async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: mpsc::Receiver<Job>) {
-    let guard = PanicGuard(board);
     while let Some(job) = jobs.recv().await {
         if board.failed.is_cancelled() {
             break;
         }
         for courier in couriers {
             if let Err(failure) = courier.deliver(board, lane, &job).await {
-                board.fail(failure);
-                std::mem::forget(guard);
-                return;
+                return board.fail(failure);
             }
         }
         board.safe().done(job.piece, job.part);
         board.turn();
-    }
-    std::mem::forget(guard);
-}
-
-/// A lane that panics must not leave the others waiting for it.
-struct PanicGuard<'a>(&'a Board);
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        let error = watchkeeper_core::Error::internal("a lane ended without finishing its work");
-        self.0.fail(super::board::Failure::Instance(error));
     }
 }

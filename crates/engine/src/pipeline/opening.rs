@@ -93,16 +93,17 @@ impl Opening {
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Crew {
         let (board, spawn) = (&self.board, &*self.board.seams.spawn);
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches).run(finish_reading.clone());
-        let reader = Task::spawn(spawn, "reader", reader);
+        let reader = Reader::new(Arc::clone(board), stream, batches).start(finish_reading.clone());
         let lanes = Lanes::start(board, &self.couriers);
         let flusher = {
             let (board, couriers, stop) = (Arc::clone(board), Arc::clone(&self.couriers), stop_flusher.clone());
-            Task::spawn(spawn, "flusher", async move { flusher::run(&board, &couriers, stop).await })
+            let run = async move { board.guard("flusher", flusher::run(&board, &couriers, stop)).await };
+            Task::spawn(spawn, "flusher", run)
         };
         let checkpointer = {
             let (board, committer, finish) = (Arc::clone(board), Arc::clone(&self.committer), finish_commits.clone());
-            Task::spawn(spawn, "checkpointer", async move { checkpointer::run(&board, &committer, finish).await })
+            let run = async move { board.guard("checkpointer", checkpointer::run(&board, &committer, finish)).await };
+            Task::spawn(spawn, "checkpointer", run)
         };
         Crew { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
     }

@@ -68,8 +68,7 @@ impl Transactional {
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let reader = Reader::new(Arc::clone(&board), stream, sender).run(finish_reading.clone());
-        let mut reader = Task::spawn(&*board.seams.spawn, "reader", reader);
+        let mut reader = Reader::new(Arc::clone(&board), stream, sender).start(finish_reading.clone());
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {

@@ -216,3 +216,60 @@ fn the_halves_of_a_key_update_are_committed_together() {
     let flushes = probe.calls().iter().filter(|call| call.what == "flush").count();
     assert!(flushes <= 60, "{flushes} flushes: none is made that would move nothing");
 }
+
+/// Panics where it is told to.
+#[derive(Debug, Clone)]
+struct Panicky {
+    at: &'static str,
+}
+
+#[async_trait]
+impl Sink for Panicky {
+    fn profile(&self) -> SinkProfile {
+        SinkProfile::new(Grade::Plain, Duration::ZERO)
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, _cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+        assert_ne!(self.at, "open", "a bug of this sink");
+        Ok(OpenedSink::Plain(Arc::new(self.clone())))
+    }
+}
+
+#[async_trait]
+impl SinkWriter for Panicky {
+    async fn write(&self, _cx: &Cx, _lane: usize, _batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        assert_ne!(self.at, "write", "a bug of this sink");
+        Ok(Written::all(rows))
+    }
+
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        assert_ne!(self.at, "flush", "a bug of this sink");
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_sink_that_panics_costs_its_instance_the_watch_and_the_group_nothing() {
+    for at in ["open", "write", "flush"] {
+        let rig = Rig::new();
+        let a = rig.instance("a").into_sink(Arc::new(Panicky { at })).start();
+        rig.append(&["a"]);
+        rig.until("it has the lease", || rig.holder().is_some());
+        let b = rig.start("b");
+        rig.until("the other one delivers", || rig.committed() == 1);
+        assert!(b.is_running() && !a.is_running(), "a panic in {at}");
+        assert_eq!((rig.delivered(), rig.checkpoint().unwrap().epoch >= Epoch(2)), (vec![1], true));
+        rig.run_for(SECOND);
+        let cause = rig.journal().pop().unwrap().cause;
+        assert!(matches!(cause, Cause::Failed | Cause::Expired), "a panic in {at}: {cause}");
+        a.stop(&rig);
+    }
+}
