@@ -1,3 +1,4 @@
+mod commits;
 mod delivery;
 mod election;
 mod group;
@@ -7,6 +8,7 @@ mod keeper;
 mod listener;
 mod operator;
 mod pipeline;
+mod sinks;
 mod standby;
 #[allow(dead_code, reason = "used by tests to come")]
 mod support;
