@@ -4,6 +4,7 @@
 //! unchanged until it is answered; only what the sink says of a single row counts against that row.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use watchkeeper_core::{
@@ -150,9 +151,7 @@ impl Courier {
         if written.done > 0 {
             load.attempts = 0;
         }
-        for fault in written.rejected {
-            self.reject(board, load.job, fault)?;
-        }
+        self.pass_over(board, load, written.done, written.rejected)?;
         let rest = load.rows[written.done..].to_vec();
         if let Some(row) = rest.first() {
             self.done_before(board, load.job, *row);
@@ -165,6 +164,33 @@ impl Courier {
                 Err(Failure::Fatal { change_id, error: fault.error })
             }
             Some(fault) => self.try_row_again(board, load, fault).await,
+        }
+    }
+
+    /// Applies the policy to what was rejected of the first `done` rows.
+    fn pass_over(&self, board: &Board, load: &Load<'_>, done: usize, rejected: Vec<Fault>) -> Result<(), Failure> {
+        if rejected.is_empty() {
+            return Ok(());
+        }
+        let rows: BTreeSet<u32> = rejected.iter().map(|fault| fault.row).collect();
+        let taken: Vec<u32> = load.rows[..done].iter().copied().filter(|row| !rows.contains(row)).collect();
+        for fault in rejected {
+            let row = fault.row;
+            self.reject(board, load.job, fault)?;
+            self.follow(board, load.job, row, &taken);
+        }
+        Ok(())
+    }
+
+    /// What the sink took of a key after its dead letter, in the same call, follows that into the ledger:
+    /// a replay then restores the order.
+    fn follow(&self, board: &Board, job: &Job, row: u32, taken: &[u32]) {
+        if self.spec.on_reject != (OnReject::DeadLetter { park: Park::Key }) || job.batch.key(row).is_none() {
+            return;
+        }
+        let place = |row: u32| (job.batch.namespace(row), job.batch.key(row));
+        for follower in taken.iter().copied().filter(|at| *at > row && place(*at) == place(row)) {
+            self.note(board, job.piece, &job.batch, follower, LedgerKind::Parked, BEHIND);
         }
     }
 

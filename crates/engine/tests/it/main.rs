@@ -5,6 +5,7 @@ mod group;
 mod history;
 mod instance;
 mod keeper;
+mod letters;
 mod listener;
 mod operator;
 mod pipeline;
@@ -13,3 +14,4 @@ mod standby;
 #[allow(dead_code, reason = "used by tests to come")]
 mod support;
 mod tenure;
+mod transactional;
