@@ -16,7 +16,7 @@ use crate::hooks::Mutant;
 use crate::pipeline::board::{Board, Failure};
 use crate::pipeline::courier::{Courier, parking_of};
 use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
-use crate::pipeline::replay::{Letters, Wish};
+use crate::pipeline::replay::{Letters, Wish, open_letters};
 use crate::pipeline::transactional::Transactional;
 use crate::progress::Pulse;
 use crate::stream::SinkSpec;
@@ -35,6 +35,7 @@ impl Watch {
         let (spec, view) = (Arc::clone(&self.post.spec), Arc::clone(&instance.view));
         let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
         let opened = async {
+            self.settle(&board, voyage).await?;
             let sinks = self.open_sinks(&board, voyage).await?;
             let (stream, prelude) = self.open_source(&board, voyage).await?;
             Ok((sinks, stream, prelude))
@@ -117,6 +118,26 @@ impl Watch {
         }
     }
 
+    /// Takes up where the opening before this one left. A commit that it left unanswered decides where this
+    /// one starts, and what it wrote to the ledger or settled there, which keys are parked.
+    async fn settle(&self, board: &Board, voyage: &mut Voyage) -> Result<()> {
+        let mut committer = voyage.committer.lock().await;
+        if let Err(failure) = committer.settle().await {
+            return Err(match failure {
+                Failure::Instance(error) => error,
+                _ => Error::fenced("the tenure ended before its last commit was known"),
+            });
+        }
+        voyage.letters = match committer.letters() {
+            0 => Vec::new(),
+            _ => {
+                let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
+                open_letters(&cx, &*self.post.checkpoints, &self.post.key).await?
+            }
+        };
+        Ok(())
+    }
+
     async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks> {
         let spec = &self.post.spec;
         let pulse = board.tenure.progress().pulse("opening");
@@ -160,13 +181,6 @@ impl Watch {
         let (spec, source) = (&self.post.spec, &self.post.spec.source);
         let pulse = board.tenure.progress().pulse("opening");
         let mut committer = voyage.committer.lock().await;
-        // A commit that an earlier opening left unanswered decides where this one starts.
-        if let Err(failure) = committer.settle().await {
-            return Err(match failure {
-                Failure::Instance(error) => error,
-                _ => Error::fenced("the tenure ended before its last commit was known"),
-            });
-        }
         let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
         let position = committer.position().cloned();
         let gap = voyage.gap.take();

@@ -23,7 +23,6 @@ use crate::metrics;
 use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::committer::{Committer, CommitterStart};
 use crate::pipeline::opening::End;
-use crate::pipeline::replay::open_letters;
 use crate::settings::OnHistoryLost;
 use crate::tenure::{Loss, Tenure};
 
@@ -65,6 +64,7 @@ pub struct Watch {
 pub(super) struct Voyage {
     pub(super) tenure: Arc<Tenure>,
     pub(super) committer: Arc<Mutex<Committer>>,
+    /// What is parked, as the newest opening found it.
     pub(super) letters: Vec<LedgerRecord>,
     /// Where to go on after a gap that the policy accepts, and what the sinks are told of it.
     pub(super) gap: Option<(StartAt, String)>,
@@ -146,12 +146,8 @@ impl Watch {
 
     /// Opens, runs and reopens until the tenure ends.
     async fn sail(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
-        let letters = match self.open_letters(&tenure, checkpoint.as_ref()).await {
-            Ok(letters) => letters,
-            Err(error) => return self.leave_failed(&tenure, error, false).await,
-        };
         let committer = Arc::new(Mutex::new(self.committer(&tenure, checkpoint)));
-        let mut voyage = Voyage { tenure, committer, letters, gap: None };
+        let mut voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None };
         let (mut recoveries, mut commits) = (0, 0);
         loop {
             let (end, why) = self.open_and_run(&mut voyage).await;
@@ -164,14 +160,6 @@ impl Watch {
                 Next::End(outcome) => return outcome,
             }
         }
-    }
-
-    async fn open_letters(&self, tenure: &Tenure, checkpoint: Option<&Checkpoint>) -> Result<Vec<LedgerRecord>, Error> {
-        if checkpoint.is_none_or(|checkpoint| checkpoint.facts.letters == 0) {
-            return Ok(Vec::new());
-        }
-        let cx = tenure.cx().within(self.post.spec.settings.timeouts.commit);
-        open_letters(&cx, &*self.post.checkpoints, &self.post.key).await
     }
 
     fn committer(&self, tenure: &Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Committer {

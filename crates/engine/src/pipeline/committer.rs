@@ -90,6 +90,11 @@ impl Committer {
         self.pedigree = Some(pedigree);
     }
 
+    /// How many dead letters and parked changes are open, as last committed.
+    pub fn letters(&self) -> u64 {
+        self.facts.letters
+    }
+
     /// How many commits this tenure has made.
     pub fn commits(&self) -> u64 {
         self.commits

@@ -93,6 +93,20 @@ fn a_takeover_knows_what_is_parked() {
 }
 
 #[test]
+fn a_reopening_knows_what_is_parked() {
+    let rig = Rig::new();
+    let a = parked(&rig);
+    a.faults.source.next("next_batch", Fault::Reject(watchkeeper_core::ErrorKind::Unavailable));
+    rig.run_for(5 * SECOND);
+    rig.append(&["k", "other"]);
+    rig.until("all is passed", || rig.committed() == 7);
+    assert_eq!(rig.delivered(), [2, 5, 7], "the key is still parked");
+    replay(&rig, 1);
+    rig.until("all letters are settled", || letters(&rig) == 0);
+    assert_eq!(rig.delivered(), [2, 5, 7, 1, 3, 4, 6]);
+}
+
+#[test]
 fn a_replay_delivers_in_order_and_frees_the_key() {
     let rig = Rig::new();
     let a = parked(&rig);
