@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result, Source,
-    StartAt, StoredChange,
+    Batch, Change, CheckpointStore, Error, ErrorKind, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result,
+    Source, StartAt, StoredChange,
 };
 
 use super::board::{Board, Failure};
@@ -129,13 +129,14 @@ impl Letters {
 
     /// Delivers one letter and makes it durable; false when it was rejected again.
     async fn deliver(&self, board: &Board, courier: &Courier, record: &LedgerRecord) -> Result<bool, Failure> {
-        let (batch, row) = self.find(board, record).await?;
+        let Some((batch, row)) = self.find(board, record).await? else { return Ok(false) };
         let job = Job { piece: u64::MAX, part: 0, batch, rows: vec![row] };
         courier.deliver_letter(board, &job).await
     }
 
-    /// The change of a letter, as it was kept or read again.
-    pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<(Arc<Batch>, u32), Failure> {
+    /// The change of a letter, as it was kept or read again; `None` when it was too large to keep and is
+    /// gone from the log. That stays in the ledger for a person to purge: it is no reason to halt.
+    pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<Option<(Arc<Batch>, u32)>, Failure> {
         let id = &record.entry.change_id;
         let Some(change) = &record.entry.change else {
             return Err(Failure::Stream(Error::corrupt(format!("ledger entry {} has no change", record.number))));
@@ -146,11 +147,17 @@ impl Letters {
                 batch.seq = u64::MAX;
                 Arc::new(batch)
             }
-            None => self.read_again(board, record, change).await.map_err(Failure::of)?,
+            None => match self.read_again(board, record, change).await {
+                Err(error) if error.kind() == ErrorKind::PositionLost => {
+                    tracing::error!(change = id, %error, "a dead letter can not be read again");
+                    return Ok(None);
+                }
+                batch => batch.map_err(Failure::of)?,
+            },
         };
         let row = (0..batch.len() as u32).find(|row| batch.id(*row).to_string() == *id);
         let row = row.ok_or_else(|| Failure::Stream(Error::corrupt(format!("change {id} was not found again"))))?;
-        Ok((batch, row))
+        Ok(Some((batch, row)))
     }
 
     /// Reads a change that was too large to keep from the source again.

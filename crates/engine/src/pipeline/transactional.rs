@@ -380,13 +380,13 @@ impl Transactional {
         what: Resolution,
         record: &LedgerRecord,
     ) -> Result<bool, Failure> {
-        let mut draft = std::mem::take(&mut *self.board.draft());
-        draft.resolve.push((record.number, what));
         if what == Resolution::Purged {
-            *self.board.draft() = draft;
+            self.board.draft().resolve.push((record.number, what));
             return Ok(true);
         }
-        let (batch, row) = self.letters.find(&self.board, record).await?;
+        let Some((batch, row)) = self.letters.find(&self.board, record).await? else { return Ok(false) };
+        let mut draft = std::mem::take(&mut *self.board.draft());
+        draft.resolve.push((record.number, what));
         let write = committer.draft_write(draft, Reason::Progress, None);
         self.deliver_letter(committer, &batch, row, write).await
     }

@@ -1,6 +1,13 @@
 //! Dead letters: parked keys, takeover, replay, purge.
 
-use watchkeeper_core::{FaultKind, LedgerKind, LedgerRecord, Operation, Resolution};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use watchkeeper_core::{
+    Batch, Cx, ErrorKind, FaultKind, Finding, FlushRejection, LedgerKind, LedgerRecord, OpenedSink, Operation,
+    Resolution, Result, Sink, SinkContext, SinkProfile, SinkWriter, Written,
+};
 use watchkeeper_engine::delivery::parking::{OnReject, Park};
 use watchkeeper_engine::group::control::{PurgeRequest, ReplayRequest};
 use watchkeeper_engine::listener::ListenerState::Running;
@@ -96,7 +103,7 @@ fn a_takeover_knows_what_is_parked() {
 fn a_reopening_knows_what_is_parked() {
     let rig = Rig::new();
     let a = parked(&rig);
-    a.faults.source.next("next_batch", Fault::Reject(watchkeeper_core::ErrorKind::Unavailable));
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
     rig.run_for(5 * SECOND);
     rig.append(&["k", "other"]);
     rig.until("all is passed", || rig.committed() == 7);
@@ -221,7 +228,7 @@ fn a_body_that_is_too_large_to_keep_is_read_again() {
     let rig = Rig::new();
     let a = plan(&rig, "a").start();
     // Not pruned, since a replay has to find it in the log.
-    a.faults.source.always("acknowledge", Fault::Reject(watchkeeper_core::ErrorKind::Unavailable));
+    a.faults.source.always("acknowledge", Fault::Reject(ErrorKind::Unavailable));
     let large = vec![b' '; 1024 * 1024 + 1];
     rig.append(&["a"]);
     let number = rig.append_change(Operation::Insert, Some("k"), &large);
@@ -234,6 +241,21 @@ fn a_body_that_is_too_large_to_keep_is_read_again() {
     rig.until("all letters are settled", || letters(&rig) == 0);
     let replayed = rig.table.delivered().pop().unwrap();
     assert_eq!((replayed.version.time, replayed.body.len()), (number, large.len()));
+}
+
+#[test]
+fn a_large_body_that_is_gone_from_the_log_is_no_reason_to_stop_the_stream() {
+    let rig = Rig::new();
+    let a = plan(&rig, "a").start();
+    rig.append(&["a"]);
+    let number = rig.append_change(Operation::Insert, Some("k"), &vec![b' '; 1024 * 1024 + 1]);
+    a.faults.sink.refuse_row(id(number), FaultKind::Reject, 1);
+    rig.append(&["b"]);
+    rig.until("all is passed and pruned", || rig.log.pruned() == 3);
+    replay(&rig, 1);
+    rig.append(&["c"]);
+    rig.until("the rest goes on", || rig.committed() == 4);
+    assert_eq!((letters(&rig), a.status().halted, rig.checkpoint().unwrap().halted), (1, false, None));
 }
 
 #[test]
@@ -262,4 +284,91 @@ fn letters_are_found_over_many_pages_of_the_ledger() {
     replay(&rig, 1);
     rig.until("all letters are settled", || letters(&rig) == 0);
     assert_eq!(rig.delivered(), (1..=1_201).collect::<Vec<_>>());
+}
+
+/// A sink that takes everything and finds out at the flush that it can not: change 2 is rejected once.
+#[derive(Debug, Clone)]
+struct Late {
+    inner: Probe,
+    accepted: Arc<Mutex<Vec<(u64, u32)>>>,
+    refuses: Arc<AtomicBool>,
+    writer: Option<Arc<dyn SinkWriter>>,
+}
+
+#[async_trait]
+impl Sink for Late {
+    fn profile(&self) -> SinkProfile {
+        self.inner.profile()
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        let OpenedSink::Plain(writer) = self.inner.open(cx, context).await? else { panic!("a probe is plain") };
+        Ok(OpenedSink::Plain(Arc::new(Self { writer: Some(writer), ..self.clone() })))
+    }
+}
+
+#[async_trait]
+impl SinkWriter for Late {
+    async fn write(&self, cx: &Cx, lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let second = rows.iter().find(|row| batch.rows()[**row as usize].version.time == 2);
+        if let Some(row) = second.filter(|_| self.refuses.swap(false, Ordering::SeqCst)) {
+            self.accepted.lock().unwrap().push((batch.seq, *row));
+        }
+        self.writer.as_ref().expect("it was opened").write(cx, lane, batch, rows).await
+    }
+
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        let rejected = std::mem::take(&mut *self.accepted.lock().unwrap());
+        let rejection =
+            |(batch_seq, row)| FlushRejection { batch_seq, row, error: watchkeeper_core::Error::corrupt("too late") };
+        Ok(rejected.into_iter().map(rejection).collect())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn late(rig: &Rig, on_reject: OnReject) -> (Actor, Late) {
+    let inner = Probe::new(rig, MILLI);
+    let late = Late { inner, accepted: Arc::default(), refuses: Arc::new(AtomicBool::new(true)), writer: None };
+    let plan = rig.instance("a").into_sink(Arc::new(late.clone())).sink(|it| it.on_reject = on_reject);
+    (plan.stream(|it| it.limits.rows = 2).start(), late)
+}
+
+#[test]
+fn what_a_flush_rejects_parks_its_key_with_all_that_was_taken_after_it() {
+    let rig = Rig::new();
+    let (_a, late) = late(&rig, OnReject::DeadLetter { park: Park::Key });
+    rig.append(&["a", "k", "k", "b", "k"]);
+    rig.until("all is passed", || rig.committed() == 5);
+    assert_eq!(numbers(&late.inner.delivered()), [1, 2, 3, 4, 5], "the sink was given all of them");
+    let expected = [(LedgerKind::DeadLetter, id(2)), (LedgerKind::Parked, id(3)), (LedgerKind::Parked, id(5))];
+    assert_eq!(told(&rig.ledger()), expected);
+    replay(&rig, 1);
+    rig.until("all letters are settled", || letters(&rig) == 0);
+    assert_eq!(numbers(&late.inner.delivered()[5..]), [2, 3, 5]);
+}
+
+#[test]
+fn what_a_flush_rejects_stops_the_stream_before_it() {
+    let rig = Rig::new();
+    let (a, _late) = late(&rig, OnReject::Stop);
+    rig.append(&["a", "k", "k", "b"]);
+    rig.until("it is halted", || a.status().halted);
+    assert_eq!((rig.committed(), rig.ledger().len()), (1, 0));
+    assert!(rig.checkpoint().unwrap().halted.unwrap().cause.contains(&id(2)));
+}
+
+#[test]
+fn what_a_flush_rejects_and_is_skipped_is_in_the_ledger_alone() {
+    let rig = Rig::new();
+    let (_a, _late) = late(&rig, OnReject::Skip);
+    rig.append(&["a", "k", "k", "b"]);
+    rig.until("all is passed", || rig.committed() == 4);
+    assert_eq!(told(&rig.ledger()), [(LedgerKind::Skipped, id(2))]);
 }
