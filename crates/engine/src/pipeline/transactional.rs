@@ -345,6 +345,8 @@ impl Transactional {
         let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) else { return Ok(()) };
         let board = Arc::clone(&self.board);
         self.letters.serve(&board, &self.couriers, &wish).await?;
+        // What the other sinks settled must not depend on whether this one takes its own letters.
+        self.commit_idle(committer, Reason::Progress).await?;
         if wish.sink.as_deref().is_none_or(|sink| sink == self.spec.name) {
             let letters = self.letters.open(&board).await.map_err(Failure::of)?;
             let own: Vec<_> = letters.into_iter().filter(|record| record.entry.sink == self.spec.name).collect();

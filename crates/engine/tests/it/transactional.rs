@@ -218,6 +218,27 @@ fn what_another_sink_rejects_is_in_the_ledger_of_the_same_transaction() {
 }
 
 #[test]
+fn what_other_sinks_replayed_is_settled_although_the_transaction_rejects_its_own() {
+    let rig = Rig::new();
+    let (mut plan, probe, script) = with_another(&rig, true);
+    plan.streams[0].sinks.iter_mut().for_each(|sink| sink.on_reject = OnReject::DeadLetter { park: Park::Key });
+    script.refuse_row(id(1), FaultKind::Reject, 1);
+    let a = plan.start();
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 2);
+    rig.append(&["a"]);
+    rig.until("it is passed", || rig.committed() == 1);
+    assert_eq!(rig.checkpoint().unwrap().facts.letters, 2, "one for each sink");
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.until("it was tried", || rig.control().replay.is_none());
+    assert_eq!((numbers(&probe.delivered()), written(&rig)), (vec![1], vec![]));
+    let settled = |sink: &str| rig.ledger().iter().any(|it| it.entry.sink == sink && it.resolution.is_some());
+    assert_eq!((settled("other"), settled("table")), (true, false));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 2, sink: None }));
+    rig.until("the rest is replayed", || written(&rig) == [1]);
+    assert_eq!(numbers(&probe.delivered()), [1], "what was settled is not delivered again");
+}
+
+#[test]
 fn a_fatal_row_releases_at_once() {
     let rig = Rig::new();
     let a = plan(&rig, "a").start();
