@@ -14,4 +14,5 @@ mod standby;
 #[allow(dead_code, reason = "used by tests to come")]
 mod support;
 mod tenure;
+mod threads;
 mod transactional;
