@@ -64,6 +64,7 @@ pub struct Watch {
 pub(super) struct Voyage {
     pub(super) tenure: Arc<Tenure>,
     pub(super) committer: Arc<Mutex<Committer>>,
+    /// What is parked, as the newest opening found it.
     pub(super) letters: Vec<LedgerRecord>,
     /// Where to go on after a gap that the policy accepts, and what the sinks are told of it.
     pub(super) gap: Option<(StartAt, String)>,

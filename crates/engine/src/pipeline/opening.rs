@@ -96,8 +96,7 @@ impl Opening {
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {
         let board = &self.board;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).run(finish_reading.clone());
-        let reader = board.crew("reader", reader);
+        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).start(finish_reading.clone());
         let lanes = Lanes::start(board, &self.couriers);
         let flusher = {
             let (board, couriers, stop) = (Arc::clone(board), Arc::clone(&self.couriers), stop_flusher.clone());

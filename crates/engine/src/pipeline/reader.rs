@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result};
+use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result, Task};
 
 use super::board::{Board, Failure};
 use crate::progress::Pulse;
@@ -42,8 +42,12 @@ impl Reader {
         Self { board, stream, batches, committed, pulse, next_seq: 0, last_end: from }
     }
 
-    /// Reads until the opening is halted; acknowledges until `finish`; then closes.
-    pub async fn run(mut self, finish: CancellationToken) {
+    /// Reads in a task of its own until the opening is halted; acknowledges until `finish`; then closes.
+    pub fn start(self, finish: CancellationToken) -> Task<()> {
+        Arc::clone(&self.board).crew("reader", self.run(finish))
+    }
+
+    async fn run(mut self, finish: CancellationToken) {
         let halt = self.board.halt.clone();
         while let Ok(Some(())) = self.turn(&halt).await {}
         // What is committed while the lanes drain is acknowledged too.

@@ -70,8 +70,8 @@ impl Transactional {
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone()).run(finish_reading.clone());
-        let mut reader = board.crew("reader", reader);
+        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone());
+        let mut reader = reader.start(finish_reading.clone());
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {
@@ -349,6 +349,8 @@ impl Transactional {
         let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) else { return Ok(()) };
         let board = Arc::clone(&self.board);
         self.letters.serve(&board, &self.couriers, &wish).await?;
+        // What the other sinks settled must not depend on whether this one takes its own letters.
+        self.commit_idle(committer, Reason::Progress).await?;
         if wish.sink.as_deref().is_none_or(|sink| sink == self.spec.name) {
             let letters = self.letters.open(&board).await.map_err(Failure::of)?;
             let own: Vec<_> = letters.into_iter().filter(|record| record.entry.sink == self.spec.name).collect();
