@@ -386,7 +386,7 @@ impl Standby {
 
 /// A tenure panicked: it is renewed no more, so that another instance takes over when its lease expires.
 fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any + Send)) -> Outcome {
-    instance.keeper.remove(tenure);
+    instance.keeper.abandon(tenure);
     instance.roll.strike(tenure);
     let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
     post.tell(|status| status.last_error = Some(error.to_string()));
