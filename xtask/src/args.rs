@@ -9,6 +9,7 @@ Usage: cargo xtask <command>
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
   sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)
+  sim --no-self-fencing     simulate holders that do not end themselves: the fences must hold alone
   sim --mutants             every mutant with the seeds that are known to catch it
   bench engine              what the engine itself costs, with source and sink in memory
   help                      this list
@@ -76,6 +77,7 @@ struct SimFlags {
     trace: bool,
     mutant: bool,
     mutants: bool,
+    no_self_fencing: bool,
 }
 
 fn parse_sim(rest: &[String]) -> Result<Command, String> {
@@ -91,6 +93,7 @@ fn parse_sim(rest: &[String]) -> Result<Command, String> {
             "--trace" => &mut given.trace,
             "--mutant" => &mut given.mutant,
             "--mutants" => &mut given.mutants,
+            "--no-self-fencing" => &mut given.no_self_fencing,
             _ => return Err(unexpected("sim", word)),
         };
         if std::mem::replace(place, true) {
@@ -130,7 +133,10 @@ impl SimFlags {
         if self.seeds && self.seed {
             return Err("`--seeds` and `--seed` exclude each other".to_owned());
         }
-        if self.mutants && (self.seeds || self.seed || self.mutant) {
+        if self.no_self_fencing && (self.seed || self.mutant) {
+            return Err("`--no-self-fencing` goes with `--seeds` only".to_owned());
+        }
+        if self.mutants && (self.seeds || self.seed || self.mutant || self.no_self_fencing) {
             return Err("`--mutants` brings its own seeds and names".to_owned());
         }
         if self.trace && !self.seed {

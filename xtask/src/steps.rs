@@ -37,6 +37,7 @@ fn steps() -> Vec<Step> {
         step("tests", "test --workspace"),
         step("engine, with metrics", "test -p watchkeeper-engine --features metrics"),
         step("simulation", &seeds),
+        step("simulation, fences only", &format!("{seeds} --no-self-fencing")),
         Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
     ]
 }
@@ -95,7 +96,7 @@ fn run(step: &Step, number: usize, of: usize) -> Outcome {
 
 /// The last thing that is shown: a line per step and the total.
 fn table(outcomes: &[(&str, Outcome)], total: Duration) -> String {
-    let line = |name: &str, word: &str, seconds: String| format!("{name:<22} {word:<8} {seconds:>9}\n");
+    let line = |name: &str, word: &str, seconds: String| format!("{name:<24} {word:<8} {seconds:>9}\n");
     let seconds = |took: Duration| format!("{:.1} s", took.as_secs_f64());
     let mut text = String::new();
     for (name, outcome) in outcomes {

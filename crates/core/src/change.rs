@@ -164,6 +164,8 @@ pub struct RowParts<'a> {
 pub struct Batch {
     /// The place of this batch within one opening of the source; set by the engine.
     pub seq: u64,
+    /// A safe restart point before all rows, if one is known; set by the engine.
+    pub before: Option<Position>,
     /// A safe restart point after all rows. It may advance with no rows.
     pub end: Position,
     /// A fresher pedigree to store beside positions from here on, if the source has one.
@@ -222,6 +224,12 @@ impl Batch {
     pub fn position(&self, row: u32) -> Position {
         let row = &self.rows[row as usize];
         Position::new(self.index.slice(row.position.range()), Some(row.time))
+    }
+
+    /// A safe restart point before row `row`, if one is known.
+    pub fn position_before(&self, row: u32) -> Option<Position> {
+        let earlier = (0..row).rev().find(|at| self.rows[*at as usize].committable);
+        earlier.map(|at| self.position(at)).or_else(|| self.before.clone())
     }
 
     /// The identity of the log, the first part of every change id.
@@ -343,6 +351,7 @@ impl BatchBuilder {
     pub fn finish_over(self, bodies: Bytes, end: Position) -> Batch {
         Batch {
             seq: 0,
+            before: None,
             end,
             pedigree: None,
             rows: self.rows,

@@ -55,6 +55,13 @@ impl Keeper {
         self.shared.changed.notify_one();
     }
 
+    /// Ends `tenure` and renews it no more: whoever ran it is gone.
+    pub fn abandon(&self, tenure: TenureId) {
+        if let Some(tenure) = self.shared.lock().remove(&tenure) {
+            tenure.end(Loss::Stalled);
+        }
+    }
+
     /// Renews `tenure` no more.
     pub fn remove(&self, tenure: TenureId) {
         self.shared.lock().remove(&tenure);

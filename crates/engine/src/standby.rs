@@ -23,6 +23,7 @@ use watchkeeper_core::{
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
 use crate::settings::FastTakeover;
+use crate::tenure::Loss;
 
 /// Asks under way at once.
 const ASKS: usize = 16;
@@ -347,16 +348,19 @@ impl Standby {
     fn take_back(&mut self, at: usize, outcome: Outcome) {
         let now = self.instance.seams.clock.now();
         let settings = &self.instance.settings;
-        let others = self.instance.view.has_healthy_peer();
         let berth = &mut self.berths[at];
+        let others = self.instance.view.has_healthy_peer(berth.post.name());
         berth.running = None;
         match outcome {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.barred = others.then(|| now + settings.lease.ttl),
+            // Whoever was stuck lets the others go first, too.
+            Outcome::Lost(Loss::Stalled) => berth.barred = Some(now + settings.bar),
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
                 let bar = if others { settings.bar } else { settings.retry_floor };
                 tracing::warn!(stream = berth.post.name(), ?bar, %error, "staying away");
+                berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.barred = Some(now + bar);
             }
             Outcome::Halted(cause) => {

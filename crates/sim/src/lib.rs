@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Seeded simulation of whole groups under virtual time.
+//!
+//! Several instances of the real engine, in one thread, against the in-memory stores, over a network
+//! that delays, loses and cuts; processes that are killed, paused and restarted; handlers that fail;
+//! clocks that differ. The same seed gives the same history. Invariants are checked where effects
+//! happen ([`truth`]) and over the whole history at the end.
+
+pub mod book;
+pub mod faults;
+pub mod feed;
+pub mod fleet;
+pub mod mood;
+pub mod mutant;
+pub mod net;
+pub mod peers;
+pub mod plan;
+pub mod report;
+pub mod run;
+pub mod stores;
+pub mod target;
+pub mod traffic;
+pub mod truth;
+
+pub use mutant::Breakage;
+pub use report::Report;
+pub use run::{Options, run};

@@ -4,6 +4,7 @@
 //!   paused and killed.
 //! * [`faults`]: wrappers that fail when and how a test says.
 //! * [`history`]: a judge of what arrived, against what the source told.
+//! * [`known_bad`]: implementations with one flaw each, which the laws must find.
 //! * [`laws`]: the laws of every contract, and the macros that make tests of them.
 //!
 //! It depends on core only, so that it can judge the engine as well as the backends.
@@ -11,6 +12,7 @@
 
 pub mod faults;
 pub mod history;
+pub mod known_bad;
 pub mod laws;
 pub mod world;
 

@@ -68,6 +68,7 @@ struct TableState {
     /// The newest epoch that opened it; only a fenced target looks at it.
     epoch: Epoch,
     newest: BTreeMap<(Arc<str>, Bytes), Version>,
+    newest_of_all: Version,
     /// The ids of what it took; only an idempotent target looks at them.
     known: BTreeSet<String>,
     delivered: Vec<Delivered>,
@@ -109,10 +110,14 @@ impl Table {
 
 impl TableState {
     fn is_stale(&mut self, row: &Delivered) -> bool {
-        let Some(key) = &row.key else { return false };
-        let newest = self.newest.entry((Arc::clone(&row.namespace), key.clone())).or_default();
+        // A change without a key is a write to every key: one that comes late must not undo any.
+        let newest = match &row.key {
+            Some(key) => self.newest.entry((Arc::clone(&row.namespace), key.clone())).or_default(),
+            None => &mut self.newest_of_all,
+        };
         let stale = row.version <= *newest;
         *newest = row.version.max(*newest);
+        self.newest_of_all = self.newest_of_all.max(row.version);
         stale
     }
 }

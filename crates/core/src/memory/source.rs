@@ -60,6 +60,11 @@ impl Log {
         number
     }
 
+    /// Its identity.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The number of the newest change.
     pub fn newest(&self) -> u64 {
         lock(&self.state).newest

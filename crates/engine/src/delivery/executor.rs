@@ -149,11 +149,16 @@ impl SinkWriter for HandlerWriter {
         let Some(&first) = rows.first() else { return Ok(Written::default()) };
         let mut halfway = self.recall(lane, batch, first);
         let mut lookup = Lookup::new(&self.routes, batch, first);
+        let half_time = cx.remaining().map(|remaining| remaining / 2);
         for (done, &row) in rows.iter().enumerate() {
             let change = Change::new(Arc::clone(batch), row);
             let tally = pass(lookup.of(row), &change, halfway.take(), || cx.check()).await;
             if !tally.is_clean() {
                 return self.stop(lane, done, &change, tally);
+            }
+            if half_time.is_some_and(|half| cx.remaining().is_some_and(|remaining| remaining < half)) {
+                // Slow handlers: what is done counts, instead of running into the time-out together.
+                return Ok(Written { done: done + 1, ..Written::default() });
             }
         }
         Ok(Written::all(rows))
@@ -191,6 +196,9 @@ impl HandlerWriter {
         let Tally { open, interrupted, fatal, retry, rejected } = tally;
         if let Some(error) = interrupted {
             self.remember(lane, change, open, rejected);
+            if done > 0 {
+                return Ok(Written { done, ..Written::default() });
+            }
             return Err(error);
         }
         if let Some(error) = fatal {

@@ -24,9 +24,9 @@ impl GroupView {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// Whether another instance could do better than this one.
-    pub fn has_healthy_peer(&self) -> bool {
-        self.any_healthy_peer(|_| true)
+    /// Whether another instance could run `stream`, and perhaps do better than this one.
+    pub fn has_healthy_peer(&self, stream: &str) -> bool {
+        self.any_healthy_peer(|listed| listed.member.streams.iter().any(|known| known == stream))
     }
 
     /// Whether another instance of this name is there.

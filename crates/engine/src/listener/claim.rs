@@ -62,7 +62,7 @@ impl Watch {
     async fn claim_once(&self, tenure: &Tenure) -> Result<Claim, Error> {
         let settings = &self.post.spec.settings;
         let pulse = tenure.progress().pulse("claim");
-        let mut attempt = 0;
+        let (mut attempt, began) = (0, self.instance.seams.clock.now());
         loop {
             let call = tenure.call(&pulse, settings.timeouts.commit);
             let answer = call.run(self.post.checkpoints.claim(call.cx(), tenure.grant())).await;
@@ -70,7 +70,8 @@ impl Watch {
             match answer {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
-                        && tenure.loss().is_none() =>
+                        && tenure.loss().is_none()
+                        && !self.should_give_up(began) =>
                 {
                     tracing::warn!(stream = self.post.name(), %error, "a claim was not answered; it is repeated");
                     let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
@@ -80,6 +81,13 @@ impl Watch {
                 answer => return answer,
             }
         }
+    }
+
+    /// Whether a store that does not answer here is left to others, who may reach it.
+    fn should_give_up(&self, began: Moment) -> bool {
+        let waited = self.instance.seams.clock.now().since(began);
+        let patience = self.post.spec.settings.give_up;
+        self.is_shutting_down() || (waited > patience && self.instance.view.has_healthy_peer(self.post.name()))
     }
 
     /// Asks for the lease again, for the same tenure, above `newest`.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Error, Latest, OpenedSink, Operation, Position, Resolution, Result, RowParts,
-    SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
+    Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Resolution,
+    Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
 };
 
 use super::state::ListenerState;
@@ -35,20 +35,26 @@ impl Watch {
         let (spec, view) = (Arc::clone(&self.post.spec), Arc::clone(&instance.view));
         let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
         let opened = async {
-            self.settle(&board, voyage).await?;
+            self.recall(&board, voyage).await?;
             let sinks = self.open_sinks(&board, voyage).await?;
-            let (stream, prelude) = self.open_source(&board, voyage).await?;
-            Ok((sinks, stream, prelude))
+            Ok((sinks, self.open_source(&board, voyage).await?))
         };
-        let (sinks, stream, prelude) = match opened.await {
+        let opened = tokio::select! {
+            biased;
+            opened = opened => opened,
+            // Nothing has been delivered yet, so there is nothing to drain.
+            () = leave.cancelled() => return End { failure: None, abandoned: true },
+        };
+        let (sinks, stream) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 board.fail(Failure::of(error));
                 return End { failure: board.take_failure(), abandoned: false };
             }
         };
+        // From here on the gap, if there was one, is behind.
+        voyage.gap = None;
         self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
-        let stream = prefixed(prelude, stream);
         self.run_opening(board, voyage, sinks, stream, leave).await
     }
 
@@ -69,10 +75,11 @@ impl Watch {
         let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
         let grace = self.instance.settings.shutdown_grace;
         let before_last_commit = self.before_last_commit(&board);
+        let from = committer.lock().await.position().cloned();
         let running = async {
             match sinks.transactional {
                 None => {
-                    let opening = Opening { board, couriers, committer, letters, wishes };
+                    let opening = Opening { board, couriers, committer, letters, from, wishes };
                     opening.run(stream, leave, grace, before_last_commit).await
                 }
                 Some((index, spec, writer)) => {
@@ -87,6 +94,7 @@ impl Watch {
                         writer,
                         committer,
                         letters,
+                        from,
                         wishes,
                         parked,
                         pulse,
@@ -118,9 +126,9 @@ impl Watch {
         }
     }
 
-    /// Takes up where the opening before this one left. A commit that it left unanswered decides where this
-    /// one starts, and what it wrote to the ledger or settled there, which keys are parked.
-    async fn settle(&self, board: &Board, voyage: &mut Voyage) -> Result<()> {
+    /// Takes up what earlier openings of this tenure, or earlier tenures, have left: a commit whose
+    /// answer was lost, and the dead letters that park their keys.
+    async fn recall(&self, board: &Board, voyage: &mut Voyage) -> Result<()> {
         let mut committer = voyage.committer.lock().await;
         if let Err(failure) = committer.settle().await {
             return Err(match failure {
@@ -128,7 +136,9 @@ impl Watch {
                 _ => Error::fenced("the tenure ended before its last commit was known"),
             });
         }
-        voyage.letters = match committer.letters() {
+        let letters = committer.letters();
+        drop(committer);
+        voyage.letters = match letters {
             0 => Vec::new(),
             _ => {
                 let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
@@ -155,14 +165,16 @@ impl Watch {
             let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
             match call.run(sink.sink.open(call.cx(), &context)).await? {
                 OpenedSink::Plain(writer) => {
+                    if sink.sink.profile().grade == Grade::Transactional {
+                        return Err(apart(&sink.name));
+                    }
                     let place = (index, spec.sinks.len());
                     let courier = Courier::new(board, place, sink.clone(), writer, &voyage.letters);
                     sinks.couriers.push(Arc::new(courier));
                 }
                 OpenedSink::Transactional(writer) => {
-                    if sink.sink.profile().store != Some(identity) {
-                        let cause = format!("sink {:?} is not in the checkpoint's own store", sink.name);
-                        return Err(Error::config(cause).remedy("keep the stream's checkpoint in that sink's database"));
+                    if sink.sink.profile().store != Some(identity) || sinks.transactional.is_some() {
+                        return Err(apart(&sink.name));
                     }
                     sinks.transactional = Some((index, sink.clone(), writer));
                 }
@@ -177,16 +189,19 @@ impl Watch {
     }
 
     /// Checks the pedigree, then opens the source after the committed position.
-    async fn open_source(&self, board: &Board, voyage: &mut Voyage) -> Result<(Box<dyn ChangeStream>, Option<Batch>)> {
+    async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>> {
         let (spec, source) = (&self.post.spec, &self.post.spec.source);
         let pulse = board.tenure.progress().pulse("opening");
-        let mut committer = voyage.committer.lock().await;
+        let committer = voyage.committer.lock().await;
         let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
         let position = committer.position().cloned();
-        let gap = voyage.gap.take();
-        let (start, prelude) = match (gap, position) {
+        let (start, prelude) = match (voyage.gap.clone(), position) {
             (Some((start, cause)), position) => {
-                let prelude = position.map(|position| gap_batch(spec.source.payload(), &position, &cause));
+                let mut prelude = position.map(|position| gap_batch(spec.source.payload(), &position, &cause));
+                // The position before the gap stays with the log that it belongs to.
+                if let Some(prelude) = &mut prelude {
+                    prelude.pedigree = committer.pedigree().cloned();
+                }
                 (start, prelude)
             }
             (None, None) => (spec.settings.start.clone(), None),
@@ -197,9 +212,9 @@ impl Watch {
                 (StartAt::After(position), None)
             }
         };
-        committer.set_pedigree(call.run(source.identity(call.cx())).await?);
+        let pedigree = call.run(source.identity(call.cx())).await?;
         let stream = call.run(source.open(call.cx(), start)).await?;
-        Ok((stream, prelude))
+        Ok(Box::new(Stamped { first: prelude, stream, pedigree }))
     }
 
     /// Nothing, unless a mutant releases before the last commit.
@@ -251,23 +266,28 @@ fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, c
     builder.finish(Position { bytes: Bytes::clone(&position.bytes), time: position.time })
 }
 
-/// A source that first gives a batch of ours.
-struct Prefixed {
-    first: Option<Batch>,
-    stream: Box<dyn ChangeStream>,
+fn apart(sink: &str) -> Error {
+    let cause = format!("sink {sink:?} is transactional, but the checkpoint is not kept in its database");
+    Error::config(cause).remedy("keep the stream's checkpoint in the database of its one transactional sink")
 }
 
-fn prefixed(first: Option<Batch>, stream: Box<dyn ChangeStream>) -> Box<dyn ChangeStream> {
-    if first.is_none() { stream } else { Box::new(Prefixed { first, stream }) }
+/// The open source: it may first give a batch of ours, and every batch of its own is stamped with the
+/// pedigree of the log that was opened, so that no position is stored beside another log's.
+struct Stamped {
+    first: Option<Batch>,
+    stream: Box<dyn ChangeStream>,
+    pedigree: Pedigree,
 }
 
 #[async_trait::async_trait]
-impl ChangeStream for Prefixed {
+impl ChangeStream for Stamped {
     async fn next_batch(&mut self, cx: &watchkeeper_core::Cx, limits: watchkeeper_core::Limits) -> Result<Batch> {
-        match self.first.take() {
-            Some(batch) => Ok(batch),
-            None => self.stream.next_batch(cx, limits).await,
+        if let Some(batch) = self.first.take() {
+            return Ok(batch);
         }
+        let mut batch = self.stream.next_batch(cx, limits).await?;
+        batch.pedigree.get_or_insert_with(|| self.pedigree.clone());
+        Ok(batch)
     }
 
     async fn acknowledge(&mut self, cx: &watchkeeper_core::Cx, position: &Position) -> Result<()> {

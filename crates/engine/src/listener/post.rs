@@ -26,6 +26,8 @@ pub struct StreamStatus {
     pub halted: bool,
     /// How many tenures this instance has had.
     pub tenures: u64,
+    /// How many of them it ended itself, at their deadline.
+    pub deadlines_hit: u64,
 }
 
 /// A stream's post.
@@ -66,6 +68,7 @@ impl Post {
             last_error: None,
             halted: false,
             tenures: 0,
+            deadlines_hit: 0,
         };
         Self {
             spec: Arc::new(spec),

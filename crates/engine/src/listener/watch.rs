@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Checkpoint, Ending, Error, Grant, Halted, LedgerEntry, LedgerKind, LedgerRecord, Moment, Previous, Reason, StartAt,
-    Task,
+    Checkpoint, Ending, Error, Grant, Halted, LedgerEntry, LedgerKind, LedgerRecord, Moment, Position, Previous,
+    Reason, StartAt, Task,
 };
 
 use super::claim::{Claimed, NotClaimed};
@@ -70,6 +70,13 @@ pub(super) struct Voyage {
     pub(super) gap: Option<(StartAt, String)>,
 }
 
+impl Voyage {
+    /// The committed position, by which progress is told.
+    async fn committed(&self) -> Option<Position> {
+        self.committer.lock().await.position().cloned()
+    }
+}
+
 /// What to do after an opening.
 enum Next {
     Reopen,
@@ -107,6 +114,8 @@ impl Watch {
             return Outcome::Halted(halted.cause);
         }
         let cause = relief.previous.as_ref().map_or("nobody had it", |previous| ending_text(previous.ending));
+        // It may have been halted and resumed without this instance hearing of either.
+        self.post.revive();
         self.post.go(ListenerState::Running, Some(epoch), cause);
         self.post.tell(|status| status.tenures += 1);
         // Beside the work: people can wait for the journal, changes can not.
@@ -135,7 +144,8 @@ impl Watch {
 
     /// A dead holder's last calls may still take effect at an exposed sink.
     async fn wait_for_settle(&self, tenure: &Tenure, relief: &Relief) {
-        let broken = relief.previous.as_ref().is_some_and(|previous| previous.ending == Ending::Broken);
+        let broken = relief.proved.is_some()
+            || relief.previous.as_ref().is_some_and(|previous| previous.ending == Ending::Broken);
         let settle = self.post.spec.settle();
         if broken && !settle.is_zero() {
             let now = self.instance.seams.clock.now();
@@ -148,12 +158,12 @@ impl Watch {
     async fn sail(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
         let committer = Arc::new(Mutex::new(self.committer(&tenure, checkpoint)));
         let mut voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None };
-        let (mut recoveries, mut commits) = (0, 0);
+        let mut recoveries = 0;
         loop {
+            let before = voyage.committed().await;
             let (end, why) = self.open_and_run(&mut voyage).await;
-            let made = voyage.committer.lock().await.commits();
-            if made > commits {
-                (recoveries, commits) = (0, made);
+            if voyage.committed().await != before {
+                recoveries = 0;
             }
             match self.weigh(&mut voyage, end, why, &mut recoveries).await {
                 Next::Reopen => {}
@@ -170,6 +180,7 @@ impl Watch {
             checkpoint,
             by: instance.settings.name.clone(),
             history: History::new(records, &instance.settings.group, &self.post.key, settings.history),
+            group: Arc::clone(&instance.view),
         };
         Committer::new(start, Arc::clone(tenure), instance.seams.clone(), settings.clone())
     }
@@ -238,6 +249,9 @@ impl Watch {
             Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
                 Ok(true) => error,
                 Ok(false) => return Next::End(self.halt(voyage, error, end.abandoned).await),
+                Err(Failure::Instance(error)) => {
+                    return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+                }
                 Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
             },
             Some(Failure::Transient(error)) => error,
@@ -271,6 +285,10 @@ impl Watch {
     /// Writes a gap to the ledger, if the policy accepts it.
     async fn accept_gap(&self, voyage: &mut Voyage, error: &Error) -> Result<bool, Failure> {
         let OnHistoryLost::GoOn(start) = self.post.spec.settings.on_history_lost.clone() else { return Ok(false) };
+        if voyage.gap.is_some() {
+            // Written down already; going on from the chosen place did not work either. Try again.
+            return Ok(true);
+        }
         let mut committer = voyage.committer.lock().await;
         let entry = LedgerEntry {
             kind: LedgerKind::Gap,
@@ -283,16 +301,36 @@ impl Watch {
         metrics::ledgered(self.post.name(), LedgerKind::Gap);
         tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
         let draft = Draft { ledger: vec![entry], ..Draft::default() };
-        committer.commit(draft, Reason::Progress, None).await?;
+        self.patiently(committer.commit(draft, Reason::Progress, None)).await?;
         drop(committer);
         voyage.gap = Some((start, error.to_string()));
         Ok(true)
     }
 
+    /// `commit`, but after a shutdown was asked for not longer than its grace.
+    pub(super) async fn patiently(&self, commit: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+        let impatience = async {
+            self.shutdown.cancelled().await;
+            self.instance.seams.cx().sleep(self.instance.settings.shutdown_grace).await;
+        };
+        tokio::select! {
+            biased;
+            committed = commit => committed,
+            () = impatience => Err(Failure::Instance(Error::unknown("no answer within the shutdown's grace"))),
+        }
+    }
+
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.shutdown.is_cancelled()
+    }
+
     /// Ends a tenure that was lost: nothing is flushed and nothing committed.
     async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
         let tenure = &voyage.tenure;
-        self.post.tell(|status| status.last_error = Some(loss.to_string()));
+        self.post.tell(|status| {
+            status.last_error = Some(loss.to_string());
+            status.deadlines_hit += u64::from(loss == Loss::Deadline);
+        });
         if loss == Loss::Stalled {
             self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
         }
@@ -348,7 +386,7 @@ impl Watch {
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string() };
         let mut committer = voyage.committer.lock().await;
-        let committed = committer.commit(Draft::default(), Reason::Final, Some(halted)).await;
+        let committed = self.patiently(committer.commit(Draft::default(), Reason::Final, Some(halted))).await;
         drop(committer);
         match committed {
             Ok(()) => {}

@@ -1,12 +1,12 @@
 //! What the tasks of one opening share.
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::Task;
 use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
@@ -153,6 +153,11 @@ impl Board {
         })
     }
 
+    /// Whether another instance could run this stream.
+    pub fn has_healthy_peer(&self) -> bool {
+        self.group.has_healthy_peer(&self.stream.settings.name)
+    }
+
     /// The safe point.
     pub fn safe(&self) -> MutexGuard<'_, SafePoint> {
         self.safe.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,14 +215,18 @@ impl Board {
         self.turn();
     }
 
-    /// Runs a task of this opening. If it panics the opening ends: nobody may wait for it for ever, and
-    /// what it left half done is not passed.
-    pub async fn guard(&self, name: &str, task: impl Future<Output = ()>) {
-        if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-            self.spoil();
-            let cause = format!("the {name} panicked: {}", panic_text(&*panic));
-            self.fail(Failure::Instance(Error::internal(cause)));
-        }
+    /// Runs one of the opening's tasks. One that panics fails the opening: the others would wait for it
+    /// for ever.
+    pub fn crew(self: &Arc<Self>, name: &'static str, job: impl Future<Output = ()> + Send + 'static) -> Task<()> {
+        let board = Arc::clone(self);
+        Task::spawn(&*self.seams.spawn, name, async move {
+            if let Err(panic) = AssertUnwindSafe(job).catch_unwind().await {
+                // What it left half done is not passed.
+                board.spoil();
+                let cause = format!("the {name} panicked: {}", panic_text(&*panic));
+                board.fail(Failure::Instance(Error::internal(cause)));
+            }
+        })
     }
 
     /// Why the opening ended.

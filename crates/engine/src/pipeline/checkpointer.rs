@@ -24,6 +24,7 @@ pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: Cance
                 return board.fail(failure);
             }
             board.committed.tell(committer.position().cloned());
+            board.turn();
             write_history(board, &mut committer).await;
         }
         if finishing {

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Commit, Error, ErrorKind, Facts, Halted, Pedigree, Position, Reason,
+    Checkpoint, CheckpointStore, CheckpointWrite, Commit, Error, ErrorKind, Facts, Halted, Moment, Pedigree, Position,
+    Reason,
 };
 
 use super::board::{Draft, Failure};
 use crate::checkpoint::history::History;
+use crate::group::view::GroupView;
 use crate::metrics;
 use crate::progress::Pulse;
 use crate::seams::Seams;
@@ -33,7 +35,7 @@ pub struct Committer {
     pending: Option<CheckpointWrite>,
     /// The last checkpoints, for going back on purpose.
     pub history: History,
-    commits: u64,
+    group: Arc<GroupView>,
 }
 
 /// What a committer starts from.
@@ -47,6 +49,8 @@ pub struct CommitterStart {
     pub by: String,
     /// Where the history is kept.
     pub history: History,
+    /// What is known of the other instances.
+    pub group: Arc<GroupView>,
 }
 
 impl Committer {
@@ -71,7 +75,7 @@ impl Committer {
             facts,
             pending: None,
             history: start.history,
-            commits: 0,
+            group: start.group,
         }
     }
 
@@ -85,19 +89,9 @@ impl Committer {
         self.pedigree.as_ref()
     }
 
-    /// Stores another pedigree from the next commit on.
-    pub fn set_pedigree(&mut self, pedigree: Pedigree) {
-        self.pedigree = Some(pedigree);
-    }
-
-    /// How many dead letters and parked changes are open, as last committed.
+    /// How many letters are open, as of the last commit.
     pub fn letters(&self) -> u64 {
         self.facts.letters
-    }
-
-    /// How many commits this tenure has made.
-    pub fn commits(&self) -> u64 {
-        self.commits
     }
 
     /// The next write: what a transactional sink commits with its changes.
@@ -130,7 +124,6 @@ impl Committer {
         self.position = write.position.clone();
         self.pedigree = write.pedigree.clone();
         self.facts = write.facts.clone();
-        self.commits += 1;
         self.history.note(&write.to_checkpoint());
         metrics::committed(&self.settings.name);
     }
@@ -147,7 +140,7 @@ impl Committer {
 
     /// Repeats the commit whose answer is not known, until it is.
     pub async fn settle(&mut self) -> Result<(), Failure> {
-        let mut attempt = 0;
+        let (mut attempt, began) = (0, self.seams.clock.now());
         while let Some(write) = self.pending.take() {
             // Put back at once, so that it survives if this call is dropped.
             self.pending = Some(write.clone());
@@ -161,7 +154,7 @@ impl Committer {
                 }
                 Ok(Some(Commit::Fenced)) => return Err(self.fenced()),
                 Ok(None) => return Err(Failure::Instance(Error::internal("a commit was not answered"))),
-                Err(error) => self.stumble(error, &mut attempt).await?,
+                Err(error) => self.stumble(error, &mut attempt, began).await?,
             }
         }
         Ok(())
@@ -176,9 +169,14 @@ impl Committer {
         Failure::Lost
     }
 
-    async fn stumble(&self, error: Error, attempt: &mut u32) -> Result<(), Failure> {
+    async fn stumble(&self, error: Error, attempt: &mut u32, began: Moment) -> Result<(), Failure> {
         if self.tenure.loss().is_some() {
             return Err(Failure::Lost);
+        }
+        let waited = self.seams.clock.now().since(began);
+        if waited > self.settings.give_up && self.group.has_healthy_peer(&self.settings.name) {
+            // Whether it was written or not: whoever claims next reads what is so, and fences this one.
+            return Err(Failure::Instance(error));
         }
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unknown => {

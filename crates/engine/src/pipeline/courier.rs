@@ -4,7 +4,6 @@
 //! unchanged until it is answered; only what the sink says of a single row counts against that row.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use watchkeeper_core::{
@@ -93,7 +92,7 @@ impl Courier {
 
     /// Delivers a job: returns when the sink has accepted every row, or it stands in the ledger.
     pub async fn deliver(&self, board: &Board, lane: usize, job: &Job) -> Result<(), Failure> {
-        let rows = self.select(board, job, Cow::Borrowed(&job.rows));
+        let rows = self.select(board, job, Cow::Borrowed(&job.rows))?;
         let mut load = Load { job, rows, attempts: 0, unanswered: 0 };
         while !load.rows.is_empty() {
             self.wait_for_breaker(board).await?;
@@ -110,10 +109,10 @@ impl Courier {
     }
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
-    fn select<'a>(&self, board: &Board, job: &Job, rows: Cow<'a, [u32]>) -> Cow<'a, [u32]> {
+    fn select<'a>(&self, board: &Board, job: &Job, rows: Cow<'a, [u32]>) -> Result<Cow<'a, [u32]>, Failure> {
         let nothing_parked = self.parked().keys() == 0;
         if self.spec.filter.is_none() && nothing_parked {
-            return rows;
+            return Ok(rows);
         }
         let mut kept = Vec::with_capacity(rows.len());
         for row in rows.iter().copied() {
@@ -127,12 +126,13 @@ impl Courier {
                 kept.push(row);
             }
         }
-        Cow::Owned(kept)
+        self.check_limit()?;
+        Ok(Cow::Owned(kept))
     }
 
     fn note(&self, board: &Board, piece: PieceNumber, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str) {
         let change = Change::new(Arc::clone(batch), row);
-        let before = row.checked_sub(1).map(|row| batch.position(row));
+        let before = batch.position_before(row);
         let entry = entry_for(kind, &self.spec.name, &change, cause, before);
         if board.safe().note(piece, row, self.index, entry.clone()) {
             self.parked().park(&entry);
@@ -151,12 +151,12 @@ impl Courier {
         if written.done > 0 {
             load.attempts = 0;
         }
-        self.pass_over(board, load, written.done, written.rejected)?;
+        self.take_rejected(board, load, written.done, written.rejected)?;
         let rest = load.rows[written.done..].to_vec();
         if let Some(row) = rest.first() {
             self.done_before(board, load.job, *row);
         }
-        load.rows = self.select(board, load.job, Cow::Owned(rest));
+        load.rows = self.select(board, load.job, Cow::Owned(rest))?;
         match written.stopped {
             None => Ok(()),
             Some(fault) if fault.kind == FaultKind::Fatal => {
@@ -167,31 +167,36 @@ impl Courier {
         }
     }
 
-    /// Applies the policy to what was rejected of the first `done` rows.
-    fn pass_over(&self, board: &Board, load: &Load<'_>, done: usize, rejected: Vec<Fault>) -> Result<(), Failure> {
-        if rejected.is_empty() {
-            return Ok(());
-        }
-        let rows: BTreeSet<u32> = rejected.iter().map(|fault| fault.row).collect();
-        let taken: Vec<u32> = load.rows[..done].iter().copied().filter(|row| !rows.contains(row)).collect();
+    /// Takes in what a write rejected, in order. A sink that writes in bulk may have accepted later
+    /// changes of a rejected key in the same call: they follow it into the ledger, so that a replay
+    /// restores their order.
+    fn take_rejected(
+        &self,
+        board: &Board,
+        load: &Load<'_>,
+        done: usize,
+        mut rejected: Vec<Fault>,
+    ) -> Result<(), Failure> {
+        rejected.sort_by_key(|fault| fault.row);
+        let refused: Vec<u32> = rejected.iter().map(|fault| fault.row).collect();
+        let (batch, piece) = (&load.job.batch, load.job.piece);
         for fault in rejected {
             let row = fault.row;
             self.reject(board, load.job, fault)?;
-            self.follow(board, load.job, row, &taken);
+            let Some(key) = batch.key(row).filter(|key| self.parked().is_parked(batch.namespace(row), key)) else {
+                continue;
+            };
+            let follows = |at: &u32| {
+                *at > row
+                    && !refused.contains(at)
+                    && batch.key(*at) == Some(key)
+                    && batch.namespace(*at) == batch.namespace(row)
+            };
+            for follower in load.rows[..done].iter().copied().filter(follows) {
+                self.note(board, piece, batch, follower, LedgerKind::Parked, BEHIND);
+            }
         }
         Ok(())
-    }
-
-    /// What the sink took of a key after its dead letter, in the same call, follows that into the ledger:
-    /// a replay then restores the order.
-    fn follow(&self, board: &Board, job: &Job, row: u32, taken: &[u32]) {
-        if self.spec.on_reject != (OnReject::DeadLetter { park: Park::Key }) || job.batch.key(row).is_none() {
-            return;
-        }
-        let place = |row: u32| (job.batch.namespace(row), job.batch.key(row));
-        for follower in taken.iter().copied().filter(|at| *at > row && place(*at) == place(row)) {
-            self.note(board, job.piece, &job.batch, follower, LedgerKind::Parked, BEHIND);
-        }
     }
 
     fn done_before(&self, board: &Board, job: &Job, row: u32) {
@@ -214,7 +219,7 @@ impl Courier {
         let cause = format!("given up after {} attempts: {}", retry.attempts, fault.error.message());
         self.reject(board, load.job, Fault { error: Error::new(fault.error.kind(), cause), ..fault })?;
         let rest = load.rows.iter().copied().filter(|at| *at != row).collect();
-        load.rows = self.select(board, load.job, Cow::Owned(rest));
+        load.rows = self.select(board, load.job, Cow::Owned(rest))?;
         Ok(())
     }
 
@@ -312,7 +317,7 @@ impl Courier {
             };
             let Permit::Wait(until) = permit else { return Ok(()) };
             let give_up = board.stream.settings.give_up;
-            if open_since.is_some_and(|since| now.since(since) > give_up) && board.group.has_healthy_peer() {
+            if open_since.is_some_and(|since| now.since(since) > give_up) && board.has_healthy_peer() {
                 let cause = format!("sink {:?} has not answered for {give_up:?} from here", self.spec.name);
                 return Err(Failure::Instance(Error::unavailable(cause)));
             }

@@ -47,7 +47,9 @@ pub fn spread(batch: &Batch, rows: Range<u32>, lanes: usize) -> Vec<(usize, Vec<
     if lanes == 1 {
         return vec![(0, rows.collect())];
     }
-    let mut by_lane = vec![Vec::new(); lanes];
+    // A quarter more than an even share, so that a lane seldom has to grow.
+    let share = rows.len() / lanes;
+    let mut by_lane: Vec<_> = (0..lanes).map(|_| Vec::with_capacity(share + share / 4)).collect();
     for row in rows {
         let hash = batch.rows()[row as usize].key_hash;
         // The high bits, since partitions will be chosen by the low ones.

@@ -29,7 +29,7 @@ impl<'a> Dispatcher<'a> {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn receive(&self, batches: &mut mpsc::Receiver<Batch>) -> Result<Batch, Halted> {
+    pub async fn receive(&self, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Halted> {
         tokio::select! {
             biased;
             () = self.board.halt.cancelled() => Err(Halted),

@@ -4,11 +4,16 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::FlushRejection;
 
 use super::board::{Board, Failure};
 use super::courier::Courier;
 use super::safe_point::Mark;
 use crate::hooks::Mutant;
+
+/// Ledger entries that may wait for a commit. With more nothing is passed, so nothing more is read: a
+/// checkpoint store that is down for long does not cost memory.
+const LEDGER_MAX: usize = 10_000;
 
 /// Flushes until the opening fails or `stop` is set.
 pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationToken) {
@@ -21,6 +26,7 @@ pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationTok
         let look = look(board, policy.events);
         let enough = look.enough;
         if look.moves
+            && board.draft().ledger.len() < LEDGER_MAX
             && (is_due || enough || look.tight || board.flushes_demanded())
             && let Err(failure) = pass(board, couriers, look).await
         {
@@ -102,7 +108,7 @@ pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failu
     let mut first = Ok(());
     for (courier, answer) in couriers.iter().zip(answers) {
         let taken = match answer {
-            Ok(rejections) => rejections.into_iter().try_for_each(|rejection| courier.reject_flushed(board, rejection)),
+            Ok(rejections) => take_rejections(board, courier, rejections),
             // What was accepted since the last good flush has to be written again: reopen.
             Err(error) => {
                 board.spoil();
@@ -112,4 +118,11 @@ pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failu
         first = first.and(taken);
     }
     first
+}
+
+/// Takes in all rejections, also after one that stops the stream: what is neither blocked nor noted
+/// would be passed.
+fn take_rejections(board: &Board, courier: &Courier, rejections: Vec<FlushRejection>) -> Result<(), Failure> {
+    let taken: Vec<_> = rejections.into_iter().map(|rejection| courier.reject_flushed(board, rejection)).collect();
+    taken.into_iter().collect()
 }

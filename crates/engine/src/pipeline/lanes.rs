@@ -39,8 +39,8 @@ impl Lanes {
         for lane in 0..board.stream.settings.concurrency {
             let (queue, jobs) = mpsc::channel(QUEUE);
             let (task_board, couriers) = (Arc::clone(board), Arc::clone(couriers));
-            let work = async move { task_board.guard("lane", work(&task_board, &couriers, lane, jobs)).await };
-            lanes.tasks.push(Task::spawn(&*board.seams.spawn, "lane", work));
+            let work = async move { work(&task_board, &couriers, lane, jobs).await };
+            lanes.tasks.push(board.crew("lane", work));
             lanes.queues.push(queue);
         }
         lanes
@@ -69,7 +69,7 @@ impl Lanes {
 async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: mpsc::Receiver<Job>) {
     while let Some(job) = jobs.recv().await {
         if board.failed.is_cancelled() {
-            break;
+            return;
         }
         for courier in couriers {
             if let Err(failure) = courier.deliver(board, lane, &job).await {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Follower, Task};
+use watchkeeper_core::{Batch, ChangeStream, Follower, Position, Task};
 
 use super::board::{Board, Failure};
 use super::committer::Committer;
@@ -26,6 +26,8 @@ pub struct Opening {
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
     pub letters: Letters,
+    /// The committed position that the source was opened after.
+    pub from: Option<Position>,
     /// What people ask of the dead letters.
     pub wishes: Follower<Option<Wish>>,
 }
@@ -80,6 +82,7 @@ impl Opening {
         }
         board.halt.cancel();
         drop(batches);
+        let broken_off = self.letters.is_serving();
         let wound = self.wind_down(&mut crew, before_last_commit);
         let abandoned = tokio::select! {
             biased;
@@ -87,28 +90,26 @@ impl Opening {
             () = wound => false,
             () = board.tenure.sleep(grace) => true,
         };
-        End { failure: board.take_failure(), abandoned }
+        End { failure: board.take_failure(), abandoned: abandoned || broken_off || board.is_spoiled() }
     }
 
-    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Crew {
-        let (board, spawn) = (&self.board, &*self.board.seams.spawn);
+    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {
+        let board = &self.board;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches).start(finish_reading.clone());
+        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).start(finish_reading.clone());
         let lanes = Lanes::start(board, &self.couriers);
         let flusher = {
             let (board, couriers, stop) = (Arc::clone(board), Arc::clone(&self.couriers), stop_flusher.clone());
-            let run = async move { board.guard("flusher", flusher::run(&board, &couriers, stop)).await };
-            Task::spawn(spawn, "flusher", run)
+            self.board.crew("flusher", async move { flusher::run(&board, &couriers, stop).await })
         };
         let checkpointer = {
             let (board, committer, finish) = (Arc::clone(board), Arc::clone(&self.committer), finish_commits.clone());
-            let run = async move { board.guard("checkpointer", checkpointer::run(&board, &committer, finish)).await };
-            Task::spawn(spawn, "checkpointer", run)
+            self.board.crew("checkpointer", async move { checkpointer::run(&board, &committer, finish).await })
         };
         Crew { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
     }
 
-    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Batch>) -> Halted {
+    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
         let dispatcher = Dispatcher::new(&self.board, lanes);
         loop {
             let wish = self.wishes.see().clone();
@@ -116,17 +117,19 @@ impl Opening {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;
                 }
+                self.letters.set_serving(true);
                 if let Err(failure) = self.letters.serve(&self.board, &self.couriers, &wish).await {
                     self.board.fail(failure);
                     return Halted;
                 }
+                self.letters.set_serving(false);
                 self.letters.strike(&self.board, &wish).await;
             }
             tokio::select! {
                 biased;
                 changed = self.wishes.changed() => if changed.is_err() { return Halted },
                 batch = dispatcher.receive(batches) => match batch {
-                    Ok(batch) => if dispatcher.dispatch(Arc::new(batch)).await.is_err() { return Halted },
+                    Ok(batch) => if dispatcher.dispatch(batch).await.is_err() { return Halted },
                     Err(halted) => return halted,
                 },
             }

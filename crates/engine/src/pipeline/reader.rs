@@ -16,29 +16,35 @@ pub const AHEAD: usize = 1;
 pub struct Reader {
     board: Arc<Board>,
     stream: Box<dyn ChangeStream>,
-    batches: mpsc::Sender<Batch>,
+    /// Shared pointers, since the channel keeps room for many of what it carries.
+    batches: mpsc::Sender<Arc<Batch>>,
     committed: Follower<Option<Position>>,
     pulse: Arc<Pulse>,
     next_seq: u64,
+    last_end: Option<Position>,
 }
 
 enum Turn {
-    Read(Result<Box<Batch>>),
+    Read(Result<Arc<Batch>>),
     Acknowledge,
     Stop,
 }
 
 impl Reader {
-    /// Reads `stream` into `batches`.
-    pub fn new(board: Arc<Board>, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Batch>) -> Self {
+    /// Reads `stream`, which was opened after `from`, into `batches`.
+    pub fn new(
+        board: Arc<Board>,
+        stream: Box<dyn ChangeStream>,
+        batches: mpsc::Sender<Arc<Batch>>,
+        from: Option<Position>,
+    ) -> Self {
         let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
-        Self { board, stream, batches, committed, pulse, next_seq: 0 }
+        Self { board, stream, batches, committed, pulse, next_seq: 0, last_end: from }
     }
 
     /// Reads in a task of its own until the opening is halted; acknowledges until `finish`; then closes.
     pub fn start(self, finish: CancellationToken) -> Task<()> {
-        let (board, spawn) = (Arc::clone(&self.board), Arc::clone(&self.board.seams.spawn));
-        Task::spawn(&*spawn, "reader", async move { board.guard("reader", self.run(finish)).await })
+        Arc::clone(&self.board).crew("reader", self.run(finish))
     }
 
     async fn run(mut self, finish: CancellationToken) {
@@ -76,10 +82,10 @@ impl Reader {
             permit = batches.reserve() => permit.map_err(drop)?,
         };
         match self.read(halt).await {
-            Turn::Read(Ok(mut batch)) => {
-                batch.seq = self.next_seq;
+            Turn::Read(Ok(batch)) => {
                 self.next_seq += 1;
-                permit.send(*batch);
+                self.last_end = Some(batch.end.clone());
+                permit.send(batch);
             }
             Turn::Read(Err(error)) => {
                 self.board.fail(Failure::of(error));
@@ -93,7 +99,7 @@ impl Reader {
 
     /// The next batch. Reading is cancel safe, so an acknowledgement may interrupt it.
     async fn read(&mut self, halt: &CancellationToken) -> Turn {
-        let settings = &self.board.stream.settings;
+        let (settings, seq, before) = (&self.board.stream.settings, self.next_seq, self.last_end.clone());
         let call = self.board.tenure.call(&self.pulse, settings.limits.wait + settings.timeouts.read);
         tokio::select! {
             biased;
@@ -102,7 +108,7 @@ impl Reader {
                 Ok(()) => Turn::Acknowledge,
                 Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
             },
-            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(Box::new)),
+            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(|batch| numbered(batch, seq, before))),
         }
     }
 
@@ -114,4 +120,10 @@ impl Reader {
             tracing::debug!(%error, "an acknowledgement failed");
         }
     }
+}
+
+fn numbered(mut batch: Batch, seq: u64, before: Option<Position>) -> Arc<Batch> {
+    batch.seq = seq;
+    batch.before = before;
+    Arc::new(batch)
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, ErrorKind, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result,
-    Source, StartAt, StoredChange,
+    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result, Source,
+    StartAt, StoredChange,
 };
 
 use super::board::{Board, Failure};
@@ -39,6 +39,8 @@ pub struct Letters {
     controls: Option<(Controls, String)>,
     /// The newest wish that was served, of each kind.
     served: [u64; 2],
+    /// Whether letters are under way: a call may be abandoned.
+    serving: bool,
 }
 
 /// Records read at once.
@@ -50,7 +52,7 @@ const SEARCH_BATCHES_MAX: usize = 1_000;
 impl Letters {
     /// The ledger under `key`.
     pub fn new(store: Arc<dyn CheckpointStore>, key: LeaseKey, source: Arc<dyn Source>) -> Self {
-        Self { store, key, source, controls: None, served: [0; 2] }
+        Self { store, key, source, controls: None, served: [0; 2], serving: false }
     }
 
     /// Strikes served wishes off the control record of `stream`.
@@ -78,6 +80,16 @@ impl Letters {
         if let Err(error) = cx.run(struck).await {
             tracing::debug!(%error, "a served wish was not struck off");
         }
+    }
+
+    /// Whether letters are under way: if so, a call to a sink may have been abandoned.
+    pub fn is_serving(&self) -> bool {
+        self.serving
+    }
+
+    /// Marks whether letters are under way.
+    pub fn set_serving(&mut self, serving: bool) {
+        self.serving = serving;
     }
 
     /// All open letters.
@@ -134,13 +146,11 @@ impl Letters {
         courier.deliver_letter(board, &job).await
     }
 
-    /// The change of a letter, as it was kept or read again; `None` when it was too large to keep and is
-    /// gone from the log. That stays in the ledger for a person to purge: it is no reason to halt.
+    /// The change of a letter, as it was kept or read again. `None` when it is not to be had: the letter
+    /// stays open, and the stream goes on.
     pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<Option<(Arc<Batch>, u32)>, Failure> {
         let id = &record.entry.change_id;
-        let Some(change) = &record.entry.change else {
-            return Err(Failure::Stream(Error::corrupt(format!("ledger entry {} has no change", record.number))));
-        };
+        let Some(change) = &record.entry.change else { return Ok(None) };
         let batch = match change.to_batch(self.source.payload()) {
             Some(mut batch) => {
                 // Apart from all batches of this opening, which count up from 0.
@@ -148,16 +158,16 @@ impl Letters {
                 Arc::new(batch)
             }
             None => match self.read_again(board, record, change).await {
-                Err(error) if error.kind() == ErrorKind::PositionLost => {
-                    tracing::error!(change = id, %error, "a dead letter can not be read again");
+                Ok(batch) => batch,
+                Err(_) if board.tenure.loss().is_some() => return Err(Failure::Lost),
+                Err(error) => {
+                    tracing::warn!(change = id, %error, "a dead letter could not be read again; it stays");
                     return Ok(None);
                 }
-                batch => batch.map_err(Failure::of)?,
             },
         };
         let row = (0..batch.len() as u32).find(|row| batch.id(*row).to_string() == *id);
-        let row = row.ok_or_else(|| Failure::Stream(Error::corrupt(format!("change {id} was not found again"))))?;
-        Ok(Some((batch, row)))
+        Ok(row.map(|row| (batch, row)))
     }
 
     /// Reads a change that was too large to keep from the source again.

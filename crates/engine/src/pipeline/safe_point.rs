@@ -50,13 +50,23 @@ impl Piece {
         self.parts.iter().copied().min().unwrap_or(DONE)
     }
 
+    /// The greatest boundary before which all is done and that may be committed.
+    fn committable_before(&self) -> u32 {
+        last_committable(&self.batch, self.rows.start, self.undone().min(self.rows.end))
+    }
+
     /// Whether the batch's memory goes when this piece does.
     fn is_last(&self) -> bool {
         self.rows.end as usize == self.batch.len()
     }
 
-    fn position_after(&self, row: u32) -> Position {
-        if row as usize == self.batch.len() { self.batch.end.clone() } else { self.batch.position(row - 1) }
+    /// The newest position at or before the boundary `end` that may be committed, if there is one.
+    fn position_before(&self, end: u32) -> Option<Position> {
+        if end as usize == self.batch.len() {
+            return Some(self.batch.end.clone());
+        }
+        let boundary = last_committable(&self.batch, self.rows.start, end);
+        (boundary > self.rows.start).then(|| self.batch.position(boundary - 1))
     }
 }
 
@@ -150,7 +160,7 @@ impl SafePoint {
     pub fn mark(&self) -> Mark {
         let stuck = self.pieces.iter().position(|piece| piece.undone() < piece.rows.end);
         let at = stuck.unwrap_or(self.pieces.len());
-        let row = stuck.map_or(0, |at| self.pieces[at].undone());
+        let row = stuck.map_or(0, |at| self.pieces[at].committable_before());
         let mark = Mark { piece: self.first + at as u64, row };
         self.committable(self.blocked.map_or(mark, |blocked| blocked.min(mark)))
     }
@@ -270,9 +280,9 @@ impl Passed {
             self.last = Some((row.operation, row.time));
         }
         self.changes += passed.len() as u64;
-        if !passed.is_empty() || end == piece.rows.end {
-            self.position = Some(piece.position_after(end));
-        }
+        // A piece may end in the middle of what is committed together; the position waits for its end.
+        let Some(position) = piece.position_before(end) else { return };
+        self.position = Some(position);
         if let Some(pedigree) = &piece.batch.pedigree {
             self.pedigree = Some(pedigree.clone());
         }

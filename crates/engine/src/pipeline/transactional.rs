@@ -12,10 +12,10 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
     Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, Follower, LedgerKind, LedgerRecord, Moment,
-    Reason, Resolution, Task, Transacted, TransactionalWriter,
+    Position, Reason, Resolution, Task, Transacted, TransactionalWriter,
 };
 
-use super::board::{Board, Failure};
+use super::board::{Board, Draft, Failure};
 use super::committer::Committer;
 use super::courier::{BEHIND, Courier};
 use super::cut::cut;
@@ -45,6 +45,8 @@ pub struct Transactional {
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
     pub letters: Letters,
+    /// The committed position that the source was opened after.
+    pub from: Option<Position>,
     /// What people ask of the dead letters.
     pub wishes: Follower<Option<Wish>>,
     /// Keys of the transactional sink that wait for a replay.
@@ -68,7 +70,8 @@ impl Transactional {
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let mut reader = Reader::new(Arc::clone(&board), stream, sender).start(finish_reading.clone());
+        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone());
+        let mut reader = reader.start(finish_reading.clone());
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {
@@ -87,7 +90,7 @@ impl Transactional {
         if !abandoned {
             self.close(&mut committer, &finish_reading, &mut reader).await;
         }
-        End { failure: board.take_failure(), abandoned }
+        End { failure: board.take_failure(), abandoned: abandoned || board.is_spoiled() }
     }
 
     async fn close(&mut self, committer: &mut Committer, finish_reading: &CancellationToken, reader: &mut Task<()>) {
@@ -105,7 +108,7 @@ impl Transactional {
     async fn work(
         &mut self,
         committer: &mut Committer,
-        batches: &mut mpsc::Receiver<Batch>,
+        batches: &mut mpsc::Receiver<Arc<Batch>>,
         leave: &CancellationToken,
     ) -> Halted {
         let mut due = self.next_due();
@@ -125,7 +128,7 @@ impl Transactional {
                 batch = batches.recv() => batch,
             };
             let Some(batch) = batch else { return Halted };
-            let taken = self.take(committer, Arc::new(batch), &mut due, leave).await;
+            let taken = self.take(committer, batch, &mut due, leave).await;
             if let Err(failure) = taken {
                 self.board.fail(failure);
                 return Halted;
@@ -171,8 +174,9 @@ impl Transactional {
     /// Commits a position that moved without changes.
     async fn commit_idle(&mut self, committer: &mut Committer, reason: Reason) -> Result<(), Failure> {
         let draft = std::mem::take(&mut *self.board.draft());
-        let moved = draft.position.as_ref().map(|position| &position.bytes)
-            != committer.position().map(|position| &position.bytes);
+        let moved = draft.position.is_some()
+            && draft.position.as_ref().map(|position| &position.bytes)
+                != committer.position().map(|position| &position.bytes);
         if !moved && draft.ledger.is_empty() && draft.resolve.is_empty() {
             return Ok(());
         }
@@ -234,7 +238,7 @@ impl Transactional {
     }
 
     fn entry(&self, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str) -> watchkeeper_core::LedgerEntry {
-        let before = row.checked_sub(1).map(|row| batch.position(row));
+        let before = batch.position_before(row);
         entry_for(kind, &self.spec.name, &Change::new(Arc::clone(batch), row), cause, before)
     }
 
@@ -275,7 +279,7 @@ impl Transactional {
                         return Err(Failure::of(error));
                     }
                     let waited = self.board.seams.clock.now().since(began);
-                    if waited > settings.give_up && self.board.group.has_healthy_peer() {
+                    if waited > settings.give_up && self.board.has_healthy_peer() {
                         return Err(Failure::Instance(error));
                     }
                     tracing::warn!(sink = self.spec.name, %error, "a transaction was not answered; it is repeated unchanged");
@@ -386,9 +390,10 @@ impl Transactional {
             self.board.draft().resolve.push((record.number, what));
             return Ok(true);
         }
+        // What others have settled is committed apart: this letter may be rejected again.
+        self.commit_idle(committer, Reason::Progress).await?;
         let Some((batch, row)) = self.letters.find(&self.board, record).await? else { return Ok(false) };
-        let mut draft = std::mem::take(&mut *self.board.draft());
-        draft.resolve.push((record.number, what));
+        let draft = Draft { resolve: vec![(record.number, what)], ..Draft::default() };
         let write = committer.draft_write(draft, Reason::Progress, None);
         self.deliver_letter(committer, &batch, row, write).await
     }

@@ -1,4 +1,4 @@
-//! The laws of [`Sink`] and its [`SinkWriter`], for all grades below transactional.
+//! The laws of [`Sink`](watchkeeper_core::Sink) and its [`SinkWriter`](watchkeeper_core::SinkWriter), for all grades below transactional.
 
 mod bench;
 mod writing;

@@ -1,4 +1,4 @@
-//! The laws of [`Source`].
+//! The laws of [`Source`](watchkeeper_core::Source).
 
 mod bench;
 mod reading;

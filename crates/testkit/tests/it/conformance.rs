@@ -75,3 +75,44 @@ mod transactional_sink {
 
     watchkeeper_testkit::transactional_laws!(run);
 }
+
+/// The laws hold in real time as well, on a runtime that the backend brings.
+mod real_time {
+    use std::future::Future;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use watchkeeper_core::memory::{Leases, Notes};
+    use watchkeeper_core::{BootClock, Cx, Entropy};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(60);
+
+    fn block_on(law: impl Future<Output = Law>) -> Law {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime without I/O needs nothing").block_on(law)
+    }
+
+    fn leases(law: &LawOf<LeaseBench>) -> Law {
+        let store = Leases::new(Arc::new(BootClock));
+        let (cx, entropy) = (Cx::new(Arc::new(BootClock)), Arc::new(Entropy::from_system()));
+        let bench = LeaseBench { cx, a: Arc::new(store.clone()), b: Arc::new(store), entropy, ttl: SHORT };
+        block_on(law.holds_on(&bench))
+    }
+
+    watchkeeper_testkit::lease_laws!(leases);
+
+    mod records {
+        use super::*;
+
+        fn run(law: &LawOf<RecordsBench>) -> Law {
+            let notes = Notes::new(Arc::new(BootClock));
+            let (cx, entropy) = (Cx::new(Arc::new(BootClock)), Arc::new(Entropy::from_system()));
+            let (a, b) = (Arc::new(notes.clone()), Arc::new(notes));
+            block_on(law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT * 8 }))
+        }
+
+        watchkeeper_testkit::records_laws!(run);
+    }
+}

@@ -3,4 +3,5 @@
 mod conformance;
 mod faults;
 mod history;
+mod matrix;
 mod world;

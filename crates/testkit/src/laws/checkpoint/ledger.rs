@@ -1,7 +1,10 @@
-use watchkeeper_core::{CheckpointWrite, LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use watchkeeper_core::{CheckpointWrite, Commit, LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution};
 
 use super::{CheckpointBench, EVERYTHING, letter, with_letters, write};
-use crate::laws::lawful::{Broken, Law, ensure};
+use crate::laws::lawful::{Broken, Law, ensure, insist};
 
 fn names(records: &[LedgerRecord]) -> Vec<&str> {
     records.iter().map(|record| record.entry.change_id.as_str()).collect()
@@ -35,6 +38,30 @@ pub async fn c7_resolution_is_written_with_its_commit(bench: &CheckpointBench) -
     let resolutions: Vec<_> = after.iter().map(|record| record.resolution).collect();
     let expected = [Some(Resolution::Replayed), None, Some(Resolution::Purged), None];
     ensure!(resolutions == expected, "expected {expected:?}, got {resolutions:?}");
+    Ok(())
+}
+
+/// C7: a commit that was dropped on the way is written as a whole or not at all, so that repeating it
+/// leaves everything written once.
+pub async fn c7_dropped_commit_is_repeated_as_a_whole(bench: &CheckpointBench) -> Law {
+    let grant = bench.grant(1);
+    bench.claimed(&grant).await?;
+    for (seq, patience_ms) in (1..).zip([0, 1, 2, 5]) {
+        let dropped = with_letters(write(&grant, seq), &[&format!("letter-{seq}")]);
+        let brief = bench.cx.within(Duration::from_millis(patience_ms));
+        let writes = std::slice::from_ref(&dropped);
+        if patience_ms == 0 {
+            drop(bench.a.commit(&bench.cx, writes).now_or_never());
+        } else {
+            drop(brief.run(bench.a.commit(&bench.cx, writes)).await);
+        }
+        let answer = insist(&bench.cx, || bench.commit(&dropped)).await?;
+        ensure!(answer != Commit::Fenced, "a commit that was dropped and repeated is {answer:?}");
+        bench.ensure_newest(&dropped).await?;
+    }
+    let ledger = bench.seen(&grant.key).await?.ledger;
+    let expected = ["letter-1", "letter-2", "letter-3", "letter-4"];
+    ensure!(names(&ledger) == expected, "of commits that were dropped and repeated there is {:?}", names(&ledger));
     Ok(())
 }
 

@@ -214,6 +214,7 @@ law_list! {
         c7_resolution_is_written_with_its_commit,
         c7_writes_of_a_slice_are_independent,
         c7_bug_in_a_slice_spares_the_others,
+        c7_dropped_commit_is_repeated_as_a_whole,
         c8_committed_write_is_seen_by_every_client,
         c8_every_field_survives,
         c9_ledger_is_read_in_the_order_of_its_numbers,

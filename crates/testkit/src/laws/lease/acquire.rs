@@ -75,7 +75,7 @@ pub async fn l2_refusal_changes_nothing(bench: &LeaseBench) -> Law {
 pub async fn l3_same_tenure_gets_the_same_grant(bench: &LeaseBench) -> Law {
     let ask = bench.ask(&bench.key(), &bench.candidate("a"));
     let grant = bench.grant(&ask).await?;
-    for floor in [Epoch::ZERO, Epoch(grant.epoch.0 - 1)] {
+    for floor in [Epoch::ZERO, Epoch(grant.epoch.0.saturating_sub(1))] {
         let again = bench.grant(&Ask { floor, ..ask.clone() }).await?;
         ensure!(again == grant, "asking again gave {again:?} instead of {grant:?}");
     }

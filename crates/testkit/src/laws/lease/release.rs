@@ -21,7 +21,7 @@ pub async fn l11_release_by_another_changes_nothing(bench: &LeaseBench) -> Law {
     let grant = bench.grant(&bench.ask(&bench.key(), &bench.candidate("a"))).await?;
     let strangers = [
         Grant { tenure: bench.entropy.tenure(), ..grant.clone() },
-        Grant { epoch: Epoch(grant.epoch.0 - 1), ..grant.clone() },
+        Grant { epoch: Epoch(grant.epoch.0.saturating_sub(1)), ..grant.clone() },
         Grant { epoch: grant.epoch.next(), ..grant.clone() },
         Grant { key: bench.key(), ..grant.clone() },
     ];

@@ -45,7 +45,7 @@ pub async fn l8_refused_renewal_prolongs_nothing(bench: &LeaseBench) -> Law {
 fn near_misses(bench: &LeaseBench, grant: &Grant) -> [Grant; 4] {
     [
         Grant { tenure: bench.entropy.tenure(), ..grant.clone() },
-        Grant { epoch: Epoch(grant.epoch.0 - 1), ..grant.clone() },
+        Grant { epoch: Epoch(grant.epoch.0.saturating_sub(1)), ..grant.clone() },
         Grant { epoch: grant.epoch.next(), ..grant.clone() },
         Grant { key: bench.key(), ..grant.clone() },
     ]

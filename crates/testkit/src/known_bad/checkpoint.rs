@@ -1,0 +1,255 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use watchkeeper_core::memory::Checkpoints;
+use watchkeeper_core::{
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, ErrorKind, Grant, LeaseKey, LedgerEntry,
+    LedgerQuery, LedgerRecord, Result, StoreIdentity, TenureId,
+};
+
+use super::{KnownBad, give_way};
+use crate::laws::CheckpointBench;
+use crate::lock;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    CommitIgnoresTheEpoch,
+    EqualEpochOfAnotherTenureIsAccepted,
+    LowerEpochClaims,
+    ClaimingAgainResetsSeq,
+    ClaimFindsNothing,
+    ClaimReadsBeforehand,
+    CommitIgnoresSeq,
+    RepeatedCommitIsWrittenTwice,
+    WrongSeqIsFenced,
+    FencedCommitWritesLedger,
+    RefusedCommitWritesLedger,
+    LedgerIsWrittenAfterwards,
+    LedgerIsForgotten,
+    ResolutionIsForgotten,
+    FirstFencedEndsTheSlice,
+    HaltIsForgotten,
+    LimitIsIgnored,
+    ResolvedCountAsOpen,
+    LedgerIsNewestFirst,
+    IdentityOfTheConnection,
+}
+
+/// Every flaw, with the law that it breaks.
+const ALL: [(Flaw, &str); 20] = {
+    use Flaw::*;
+    [
+        (CommitIgnoresTheEpoch, "c1_claim_shuts_out_lower_epochs"),
+        (EqualEpochOfAnotherTenureIsAccepted, "c2_equal_epoch_of_another_tenure_is_behind"),
+        (LowerEpochClaims, "c2_lower_epoch_is_behind"),
+        (ClaimingAgainResetsSeq, "c3_claiming_again_changes_nothing"),
+        (ClaimFindsNothing, "c4_claim_answers_the_newest_checkpoint"),
+        (ClaimReadsBeforehand, "c4_claim_and_commit_at_once_agree_on_their_order"),
+        (CommitIgnoresSeq, "c6_skipped_seq_is_a_bug_and_changes_nothing"),
+        (RepeatedCommitIsWrittenTwice, "c6_repeated_seq_changes_nothing"),
+        (WrongSeqIsFenced, "c6_lower_seq_is_a_bug_and_changes_nothing"),
+        (FencedCommitWritesLedger, "c5_fenced_commit_changes_nothing"),
+        (RefusedCommitWritesLedger, "c6_skipped_seq_is_a_bug_and_changes_nothing"),
+        (LedgerIsWrittenAfterwards, "c7_dropped_commit_is_repeated_as_a_whole"),
+        (LedgerIsForgotten, "c7_ledger_is_written_with_its_commit"),
+        (ResolutionIsForgotten, "c7_resolution_is_written_with_its_commit"),
+        (FirstFencedEndsTheSlice, "c7_writes_of_a_slice_are_independent"),
+        (HaltIsForgotten, "c8_every_field_survives"),
+        (LimitIsIgnored, "c9_query_is_honoured"),
+        (ResolvedCountAsOpen, "c9_query_is_honoured"),
+        (LedgerIsNewestFirst, "c9_ledger_is_read_in_the_order_of_its_numbers"),
+        (IdentityOfTheConnection, "identity_is_the_same_for_every_client"),
+    ]
+};
+
+/// Checkpoint stores with one flaw each.
+pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
+    let bad = |(flaw, breaks)| {
+        KnownBad::new(flaw, breaks, move |world| {
+            let entropy = world.entropy();
+            let inner = Checkpoints::new(StoreIdentity(entropy.uuid()));
+            let own = StoreIdentity(entropy.uuid());
+            let a = Bad { flaw, inner, own, state: Arc::default() };
+            let b = Bad { own: StoreIdentity(entropy.uuid()), ..a.clone() };
+            Box::new(CheckpointBench::in_world(world, Arc::new(a), Arc::new(b)))
+        })
+    };
+    ALL.into_iter().map(bad).collect()
+}
+
+/// A store with the flaw of this name over `inner`, to see what else notices it; `None` when there is
+/// no such flaw.
+pub fn flawed_checkpoints(flaw: &str, inner: Checkpoints) -> Option<Arc<dyn CheckpointStore>> {
+    let (flaw, _) = ALL.into_iter().find(|(known, _)| format!("{known:?}") == flaw)?;
+    let own = StoreIdentity(uuid::Uuid::nil());
+    Some(Arc::new(Bad { flaw, inner, own, state: Arc::default() }))
+}
+
+#[derive(Debug, Clone)]
+struct Bad {
+    flaw: Flaw,
+    inner: Checkpoints,
+    own: StoreIdentity,
+    state: Arc<Mutex<BTreeMap<LeaseKey, Slot>>>,
+}
+
+/// What the wrapper remembers of a key.
+#[derive(Debug, Default)]
+struct Slot {
+    newest: Option<Grant>,
+    seq: u64,
+    /// How far the numbers of the store are ahead of those of the caller.
+    ahead: u64,
+    first_tenures: BTreeMap<Epoch, TenureId>,
+    stray: Vec<LedgerEntry>,
+}
+
+impl Bad {
+    fn is(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    fn with<T>(&self, key: &LeaseKey, look: impl FnOnce(&mut Slot) -> T) -> T {
+        look(lock(&self.state).entry(key.clone()).or_default())
+    }
+
+    fn alter_grant(&self, grant: &Grant) -> Grant {
+        if !self.is(Flaw::EqualEpochOfAnotherTenureIsAccepted) {
+            return grant.clone();
+        }
+        let first = |slot: &mut Slot| *slot.first_tenures.entry(grant.epoch).or_insert(grant.tenure);
+        Grant { tenure: self.with(&grant.key, first), ..grant.clone() }
+    }
+
+    fn note_claim(&self, grant: &Grant) {
+        self.with(&grant.key, |slot| {
+            let again = slot.newest.as_ref() == Some(grant);
+            if again && self.is(Flaw::ClaimingAgainResetsSeq) {
+                slot.ahead = slot.seq;
+            } else if !again {
+                (slot.newest, slot.seq, slot.ahead) = (Some(grant.clone()), 0, 0);
+            }
+        });
+    }
+
+    fn alter_write(&self, write: &CheckpointWrite) -> CheckpointWrite {
+        let mut write = CheckpointWrite { grant: self.alter_grant(&write.grant), ..write.clone() };
+        self.with(&write.grant.key.clone(), |slot| match (self.flaw, &slot.newest) {
+            (Flaw::CommitIgnoresTheEpoch, Some(newest)) if *newest != write.grant => {
+                (write.grant, write.seq) = (newest.clone(), slot.seq + 1);
+            }
+            (Flaw::CommitIgnoresSeq, Some(newest)) if *newest == write.grant => write.seq = slot.seq + 1,
+            (Flaw::ClaimingAgainResetsSeq | Flaw::RepeatedCommitIsWrittenTwice, _) => write.seq += slot.ahead,
+            (Flaw::LedgerIsForgotten, _) => write.ledger.clear(),
+            (Flaw::ResolutionIsForgotten, _) => write.resolve.clear(),
+            (Flaw::HaltIsForgotten, _) => write.halted = None,
+            _ => {}
+        });
+        write
+    }
+
+    async fn commit_one(&self, cx: &Cx, original: &CheckpointWrite) -> Result<Commit> {
+        let mut write = self.alter_write(original);
+        let key = write.grant.key.clone();
+        let late =
+            if self.is(Flaw::LedgerIsWrittenAfterwards) { std::mem::take(&mut write.ledger) } else { Vec::new() };
+        let mut answer = self.inner.commit(cx, std::slice::from_ref(&write)).await.map(|answers| answers[0]);
+        if matches!(answer, Ok(Commit::AlreadyDone)) && self.is(Flaw::RepeatedCommitIsWrittenTwice) {
+            write.seq += 1;
+            self.inner.commit(cx, std::slice::from_ref(&write)).await?;
+            self.with(&key, |slot| slot.ahead += 1);
+        }
+        let is_bug = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal);
+        let fenced = matches!(answer, Ok(Commit::Fenced));
+        let strays = match self.flaw {
+            Flaw::FencedCommitWritesLedger => fenced,
+            Flaw::RefusedCommitWritesLedger => is_bug,
+            _ => false,
+        };
+        if strays {
+            self.with(&key, |slot| slot.stray.extend(original.ledger.clone()));
+        }
+        if is_bug && self.is(Flaw::WrongSeqIsFenced) {
+            answer = Ok(Commit::Fenced);
+        }
+        if matches!(answer, Ok(Commit::Committed)) {
+            self.with(&key, |slot| slot.seq = write.seq);
+            if !late.is_empty() {
+                give_way().await;
+                self.with(&key, |slot| slot.stray.extend(late));
+            }
+        }
+        answer
+    }
+
+    /// As the caller counts.
+    fn alter_checkpoint(&self, key: &LeaseKey, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
+        let checkpoint = checkpoint?;
+        let ahead = self.with(key, |slot| slot.ahead);
+        let twice = self.is(Flaw::RepeatedCommitIsWrittenTwice);
+        Some(Checkpoint { seq: if twice { checkpoint.seq - ahead } else { checkpoint.seq }, ..checkpoint })
+    }
+}
+
+#[async_trait]
+impl CheckpointStore for Bad {
+    async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
+        if self.is(Flaw::IdentityOfTheConnection) { Ok(self.own) } else { self.inner.identity(cx).await }
+    }
+
+    async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
+        let grant = self.alter_grant(grant);
+        let beforehand = self.inner.load(cx, &grant.key).await?.map(Box::new);
+        if self.is(Flaw::ClaimReadsBeforehand) {
+            give_way().await;
+        }
+        Ok(match self.inner.claim(cx, &grant).await? {
+            Claim::Claimed(found) => {
+                self.note_claim(&grant);
+                match self.flaw {
+                    Flaw::ClaimFindsNothing => Claim::Claimed(None),
+                    Flaw::ClaimReadsBeforehand => Claim::Claimed(beforehand),
+                    _ => Claim::Claimed(self.alter_checkpoint(&grant.key, found.map(|found| *found)).map(Box::new)),
+                }
+            }
+            Claim::Behind { newest } if self.is(Flaw::LowerEpochClaims) && grant.epoch < newest => {
+                Claim::Claimed(beforehand)
+            }
+            behind => behind,
+        })
+    }
+
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+        let mut answers = Vec::new();
+        for write in writes {
+            let ended = self.is(Flaw::FirstFencedEndsTheSlice)
+                && answers.iter().any(|answer| matches!(answer, Ok(Commit::Fenced)));
+            answers.push(if ended { Ok(Commit::Fenced) } else { self.commit_one(cx, write).await });
+        }
+        answers.into_iter().collect()
+    }
+
+    async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let checkpoint = self.inner.load(cx, key).await?;
+        Ok(self.alter_checkpoint(key, checkpoint))
+    }
+
+    async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
+        let mut query = *query;
+        match self.flaw {
+            Flaw::LimitIsIgnored => query.limit = usize::MAX,
+            Flaw::ResolvedCountAsOpen => query.open_only = false,
+            _ => {}
+        }
+        let mut records = self.inner.ledger(cx, key, &query).await?;
+        let stray = self.with(key, |slot| slot.stray.clone());
+        let last = records.last().map_or(0, |record| record.number);
+        let strays = (last + 1..).zip(stray).map(|(number, entry)| LedgerRecord { number, entry, resolution: None });
+        records.extend(strays.filter(|record| record.number > query.after));
+        if self.is(Flaw::LedgerIsNewestFirst) {
+            records.reverse();
+        }
+        Ok(records)
+    }
+}

@@ -1,0 +1,3 @@
+//! What a user of the library sees, through the facade only.
+
+mod relief;
