@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Resolution,
     Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
@@ -197,7 +198,7 @@ impl Watch {
         let position = committer.position().cloned();
         let (start, prelude) = match (voyage.gap.clone(), position) {
             (Some((start, cause)), position) => {
-                let mut prelude = position.map(|position| gap_batch(spec.source.payload(), &position, &cause));
+                let mut prelude = position.map(|position| gap_batch(&position, &cause));
                 // The position before the gap stays with the log that it belongs to.
                 if let Some(prelude) = &mut prelude {
                     prelude.pedigree = committer.pedigree().cloned();
@@ -248,9 +249,11 @@ fn wish_of(control: &Control) -> Option<Wish> {
     replay.or_else(purge)
 }
 
-/// A change without a key that tells every sink of a gap. Its position is the last one that was good.
-fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, cause: &str) -> Batch {
-    let mut builder = BatchBuilder::new("gap".into(), payload);
+/// A change without a key that tells every sink of a gap. Its position is the last one that was good. The
+/// body is ours and not the source's, so it is JSON whatever the source speaks: sinks decode it.
+fn gap_batch(position: &Position, cause: &str) -> Batch {
+    let mut builder = BatchBuilder::new("gap".into(), Arc::new(JsonPayload));
+    let body = serde_json::json!({ "cause": cause }).to_string();
     let namespace = builder.namespace("");
     builder.push(RowParts {
         operation: Operation::Gap,
@@ -259,7 +262,7 @@ fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, c
         committable: true,
         key: None,
         position: &position.bytes,
-        body: cause.as_bytes(),
+        body: body.as_bytes(),
         time: position.time.unwrap_or(SourceTime(0)),
         version: Version::default(),
     });

@@ -188,7 +188,7 @@ impl Courier {
             };
             let follows = |at: &u32| {
                 *at > row
-                    && !refused.contains(at)
+                    && refused.binary_search(at).is_err()
                     && batch.key(*at) == Some(key)
                     && batch.namespace(*at) == batch.namespace(row)
             };
@@ -373,6 +373,9 @@ impl Courier {
             let call = board.tenure.call(&self.pulses[0], board.stream.settings.timeouts.write);
             let answer = call.run(self.writer.write(call.cx(), 0, &job.batch, &job.rows)).await;
             drop(call);
+            if answer.is_ok() {
+                self.breaker().success(board.seams.clock.now());
+            }
             let stopped = match answer {
                 Ok(written) if !written.rejected.is_empty() => return Ok(false),
                 Ok(written) => written.stopped,

@@ -278,7 +278,7 @@ impl ChangeStream for Drift {
 #[test]
 fn the_checkpoint_of_an_idle_stream_moves_on_without_a_flush() {
     let rig = Rig::new();
-    let a = rig.instance("a").from_source(Arc::new(Drifting(rig.log.clone()))).start();
+    let a = rig.instance("a").reading(Arc::new(Drifting(rig.log.clone()))).start();
     rig.run_for(30 * SECOND);
     assert!(rig.committed() >= 1_025, "{}", rig.committed());
     assert_eq!((a.faults.sink.calls("flush"), rig.checkpoint().unwrap().facts.changes), (0, 0));
@@ -287,7 +287,7 @@ fn the_checkpoint_of_an_idle_stream_moves_on_without_a_flush() {
 #[test]
 fn an_idle_position_is_not_committed_before_what_was_read_earlier() {
     let rig = Rig::new();
-    let a = rig.instance("a").from_source(Arc::new(Drifting(rig.log.clone()))).start();
+    let a = rig.instance("a").reading(Arc::new(Drifting(rig.log.clone()))).start();
     let gate = Gate::default();
     a.faults.sink.next("write", Fault::Hold(gate.clone()));
     rig.append(&["a"]);

@@ -160,6 +160,20 @@ fn what_is_rejected_again_stays_and_so_does_what_is_behind_it() {
 }
 
 #[test]
+fn a_replay_goes_on_at_once_when_a_sink_that_was_away_is_back() {
+    let rig = Rig::new();
+    let a = parked(&rig);
+    a.faults.sink.times("write", 6, &Fault::Reject(ErrorKind::Unavailable));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.until("the sink is back", || a.faults.sink.pending("write") == 0);
+    let began = rig.now();
+    rig.until("all letters are settled", || letters(&rig) == 0);
+    let took = rig.now().since(began);
+    assert!(took < 10 * SECOND, "one good answer closes the breaker: {took:?}");
+    assert_eq!(rig.delivered(), [2, 5, 1, 3, 4]);
+}
+
+#[test]
 fn a_request_is_served_once() {
     let rig = Rig::new();
     let a = parked(&rig);

@@ -11,7 +11,6 @@ mod operator;
 mod pipeline;
 mod sinks;
 mod standby;
-#[allow(dead_code, reason = "used by tests to come")]
 mod support;
 mod tenure;
 mod threads;

@@ -108,7 +108,7 @@ impl Rig {
 
     /// Appends an insert of each of `keys`; the answer is the number of the last.
     pub(crate) fn append(&self, keys: &[&str]) -> u64 {
-        keys.iter().map(|key| self.append_change(Operation::Insert, Some(key), b"{}")).last().unwrap_or(0)
+        keys.iter().fold(0, |_, key| self.append_change(Operation::Insert, Some(key), b"{}"))
     }
 
     /// Appends inserts of `count` different keys.
@@ -289,7 +289,7 @@ impl Plan {
     }
 
     /// Reads from `source`, with the faults of this instance.
-    pub(crate) fn from_source(mut self, source: Arc<dyn Source>) -> Self {
+    pub(crate) fn reading(mut self, source: Arc<dyn Source>) -> Self {
         self.streams[0].source = Arc::new(FaultySource::new(source, self.faults.source.clone()));
         self
     }

@@ -336,17 +336,15 @@ fn naive_has(naive: &mut Naive, id: &str) -> bool {
 fn admit(step: u64, random: &Entropy, safe: &mut SafePoint, naive: &mut Naive) -> Vec<UnderWay> {
     let count = usize::try_from(random.below(7)).expect("small");
     let mut lines = vec![("k", true); count];
-    for at in 0..count.saturating_sub(1) {
-        lines[at].1 = random.below(4) > 0;
+    for line in lines.iter_mut().rev().skip(1) {
+        line.1 = random.below(4) > 0;
     }
     let batch = batch(step, &lines);
     let cuts = (1..count).filter(|at| lines[at - 1].1).collect::<Vec<_>>();
     let middle = cuts.get(usize::try_from(random.below(cuts.len() as u64 + 2)).expect("small")).copied();
-    let ranges = match middle {
-        Some(middle) => vec![0..middle, middle..count],
-        None => vec![0..count],
-    };
-    ranges.into_iter().map(|rows| admit_piece(&batch, rows, random, safe, naive)).collect()
+    // An empty batch is one piece without rows.
+    let ranges = middle.map_or([Some(0..count), None], |middle| [Some(0..middle), Some(middle..count)]);
+    ranges.into_iter().flatten().map(|rows| admit_piece(&batch, rows, random, safe, naive)).collect()
 }
 
 fn admit_piece(
