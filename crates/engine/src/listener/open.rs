@@ -70,7 +70,7 @@ impl Watch {
         let store = Arc::clone(&self.post.checkpoints);
         let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.post.spec.source));
         let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
-        let told = Latest::new(wish_of(&self.post.control.get()));
+        let told = Latest::new(wishes_of(&self.post.control.get()));
         let wishes = told.follow();
         let committer = Arc::clone(&voyage.committer);
         let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
@@ -112,13 +112,13 @@ impl Watch {
     }
 
     /// Tells the pipeline what people ask of the dead letters.
-    async fn pass_wishes(&self, told: Latest<Option<Wish>>) -> std::convert::Infallible {
+    async fn pass_wishes(&self, told: Latest<Vec<Wish>>) -> std::convert::Infallible {
         let mut control = self.post.control.clone();
         loop {
-            let wish = wish_of(&control.see());
+            let wishes = wishes_of(&control.see());
             told.change_if(|current| {
-                let news = *current != wish;
-                *current = wish;
+                let news = *current != wishes;
+                *current = wishes;
                 news
             });
             if control.changed().await.is_err() {
@@ -231,22 +231,20 @@ impl Watch {
     }
 }
 
-fn wish_of(control: &Control) -> Option<Wish> {
+fn wishes_of(control: &Control) -> Vec<Wish> {
     let replay = control.replay.as_ref().map(|request| Wish {
         id: request.id,
         sink: request.sink.clone(),
         numbers: Vec::new(),
         what: Resolution::Replayed,
     });
-    let purge = || {
-        control.purge.as_ref().map(|request| Wish {
-            id: request.id,
-            sink: request.sink.clone(),
-            numbers: request.numbers.clone(),
-            what: Resolution::Purged,
-        })
-    };
-    replay.or_else(purge)
+    let purge = control.purge.as_ref().map(|request| Wish {
+        id: request.id,
+        sink: request.sink.clone(),
+        numbers: request.numbers.clone(),
+        what: Resolution::Purged,
+    });
+    replay.into_iter().chain(purge).collect()
 }
 
 /// A change without a key that tells every sink of a gap. Its position is the last one that was good. The

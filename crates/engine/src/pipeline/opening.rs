@@ -29,7 +29,7 @@ pub struct Opening {
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Option<Wish>>,
+    pub wishes: Follower<Vec<Wish>>,
 }
 
 /// How an opening ended.
@@ -112,8 +112,8 @@ impl Opening {
     async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
         let dispatcher = Dispatcher::new(&self.board, lanes);
         loop {
-            let wish = self.wishes.see().clone();
-            if let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) {
+            let wish = self.letters.newest(&self.wishes.see());
+            if let Some(wish) = wish {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;
                 }

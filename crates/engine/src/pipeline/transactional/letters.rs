@@ -12,8 +12,8 @@ use crate::pipeline::replay::Wish;
 
 impl Transactional {
     pub(super) async fn serve_wish(&mut self, committer: &mut Committer) -> Result<(), Failure> {
-        let wish = self.wishes.see().clone();
-        let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) else { return Ok(()) };
+        let wish = self.letters.newest(&self.wishes.see());
+        let Some(wish) = wish else { return Ok(()) };
         let board = Arc::clone(&self.board);
         self.letters.serve(&board, &self.couriers, &wish).await?;
         // What the other sinks settled must not depend on whether this one takes its own letters.

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, ErrorKind, Follower, LedgerKind, Moment, Position, Reason, Task,
-    Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, ErrorKind, FaultKind, Follower, LedgerKind, Moment, Position, Reason,
+    Task, Transacted, TransactionalWriter,
 };
 
 use super::board::{Board, Failure};
@@ -51,7 +51,7 @@ pub struct Transactional {
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Option<Wish>>,
+    pub wishes: Follower<Vec<Wish>>,
     /// Keys of the transactional sink that wait for a replay.
     pub parked: Parked,
     /// Marks the transaction under way.
@@ -255,7 +255,7 @@ impl Transactional {
     ) -> Result<(), Failure> {
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
-        let (mut attempt, began) = (0, self.board.seams.clock.now());
+        let (mut attempt, mut retries, began) = (0, 0, self.board.seams.clock.now());
         loop {
             let call = self.board.tenure.call(&self.pulse, settings.timeouts.write);
             let answer = call.run(self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
@@ -268,7 +268,16 @@ impl Transactional {
                     return Ok(());
                 }
                 Ok(Transacted::Fenced) => return Err(committer.fenced()),
+                Ok(Transacted::Rejected(faults))
+                    if retries + 1 < settings.retry.attempts
+                        && faults.iter().any(|fault| fault.kind == FaultKind::Retry) =>
+                {
+                    let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
+                    retries += 1;
+                    self.board.tenure.sleep(delay).await;
+                }
                 Ok(Transacted::Rejected(faults)) => {
+                    retries = 0;
                     for fault in faults {
                         rows.retain(|row| *row != fault.row);
                         self.reject(batch, &mut rows, &mut write, fault)?;
