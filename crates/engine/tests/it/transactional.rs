@@ -110,6 +110,17 @@ fn a_rejected_row_stops_the_stream_and_nothing_of_its_transaction_is_written() {
 }
 
 #[test]
+fn a_row_that_asks_to_be_tried_again_is_not_passed_over_at_once() {
+    let rig = Rig::new();
+    let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).stream(|it| it.retry.attempts = 4).start();
+    a.faults.sink.refuse_row(id(2), FaultKind::Retry, 3);
+    rig.append_many(3);
+    rig.until("all is written", || rig.committed() == 3);
+    assert_eq!(written(&rig), [1, 2, 3]);
+    assert!(rig.ledger().is_empty(), "the fourth attempt was good");
+}
+
+#[test]
 fn a_rejected_row_that_is_skipped_is_in_the_ledger_of_the_transaction_without_it() {
     let rig = Rig::new();
     let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).start();
