@@ -6,6 +6,7 @@ mod instance;
 mod keeper;
 mod listener;
 mod operator;
+mod regressions;
 mod standby;
 #[allow(dead_code, reason = "used by tests to come")]
 mod support;
