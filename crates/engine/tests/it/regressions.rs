@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use watchkeeper_core::memory::{Log, TableSink, TransactionalTable};
 use watchkeeper_core::{
-    Batch, ChangeStream, Cx, Epoch, Error, ErrorKind, Fault as RowFault, FaultKind, Finding, FlushRejection, Grade,
-    LedgerKind, OpenedSink, Operation, Payload, Pedigree, Position, Resolution, Result, Sink, SinkContext, SinkProfile,
-    SinkWriter, Source, StartAt, Verdict, Written,
+    Batch, ChangeStream, CheckpointStore, Cx, Epoch, Error, ErrorKind, Fault as RowFault, FaultKind, Finding,
+    FlushRejection, Grade, LedgerKind, OpenedSink, Operation, Payload, Pedigree, Position, Resolution, Result, Sink,
+    SinkContext, SinkProfile, SinkWriter, Source, StartAt, Verdict, Written,
 };
 use watchkeeper_engine::checkpoint::operator::Move;
 use watchkeeper_engine::delivery::{ObserverExecutor, OnReject, Operations, Park, Routes, handler};
@@ -276,21 +276,24 @@ impl Source for Server {
     }
 }
 
-#[test]
-fn a_position_before_a_gap_stays_with_its_own_log() {
-    let rig = Rig::new();
+/// A server with ten changes, and after it was restored with twenty others.
+fn server(rig: &Rig) -> (Arc<Server>, Rig) {
     rig.append_many(10);
     let restored = Rig { log: Log::new("restored"), ..rig.clone() };
     restored.append_many(20);
     let logs = [rig.log.clone(), restored.log.clone()];
-    let server = Arc::new(Server { logs, restored: AtomicBool::new(false), opened: Mutex::default() });
-    let plan = rig.instance("a").stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
-    let a = plan.from_source(Arc::clone(&server) as Arc<dyn Source>).start();
-    rig.until("all of the old log is committed", || rig.committed() == 10);
-    server.restored.store(true, Ordering::Relaxed);
-    // The second one ends the opening after the gap, before it has read anything of the new log.
-    a.faults.source.times("next_batch", 2, &Fault::Reject(ErrorKind::Unavailable));
-    rig.until("it has opened twice more", || server.opened.lock().unwrap().len() == 3);
+    (Arc::new(Server { logs, restored: AtomicBool::new(false), opened: Mutex::default() }), restored)
+}
+
+/// An instance that goes on after a gap with what comes then.
+fn reader_of(rig: &Rig, server: &Arc<Server>, name: &str) -> Plan {
+    let plan = rig.instance(name).stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
+    plan.from_source(Arc::clone(server) as Arc<dyn Source>)
+}
+
+/// The next change of the restored log is delivered, and what it had before is the gap.
+#[track_caller]
+fn goes_on_after_the_gap(rig: &Rig, server: &Server, restored: &Rig) {
     restored.append(&["x"]);
     rig.until("it goes on with the new log", || rig.committed() == 21);
     assert_eq!(rig.checkpoint().unwrap().pedigree, Some(Pedigree("restored".into())));
@@ -300,6 +303,36 @@ fn a_position_before_a_gap_stays_with_its_own_log() {
     let of_new = rig.table.delivered().iter().filter(|change| change.id.starts_with("restored")).count();
     assert_eq!(of_new, 1, "what the restored log had before is the gap");
     assert!(rig.ledger().iter().all(|record| record.entry.kind == LedgerKind::Gap));
+}
+
+#[test]
+fn a_position_before_a_gap_stays_with_its_own_log() {
+    let rig = Rig::new();
+    let (server, restored) = server(&rig);
+    let a = reader_of(&rig, &server, "a").start();
+    rig.until("all of the old log is committed", || rig.committed() == 10);
+    server.restored.store(true, Ordering::Relaxed);
+    // The second one ends the opening after the gap, before it has read anything of the new log.
+    a.faults.source.times("next_batch", 2, &Fault::Reject(ErrorKind::Unavailable));
+    rig.until("it has opened twice more", || server.opened.lock().unwrap().len() == 3);
+    goes_on_after_the_gap(&rig, &server, &restored);
+}
+
+#[test]
+fn telling_the_sinks_of_a_gap_does_not_move_the_position_to_another_log() {
+    let rig = Rig::new();
+    let (server, restored) = server(&rig);
+    let a = reader_of(&rig, &server, "a").start();
+    rig.until("all of the old log is committed", || rig.committed() == 10);
+    server.restored.store(true, Ordering::Relaxed);
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+    a.faults.source.next("next_batch", Fault::Hold(Gate::default()));
+    rig.until("the gap is told and committed", || rig.checkpoint().unwrap().facts.changes == 11);
+    assert_eq!(rig.checkpoint().unwrap().pedigree, Some(Pedigree("log".into())), "as long as nothing new is read");
+    a.node.kill();
+    let b = reader_of(&rig, &server, "b").start();
+    rig.until("b reads the new log", || b.faults.source.calls("next_batch") > 0);
+    goes_on_after_the_gap(&rig, &server, &restored);
 }
 
 #[test]
@@ -589,22 +622,16 @@ fn a_letter_that_a_transaction_rejects_again_does_not_undo_what_other_sinks_sett
 }
 
 #[test]
-fn a_second_transactional_sink_is_refused() {
+fn a_sink_that_calls_itself_transactional_and_opens_as_another_is_refused() {
     let rig = Rig::new();
     rig.append(&["k"]);
-    let table = Arc::new(TransactionalTable::new(rig.checkpoints.clone()));
-    let mut plan = rig.instance("a").into_sink(Arc::clone(&table) as Arc<dyn Sink>);
-    plan.streams[0].sinks.push(SinkSpec::new("second", table));
-    let refused = rig.block_on(plan.try_start());
-    let said = match refused {
-        Err(error) => error.to_string(),
-        Ok(a) => {
-            rig.run_for(5 * SECOND);
-            a.status().last_error.unwrap_or_default()
-        }
-    };
+    let mut profile = SinkProfile::new(Grade::Transactional, std::time::Duration::ZERO);
+    profile.store = Some(memory(rig.checkpoints.identity(&rig.cx())));
+    let a = rig.instance("a").profile(profile).start();
+    rig.run_for(5 * SECOND);
+    let said = a.status().last_error.unwrap_or_default();
     assert!(said.contains("transactional"), "{said:?}");
-    assert_eq!((rig.committed(), rig.checkpoints.delivered().len()), (0, 0));
+    assert_eq!((rig.committed(), rig.delivered()), (0, vec![]));
 }
 
 #[test]
