@@ -184,12 +184,12 @@ impl Board {
         self.demanded.load(Ordering::Acquire)
     }
 
-    /// Passes nothing more in this opening: a flush has failed.
+    /// Passes nothing more in this opening: what was accepted may be gone.
     pub fn spoil(&self) {
         self.spoiled.store(true, Ordering::Release);
     }
 
-    /// Whether a flush has failed.
+    /// Whether a flush has failed or a task panicked.
     pub fn is_spoiled(&self) -> bool {
         self.spoiled.load(Ordering::Acquire)
     }
@@ -216,7 +216,7 @@ impl Board {
     }
 
     /// Runs one of the opening's tasks. One that panics fails the opening: the others would wait for it
-    /// for ever.
+    /// for ever. What a sink had in hand when it panicked may be gone, so nothing more is passed.
     pub fn crew(self: &Arc<Self>, name: &'static str, job: impl Future<Output = ()> + Send + 'static) -> Task<()> {
         let board = Arc::clone(self);
         Task::spawn(&*self.seams.spawn, name, async move {

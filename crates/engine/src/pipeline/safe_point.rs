@@ -14,7 +14,7 @@ use watchkeeper_core::{Batch, LedgerEntry, Operation, Pedigree, Position, Source
 pub type PieceNumber = u64;
 
 /// A boundary: everything of earlier pieces, and the rows before `row` of this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
     piece: PieceNumber,
     row: u32,
@@ -23,7 +23,7 @@ pub struct Mark {
 /// What a flush made safe.
 #[derive(Debug, Default)]
 pub struct Passed {
-    /// The newest safe position; `None` when only the ledger or nothing was passed.
+    /// The newest safe position; `None` when nothing was passed.
     pub position: Option<Position>,
     /// The pedigree to store beside it, if it changed.
     pub pedigree: Option<Pedigree>,
@@ -60,13 +60,13 @@ impl Piece {
         self.rows.end as usize == self.batch.len()
     }
 
-    /// The newest position at or before the boundary `end` that may be committed, if there is one.
-    fn position_before(&self, end: u32) -> Option<Position> {
+    /// The newest boundary at or before `end` that may be committed, and its position, if there is one.
+    fn boundary_before(&self, end: u32) -> Option<(u32, Position)> {
         if end as usize == self.batch.len() {
-            return Some(self.batch.end.clone());
+            return Some((end, self.batch.end.clone()));
         }
         let boundary = last_committable(&self.batch, self.rows.start, end);
-        (boundary > self.rows.start).then(|| self.batch.position(boundary - 1))
+        (boundary > self.rows.start).then(|| (boundary, self.batch.position(boundary - 1)))
     }
 }
 
@@ -87,6 +87,7 @@ pub struct SafePoint {
     ledger: BTreeMap<Place, LedgerEntry>,
     /// A row that must not be passed: it stopped the stream.
     blocked: Option<Mark>,
+    held: Held,
 }
 
 impl SafePoint {
@@ -100,6 +101,7 @@ impl SafePoint {
             pieces_max,
             ledger: BTreeMap::new(),
             blocked: None,
+            held: Held::default(),
         }
     }
 
@@ -196,7 +198,7 @@ impl SafePoint {
             if piece.is_last() {
                 self.bytes -= piece.batch.size();
             }
-            passed.take(&piece, piece.rows.end);
+            self.held.take(&mut passed, self.first, &piece, piece.rows.end);
             self.first += 1;
         }
         if self.first == mark.piece
@@ -206,7 +208,7 @@ impl SafePoint {
             let end = mark.row.clamp(piece.rows.start, piece.rows.end);
             let row = last_committable(&piece.batch, piece.rows.start, end);
             if row > piece.rows.start {
-                passed.take(piece, row);
+                self.held.take(&mut passed, self.first, piece, row);
                 piece.rows.start = row;
             }
         }
@@ -216,8 +218,8 @@ impl SafePoint {
 
     /// Entries of rows that are now before the safe point.
     fn take_ledger(&mut self) -> Vec<LedgerEntry> {
-        let row = self.pieces.front().map_or(0, |piece| piece.rows.start);
-        let kept = self.ledger.split_off(&(self.first, row, 0));
+        let Mark { piece, row } = self.held.after;
+        let kept = self.ledger.split_off(&(piece, row, 0));
         std::mem::replace(&mut self.ledger, kept).into_values().collect()
     }
 
@@ -272,20 +274,34 @@ fn last_committable(batch: &Batch, start: u32, end: u32) -> u32 {
     rows.iter().rposition(|row| row.committable).map_or(start, |at| start + at as u32 + 1)
 }
 
-impl Passed {
-    fn take(&mut self, piece: &Piece, end: u32) {
-        let passed = piece.rows.start..end;
-        if let Some(row) = passed.clone().last() {
-            let row = &piece.batch.rows()[row as usize];
-            self.last = Some((row.operation, row.time));
+/// Rows that were passed after the newest position: a piece may end in the middle of what is committed
+/// together. They count, and so do their entries in the ledger, with the position at their end.
+#[derive(Debug, Default)]
+struct Held {
+    /// The boundary of the newest position.
+    after: Mark,
+    /// Rows between it and the safe point.
+    changes: u64,
+}
+
+impl Held {
+    /// Takes in that the rows before `end` of a piece were passed.
+    fn take(&mut self, passed: &mut Passed, number: PieceNumber, piece: &Piece, end: u32) {
+        let start = piece.rows.start;
+        let Some((boundary, position)) = piece.boundary_before(end) else {
+            self.changes += u64::from(end - start);
+            return;
+        };
+        if boundary > start {
+            let row = &piece.batch.rows()[boundary as usize - 1];
+            passed.last = Some((row.operation, row.time));
         }
-        self.changes += passed.len() as u64;
-        // A piece may end in the middle of what is committed together; the position waits for its end.
-        let Some(position) = piece.position_before(end) else { return };
-        self.position = Some(position);
+        passed.changes += self.changes + u64::from(boundary - start);
+        passed.position = Some(position);
         if let Some(pedigree) = &piece.batch.pedigree {
-            self.pedigree = Some(pedigree.clone());
+            passed.pedigree = Some(pedigree.clone());
         }
+        *self = Self { after: Mark { piece: number, row: boundary }, changes: u64::from(end - boundary) };
     }
 }
 

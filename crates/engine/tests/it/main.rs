@@ -9,6 +9,7 @@ mod letters;
 mod listener;
 mod operator;
 mod pipeline;
+mod regressions;
 mod sinks;
 mod standby;
 mod support;
