@@ -288,7 +288,7 @@ fn server(rig: &Rig) -> (Arc<Server>, Rig) {
 /// An instance that goes on after a gap with what comes then.
 fn reader_of(rig: &Rig, server: &Arc<Server>, name: &str) -> Plan {
     let plan = rig.instance(name).stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
-    plan.from_source(Arc::clone(server) as Arc<dyn Source>)
+    plan.reading(Arc::clone(server) as Arc<dyn Source>)
 }
 
 /// The next change of the restored log is delivered, and what it had before is the gap.
