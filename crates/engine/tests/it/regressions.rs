@@ -39,11 +39,14 @@ enum Mood {
 #[derive(Debug)]
 struct Moody(TableSink, Mood);
 
+/// What a write accepted: its lane, its batch and its rows.
+type Accepted = (usize, Arc<Batch>, Vec<u32>);
+
 #[derive(Debug)]
 struct MoodyWriter {
     table: Arc<dyn SinkWriter>,
     mood: Mood,
-    buffer: Mutex<Vec<(usize, Arc<Batch>, Vec<u32>)>>,
+    buffer: Mutex<Vec<Accepted>>,
 }
 
 fn moody(rig: &Rig, mood: Mood) -> Arc<dyn Sink> {
