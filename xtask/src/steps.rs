@@ -121,10 +121,10 @@ mod tests {
         let outcomes =
             [("format", Outcome::Passed(tenth)), ("clippy", Outcome::Failed(tenth * 2)), ("docs", Outcome::NotRun)];
         let expected = "\
-format                 passed       0.1 s
-clippy                 FAILED       0.2 s
-docs                   not run          -
-total                               0.3 s
+format                   passed       0.1 s
+clippy                   FAILED       0.2 s
+docs                     not run          -
+total                                 0.3 s
 ";
         assert_eq!(table(&outcomes, tenth * 3), expected);
     }

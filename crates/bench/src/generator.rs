@@ -186,6 +186,10 @@ struct Reading {
 
 #[async_trait]
 impl ChangeStream for Reading {
+    fn position(&self) -> Option<Position> {
+        Some(position(self.after))
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let rows = (self.shared.total - self.after).min(ROWS).min(limits.rows as u64);
         if rows == 0 {

@@ -89,6 +89,14 @@ pub trait Source: Send + Sync + std::fmt::Debug {
 /// An open log.
 #[async_trait]
 pub trait ChangeStream: Send {
+    /// Where it was opened: a safe restart point before the first batch.
+    ///
+    /// # Behavior
+    /// * S8: `None` only if opening again at the same start would give the same changes (the oldest one, a
+    ///   snapshot). "Now" and a time move on: the engine commits this position before anything is
+    ///   delivered, so that a takeover before the first commit does not start at a later "now".
+    fn position(&self) -> Option<Position>;
+
     /// The next changes.
     ///
     /// # Behavior

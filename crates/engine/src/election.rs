@@ -3,8 +3,13 @@
 //! A [`Campaign`] stands for a key until it wins a [`Term`]; the term's epoch is a fencing token to hand
 //! to whatever the leader writes to. As everywhere, the lease is for liveness: a paused leader may
 //! believe in its term for a moment too long, and only the target's check of the epoch stops it.
+//!
+//! A stream's epochs survive even a lease store that loses its data, since the checkpoint store has seen
+//! them. An election has no checkpoint store: a candidate never goes below what it has seen itself, but a
+//! store that forgets everything while all candidates restart begins anew. Keep the store's data.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
@@ -28,6 +33,8 @@ pub struct Campaign {
     name: String,
     roll: Roll,
     keeper: Keeper,
+    /// The highest epoch that this candidate has seen, so that its own terms never go back.
+    highest: AtomicU64,
     _keeping: Task<()>,
     stop: CancellationToken,
 }
@@ -46,7 +53,19 @@ impl Campaign {
         let own = leases.separate(&seams.cx()).await?;
         let (keeper, keeping) = Keeper::start(&seams, own, settings, Hooks::default(), stop.clone())?;
         let (id, name) = (seams.entropy.instance(), name.to_owned());
-        Ok(Self { seams, leases, settings, key, id, name, roll: Roll::default(), keeper, _keeping: keeping, stop })
+        Ok(Self {
+            seams,
+            leases,
+            settings,
+            key,
+            id,
+            name,
+            roll: Roll::default(),
+            keeper,
+            highest: AtomicU64::new(0),
+            _keeping: keeping,
+            stop,
+        })
     }
 
     /// Stands until it wins. Errors of the store are tried again.
@@ -73,6 +92,7 @@ impl Campaign {
                     ));
                 }
                 Ok(Acquired::Held(holder)) => {
+                    self.highest.fetch_max(holder.epoch.0, Ordering::AcqRel);
                     next = next.min(holder.remaining + std::time::Duration::from_millis(1));
                     // What was not granted is asked for anew; what was not answered, for the same tenure.
                     tenure = self.seams.entropy.tenure();
@@ -102,11 +122,14 @@ impl Campaign {
     }
 
     fn ask(&self, tenure: TenureId) -> Ask {
+        // With the floor at the epoch that it holds, an ask would be a new grant; below it, the same one.
+        let floor = Epoch(self.highest.load(Ordering::Acquire));
         let candidate = Candidate { instance: self.id, name: self.name.clone(), address: None, tenure };
-        Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor: Epoch::ZERO, break_holder: None }
+        Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor, break_holder: None }
     }
 
     fn term(&self, tenure: Tenure) -> Term<'_> {
+        self.highest.fetch_max(tenure.grant().epoch.0, Ordering::AcqRel);
         let tenure = Arc::new(tenure);
         self.roll.enter(tenure.grant().tenure);
         self.keeper.add(Arc::clone(&tenure));

@@ -38,6 +38,8 @@ struct Berth {
     /// Not before this moment.
     barred: Option<Moment>,
     halted: bool,
+    /// Whether the control record says so, as last seen.
+    hinted: bool,
     holder: Option<Holder>,
     /// Since when the lease has been left to a preferred instance.
     deferring: Option<Moment>,
@@ -82,6 +84,7 @@ impl Standby {
             unanswered: None,
             barred: None,
             halted: false,
+            hinted: false,
             holder: None,
             deferring: None,
         };
@@ -157,6 +160,7 @@ impl Standby {
     async fn look(&mut self) -> Moment {
         let now = self.instance.seams.clock.now();
         let floor = now + self.instance.seams.entropy.jitter(self.instance.settings.retry_floor);
+        self.heed_hints(now);
         let wanted: Vec<usize> = (0..self.berths.len()).filter(|berth| self.is_wanted(*berth, now)).collect();
         if wanted.is_empty() {
             return floor;
@@ -198,10 +202,21 @@ impl Standby {
     fn is_wanted(&self, berth: usize, now: Moment) -> bool {
         let berth = &self.berths[berth];
         let control = berth.post.control.get();
-        berth.running.is_none()
-            && !control.paused
-            && !control.halted_hint
-            && berth.barred.is_none_or(|barred| barred <= now)
+        berth.running.is_none() && !control.paused && berth.barred.is_none_or(|barred| barred <= now)
+    }
+
+    /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have
+    /// been written late, after the stream was resumed.
+    fn heed_hints(&mut self, now: Moment) {
+        let bar = self.instance.settings.bar;
+        for berth in &mut self.berths {
+            let hinted = berth.post.control.get().halted_hint;
+            if hinted && !std::mem::replace(&mut berth.hinted, hinted) && berth.running.is_none() {
+                berth.halted = true;
+                berth.barred = Some(now + bar);
+            }
+            berth.hinted = hinted;
+        }
     }
 
     /// Whether the lease is left to a preferred instance, for a while.

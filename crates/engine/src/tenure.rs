@@ -56,6 +56,8 @@ pub struct Tenure {
     over: CancellationToken,
     loss: OnceLock<Loss>,
     progress: Progress,
+    /// Nanoseconds of the moment from which nothing that was abandoned can take effect any more.
+    settled_at: AtomicU64,
 }
 
 impl Tenure {
@@ -68,6 +70,7 @@ impl Tenure {
             over: CancellationToken::new(),
             loss: OnceLock::new(),
             progress: Progress::default(),
+            settled_at: AtomicU64::new(0),
         }
     }
 
@@ -127,6 +130,18 @@ impl Tenure {
     pub fn call<'a>(&self, pulse: &'a Pulse, timeout: Duration) -> Calling<'a> {
         let mark = pulse.call(self.clock.now() + timeout);
         Calling { cx: self.cx().within(timeout), _mark: mark }
+    }
+
+    /// Something was abandoned that may take effect until `moment`, out of turn. Reopening and release
+    /// wait for it.
+    pub fn unsettle(&self, moment: Moment) {
+        self.settled_at.fetch_max(moment.nanos(), Ordering::AcqRel);
+    }
+
+    /// Waits until nothing that was abandoned can take effect any more, or the tenure is over.
+    pub async fn settle(&self) {
+        let settled_at = Moment::from_nanos(self.settled_at.load(Ordering::Acquire));
+        self.sleep(settled_at.since(self.clock.now())).await;
     }
 
     /// Waits, at most until the tenure is over.

@@ -62,6 +62,10 @@ struct FarStream {
 
 #[async_trait]
 impl ChangeStream for FarStream {
+    fn position(&self) -> Option<Position> {
+        self.inner.position()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         // Nothing is taken before the wait is over, so a dropped call loses nothing.
         self.lines.approach(Server::Source).await?;

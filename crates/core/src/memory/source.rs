@@ -186,6 +186,10 @@ struct Reader {
 
 #[async_trait]
 impl ChangeStream for Reader {
+    fn position(&self) -> Option<Position> {
+        Some(Log::position(self.after, None))
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
         loop {

@@ -41,50 +41,49 @@ impl Watch {
             return Next::End(self.lose(voyage, loss).await);
         }
         let error = match end.failure {
-            None => return Next::End(self.depart(voyage, why, end.abandoned).await),
+            None => return Next::End(self.depart(voyage, why).await),
             Some(Failure::Lost | Failure::Interrupted) => return Next::End(self.lose(voyage, Loss::Fenced).await),
             Some(Failure::Instance(error)) => {
                 self.close_history(voyage).await;
-                return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+                return Next::End(self.leave_failed(&tenure, error).await);
             }
-            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, end.abandoned).await),
+            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error).await),
             Some(Failure::Fatal { change_id, error }) => {
-                return Next::End(self.leave_poisoned(voyage, &change_id, error, end.abandoned).await);
+                return Next::End(self.leave_poisoned(voyage, &change_id, error).await);
             }
             Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
                 Ok(true) => error,
-                Ok(false) => return Next::End(self.halt(voyage, error, end.abandoned).await),
+                Ok(false) => return Next::End(self.halt(voyage, error).await),
                 Err(Failure::Instance(error)) => {
-                    return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+                    return Next::End(self.leave_failed(&tenure, error).await);
                 }
                 Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
             },
             Some(Failure::Transient(error)) => error,
         };
         if why.is_some() {
-            return Next::End(self.depart(voyage, why, end.abandoned).await);
+            return Next::End(self.depart(voyage, why).await);
         }
         *recoveries += 1;
         let retry = self.post.spec.settings.retry;
         if *recoveries > retry.recoveries {
             self.close_history(voyage).await;
-            return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
+            return Next::End(self.leave_failed(&tenure, error).await);
         }
         self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), error.message());
         let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
-        let settle = if end.abandoned { self.post.spec.settle() } else { Duration::ZERO };
-        self.rest(&tenure, delay.max(settle), settle).await;
+        self.rest(&tenure, delay).await;
         Next::Reopen
     }
 
-    /// Waits before a reopening, but not longer than `at_least` when there is a reason to leave.
-    pub(super) async fn rest(&self, tenure: &Tenure, duration: Duration, at_least: Duration) {
-        tenure.sleep(at_least).await;
+    /// Waits before a reopening: not longer than for what was abandoned when there is a reason to leave.
+    pub(super) async fn rest(&self, tenure: &Tenure, duration: Duration) {
         tokio::select! {
             biased;
             _ = self.reason_to_leave(tenure.grant().epoch) => {}
-            () = tenure.sleep(duration.saturating_sub(at_least)) => {}
+            () = tenure.sleep(duration) => {}
         }
+        tenure.settle().await;
     }
 
     /// Writes a gap to the ledger, if the policy accepts it.
@@ -145,36 +144,28 @@ impl Watch {
     }
 
     /// Leaves in order, because it was asked to.
-    pub(super) async fn depart(&self, voyage: &Voyage, why: Option<Departure>, abandoned: bool) -> Outcome {
+    pub(super) async fn depart(&self, voyage: &Voyage, why: Option<Departure>) -> Outcome {
         self.close_history(voyage).await;
         let (cause, text) = match why {
             Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
             Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
         };
-        self.release(&voyage.tenure, cause, text, abandoned).await;
+        self.release(&voyage.tenure, cause, text).await;
         Outcome::Released
     }
 
     /// Leaves because it can not go on here.
-    pub(super) async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error, abandoned: bool) -> Outcome {
+    pub(super) async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error) -> Outcome {
         metrics::listener_failed(self.post.name());
         tracing::error!(stream = self.post.name(), epoch = %tenure.grant().epoch, %error, "giving up the watch");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
-        self.release(tenure, Cause::Failed, error.message(), abandoned).await;
+        self.release(tenure, Cause::Failed, error.message()).await;
         Outcome::Barred(error)
     }
 
     /// Leaves because a handler called a change fatal; the last of several instances halts the stream.
-    pub(super) async fn leave_poisoned(
-        &self,
-        voyage: &Voyage,
-        change_id: &str,
-        error: Error,
-        abandoned: bool,
-    ) -> Outcome {
-        let (instance, stream) = (&self.instance, self.post.name());
-        let cx = voyage.tenure.cx().within(self.post.spec.settings.timeouts.commit);
-        let counted = cx.run(instance.poison.record(&cx, stream, change_id, instance.id)).await;
+    pub(super) async fn leave_poisoned(&self, voyage: &Voyage, change_id: &str, error: Error) -> Outcome {
+        let counted = self.count_fatal(&voyage.tenure, change_id).await;
         let limit = self.post.spec.settings.retry.fatal_instances;
         let cause = format!("change {change_id} was fatal: {}", error.message());
         match counted {
@@ -182,17 +173,34 @@ impl Watch {
                 let cause = format!("{cause}, on {count} instances");
                 let error = Error::new(error.kind(), cause)
                     .remedy("mend the handler and resume the stream, or skip the change");
-                self.halt(voyage, error, abandoned).await
+                self.halt(voyage, error).await
             }
             _ => {
                 self.close_history(voyage).await;
-                self.leave_failed(&voyage.tenure, Error::new(error.kind(), cause), abandoned).await
+                self.leave_failed(&voyage.tenure, Error::new(error.kind(), cause)).await
             }
         }
     }
 
+    /// Counts this instance among those that called a change fatal: written before the release, however
+    /// long (within `give_up`) the records do not answer.
+    async fn count_fatal(&self, tenure: &Tenure, change_id: &str) -> Result<usize, Error> {
+        let (instance, settings) = (&self.instance, &self.post.spec.settings);
+        let until = instance.seams.clock.now() + settings.give_up;
+        let mut attempt = 0;
+        loop {
+            let cx = tenure.cx().within(settings.timeouts.commit);
+            let counted = cx.run(instance.poison.record(&cx, self.post.name(), change_id, instance.id)).await;
+            if counted.is_ok() || tenure.loss().is_some() || instance.seams.clock.now() >= until {
+                return counted;
+            }
+            tenure.sleep(settings.retry.backoff.delay(attempt, &instance.seams.entropy)).await;
+            attempt += 1;
+        }
+    }
+
     /// Halts the stream by a fenced commit, then releases.
-    pub(super) async fn halt(&self, voyage: &Voyage, error: Error, abandoned: bool) -> Outcome {
+    pub(super) async fn halt(&self, voyage: &Voyage, error: Error) -> Outcome {
         tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string() };
@@ -203,11 +211,11 @@ impl Watch {
             Ok(()) => {}
             Err(Failure::Lost | Failure::Interrupted) => return self.lose(voyage, Loss::Fenced).await,
             // Not halted, so somebody else will find out the same.
-            Err(_) => return self.leave_failed(&voyage.tenure, error, abandoned).await,
+            Err(_) => return self.leave_failed(&voyage.tenure, error).await,
         }
         self.close_history(voyage).await;
         self.hint_halted().await;
-        self.release(&voyage.tenure, Cause::Failed, error.message(), abandoned).await;
+        self.release(&voyage.tenure, Cause::Failed, error.message()).await;
         Outcome::Halted(error.to_string())
     }
 
@@ -216,6 +224,18 @@ impl Watch {
         let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = true);
         if let Err(error) = cx.run(hint).await {
             tracing::debug!(%error, "the hint that the stream is halted was not written");
+        }
+    }
+
+    /// A hint that the stream is halted, though its checkpoint is not, was written late.
+    pub(super) async fn clear_hint(&self) {
+        if !self.post.control.get().halted_hint {
+            return;
+        }
+        let cx = self.instance.cx();
+        let cleared = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = false);
+        if let Err(error) = cx.run(cleared).await {
+            tracing::debug!(%error, "a stale hint was not cleared");
         }
     }
 
@@ -237,10 +257,8 @@ impl Watch {
 
     /// Gives the lease back: the last thing a tenure does. With calls to exposed sinks abandoned, it
     /// waits until they can do no more harm.
-    pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str, abandoned: bool) {
-        if abandoned {
-            tenure.sleep(self.post.spec.settle()).await;
-        }
+    pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str) {
+        tenure.settle().await;
         if tenure.loss().is_none() {
             self.say_farewell(tenure, cause, text).await;
             let leases = &self.instance.leases;

@@ -6,15 +6,15 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Resolution,
-    Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
+    Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Reason,
+    Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
 };
 
 use super::state::ListenerState;
 use super::watch::{Voyage, Watch};
 use crate::group::control::Control;
 use crate::hooks::Mutant;
-use crate::pipeline::board::{Board, Failure};
+use crate::pipeline::board::{Board, Draft, Failure};
 use crate::pipeline::courier::{Courier, parking_of};
 use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
 use crate::pipeline::replay::{Letters, Wish, open_letters};
@@ -131,21 +131,11 @@ impl Watch {
     /// answer was lost, and the dead letters that park their keys.
     async fn recall(&self, board: &Board, voyage: &mut Voyage) -> Result<()> {
         let mut committer = voyage.committer.lock().await;
-        if let Err(failure) = committer.settle().await {
-            return Err(match failure {
-                Failure::Instance(error) => error,
-                _ => Error::fenced("the tenure ended before its last commit was known"),
-            });
-        }
-        let letters = committer.letters();
+        committer.settle().await.map_err(as_error)?;
         drop(committer);
-        voyage.letters = match letters {
-            0 => Vec::new(),
-            _ => {
-                let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
-                open_letters(&cx, &*self.post.checkpoints, &self.post.key).await?
-            }
-        };
+        // Asked at every opening: what is parked must not depend on a counter.
+        let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
+        voyage.letters = open_letters(&cx, &*self.post.checkpoints, &self.post.key).await?;
         Ok(())
     }
 
@@ -193,29 +183,35 @@ impl Watch {
     async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>> {
         let (spec, source) = (&self.post.spec, &self.post.spec.source);
         let pulse = board.tenure.progress().pulse("opening");
-        let committer = voyage.committer.lock().await;
+        let mut committer = voyage.committer.lock().await;
         let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
         let position = committer.position().cloned();
-        let (start, prelude) = match (voyage.gap.clone(), position) {
-            (Some((start, cause)), position) => {
-                let mut prelude = position.map(|position| gap_batch(&position, &cause));
-                // The position before the gap stays with the log that it belongs to.
-                if let Some(prelude) = &mut prelude {
-                    prelude.pedigree = committer.pedigree().cloned();
-                }
-                (start, prelude)
-            }
-            (None, None) => (spec.settings.start.clone(), None),
+        let start = match (&voyage.gap, &position) {
+            (Some((start, _)), _) => start.clone(),
+            (None, None) => spec.settings.start.clone(),
             (None, Some(position)) => {
                 if let Some(pedigree) = committer.pedigree() {
-                    call.run(source.verify(call.cx(), &position, pedigree)).await?;
+                    call.run(source.verify(call.cx(), position, pedigree)).await?;
                 }
-                (StartAt::After(position), None)
+                StartAt::After(position.clone())
             }
         };
         let pedigree = call.run(source.identity(call.cx())).await?;
+        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_));
         let stream = call.run(source.open(call.cx(), start)).await?;
-        Ok(Box::new(Stamped { first: prelude, stream, pedigree }))
+        drop(call);
+        let opened = stream.position();
+        let first = match (&voyage.gap, position, opened) {
+            (Some((_, cause)), old, opened) => told_gap(cause, old, committer.pedigree(), opened),
+            (None, None, Some(opened)) if moves_on => {
+                // Otherwise whoever opens before the first commit would start at another "now".
+                let draft = Draft { position: Some(opened), pedigree: Some(pedigree.clone()), ..Draft::default() };
+                committer.commit(draft, Reason::Progress, None).await.map_err(as_error)?;
+                None
+            }
+            (None, ..) => None,
+        };
+        Ok(Box::new(Stamped { first, stream, pedigree }))
     }
 
     /// Nothing, unless a mutant releases before the last commit.
@@ -245,6 +241,31 @@ fn wishes_of(control: &Control) -> Vec<Wish> {
         what: Resolution::Purged,
     });
     replay.into_iter().chain(purge).collect()
+}
+
+fn as_error(failure: Failure) -> Error {
+    match failure {
+        Failure::Instance(error) => error,
+        _ => Error::fenced("the tenure ended before a commit was known"),
+    }
+}
+
+/// The change that tells every sink of a gap. It is under the position from which reading goes on, so that
+/// the commit that passes it passes the gap; where the source does not tell that, under the last good
+/// position, with the pedigree of the log that this one belongs to.
+fn told_gap(
+    cause: &str,
+    old: Option<Position>,
+    old_pedigree: Option<&Pedigree>,
+    opened: Option<Position>,
+) -> Option<Batch> {
+    let is_new = opened.is_some();
+    let position = opened.or(old)?;
+    let mut batch = gap_batch(&position, cause);
+    if !is_new {
+        batch.pedigree = old_pedigree.cloned();
+    }
+    Some(batch)
 }
 
 /// A change without a key that tells every sink of a gap. Its position is the last one that was good. The
@@ -282,6 +303,10 @@ struct Stamped {
 
 #[async_trait::async_trait]
 impl ChangeStream for Stamped {
+    fn position(&self) -> Option<Position> {
+        self.stream.position()
+    }
+
     async fn next_batch(&mut self, cx: &watchkeeper_core::Cx, limits: watchkeeper_core::Limits) -> Result<Batch> {
         if let Some(batch) = self.first.take() {
             return Ok(batch);

@@ -1,7 +1,7 @@
 //! One tenure of one stream: claim, open, run, and end by the scope of what happened.
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -54,6 +54,8 @@ pub struct Watch {
     pub(super) instance: Arc<Instance>,
     pub(super) post: Arc<Post>,
     pub(super) shutdown: CancellationToken,
+    /// Until when the last calls of a holder that was proved dead may still take effect.
+    unsettled: OnceLock<Moment>,
 }
 
 /// What a tenure carries from one opening to the next.
@@ -76,7 +78,7 @@ impl Voyage {
 impl Watch {
     /// A tenure of `post` on `instance`, ended in order by `shutdown`.
     pub fn new(instance: Arc<Instance>, post: Arc<Post>, shutdown: CancellationToken) -> Self {
-        Self { instance, post, shutdown }
+        Self { instance, post, shutdown, unsettled: OnceLock::new() }
     }
 
     /// Runs the tenure from its grant to its end.
@@ -89,21 +91,26 @@ impl Watch {
     }
 
     async fn stand(&self, relief: Relief) -> Outcome {
+        if self.is_after_a_break(&relief) {
+            let proved = relief.proved.unwrap_or_else(|| self.instance.seams.clock.now());
+            let _ = self.unsettled.set(proved + self.post.spec.settle());
+        }
         let stale = self.read_before_claim().await;
         let claimed = match self.claim(relief.grant.clone(), relief.sent).await {
             Ok(claimed) => claimed,
             Err(NotClaimed::Lost) => return Outcome::Lost(Loss::Taken),
-            Err(NotClaimed::Failed(tenure, error)) => return self.leave_failed(&tenure, error, false).await,
+            Err(NotClaimed::Failed(tenure, error)) => return self.leave_failed(&tenure, error).await,
         };
         let Claimed { tenure, checkpoint } = claimed;
         let checkpoint = stale.unwrap_or(checkpoint);
         let epoch = tenure.grant().epoch;
         if let Some(halted) = checkpoint.as_ref().and_then(|checkpoint| checkpoint.halted.clone()) {
             self.hint_halted().await;
-            self.release(&tenure, Cause::Released, "the stream is halted", false).await;
+            self.release(&tenure, Cause::Released, "the stream is halted").await;
             return Outcome::Halted(halted.cause);
         }
         let cause = relief.previous.as_ref().map_or("nobody had it", |previous| ending_text(previous.ending));
+        self.clear_hint().await;
         // It may have been halted and resumed without this instance hearing of either.
         self.post.revive();
         self.post.go(ListenerState::Running, Some(epoch), cause);
@@ -111,7 +118,7 @@ impl Watch {
         // Beside the work: people can wait for the journal, changes can not.
         let note = self.note_takeover(&tenure, &relief);
         let _noting = Task::spawn(&*self.instance.seams.spawn, "journal", note);
-        self.wait_for_settle(&tenure, &relief).await;
+        tenure.settle().await;
         self.sail(tenure, checkpoint).await
     }
 
@@ -120,6 +127,9 @@ impl Watch {
         let instance = &self.instance;
         let reign = instance.settings.lease.reign(instance.settings.hooks);
         let tenure = Arc::new(Tenure::new(grant, Arc::clone(&instance.seams.clock), sent, reign));
+        if let Some(moment) = self.unsettled.get() {
+            tenure.unsettle(*moment);
+        }
         instance.roll.enter(tenure.grant().tenure);
         instance.keeper.add(Arc::clone(&tenure));
         tenure
@@ -132,16 +142,11 @@ impl Watch {
         self.instance.roll.strike(tenure.grant().tenure);
     }
 
-    /// A dead holder's last calls may still take effect at an exposed sink.
-    async fn wait_for_settle(&self, tenure: &Tenure, relief: &Relief) {
-        let broken = relief.proved.is_some()
-            || relief.previous.as_ref().is_some_and(|previous| previous.ending == Ending::Broken);
-        let settle = self.post.spec.settle();
-        if broken && !settle.is_zero() {
-            let now = self.instance.seams.clock.now();
-            let waited = relief.proved.map_or(Duration::ZERO, |proved| now.since(proved));
-            tenure.sleep(settle.saturating_sub(waited)).await;
-        }
+    /// Whether the last calls of a dead holder may still take effect at an exposed sink.
+    fn is_after_a_break(&self, relief: &Relief) -> bool {
+        let broken = |previous: &Previous| previous.ending == Ending::Broken;
+        let is_broken = relief.proved.is_some() || relief.previous.as_ref().is_some_and(broken);
+        is_broken && !self.post.spec.settle().is_zero()
     }
 
     /// Opens, runs and reopens until the tenure ends.
@@ -152,6 +157,9 @@ impl Watch {
         loop {
             let before = voyage.committed().await;
             let (end, why) = self.open_and_run(&mut voyage).await;
+            if end.abandoned {
+                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.post.spec.settle());
+            }
             if voyage.committed().await != before {
                 recoveries = 0;
             }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Commit, Error, ErrorKind, Facts, Halted, Moment, Pedigree, Position,
-    Reason,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Error, ErrorKind, Facts, Halted, Moment, Pedigree,
+    Position, Reason,
 };
 
 use super::board::{Draft, Failure};
@@ -34,6 +34,8 @@ pub struct Committer {
     facts: Facts,
     /// A write whose answer is not known.
     pending: Option<CheckpointWrite>,
+    /// Whether that write may have been sent before, so that "already done" is what it did itself.
+    sent: bool,
     /// The last checkpoints, for going back on purpose.
     pub history: History,
     group: Arc<GroupView>,
@@ -75,6 +77,7 @@ impl Committer {
             pedigree: checkpoint.and_then(|checkpoint| checkpoint.pedigree),
             facts,
             pending: None,
+            sent: false,
             history: start.history,
             group: start.group,
         }
@@ -88,11 +91,6 @@ impl Committer {
     /// The pedigree beside it.
     pub fn pedigree(&self) -> Option<&Pedigree> {
         self.pedigree.as_ref()
-    }
-
-    /// How many letters are open, as of the last commit.
-    pub fn letters(&self) -> u64 {
-        self.facts.letters
     }
 
     /// The next write: what a transactional sink commits with its changes.
@@ -139,6 +137,7 @@ impl Committer {
     /// Cancel safe: a dropped commit is repeated unchanged by the next one.
     pub async fn commit(&mut self, draft: Draft, reason: Reason, halted: Option<Halted>) -> Result<(), Failure> {
         self.settle().await?;
+        self.sent = false;
         self.pending = Some(self.draft_write(draft, reason, halted));
         self.settle().await
     }
@@ -149,10 +148,17 @@ impl Committer {
         while let Some(write) = self.pending.take() {
             // Put back at once, so that it survives if this call is dropped.
             self.pending = Some(write.clone());
+            let was_sent = self.sent;
+            // Also a call that is dropped midway may have been sent.
+            self.sent = true;
             let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
             let answer = call.run(self.store.commit(call.cx(), std::slice::from_ref(&write))).await;
             drop(call);
             match answer.map(|answers| answers.first().copied()) {
+                // Done already, though it was never sent: a transaction whose answer was lost took its number.
+                Ok(Some(Commit::AlreadyDone)) if !was_sent => {
+                    self.adopt(write).await?;
+                }
                 Ok(Some(Commit::Committed | Commit::AlreadyDone)) => {
                     self.record(&write);
                     self.pending = None;
@@ -162,6 +168,33 @@ impl Committer {
                 Err(error) => self.stumble(error, &mut attempt, began).await?,
             }
         }
+        Ok(())
+    }
+
+    /// Takes in what the store says was committed last, and puts `write` behind it.
+    async fn adopt(&mut self, write: CheckpointWrite) -> Result<(), Failure> {
+        let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+        let claim = call.run(self.store.claim(call.cx(), self.tenure.grant())).await;
+        drop(call);
+        let stored = match claim {
+            Ok(Claim::Claimed(Some(stored))) => stored,
+            Ok(Claim::Claimed(None)) => return Err(Failure::Instance(Error::internal("a commit is done and gone"))),
+            Ok(Claim::Behind { .. }) => return Err(self.fenced()),
+            Err(_) if self.tenure.loss().is_some() => return Err(Failure::Lost),
+            // Asked again with the next attempt.
+            Err(_) => {
+                self.sent = false;
+                return Ok(());
+            }
+        };
+        let moved = write.position != self.position;
+        self.seq = stored.seq;
+        self.position = stored.position;
+        self.pedigree = stored.pedigree;
+        self.facts = stored.facts;
+        let position = if moved { write.position.clone() } else { self.position.clone() };
+        self.sent = false;
+        self.pending = Some(CheckpointWrite { seq: self.seq + 1, position, ..write });
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Letters of one key go in the order of their numbers. What is rejected again stays, and so does what
 //! is behind it. What is delivered is settled by the next commit, and its key is no longer parked.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use watchkeeper_core::payload::JsonPayload;
@@ -42,6 +43,8 @@ pub struct Letters {
     served: [u64; 2],
     /// Whether letters are under way: a call may be abandoned.
     serving: bool,
+    /// What this opening has settled. The store may not know of it yet.
+    settled: BTreeSet<u64>,
 }
 
 /// Records read at once.
@@ -53,7 +56,7 @@ const SEARCH_BATCHES_MAX: usize = 1_000;
 impl Letters {
     /// The ledger under `key`.
     pub fn new(store: Arc<dyn CheckpointStore>, key: LeaseKey, source: Arc<dyn Source>) -> Self {
-        Self { store, key, source, controls: None, served: [0; 2], serving: false }
+        Self { store, key, source, controls: None, served: [0; 2], serving: false, settled: BTreeSet::new() }
     }
 
     /// Strikes served wishes off the control record of `stream`.
@@ -97,11 +100,18 @@ impl Letters {
     /// All open letters.
     pub async fn open(&self, board: &Board) -> Result<Vec<LedgerRecord>> {
         let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
-        open_letters(&cx, &*self.store, &self.key).await
+        let mut letters = open_letters(&cx, &*self.store, &self.key).await?;
+        letters.retain(|record| !self.settled.contains(&record.number));
+        Ok(letters)
+    }
+
+    /// Takes a letter for settled, whatever the store still says of it.
+    pub fn mark_settled(&mut self, number: u64) {
+        self.settled.insert(number);
     }
 
     /// Serves a wish. The pipeline is quiet meanwhile.
-    pub async fn serve(&self, board: &Board, couriers: &[Arc<Courier>], wish: &Wish) -> Result<(), Failure> {
+    pub async fn serve(&mut self, board: &Board, couriers: &[Arc<Courier>], wish: &Wish) -> Result<(), Failure> {
         let letters = self.open(board).await.map_err(Failure::of)?;
         let total = letters.len();
         let mut settled = 0;
@@ -120,7 +130,7 @@ impl Letters {
 
     /// Settles the letters of one key, the oldest first, until one is rejected again.
     async fn serve_key(
-        &self,
+        &mut self,
         board: &Board,
         courier: &Courier,
         wish: &Wish,
@@ -135,6 +145,7 @@ impl Letters {
                 break;
             }
             board.draft().resolve.push((record.number, wish.what));
+            self.mark_settled(record.number);
             courier.parked().unpark(&record.entry);
             settled += 1;
         }

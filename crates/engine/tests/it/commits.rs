@@ -255,6 +255,10 @@ impl Source for Drifting {
 
 #[async_trait]
 impl ChangeStream for Drift {
+    fn position(&self) -> Option<Position> {
+        self.0.position()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let batch = self.0.next_batch(cx, limits).await?;
         if !batch.is_empty() {

@@ -116,11 +116,8 @@ fn a_halted_stream_is_run_by_nobody_until_a_person_resumes_it() {
     assert_eq!(halted.code, "WK-CORRUPT");
     assert!(halted.cause.contains(&id(2)), "{}", halted.cause);
     assert_eq!(rig.holder(), None);
-    assert_eq!(
-        a.faults.leases.calls("try_acquire") + b.faults.leases.calls("try_acquire"),
-        1,
-        "the hint saves acquires"
-    );
+    let asked = a.faults.leases.calls("try_acquire") + b.faults.leases.calls("try_acquire");
+    assert!(asked <= 1 + 2 * 2, "the hint saves acquires, but each looks for itself once a minute: {asked}");
     let (ran, other) = if a.status().halted { (&a, &b) } else { (&b, &a) };
     assert_eq!((ran.state(), other.state()), (Stopped, Connecting));
     a.faults.sink.refuse_row(id(2), FaultKind::Reject, 0);

@@ -62,6 +62,10 @@ struct FaultyStream {
 
 #[async_trait]
 impl ChangeStream for FaultyStream {
+    fn position(&self) -> Option<Position> {
+        self.inner.position()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let lose = self.script.before(cx, "next_batch").await?;
         let answer = self.inner.next_batch(cx, limits).await;

@@ -201,6 +201,10 @@ fn narrow(row: usize) -> u32 {
 
 #[async_trait]
 impl ChangeStream for BadStream {
+    fn position(&self) -> Option<Position> {
+        self.inner.position()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         if let Some(rest) = self.split.pop_front() {
             return Ok(rest);

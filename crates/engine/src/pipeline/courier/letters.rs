@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use watchkeeper_core::FaultKind;
+use watchkeeper_core::{Error, FaultKind};
 
 use super::{Courier, Load};
 use crate::pipeline::board::{Board, Failure};
@@ -23,6 +23,10 @@ impl Courier {
             }
             let stopped = match answer {
                 Ok(written) if !written.rejected.is_empty() => return Ok(false),
+                Ok(written) if written.done == 0 && written.stopped.is_none() => {
+                    let cause = format!("sink {:?} neither wrote nor refused", self.spec.name);
+                    return Err(Failure::Instance(Error::internal(cause)));
+                }
                 Ok(written) => written.stopped,
                 Err(error) => {
                     let mut load = Load { job, rows: Cow::Borrowed(&job.rows), attempts: 0, unanswered: attempts };

@@ -117,12 +117,21 @@ impl Courier {
         if self.spec.filter.is_none() && nothing_parked {
             return Ok(rows);
         }
+        // A filter is somebody's code: one that blocks must be seen to.
+        let _mark = self.pulses[0].call(board.seams.clock.now() + board.stream.settings.timeouts.write);
         let mut kept = Vec::with_capacity(rows.len());
         for row in rows.iter().copied() {
             if self.spec.filter.as_ref().is_some_and(|filter| !filter.keeps(&job.batch, row)) {
                 continue;
             }
             let key = job.batch.key(row);
+            if key.is_none() && self.profile.acts_on_barriers {
+                // Dead letters that are replayed after it would undo what it did.
+                board.safe().block(job.piece, row);
+                let cause = format!("sink {:?}: {} came while dead letters wait", self.spec.name, job.batch.id(row));
+                let remedy = "replay or purge the dead letters and resume the stream";
+                return Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)));
+            }
             if key.is_some_and(|key| self.parked().is_parked(job.batch.namespace(row), key)) {
                 self.note(board, job.piece, &job.batch, row, LedgerKind::Parked, BEHIND);
             } else {
@@ -202,7 +211,11 @@ impl Courier {
         match error.kind() {
             ErrorKind::Unavailable => {}
             // The abandoned call may still take effect; at an exposed sink it must not do so out of turn.
-            ErrorKind::Unknown if self.profile.grade.is_exposed() => self.rest(board, self.profile.settle).await?,
+            ErrorKind::Unknown if self.profile.grade.is_exposed() => {
+                // Whoever ends this wait early, by failing elsewhere, finds the moment on the tenure.
+                board.tenure.unsettle(board.seams.clock.now() + self.profile.settle);
+                self.rest(board, self.profile.settle).await?;
+            }
             ErrorKind::Unknown => {}
             _ => return Err(Failure::of(error)),
         }

@@ -52,6 +52,12 @@ impl Courier {
                 return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
             }
             OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
+            OnReject::DeadLetter { .. } if self.profile.acts_on_barriers && job.batch.key(fault.row).is_none() => {
+                // Replayed later, it would act on what came after it.
+                self.done_before(board, job, fault.row);
+                board.safe().block(job.piece, fault.row);
+                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+            }
             OnReject::DeadLetter { .. } => {
                 self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
                 self.check_limit()?;

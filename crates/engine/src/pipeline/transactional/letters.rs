@@ -42,6 +42,7 @@ impl Transactional {
             if !wanted || !self.settle_letter(committer, wish.what, record).await? {
                 break;
             }
+            self.letters.mark_settled(record.number);
             self.parked.unpark(&record.entry);
         }
         Ok(())

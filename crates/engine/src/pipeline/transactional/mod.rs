@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, ErrorKind, FaultKind, Follower, LedgerKind, Moment, Position, Reason,
-    Task, Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, FaultKind, Follower, LedgerKind, Moment, Position,
+    Reason, Task, Transacted, TransactionalWriter,
 };
 
 use super::board::{Board, Failure};
@@ -223,6 +223,9 @@ impl Transactional {
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
     fn select(&mut self, job: &Job) -> Vec<u32> {
+        // A filter is somebody's code: one that blocks must be seen to.
+        let pulse = Arc::clone(&self.pulse);
+        let _mark = pulse.call(self.board.seams.clock.now() + self.board.stream.settings.timeouts.write);
         let mut wanted = Vec::with_capacity(job.rows.len());
         for row in job.rows.iter().copied() {
             if self.spec.filter.as_ref().is_some_and(|filter| !filter.keeps(&job.batch, row)) {
@@ -278,7 +281,18 @@ impl Transactional {
                 }
                 Ok(Transacted::Rejected(faults)) => {
                     retries = 0;
+                    if faults.is_empty() {
+                        let cause =
+                            format!("sink {:?} rejected a transaction without saying what of it", self.spec.name);
+                        return Err(Failure::Instance(Error::internal(cause)));
+                    }
+                    let mut faults = faults;
+                    faults.sort_by_key(|fault| fault.row);
                     for fault in faults {
+                        if !rows.contains(&fault.row) {
+                            // It follows a rejected change of its key into the ledger already.
+                            continue;
+                        }
                         rows.retain(|row| *row != fault.row);
                         self.reject(batch, &mut rows, &mut write, fault)?;
                     }
