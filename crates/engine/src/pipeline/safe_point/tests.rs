@@ -335,18 +335,16 @@ fn naive_has(naive: &mut Naive, id: &str) -> bool {
 fn admit(step: u64, random: &Entropy, safe: &mut SafePoint, naive: &mut Naive) -> Vec<UnderWay> {
     let count = usize::try_from(random.below(7)).expect("small");
     let mut lines = vec![("k", true); count];
-    for at in 0..count.saturating_sub(1) {
-        lines[at].1 = random.below(4) > 0;
+    for (_, committable) in lines.iter_mut().take(count.saturating_sub(1)) {
+        *committable = random.below(4) > 0;
     }
     let batch = batch(step, &lines);
     // Anywhere, also between the halves of a key update: so it is at a barrier.
     let cuts = (1..count).collect::<Vec<_>>();
     let middle = cuts.get(usize::try_from(random.below(cuts.len() as u64 + 2)).expect("small")).copied();
-    let ranges = match middle {
-        Some(middle) => vec![0..middle, middle..count],
-        None => vec![0..count],
-    };
-    ranges.into_iter().map(|rows| admit_piece(&batch, rows, random, safe, naive)).collect()
+    let first = 0..middle.unwrap_or(count);
+    let second = middle.map(|middle| middle..count);
+    std::iter::once(first).chain(second).map(|rows| admit_piece(&batch, rows, random, safe, naive)).collect()
 }
 
 fn admit_piece(
