@@ -182,7 +182,8 @@ pub struct CheckpointPolicy {
 }
 
 impl CheckpointPolicy {
-    /// After every single change.
+    /// After every single change. Changes that become safe together, in one flush, share a commit, so a
+    /// crash repeats at most what was in flight.
     pub fn every_event() -> Self {
         Self { events: Some(1), ..Self::default() }
     }

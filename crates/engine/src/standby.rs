@@ -3,6 +3,7 @@
 //! One task reads who holds what in one round trip, is woken by releases, expiries and proofs of death,
 //! and asks only for what is free. Standing by is data, not a task per stream.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -332,15 +333,11 @@ impl Standby {
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
         let ended = self.say_ended.clone();
-        let instance = Arc::clone(&self.instance);
+        let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&berth.post));
         let tenure = async move {
             let id = relief.grant.tenure;
-            let outcome = AssertUnwindSafe(watch.run(relief)).catch_unwind().await.unwrap_or_else(|panic| {
-                // The lease is left to expire: nobody knows what is still under way.
-                instance.keeper.abandon(id);
-                instance.roll.strike(id);
-                Outcome::Barred(Error::internal(format!("a tenure panicked: {}", panic_text(&*panic))))
-            });
+            let outcome = AssertUnwindSafe(watch.run(relief)).catch_unwind().await;
+            let outcome = outcome.unwrap_or_else(|panic| forsake(&instance, &post, id, &*panic));
             // Nobody listens only when the whole instance is gone.
             let _ = ended.send((at, outcome)).await;
         };
@@ -385,6 +382,16 @@ impl Standby {
             }
         }
     }
+}
+
+/// A tenure panicked: it is renewed no more, so that another instance takes over when its lease expires.
+fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any + Send)) -> Outcome {
+    instance.keeper.abandon(tenure);
+    instance.roll.strike(tenure);
+    let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
+    post.tell(|status| status.last_error = Some(error.to_string()));
+    post.go(ListenerState::Connecting, None, error.message());
+    Outcome::Barred(error)
 }
 
 /// Watches a process until it is proved dead or nothing can be proved.

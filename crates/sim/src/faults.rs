@@ -114,7 +114,7 @@ fn foul(sea: &Sea, entropy: &Entropy, server: Server) {
 /// A person asks for a hand-over.
 async fn hand_over(sea: &Sea, entropy: &Entropy) {
     let stream = &sea.plan.streams[entropy.below(sea.plan.streams.len() as u64) as usize].settings.name;
-    let key = sea.streams.iter().map(|(_, target)| target.key()).find(|key| key.as_str().contains(stream.as_str()));
+    let key = sea.streams.iter().map(|course| &course.key).find(|key| key.as_str().contains(stream.as_str()));
     let epoch = key.map_or(Epoch::ZERO, |key| sea.leases.newest_epoch(key));
     let controls = Controls::new(std::sync::Arc::new(sea.notes.clone()), "sim");
     let cx = sea.world.cx();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::memory::{Checkpoints, Leases, Log, Notes};
-use watchkeeper_core::{CheckpointStore, Clock, Entropy, Error, Result, Sink};
+use watchkeeper_core::{CheckpointStore, Clock, Entropy, Error, LeaseKey, Result, Sink};
 use watchkeeper_engine::hooks::Hooks;
 use watchkeeper_engine::instance::{Running, Stores};
 use watchkeeper_engine::listener::{ListenerState, Post};
@@ -21,7 +21,7 @@ use crate::peers::Harbour;
 use crate::plan::{Plan, instance_settings};
 use crate::stores::{FarCheckpoints, FarLeases, FarRecords};
 use crate::target::{FarSink, FarTransactional, Kind, Target, Wharf};
-use crate::truth::Truth;
+use crate::truth::{Truth, sink_name};
 
 /// All servers, and everything that instances are made of.
 #[derive(Debug)]
@@ -46,14 +46,25 @@ pub struct Sea {
     pub front: Arc<dyn CheckpointStore>,
     /// The record server.
     pub notes: Notes,
-    /// The log and the target of each stream.
-    pub streams: Vec<(Log, Target)>,
+    /// The servers of each stream.
+    pub streams: Vec<Course>,
     /// What the seed stands for.
     pub plan: Plan,
     /// The engine's test hooks.
     pub hooks: Hooks,
     /// Seeds for the instances.
     pub entropy: Arc<Entropy>,
+}
+
+/// The servers of one stream.
+#[derive(Debug, Clone)]
+pub struct Course {
+    /// What its lease and checkpoint are kept under.
+    pub key: LeaseKey,
+    /// Where its changes come from.
+    pub log: Log,
+    /// Where they go; the one of a transactional sink is not used.
+    pub targets: Vec<Target>,
 }
 
 /// One instance, alive or dead.
@@ -116,22 +127,22 @@ impl Sea {
             moods: self.moods.clone(),
         };
         let spec = |(at, plan): (usize, &crate::plan::StreamPlan)| {
-            let (log, target) = &self.streams[at];
-            let sink: Arc<dyn Sink> = match plan.kind {
-                Kind::Transactional => {
-                    Arc::new(FarTransactional { server: self.checkpoints.clone(), wharf: wharf.clone() })
-                }
-                kind => Arc::new(FarSink { server: target.clone(), wharf: wharf.clone(), kind }),
+            let course = &self.streams[at];
+            let sink = |(sink, kind): (usize, &Kind)| {
+                let far: Arc<dyn Sink> = match *kind {
+                    Kind::Transactional => {
+                        Arc::new(FarTransactional { server: self.checkpoints.clone(), sink, wharf: wharf.clone() })
+                    }
+                    kind => Arc::new(FarSink { server: course.targets[sink].clone(), wharf: wharf.clone(), kind }),
+                };
+                SinkSpec { on_reject: plan.on_reject, ..SinkSpec::new(&sink_name(sink), far) }
             };
-            let key = target.key().clone();
             let (lines, truth) = (self.net.lines(number), self.truth.clone());
-            let source = FarLog { server: log.clone(), lines, truth, key };
-            let mut sink = SinkSpec::new("target", sink);
-            sink.on_reject = plan.on_reject;
+            let source = FarLog { server: course.log.clone(), lines, truth, key: course.key.clone() };
             StreamSpec {
                 settings: plan.settings.clone(),
                 source: Arc::new(source),
-                sinks: vec![sink],
+                sinks: plan.kinds.iter().enumerate().map(sink).collect(),
                 checkpoints: Some(Arc::clone(&stores.checkpoints)),
             }
         };

@@ -26,8 +26,8 @@ pub const INSTANCES: usize = 3;
 /// One stream of a plan.
 #[derive(Debug, Clone)]
 pub struct StreamPlan {
-    /// How its target is written to.
-    pub kind: Kind,
+    /// How each of its targets is written to.
+    pub kinds: Vec<Kind>,
     /// Its settings.
     pub settings: StreamSettings,
     /// What happens to a rejected change.
@@ -62,15 +62,24 @@ impl Plan {
     }
 }
 
-fn stream(entropy: &Entropy, number: u64, rejects: bool) -> StreamPlan {
-    let kind = match entropy.below(8) {
+fn kind(entropy: &Entropy) -> Kind {
+    match entropy.below(8) {
         0 | 1 => Kind::Transactional,
         2 => Kind::Direct(Grade::Fenced),
         3 => Kind::Buffered(Grade::Fenced),
         4 => Kind::Direct(Grade::Versioned),
         5 => Kind::Buffered(Grade::Plain),
         _ => Kind::Handlers,
-    };
+    }
+}
+
+fn stream(entropy: &Entropy, number: u64, rejects: bool) -> StreamPlan {
+    let mut kinds = vec![kind(entropy)];
+    if entropy.below(3) == 0 {
+        // A second sink beside it; at most one of them can be transactional.
+        let second = kind(entropy);
+        kinds.extend((second != Kind::Transactional || kinds[0] != second).then_some(second));
+    }
     let mut settings = StreamSettings::new(&format!("stream-{number}"));
     settings.start = StartAt::Oldest;
     settings.concurrency = [1, 2, 4][entropy.below(3) as usize];
@@ -100,7 +109,7 @@ fn stream(entropy: &Entropy, number: u64, rejects: bool) -> StreamPlan {
     settings.breaker = BreakerSettings { open_for: Duration::from_millis(200), ..BreakerSettings::default() };
     settings.give_up = Duration::from_secs(4);
     let on_reject = if rejects { OnReject::DeadLetter { park: Park::Key } } else { OnReject::Stop };
-    StreamPlan { kind, settings, on_reject, rate: 20 + entropy.below(60) }
+    StreamPlan { kinds, settings, on_reject, rate: 20 + entropy.below(60) }
 }
 
 /// The settings of an instance.

@@ -9,11 +9,11 @@ use watchkeeper_core::memory::{Checkpoints, Leases, Log, Notes};
 use watchkeeper_core::{CheckpointStore, Entropy, Grade, LeaseKey, LedgerQuery, Moment, StoreIdentity};
 use watchkeeper_engine::group::control::{Controls, ReplayRequest};
 use watchkeeper_testkit::World;
-use watchkeeper_testkit::history::{Delivery, History, SourceChange, Tally};
+use watchkeeper_testkit::history::{Delivery, History, SourceChange, Tally, Verdict};
 
 use crate::book::Book;
 use crate::faults::{Deed, Remedy, relaunch, strike, undo};
-use crate::fleet::{Sea, Ship};
+use crate::fleet::{Course, Sea, Ship};
 use crate::mood::Moods;
 use crate::mutant::Breakage;
 use crate::net::Net;
@@ -65,9 +65,9 @@ fn sea(world: &World, book: &Book, options: Options) -> Sea {
     let mut plan = Plan::of(&entropy);
     if let Some(Breakage::Store(_)) = options.breakage {
         // The flaw is in the checkpoint store's own commit, which a transactional sink goes round.
-        for stream in &mut plan.streams {
-            if stream.kind == Kind::Transactional {
-                stream.kind = Kind::Direct(Grade::Fenced);
+        for kind in plan.streams.iter_mut().flat_map(|stream| &mut stream.kinds) {
+            if *kind == Kind::Transactional {
+                *kind = Kind::Direct(Grade::Fenced);
             }
         }
     }
@@ -75,8 +75,11 @@ fn sea(world: &World, book: &Book, options: Options) -> Sea {
     let checkpoints = Checkpoints::new(StoreIdentity(entropy.uuid()));
     let stream = |stream: &crate::plan::StreamPlan| {
         let key = LeaseKey::new(format!("sim/{}/0/0", stream.settings.name));
-        let target = Target::new(key, stream.kind.grade(), truth.clone(), book.clone());
-        (Log::new(&format!("log-{}", stream.settings.name)), target)
+        let target =
+            |(sink, kind): (usize, &Kind)| Target::new(key.clone(), sink, kind.grade(), truth.clone(), book.clone());
+        let targets = stream.kinds.iter().enumerate().map(target).collect();
+        truth.has_sinks(&key, stream.kinds.len());
+        Course { log: Log::new(&format!("log-{}", stream.settings.name)), targets, key: key.clone() }
     };
     Sea {
         world: world.clone(),
@@ -114,11 +117,11 @@ async fn voyage(sea: &Sea) {
 }
 
 fn start_traffic(sea: &Sea, stop: &CancellationToken) -> Vec<Written> {
-    let start = |(plan, (log, target)): (&crate::plan::StreamPlan, &(Log, Target))| {
+    let start = |(plan, course): (&crate::plan::StreamPlan, &Course)| {
         let traffic = Traffic {
             world: sea.world.clone(),
-            log: log.clone(),
-            key: target.key().clone(),
+            log: course.log.clone(),
+            key: course.key.clone(),
             truth: sea.truth.clone(),
             entropy: Arc::new(Entropy::seeded(sea.entropy.next())),
             rate: plan.rate,
@@ -215,15 +218,15 @@ enum Left {
 
 /// A stream that is not done, and what is left of it.
 async fn left_over(sea: &Sea) -> Option<(String, Left)> {
-    for (plan, (log, target)) in sea.plan.streams.iter().zip(&sea.streams) {
+    for (plan, Course { key, log, .. }) in sea.plan.streams.iter().zip(&sea.streams) {
         let newest = log.newest();
-        let committed = sea.truth.stream(target.key(), |stream| stream.committed);
+        let committed = sea.truth.stream(key, |stream| stream.committed);
         let name = plan.settings.name.clone();
         if committed < newest {
             return Some((name, Left::Changes { newest, committed }));
         }
         let query = LedgerQuery { after: 0, limit: 1, open_only: true };
-        let open = sea.checkpoints.ledger(&sea.world.cx(), target.key(), &query).await.unwrap_or_default();
+        let open = sea.checkpoints.ledger(&sea.world.cx(), key, &query).await.unwrap_or_default();
         if !open.is_empty() {
             return Some((name, Left::Letters));
         }
@@ -259,33 +262,43 @@ fn parked(source: &[SourceChange], rejected: &BTreeSet<String>) -> Vec<String> {
     source.iter().filter(waits).map(|change| change.id.clone()).collect()
 }
 
-/// Judges the whole history of each stream.
+/// Judges the whole history of each stream, at each of its sinks.
 async fn judge(sea: &Sea, written: &[Written]) {
-    for ((plan, (_, target)), written) in sea.plan.streams.iter().zip(&sea.streams).zip(written) {
+    for ((plan, course), written) in sea.plan.streams.iter().zip(&sea.streams).zip(written) {
         let source = written.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let delivered = match plan.kind {
-            Kind::Transactional => {
-                let ids: BTreeSet<_> = source.iter().map(|change| &change.id).collect();
-                let all = sea.checkpoints.delivered();
-                all.iter().filter(|row| ids.contains(&row.id)).map(Delivery::from).collect()
-            }
-            _ => target.delivered().iter().map(Delivery::from).collect::<Vec<_>>(),
-        };
         sea.book.count_many("changes", source.len() as u64);
-        sea.book.count_many("deliveries", delivered.len() as u64);
-        let (commits, mut excused) =
-            sea.truth.stream(target.key(), |stream| (stream.commits.clone(), stream.excused.clone()));
-        excused.extend(parked(&source, &sea.truth.stream(target.key(), |stream| stream.rejected.clone())));
-        let grade = plan.kind.grade();
-        let history = History { source, deliveries: delivered, commits, excused, grade, drained: true };
-        let mut verdict = history.judge();
-        if grade == Grade::Versioned {
-            // What such a target refuses as stale is not seen here, but was not passed over either.
-            verdict.passed_over = Tally::default();
-        }
-        sea.book.count_many("duplicates", verdict.duplicated.count);
-        for (what, tally) in verdict.faults() {
-            sea.book.violation(format_args!("{}: {what} {}: {:?}", plan.settings.name, tally.count, tally.examples));
+        for (sink, kind) in plan.kinds.iter().enumerate() {
+            let verdict = judge_sink(sea, course, sink, *kind, source.clone());
+            sea.book.count_many("duplicates", verdict.duplicated.count);
+            let name = &plan.settings.name;
+            for (what, tally) in verdict.faults() {
+                let (count, examples) = (tally.count, &tally.examples);
+                sea.book.violation(format_args!("{name}, sink {sink}: {what} {count}: {examples:?}"));
+            }
         }
     }
+}
+
+fn judge_sink(sea: &Sea, course: &Course, sink: usize, kind: Kind, source: Vec<SourceChange>) -> Verdict {
+    let deliveries: Vec<Delivery> = match kind {
+        Kind::Transactional => {
+            let ids: BTreeSet<_> = source.iter().map(|change| &change.id).collect();
+            let all = sea.checkpoints.delivered();
+            all.iter().filter(|row| ids.contains(&row.id)).map(Delivery::from).collect()
+        }
+        _ => course.targets[sink].delivered().iter().map(Delivery::from).collect(),
+    };
+    sea.book.count_many("deliveries", deliveries.len() as u64);
+    let (commits, mut excused, rejected) = sea.truth.stream(&course.key, |stream| {
+        let at = &stream.sinks[sink];
+        (stream.commits.clone(), at.excused.clone(), at.rejected.clone())
+    });
+    excused.extend(parked(&source, &rejected));
+    let grade = kind.grade();
+    let mut verdict = History { source, deliveries, commits, excused, grade, drained: true }.judge();
+    if grade == Grade::Versioned {
+        // What such a target refuses as stale is not seen here, but was not passed over either.
+        verdict.passed_over = Tally::default();
+    }
+    verdict
 }

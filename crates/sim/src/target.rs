@@ -48,6 +48,8 @@ impl Kind {
 #[derive(Debug, Clone)]
 pub struct Target {
     key: LeaseKey,
+    /// Which of the stream's sinks writes here.
+    sink: usize,
     grade: Grade,
     truth: Truth,
     book: Book,
@@ -64,13 +66,8 @@ struct State {
 
 impl Target {
     /// An empty target.
-    pub fn new(key: LeaseKey, grade: Grade, truth: Truth, book: Book) -> Self {
-        Self { key, grade, truth, book, state: Arc::default() }
-    }
-
-    /// The stream that writes here.
-    pub fn key(&self) -> &LeaseKey {
-        &self.key
+    pub fn new(key: LeaseKey, sink: usize, grade: Grade, truth: Truth, book: Book) -> Self {
+        Self { key, sink, grade, truth, book, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,9 +99,9 @@ impl Target {
                 state.delivered.push(row.clone());
             }
             drop(state);
-            self.book.event(format_args!("deliver {} epoch {} stale {stale}", row.id, row.epoch));
+            self.book.event(format_args!("deliver {} to {} epoch {} stale {stale}", row.id, self.sink, row.epoch));
             // What is stale has been overtaken by something newer: nothing is lost.
-            self.truth.delivered(&self.key, &row);
+            self.truth.delivered(&self.key, self.sink, &row);
         }
         Ok(())
     }
@@ -197,7 +194,7 @@ impl FarSink {
                     Mood::Well => {}
                     Mood::Retry => return Err(HandlerError::retry("not now")),
                     Mood::Reject => {
-                        sink.wharf.truth.rejected(&grant.key, &row.id);
+                        sink.wharf.truth.rejected(&grant.key, sink.server.sink, &row.id);
                         return Err(HandlerError::reject("never"));
                     }
                     Mood::Fatal => return Err(HandlerError::fatal("not here")),
@@ -293,6 +290,8 @@ impl SinkWriter for FarWriter {
 pub struct FarTransactional {
     /// The checkpoint store it is in.
     pub server: Checkpoints,
+    /// Which of the stream's sinks it is.
+    pub sink: usize,
     /// The instance's side.
     pub wharf: Wharf,
 }
@@ -314,13 +313,14 @@ impl Sink for FarTransactional {
             return Err(Error::internal("the table opened without transactions"));
         };
         let inner = Arc::new(tokio::sync::Mutex::new(inner));
-        Ok(OpenedSink::Transactional(Box::new(FarTransaction { inner, wharf: self.wharf.clone() })))
+        Ok(OpenedSink::Transactional(Box::new(FarTransaction { inner, sink: self.sink, wharf: self.wharf.clone() })))
     }
 }
 
 #[derive(Debug)]
 struct FarTransaction {
     inner: Arc<tokio::sync::Mutex<Box<dyn TransactionalWriter>>>,
+    sink: usize,
     wharf: Wharf,
 }
 
@@ -337,7 +337,7 @@ impl TransactionalWriter for FarTransaction {
         self.wharf.truth.commit_sent(&write.grant);
         let (inner, own, batch, rows, write) =
             (Arc::clone(&self.inner), cx.clone(), Arc::clone(batch), rows.to_vec(), write.clone());
-        let (truth, book) = (self.wharf.truth.clone(), self.wharf.book.clone());
+        let (truth, book, sink) = (self.wharf.truth.clone(), self.wharf.book.clone(), self.sink);
         let effect = async move {
             let answer = inner.lock().await.write_and_commit(&own, &batch, &rows, &write).await?;
             let commit = match &answer {
@@ -349,7 +349,7 @@ impl TransactionalWriter for FarTransaction {
             note_commit(&book, &write, commit);
             if commit == Commit::Committed {
                 for row in rows {
-                    truth.delivered(&write.grant.key, &Delivered::of(&batch, row, &write.grant));
+                    truth.delivered(&write.grant.key, sink, &Delivered::of(&batch, row, &write.grant));
                 }
             }
             truth.committed(&write, commit);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use watchkeeper_core::memory::{Delivered, Log};
 use watchkeeper_core::{CheckpointWrite, Commit, Epoch, Grant, LeaseKey, Moment, Position, TenureId};
 use watchkeeper_testkit::history::Committed;
@@ -35,23 +36,49 @@ struct State {
 pub struct Stream {
     /// The newest claim that was accepted.
     claimed: Option<(Epoch, TenureId)>,
-    /// Numbers of changes that are durable at the target or stand in the ledger, beyond `durable_to`.
-    durable: BTreeSet<u64>,
-    /// Everything up to here is durable or in the ledger.
-    durable_to: u64,
+    /// What is so at each of its sinks.
+    pub sinks: Vec<AtSink>,
     /// The newest committed number.
     pub committed: u64,
     /// Accepted commits in order.
     pub commits: Vec<Committed>,
-    /// Ids that stand or stood in the ledger.
-    pub excused: BTreeSet<String>,
-    /// Ids that a handler rejected.
-    pub rejected: BTreeSet<String>,
     /// Positions that two halves of a key update share.
     halves: BTreeSet<u64>,
 }
 
+/// What is so at one sink.
+#[derive(Debug, Default)]
+pub struct AtSink {
+    /// Numbers of changes that are durable at the target or stand in the ledger, beyond `durable_to`.
+    durable: BTreeSet<u64>,
+    /// Everything up to here is durable or in the ledger.
+    durable_to: u64,
+    /// Ids that stand or stood in the ledger.
+    pub excused: BTreeSet<String>,
+    /// Ids that a handler rejected.
+    pub rejected: BTreeSet<String>,
+    /// Numbers in the ledger that have not been delivered, by key: they park it.
+    letters: BTreeMap<Bytes, BTreeSet<u64>>,
+}
+
+impl AtSink {
+    /// A change of `key` takes effect: the answer is a letter of that key that it has overtaken.
+    fn overtakes(&mut self, key: &Bytes, number: u64) -> Option<u64> {
+        let letters = self.letters.get_mut(key)?;
+        letters.remove(&number);
+        letters.first().copied().filter(|first| *first < number)
+    }
+}
+
 impl Stream {
+    /// The sink of this number.
+    fn sink(&mut self, sink: usize) -> &mut AtSink {
+        if self.sinks.len() <= sink {
+            self.sinks.resize_with(sink + 1, AtSink::default);
+        }
+        &mut self.sinks[sink]
+    }
+
     /// The number of the change with this id. Both halves of a key update are at a position `p`: the
     /// first is number `p - 1`, the second `p`.
     fn number_of(&self, id: &str) -> u64 {
@@ -62,13 +89,14 @@ impl Stream {
         if first_half { position - 1 } else { position }
     }
 
-    fn make_durable(&mut self, id: &str) {
+    fn make_durable(&mut self, sink: usize, id: &str) {
         let number = self.number_of(id);
-        if number > self.durable_to {
-            self.durable.insert(number);
+        let at = self.sink(sink);
+        if number > at.durable_to {
+            at.durable.insert(number);
         }
-        while self.durable.remove(&(self.durable_to + 1)) {
-            self.durable_to += 1;
+        while at.durable.remove(&(at.durable_to + 1)) {
+            at.durable_to += 1;
         }
     }
 }
@@ -180,13 +208,19 @@ impl Truth {
         let stream = state.streams.entry(write.grant.key.clone()).or_default();
         let newest = stream.claimed;
         for entry in &write.ledger {
-            stream.excused.insert(entry.change_id.clone());
-            if entry.change.is_some() {
-                stream.make_durable(&entry.change_id);
+            let sink = sink_number(&entry.sink);
+            stream.sink(sink).excused.insert(entry.change_id.clone());
+            if let Some(change) = &entry.change {
+                stream.make_durable(sink, &entry.change_id);
+                let number = stream.number_of(&entry.change_id);
+                if let Some(key) = change.key.clone().filter(|_| entry.kind.is_letter()) {
+                    stream.sink(sink).letters.entry(key).or_default().insert(number);
+                }
             }
         }
         let number = write.position.as_ref().map_or(0, number_at);
-        let (before, durable_to) = (stream.committed, stream.durable_to);
+        let durable_to = stream.sinks.iter().map(|sink| sink.durable_to).min().unwrap_or(0);
+        let before = stream.committed;
         stream.committed = stream.committed.max(number);
         stream.commits.push(Committed { epoch, through: number });
         drop(state);
@@ -206,16 +240,30 @@ impl Truth {
         }
     }
 
+    /// A stream has so many sinks.
+    pub fn has_sinks(&self, key: &LeaseKey, count: usize) {
+        self.state().streams.entry(key.clone()).or_default().sink(count - 1);
+    }
+
     /// A change took effect at a target.
-    pub fn delivered(&self, key: &LeaseKey, delivered: &Delivered) {
+    pub fn delivered(&self, key: &LeaseKey, sink: usize, delivered: &Delivered) {
         let mut state = self.state();
         let stream = state.streams.entry(key.clone()).or_default();
-        stream.make_durable(&delivered.id);
+        stream.make_durable(sink, &delivered.id);
+        let number = stream.number_of(&delivered.id);
+        let is_newest = stream.claimed.is_some_and(|(epoch, _)| epoch == delivered.epoch);
+        let overtaken = delivered.key.as_ref().and_then(|key| stream.sink(sink).overtakes(key, number));
+        drop(state);
+        // What an older epoch sent may arrive late; the newest one knows what is parked.
+        if let Some(letter) = overtaken.filter(|_| is_newest) {
+            self.book
+                .violation(format_args!("change {number} overtook dead letter {letter} of its key at sink {sink}"));
+        }
     }
 
     /// A handler will not take a change now: whoever goes on without it does so rightly.
-    pub fn rejected(&self, key: &LeaseKey, id: &str) {
-        self.state().streams.entry(key.clone()).or_default().rejected.insert(id.to_owned());
+    pub fn rejected(&self, key: &LeaseKey, sink: usize, id: &str) {
+        self.state().streams.entry(key.clone()).or_default().sink(sink).rejected.insert(id.to_owned());
     }
 
     /// A key update was written whose halves are at `position`.
@@ -231,6 +279,15 @@ impl Truth {
             self.book.violation(format_args!("{number} was acknowledged, but only {committed} is committed"));
         }
     }
+}
+
+/// The name of a stream's sink of this number.
+pub fn sink_name(number: usize) -> String {
+    format!("target-{number}")
+}
+
+fn sink_number(name: &str) -> usize {
+    name.strip_prefix("target-").and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 fn number_at(position: &Position) -> u64 {

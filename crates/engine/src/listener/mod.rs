@@ -1,6 +1,7 @@
 //! The life of a stream on one instance: its states, and one tenure from claim to release.
 
 pub mod claim;
+pub mod ending;
 pub mod open;
 pub mod post;
 pub mod scope;

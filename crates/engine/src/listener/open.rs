@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
+use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Resolution,
     Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
@@ -69,7 +70,7 @@ impl Watch {
         let store = Arc::clone(&self.post.checkpoints);
         let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.post.spec.source));
         let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
-        let told = Latest::new(wish_of(&self.post.control.get()));
+        let told = Latest::new(wishes_of(&self.post.control.get()));
         let wishes = told.follow();
         let committer = Arc::clone(&voyage.committer);
         let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
@@ -111,13 +112,13 @@ impl Watch {
     }
 
     /// Tells the pipeline what people ask of the dead letters.
-    async fn pass_wishes(&self, told: Latest<Option<Wish>>) -> std::convert::Infallible {
+    async fn pass_wishes(&self, told: Latest<Vec<Wish>>) -> std::convert::Infallible {
         let mut control = self.post.control.clone();
         loop {
-            let wish = wish_of(&control.see());
+            let wishes = wishes_of(&control.see());
             told.change_if(|current| {
-                let news = *current != wish;
-                *current = wish;
+                let news = *current != wishes;
+                *current = wishes;
                 news
             });
             if control.changed().await.is_err() {
@@ -197,7 +198,7 @@ impl Watch {
         let position = committer.position().cloned();
         let (start, prelude) = match (voyage.gap.clone(), position) {
             (Some((start, cause)), position) => {
-                let mut prelude = position.map(|position| gap_batch(spec.source.payload(), &position, &cause));
+                let mut prelude = position.map(|position| gap_batch(&position, &cause));
                 // The position before the gap stays with the log that it belongs to.
                 if let Some(prelude) = &mut prelude {
                     prelude.pedigree = committer.pedigree().cloned();
@@ -230,27 +231,27 @@ impl Watch {
     }
 }
 
-fn wish_of(control: &Control) -> Option<Wish> {
+fn wishes_of(control: &Control) -> Vec<Wish> {
     let replay = control.replay.as_ref().map(|request| Wish {
         id: request.id,
         sink: request.sink.clone(),
         numbers: Vec::new(),
         what: Resolution::Replayed,
     });
-    let purge = || {
-        control.purge.as_ref().map(|request| Wish {
-            id: request.id,
-            sink: request.sink.clone(),
-            numbers: request.numbers.clone(),
-            what: Resolution::Purged,
-        })
-    };
-    replay.or_else(purge)
+    let purge = control.purge.as_ref().map(|request| Wish {
+        id: request.id,
+        sink: request.sink.clone(),
+        numbers: request.numbers.clone(),
+        what: Resolution::Purged,
+    });
+    replay.into_iter().chain(purge).collect()
 }
 
-/// A change without a key that tells every sink of a gap. Its position is the last one that was good.
-fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, cause: &str) -> Batch {
-    let mut builder = BatchBuilder::new("gap".into(), payload);
+/// A change without a key that tells every sink of a gap. Its position is the last one that was good. The
+/// body is ours and not the source's, so it is JSON whatever the source speaks: sinks decode it.
+fn gap_batch(position: &Position, cause: &str) -> Batch {
+    let mut builder = BatchBuilder::new("gap".into(), Arc::new(JsonPayload));
+    let body = serde_json::json!({ "cause": cause }).to_string();
     let namespace = builder.namespace("");
     builder.push(RowParts {
         operation: Operation::Gap,
@@ -259,7 +260,7 @@ fn gap_batch(payload: Arc<dyn watchkeeper_core::Payload>, position: &Position, c
         committable: true,
         key: None,
         position: &position.bytes,
-        body: cause.as_bytes(),
+        body: body.as_bytes(),
         time: position.time.unwrap_or(SourceTime(0)),
         version: Version::default(),
     });

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{
-    Checkpoint, Ending, Error, Grant, Halted, LedgerEntry, LedgerKind, LedgerRecord, Moment, Position, Previous,
-    Reason, StartAt, Task,
-};
+use watchkeeper_core::{Checkpoint, Ending, Error, Grant, LedgerRecord, Moment, Position, Previous, StartAt, Task};
 
 use super::claim::{Claimed, NotClaimed};
+use super::ending::{Departure, Next};
 use super::post::Post;
 use super::state::ListenerState;
 use crate::checkpoint::history::History;
@@ -20,10 +18,8 @@ use crate::group::journal::{Cause, Takeover};
 use crate::hooks::Mutant;
 use crate::instance::Instance;
 use crate::metrics;
-use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::committer::{Committer, CommitterStart};
 use crate::pipeline::opening::End;
-use crate::settings::OnHistoryLost;
 use crate::tenure::{Loss, Tenure};
 
 /// How a tenure ended, as far as standing by again depends on it.
@@ -57,13 +53,14 @@ pub struct Relief {
 pub struct Watch {
     pub(super) instance: Arc<Instance>,
     pub(super) post: Arc<Post>,
-    shutdown: CancellationToken,
+    pub(super) shutdown: CancellationToken,
 }
 
 /// What a tenure carries from one opening to the next.
 pub(super) struct Voyage {
     pub(super) tenure: Arc<Tenure>,
     pub(super) committer: Arc<Mutex<Committer>>,
+    /// What is parked, as the newest opening found it.
     pub(super) letters: Vec<LedgerRecord>,
     /// Where to go on after a gap that the policy accepts, and what the sinks are told of it.
     pub(super) gap: Option<(StartAt, String)>,
@@ -74,12 +71,6 @@ impl Voyage {
     async fn committed(&self) -> Option<Position> {
         self.committer.lock().await.position().cloned()
     }
-}
-
-/// What to do after an opening.
-enum Next {
-    Reopen,
-    End(Outcome),
 }
 
 impl Watch {
@@ -204,7 +195,7 @@ impl Watch {
     }
 
     /// Completes when this instance should hand the watch over.
-    async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
+    pub(super) async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
         let mut control = self.post.control.clone();
         loop {
             if let Some(reason) = self.departure(&control.see(), epoch) {
@@ -226,221 +217,6 @@ impl Watch {
         // stream would otherwise be handed it again and again.
         let asked = control.paused || control.asks_to_leave(epoch);
         asked.then_some(Departure::Asked)
-    }
-
-    /// Decides what an opening's end means.
-    async fn weigh(&self, voyage: &mut Voyage, end: End, why: Option<Departure>, recoveries: &mut u32) -> Next {
-        let tenure = Arc::clone(&voyage.tenure);
-        if let Some(loss) = tenure.loss() {
-            return Next::End(self.lose(voyage, loss).await);
-        }
-        let error = match end.failure {
-            None => return Next::End(self.depart(voyage, why, end.abandoned).await),
-            Some(Failure::Lost | Failure::Interrupted) => return Next::End(self.lose(voyage, Loss::Fenced).await),
-            Some(Failure::Instance(error)) => {
-                self.close_history(voyage).await;
-                return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
-            }
-            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, end.abandoned).await),
-            Some(Failure::Fatal { change_id, error }) => {
-                return Next::End(self.leave_poisoned(voyage, &change_id, error, end.abandoned).await);
-            }
-            Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
-                Ok(true) => error,
-                Ok(false) => return Next::End(self.halt(voyage, error, end.abandoned).await),
-                Err(Failure::Instance(error)) => {
-                    return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
-                }
-                Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
-            },
-            Some(Failure::Transient(error)) => error,
-        };
-        if why.is_some() {
-            return Next::End(self.depart(voyage, why, end.abandoned).await);
-        }
-        *recoveries += 1;
-        let retry = self.post.spec.settings.retry;
-        if *recoveries > retry.recoveries {
-            self.close_history(voyage).await;
-            return Next::End(self.leave_failed(&tenure, error, end.abandoned).await);
-        }
-        self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), error.message());
-        let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
-        let settle = if end.abandoned { self.post.spec.settle() } else { Duration::ZERO };
-        self.rest(&tenure, delay.max(settle), settle).await;
-        Next::Reopen
-    }
-
-    /// Waits before a reopening, but not longer than `at_least` when there is a reason to leave.
-    async fn rest(&self, tenure: &Tenure, duration: Duration, at_least: Duration) {
-        tenure.sleep(at_least).await;
-        tokio::select! {
-            biased;
-            _ = self.reason_to_leave(tenure.grant().epoch) => {}
-            () = tenure.sleep(duration.saturating_sub(at_least)) => {}
-        }
-    }
-
-    /// Writes a gap to the ledger, if the policy accepts it.
-    async fn accept_gap(&self, voyage: &mut Voyage, error: &Error) -> Result<bool, Failure> {
-        let OnHistoryLost::GoOn(start) = self.post.spec.settings.on_history_lost.clone() else { return Ok(false) };
-        if voyage.gap.is_some() {
-            // Written down already; going on from the chosen place did not work either. Try again.
-            return Ok(true);
-        }
-        let mut committer = voyage.committer.lock().await;
-        let entry = LedgerEntry {
-            kind: LedgerKind::Gap,
-            sink: String::new(),
-            change_id: String::new(),
-            cause: error.to_string(),
-            before: committer.position().cloned(),
-            change: None,
-        };
-        metrics::ledgered(self.post.name(), LedgerKind::Gap);
-        tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
-        let draft = Draft { ledger: vec![entry], ..Draft::default() };
-        self.patiently(committer.commit(draft, Reason::Progress, None)).await?;
-        drop(committer);
-        voyage.gap = Some((start, error.to_string()));
-        Ok(true)
-    }
-
-    /// `commit`, but after a shutdown was asked for not longer than its grace.
-    pub(super) async fn patiently(&self, commit: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-        let impatience = async {
-            self.shutdown.cancelled().await;
-            self.instance.seams.cx().sleep(self.instance.settings.shutdown_grace).await;
-        };
-        tokio::select! {
-            biased;
-            committed = commit => committed,
-            () = impatience => Err(Failure::Instance(Error::unknown("no answer within the shutdown's grace"))),
-        }
-    }
-
-    pub(super) fn is_shutting_down(&self) -> bool {
-        self.shutdown.is_cancelled()
-    }
-
-    /// Ends a tenure that was lost: nothing is flushed and nothing committed.
-    async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
-        let tenure = &voyage.tenure;
-        self.post.tell(|status| {
-            status.last_error = Some(loss.to_string());
-            status.deadlines_hit += u64::from(loss == Loss::Deadline);
-        });
-        if loss == Loss::Stalled {
-            self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
-        }
-        self.put_down(tenure);
-        self.post.go(ListenerState::Connecting, None, &loss.to_string());
-        Outcome::Lost(loss)
-    }
-
-    /// Leaves in order, because it was asked to.
-    async fn depart(&self, voyage: &Voyage, why: Option<Departure>, abandoned: bool) -> Outcome {
-        self.close_history(voyage).await;
-        let (cause, text) = match why {
-            Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
-            Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
-        };
-        self.release(&voyage.tenure, cause, text, abandoned).await;
-        Outcome::Released
-    }
-
-    /// Leaves because it can not go on here.
-    async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error, abandoned: bool) -> Outcome {
-        metrics::listener_failed(self.post.name());
-        tracing::error!(stream = self.post.name(), epoch = %tenure.grant().epoch, %error, "giving up the watch");
-        self.post.tell(|status| status.last_error = Some(error.to_string()));
-        self.release(tenure, Cause::Failed, error.message(), abandoned).await;
-        Outcome::Barred(error)
-    }
-
-    /// Leaves because a handler called a change fatal; the last of several instances halts the stream.
-    async fn leave_poisoned(&self, voyage: &Voyage, change_id: &str, error: Error, abandoned: bool) -> Outcome {
-        let (instance, stream) = (&self.instance, self.post.name());
-        let cx = voyage.tenure.cx().within(self.post.spec.settings.timeouts.commit);
-        let counted = cx.run(instance.poison.record(&cx, stream, change_id, instance.id)).await;
-        let limit = self.post.spec.settings.retry.fatal_instances;
-        let cause = format!("change {change_id} was fatal: {}", error.message());
-        match counted {
-            Ok(count) if count >= limit => {
-                let cause = format!("{cause}, on {count} instances");
-                let error = Error::new(error.kind(), cause)
-                    .remedy("mend the handler and resume the stream, or skip the change");
-                self.halt(voyage, error, abandoned).await
-            }
-            _ => {
-                self.close_history(voyage).await;
-                self.leave_failed(&voyage.tenure, Error::new(error.kind(), cause), abandoned).await
-            }
-        }
-    }
-
-    /// Halts the stream by a fenced commit, then releases.
-    async fn halt(&self, voyage: &Voyage, error: Error, abandoned: bool) -> Outcome {
-        tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
-        self.post.tell(|status| status.last_error = Some(error.to_string()));
-        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string() };
-        let mut committer = voyage.committer.lock().await;
-        let committed = self.patiently(committer.commit(Draft::default(), Reason::Final, Some(halted))).await;
-        drop(committer);
-        match committed {
-            Ok(()) => {}
-            Err(Failure::Lost | Failure::Interrupted) => return self.lose(voyage, Loss::Fenced).await,
-            // Not halted, so somebody else will find out the same.
-            Err(_) => return self.leave_failed(&voyage.tenure, error, abandoned).await,
-        }
-        self.close_history(voyage).await;
-        self.hint_halted().await;
-        self.release(&voyage.tenure, Cause::Failed, error.message(), abandoned).await;
-        Outcome::Halted(error.to_string())
-    }
-
-    async fn hint_halted(&self) {
-        let cx = self.instance.cx();
-        let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = true);
-        if let Err(error) = cx.run(hint).await {
-            tracing::debug!(%error, "the hint that the stream is halted was not written");
-        }
-    }
-
-    async fn close_history(&self, voyage: &Voyage) {
-        let cx = voyage.tenure.cx().within(self.instance.settings.lease.call_timeout);
-        let mut committer = voyage.committer.lock().await;
-        if let Err(error) = cx.run(committer.history.flush(&cx)).await {
-            tracing::debug!(%error, "the history of checkpoints was not written");
-        }
-    }
-
-    async fn say_farewell(&self, tenure: &Tenure, cause: Cause, text: &str) {
-        let cx = self.instance.cx();
-        let said = self.instance.journal.leave(&cx, self.post.name(), tenure.grant().tenure, cause, text);
-        if let Err(error) = cx.run(said).await {
-            tracing::debug!(%error, "the farewell was not written");
-        }
-    }
-
-    /// Gives the lease back: the last thing a tenure does. With calls to exposed sinks abandoned, it
-    /// waits until they can do no more harm.
-    pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str, abandoned: bool) {
-        if abandoned {
-            tenure.sleep(self.post.spec.settle()).await;
-        }
-        if tenure.loss().is_none() {
-            self.say_farewell(tenure, cause, text).await;
-            let leases = &self.instance.leases;
-            let cx = tenure.cx().within(self.instance.settings.lease.call_timeout);
-            if let Err(error) = cx.run(leases.release(&cx, tenure.grant())).await {
-                tracing::warn!(stream = self.post.name(), %error, "a release was not answered; the lease will expire");
-            }
-        }
-        tenure.end(Loss::Released);
-        self.instance.keeper.remove(tenure.grant().tenure);
-        self.instance.roll.strike(tenure.grant().tenure);
-        self.post.go(ListenerState::Connecting, None, text);
     }
 
     /// Writes the takeover to the journal.
@@ -485,13 +261,6 @@ impl Watch {
         let _ = cx.run(stream.next_batch(&cx, limits)).await;
         Some(checkpoint)
     }
-}
-
-/// Why a tenure ends in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Departure {
-    Shutdown,
-    Asked,
 }
 
 fn ending_text(ending: Ending) -> &'static str {

@@ -111,8 +111,8 @@ pub struct Board {
     pub committed: Latest<Option<Position>>,
     /// A flush is wanted now: a barrier waits for it.
     demanded: AtomicBool,
-    /// A flush has failed, or a task panicked: what was accepted since the last good flush may be gone,
-    /// so nothing more may be passed in this opening.
+    /// A flush has failed or a task panicked: what was accepted since the last good flush may be gone, so
+    /// nothing more may be passed in this opening.
     spoiled: AtomicBool,
     safe: Mutex<SafePoint>,
     draft: Mutex<Draft>,
@@ -216,8 +216,9 @@ impl Board {
         let board = Arc::clone(self);
         Task::spawn(&*self.seams.spawn, name, async move {
             if let Err(panic) = AssertUnwindSafe(job).catch_unwind().await {
-                let cause = format!("the {name} panicked: {}", panic_text(&*panic));
+                // What it left half done is not passed.
                 board.spoil();
+                let cause = format!("the {name} panicked: {}", panic_text(&*panic));
                 board.fail(Failure::Instance(Error::internal(cause)));
             }
         })

@@ -4,6 +4,7 @@
 //! unchanged before anything else is committed, never merged with what came after.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use watchkeeper_core::{
     Checkpoint, CheckpointStore, CheckpointWrite, Commit, Error, ErrorKind, Facts, Halted, Moment, Pedigree, Position,
@@ -130,6 +131,10 @@ impl Committer {
 
     /// Takes in that `write` is committed.
     pub fn record(&mut self, write: &CheckpointWrite) {
+        let changes = write.facts.changes.saturating_sub(self.facts.changes);
+        let event = write.facts.last_event_time.map_or(0, |time| time.0);
+        let lag = Duration::from_millis(self.seams.clock.wall_millis().saturating_sub(event));
+        metrics::delivered(&self.settings.name, changes, lag);
         self.seq = write.seq;
         self.position = write.position.clone();
         self.pedigree = write.pedigree.clone();

@@ -70,10 +70,12 @@ struct Look {
 }
 
 fn look(board: &Board, events: Option<u64>) -> Look {
+    // What was passed under pressure and is not committed yet counts too.
+    let waiting = board.draft().changes;
     let safe = board.safe();
     let mark = if board.hooks.breaks(Mutant::SafePointAtNewest) { safe.newest() } else { safe.mark() };
     let rows = safe.rows_before(mark);
-    let enough = events.is_some_and(|events| rows >= events);
+    let enough = events.is_some_and(|events| rows + waiting >= events);
     Look { mark, moves: safe.moves_to(mark), rows: rows > 0, enough, tight: safe.is_tight() }
 }
 

@@ -29,7 +29,7 @@ pub struct Opening {
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Option<Wish>>,
+    pub wishes: Follower<Vec<Wish>>,
 }
 
 /// How an opening ended.
@@ -96,8 +96,7 @@ impl Opening {
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {
         let board = &self.board;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).run(finish_reading.clone());
-        let reader = board.crew("reader", reader);
+        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).start(finish_reading.clone());
         let lanes = Lanes::start(board, &self.couriers);
         let flusher = {
             let (board, couriers, stop) = (Arc::clone(board), Arc::clone(&self.couriers), stop_flusher.clone());
@@ -113,8 +112,8 @@ impl Opening {
     async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
         let dispatcher = Dispatcher::new(&self.board, lanes);
         loop {
-            let wish = self.wishes.see().clone();
-            if let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) {
+            let wish = self.letters.newest(&self.wishes.see());
+            if let Some(wish) = wish {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;
                 }

@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result};
+use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result, Task};
 
 use super::board::{Board, Failure};
+use crate::checkpoint::interval;
 use crate::progress::Pulse;
+
+/// The history window is looked at after so many batches, not before: a takeover must not wait for it.
+const LOOK_AFTER: u64 = 3;
 
 /// Batches between reader and dispatcher. One, so that one is read while one is delivered.
 pub const AHEAD: usize = 1;
@@ -42,8 +46,12 @@ impl Reader {
         Self { board, stream, batches, committed, pulse, next_seq: 0, last_end: from }
     }
 
-    /// Reads until the opening is halted; acknowledges until `finish`; then closes.
-    pub async fn run(mut self, finish: CancellationToken) {
+    /// Reads in a task of its own until the opening is halted; acknowledges until `finish`; then closes.
+    pub fn start(self, finish: CancellationToken) -> Task<()> {
+        Arc::clone(&self.board).crew("reader", self.run(finish))
+    }
+
+    async fn run(mut self, finish: CancellationToken) {
         let halt = self.board.halt.clone();
         while let Ok(Some(())) = self.turn(&halt).await {}
         // What is committed while the lanes drain is acknowledged too.
@@ -82,6 +90,9 @@ impl Reader {
                 self.next_seq += 1;
                 self.last_end = Some(batch.end.clone());
                 permit.send(batch);
+                if self.next_seq == LOOK_AFTER {
+                    self.look_at_window().await;
+                }
             }
             Turn::Read(Err(error)) => {
                 self.board.fail(Failure::of(error));
@@ -105,6 +116,19 @@ impl Reader {
                 Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
             },
             read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(|batch| numbered(batch, seq, before))),
+        }
+    }
+
+    /// Warns when checkpoints are committed too seldom for the source's history, or when that is short.
+    async fn look_at_window(&mut self) {
+        let settings = &self.board.stream.settings;
+        let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
+        let Ok(window) = call.run(self.stream.window(call.cx())).await else { return };
+        let Some(length) = window.length() else { return };
+        for finding in [interval::check(settings.checkpoint.every, length), interval::check_window(length)] {
+            let Some(finding) = finding else { continue };
+            let remedy = finding.remedy.unwrap_or_default();
+            tracing::warn!(stream = settings.name, remedy, "{}", finding.what);
         }
     }
 

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Resolution, Result, Source,
-    StartAt, StoredChange,
+    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Operation, Resolution, Result,
+    Source, StartAt, StoredChange,
 };
 
 use super::board::{Board, Failure};
@@ -62,9 +63,10 @@ impl Letters {
         self
     }
 
-    /// Whether `wish` has not been served.
-    pub fn is_new(&self, wish: &Wish) -> bool {
-        wish.id > self.served[usize::from(wish.what == Resolution::Purged)]
+    /// The first of `wishes` that has not been served.
+    pub fn newest(&self, wishes: &[Wish]) -> Option<Wish> {
+        let is_new = |wish: &&Wish| wish.id > self.served[usize::from(wish.what == Resolution::Purged)];
+        wishes.iter().find(is_new).cloned()
     }
 
     /// Takes a wish for served: neither this tenure nor the next one serves it again. What it did not
@@ -151,7 +153,12 @@ impl Letters {
     pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<Option<(Arc<Batch>, u32)>, Failure> {
         let id = &record.entry.change_id;
         let Some(change) = &record.entry.change else { return Ok(None) };
-        let batch = match change.to_batch(self.source.payload()) {
+        let payload = match change.operation {
+            // Our own words, whatever the source speaks.
+            Operation::Gap => Arc::new(JsonPayload),
+            _ => self.source.payload(),
+        };
+        let batch = match change.to_batch(payload) {
             Some(mut batch) => {
                 // Apart from all batches of this opening, which count up from 0.
                 batch.seq = u64::MAX;

@@ -158,13 +158,21 @@ impl SafePoint {
         self.pieces.is_empty()
     }
 
-    /// The boundary up to which everything is done, though not yet durable.
+    /// The last boundary that may be committed and up to which everything is done, though not yet durable.
     pub fn mark(&self) -> Mark {
         let stuck = self.pieces.iter().position(|piece| piece.undone() < piece.rows.end);
         let at = stuck.unwrap_or(self.pieces.len());
         let row = stuck.map_or(0, |at| self.pieces[at].committable_before());
         let mark = Mark { piece: self.first + at as u64, row };
-        self.blocked.map_or(mark, |blocked| blocked.min(mark))
+        self.committable(self.blocked.map_or(mark, |blocked| blocked.min(mark)))
+    }
+
+    /// The last boundary up to `mark` that may be committed: a flush for the first half of a key update
+    /// alone would move nothing, and be asked for again and again.
+    fn committable(&self, mark: Mark) -> Mark {
+        let Some(piece) = self.piece(mark.piece) else { return mark };
+        let end = mark.row.clamp(piece.rows.start, piece.rows.end);
+        Mark { row: last_committable(&piece.batch, piece.rows.start, end), ..mark }
     }
 
     /// The boundary after everything that was read: what a mutant takes for safe.
@@ -223,8 +231,7 @@ impl SafePoint {
 
     /// The batch of a piece.
     pub fn batch(&self, piece: PieceNumber) -> Option<Arc<Batch>> {
-        let at = usize::try_from(piece.checked_sub(self.first)?).ok()?;
-        self.pieces.get(at).map(|piece| Arc::clone(&piece.batch))
+        self.piece(piece).map(|piece| Arc::clone(&piece.batch))
     }
 
     /// Rows in flight after row `row` of `piece` that have the same namespace and key.
@@ -239,6 +246,11 @@ impl SafePoint {
             found.extend(later.rows.clone().filter(same).map(|at| (number, Arc::clone(&later.batch), at)));
         }
         found
+    }
+
+    fn piece(&self, number: PieceNumber) -> Option<&Piece> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.pieces.get(at)
     }
 
     fn piece_mut(&mut self, number: PieceNumber) -> Option<&mut Piece> {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use watchkeeper_core::memory::Log;
 use watchkeeper_core::{
-    Epoch, ErrorKind, FaultKind, Grade, LedgerKind, Operation, Reason, Records, SinkProfile, StartAt,
+    CheckpointStore, Claim, Epoch, ErrorKind, FaultKind, Grade, Grant, LedgerKind, Operation, Reason, Records,
+    SinkProfile, StartAt,
 };
 use watchkeeper_engine::checkpoint::operator::Move;
 use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
 use watchkeeper_engine::group::journal::Cause;
 use watchkeeper_engine::listener::ListenerState::{Connecting, Recovering, Running, Stopped};
 use watchkeeper_engine::settings::OnHistoryLost;
-use watchkeeper_testkit::faults::{Fault, Gate};
+use watchkeeper_testkit::faults::{Fault, Gate, Script};
 
 use crate::support::*;
 
@@ -82,25 +83,21 @@ fn after_a_crash_only_what_was_not_committed_is_delivered_again() {
 #[test]
 fn when_the_lease_store_forgets_the_next_grant_is_above_what_was_claimed() {
     let rig = Rig::new();
-    for round in 1..=3 {
-        let a = rig.start("a");
-        rig.append(&["a"]);
-        rig.until("it is committed", || rig.committed() == round);
-        a.stop(&rig);
-    }
+    // A stream with a long past, of which the lease store knows nothing.
+    let grant = Grant { key: rig.key(), tenure: rig.world.entropy().tenure(), epoch: Epoch(1_000) };
+    assert!(matches!(memory(rig.checkpoints.claim(&rig.cx(), &grant)), Claim::Claimed(_)));
     let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
-    let before = a.status().epoch.unwrap();
+    rig.append(&["a"]);
+    rig.until("it is committed", || rig.committed() == 1);
+    assert_eq!((a.status().epoch, rig.leases.newest_epoch(&rig.key())), (Some(Epoch(1_001)), Epoch(1_001)));
+    // And once more, while it has the watch.
     rig.leases.forget();
-    rig.append(&["d"]);
-    rig.until("it is committed", || rig.committed() == 4);
-    rig.run_for(2 * TTL);
-    assert!(a.is_running());
-    let after = a.status().epoch.unwrap();
-    assert!(after > before && rig.leases.newest_epoch(&rig.key()) == after, "{before} then {after}");
-    rig.append(&["e"]);
-    rig.until("it is committed", || rig.committed() == 5);
-    assert_eq!(rig.checkpoint().unwrap().epoch, after);
+    let began = rig.now();
+    rig.until("it has another grant", || a.status().epoch == Some(Epoch(1_002)));
+    assert!(rig.now().since(began) < TTL, "the next renewal finds out");
+    rig.append(&["b"]);
+    rig.until("it is committed", || rig.committed() == 2);
+    assert_eq!((rig.checkpoint().unwrap().epoch, rig.delivered()), (Epoch(1_002), vec![1, 2]));
 }
 
 #[test]
@@ -194,6 +191,8 @@ fn lost_history_that_is_accepted_leaves_a_gap_in_the_ledger_and_at_the_sinks() {
     let operations: Vec<_> = rig.table.delivered().iter().map(|change| change.operation).collect();
     assert_eq!(operations, [Operation::Insert, Operation::Insert, Operation::Gap, Operation::Insert]);
     assert_eq!(*rig.delivered().last().unwrap(), 5);
+    let told: serde_json::Value = serde_json::from_slice(&rig.table.delivered()[2].body).expect("sinks can read it");
+    assert!(told["cause"].as_str().unwrap().contains("pruned through 4"), "{told}");
     let ledger = rig.ledger();
     assert_eq!(ledger.len(), 1);
     assert_eq!(ledger[0].entry.kind, LedgerKind::Gap);
@@ -536,4 +535,54 @@ fn the_journal_counts_the_time_without_a_holder() {
     let takeover = rig.journal().pop().unwrap();
     assert_eq!(takeover.cause, Cause::Expired);
     assert!((20_000..25_000).contains(&takeover.vacant_millis), "{takeover:?}");
+}
+
+#[test]
+fn a_checkpoint_store_that_one_instance_can_not_reach_is_left_to_another() {
+    for call in ["claim", "commit"] {
+        let rig = Rig::new();
+        let plan = rig.instance("a");
+        plan.faults.checkpoints.always(call, Fault::Reject(ErrorKind::Unavailable));
+        let a = plan.start();
+        rig.append(&["a"]);
+        rig.until("it has the lease", || rig.holder().is_some());
+        let b = rig.start("b");
+        let began = rig.now();
+        rig.until("the other one commits", || rig.committed() == 1);
+        let took = rig.now().since(began);
+        assert!(took < 60 * SECOND && b.is_running() && !a.is_running(), "{call}: {took:?}");
+        rig.run_for(SECOND);
+        assert_eq!(rig.journal().pop().unwrap().cause, Cause::Failed, "{call}");
+    }
+}
+
+#[test]
+fn whatever_does_not_answer_a_shutdown_ends_in_time() {
+    type Break = fn(&Faults);
+    let hangs = |script: &Script, call| script.always(call, Fault::Hold(Gate::default()));
+    let breaks: [(&str, Break); 7] = [
+        ("claim", |it| it.checkpoints.always("claim", Fault::Reject(ErrorKind::Unavailable))),
+        ("identity", |it| it.checkpoints.always("identity", Fault::Hold(Gate::default()))),
+        ("commit", |it| it.checkpoints.always("commit", Fault::Reject(ErrorKind::Unavailable))),
+        ("open", |it| it.source.always("open", Fault::Hold(Gate::default()))),
+        ("next_batch", |it| it.source.always("next_batch", Fault::Hold(Gate::default()))),
+        ("sink", |it| it.sink.always("write", Fault::Reject(ErrorKind::Unavailable))),
+        ("halt", |it| {
+            it.sink.refuse_row(id(1), FaultKind::Reject, u64::MAX);
+            it.checkpoints.always("commit", Fault::Reject(ErrorKind::Unavailable));
+        }),
+    ];
+    for (what, break_it) in breaks {
+        let rig = Rig::new();
+        let a = rig.start("a");
+        break_it(&a.faults);
+        rig.append(&["a"]);
+        rig.run_for(20 * SECOND);
+        hangs(&a.faults.source, "close");
+        let began = rig.now();
+        a.stop(&rig);
+        let took = rig.now().since(began);
+        // The grace, and what farewell and release take at most.
+        assert!(took <= 10 * SECOND + TTL, "{what}: {took:?}");
+    }
 }

@@ -39,11 +39,14 @@ enum Mood {
 #[derive(Debug)]
 struct Moody(TableSink, Mood);
 
+/// What a write accepted: its lane, its batch and its rows.
+type Accepted = (usize, Arc<Batch>, Vec<u32>);
+
 #[derive(Debug)]
 struct MoodyWriter {
     table: Arc<dyn SinkWriter>,
     mood: Mood,
-    buffer: Mutex<Vec<(usize, Arc<Batch>, Vec<u32>)>>,
+    buffer: Mutex<Vec<Accepted>>,
 }
 
 fn moody(rig: &Rig, mood: Mood) -> Arc<dyn Sink> {
@@ -288,7 +291,7 @@ fn server(rig: &Rig) -> (Arc<Server>, Rig) {
 /// An instance that goes on after a gap with what comes then.
 fn reader_of(rig: &Rig, server: &Arc<Server>, name: &str) -> Plan {
     let plan = rig.instance(name).stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
-    plan.from_source(Arc::clone(server) as Arc<dyn Source>)
+    plan.reading(Arc::clone(server) as Arc<dyn Source>)
 }
 
 #[track_caller]

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use watchkeeper_core::memory::{Checkpoints, Delivered, Leases, Log, NewChange, Notes, Table, TableSink};
 use watchkeeper_core::{
-    Address, Checkpoint, CheckpointStore, Cx, Epoch, Grade, Holder, Latest, LeaseKey, LeaseStore, LedgerQuery,
-    LedgerRecord, Listening, Moment, Operation, Peers, Records, Result, Roll, Sink, SinkProfile, Source, SourceTime,
-    StartAt, StoreIdentity, TenureId, Verdict,
+    Address, Batch, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Finding,
+    FlushRejection, Grade, Grant, Holder, Latest, LeaseKey, LeaseStore, LedgerQuery, LedgerRecord, Listening, Moment,
+    OpenedSink, Operation, Peers, Records, Result, Roll, Sink, SinkContext, SinkProfile, SinkWriter, Source,
+    SourceTime, StartAt, StoreIdentity, TenureId, Verdict, Written,
 };
 use watchkeeper_engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
 use watchkeeper_engine::group::control::{Control, Controls};
@@ -107,7 +108,7 @@ impl Rig {
 
     /// Appends an insert of each of `keys`; the answer is the number of the last.
     pub(crate) fn append(&self, keys: &[&str]) -> u64 {
-        keys.iter().map(|key| self.append_change(Operation::Insert, Some(key), b"{}")).last().unwrap_or(0)
+        keys.iter().fold(0, |_, key| self.append_change(Operation::Insert, Some(key), b"{}"))
     }
 
     /// Appends inserts of `count` different keys.
@@ -288,7 +289,7 @@ impl Plan {
     }
 
     /// Reads from `source`, with the faults of this instance.
-    pub(crate) fn from_source(mut self, source: Arc<dyn Source>) -> Self {
+    pub(crate) fn reading(mut self, source: Arc<dyn Source>) -> Self {
         self.streams[0].source = Arc::new(FaultySource::new(source, self.faults.source.clone()));
         self
     }
@@ -494,5 +495,139 @@ impl Peers for Resident {
                 return Ok(Verdict::Unproven);
             }
         }
+    }
+}
+
+/// A call that a [`Probe`] took.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) what: &'static str,
+    pub(crate) lane: usize,
+    /// The changes that were written.
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) began: Moment,
+    /// `None` while it is under way.
+    pub(crate) ended: Option<Moment>,
+}
+
+/// A sink that notes its calls, each of which takes a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Probe {
+    pub(crate) profile: SinkProfile,
+    /// How long a call takes at most; half of it at least.
+    pub(crate) takes: Duration,
+    entropy: Arc<Entropy>,
+    calls: Arc<Mutex<Vec<Call>>>,
+    delivered: Arc<Mutex<Vec<Delivered>>>,
+    grant: Option<Grant>,
+}
+
+impl Probe {
+    pub(crate) fn new(rig: &Rig, takes: Duration) -> Self {
+        let profile = SinkProfile::new(Grade::Plain, Duration::ZERO);
+        let (calls, delivered) = (Arc::default(), Arc::default());
+        Self { profile, takes, entropy: rig.world.entropy(), calls, delivered, grant: None }
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    pub(crate) fn delivered(&self) -> Vec<Delivered> {
+        self.delivered.lock().unwrap().clone()
+    }
+
+    async fn work(&self, cx: &Cx, what: &'static str, lane: usize, numbers: Vec<u64>) {
+        let began = cx.now();
+        let number = {
+            let mut calls = self.calls.lock().unwrap();
+            calls.push(Call { what, lane, numbers, began, ended: None });
+            calls.len() - 1
+        };
+        cx.clock().sleep_until(began + self.entropy.jitter(self.takes)).await;
+        self.calls.lock().unwrap()[number].ended = Some(cx.now());
+    }
+}
+
+#[async_trait]
+impl Sink for Probe {
+    fn profile(&self) -> SinkProfile {
+        self.profile.clone()
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, _cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        Ok(OpenedSink::Plain(Arc::new(Self { grant: Some(context.grant.clone()), ..self.clone() })))
+    }
+}
+
+#[async_trait]
+impl SinkWriter for Probe {
+    async fn write(&self, cx: &Cx, lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let numbers = rows.iter().map(|row| batch.rows()[*row as usize].version.time).collect();
+        self.work(cx, "write", lane, numbers).await;
+        let grant = self.grant.as_ref().expect("it was opened");
+        self.delivered.lock().unwrap().extend(rows.iter().map(|row| Delivered::of(batch, *row, grant)));
+        Ok(Written::all(rows))
+    }
+
+    async fn flush(&self, cx: &Cx) -> Result<Vec<FlushRejection>> {
+        self.work(cx, "flush", usize::MAX, Vec::new()).await;
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A checkpoint store that notes every commit that is sent to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Recorder {
+    inner: Arc<dyn CheckpointStore>,
+    sent: Arc<Mutex<Vec<CheckpointWrite>>>,
+}
+
+impl Recorder {
+    /// Notes what is sent to the group's store, with the faults of `plan`.
+    pub(crate) fn of(plan: &mut Plan) -> Self {
+        let store = Arc::new(plan.rig.checkpoints.clone());
+        let inner = Arc::new(FaultyCheckpoints::new(store, plan.faults.checkpoints.clone()));
+        let recorder = Self { inner, sent: Arc::default() };
+        plan.streams[0].checkpoints = Some(Arc::new(recorder.clone()));
+        recorder
+    }
+
+    pub(crate) fn sent(&self) -> Vec<CheckpointWrite> {
+        self.sent.lock().unwrap().clone()
+    }
+
+    /// The numbers up to which was committed, as they were sent.
+    pub(crate) fn positions(&self) -> Vec<u64> {
+        let position = |write: &CheckpointWrite| write.position.as_ref().map_or(0, |it| Log::number(it).unwrap());
+        self.sent().iter().map(position).collect()
+    }
+}
+
+#[async_trait]
+impl CheckpointStore for Recorder {
+    async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
+        self.inner.identity(cx).await
+    }
+    async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
+        self.inner.claim(cx, grant).await
+    }
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+        self.sent.lock().unwrap().extend_from_slice(writes);
+        self.inner.commit(cx, writes).await
+    }
+    async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        self.inner.load(cx, key).await
+    }
+    async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
+        self.inner.ledger(cx, key, query).await
     }
 }

@@ -4,6 +4,9 @@
 //! before. A transaction whose answer was lost is repeated unchanged until it is known: the next one
 //! would otherwise be taken for it.
 
+mod letters;
+mod rejection;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +14,11 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, Follower, LedgerKind, LedgerRecord, Moment,
-    Position, Reason, Resolution, Task, Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, ErrorKind, FaultKind, Follower, LedgerKind, Moment, Position, Reason,
+    Task, Transacted, TransactionalWriter,
 };
 
-use super::board::{Board, Draft, Failure};
+use super::board::{Board, Failure};
 use super::committer::Committer;
 use super::courier::{BEHIND, Courier};
 use super::cut::cut;
@@ -25,7 +28,7 @@ use super::lanes::Job;
 use super::opening::{BeforeLastCommit, End};
 use super::reader::{AHEAD, Reader};
 use super::replay::{Letters, Wish};
-use crate::delivery::parking::{OnReject, Parked, entry_for, replay_order};
+use crate::delivery::parking::{Parked, entry_for};
 use crate::progress::Pulse;
 use crate::stream::SinkSpec;
 
@@ -48,7 +51,7 @@ pub struct Transactional {
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Option<Wish>>,
+    pub wishes: Follower<Vec<Wish>>,
     /// Keys of the transactional sink that wait for a replay.
     pub parked: Parked,
     /// Marks the transaction under way.
@@ -70,8 +73,8 @@ impl Transactional {
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone()).run(finish_reading.clone());
-        let mut reader = board.crew("reader", reader);
+        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone());
+        let mut reader = reader.start(finish_reading.clone());
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {
@@ -246,7 +249,7 @@ impl Transactional {
     ) -> Result<(), Failure> {
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
-        let (mut attempt, began) = (0, self.board.seams.clock.now());
+        let (mut attempt, mut retries, began) = (0, 0, self.board.seams.clock.now());
         loop {
             let call = self.board.tenure.call(&self.pulse, settings.timeouts.write);
             let answer = call.run(self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
@@ -259,7 +262,16 @@ impl Transactional {
                     return Ok(());
                 }
                 Ok(Transacted::Fenced) => return Err(committer.fenced()),
+                Ok(Transacted::Rejected(faults))
+                    if retries + 1 < settings.retry.attempts
+                        && faults.iter().any(|fault| fault.kind == FaultKind::Retry) =>
+                {
+                    let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
+                    retries += 1;
+                    self.board.tenure.sleep(delay).await;
+                }
                 Ok(Transacted::Rejected(faults)) => {
+                    retries = 0;
                     for fault in faults {
                         rows.retain(|row| *row != fault.row);
                         self.reject(batch, &mut rows, &mut write, fault)?;
@@ -282,132 +294,6 @@ impl Transactional {
                     self.board.tenure.sleep(delay).await;
                 }
             }
-        }
-    }
-
-    /// Applies the policy to a row that the transaction can not take.
-    fn reject(
-        &mut self,
-        batch: &Arc<Batch>,
-        rows: &mut Vec<u32>,
-        write: &mut CheckpointWrite,
-        fault: Fault,
-    ) -> Result<(), Failure> {
-        let cause = fault.error.to_string();
-        let id = batch.id(fault.row).to_string();
-        match fault.kind {
-            watchkeeper_core::FaultKind::Fatal => return Err(Failure::Fatal { change_id: id, error: fault.error }),
-            watchkeeper_core::FaultKind::Retry | watchkeeper_core::FaultKind::Reject => {}
-        }
-        match self.spec.on_reject {
-            OnReject::Stop => {
-                let cause = format!("sink {:?} rejected change {id}: {cause}", self.spec.name);
-                return Err(Failure::Stream(
-                    Error::corrupt(cause).remedy("fix the change's target and resume the stream, or skip the change"),
-                ));
-            }
-            OnReject::Skip => write.ledger.push(self.entry(batch, fault.row, LedgerKind::Skipped, &cause)),
-            OnReject::DeadLetter { .. } => {
-                self.letter(batch, fault.row, LedgerKind::DeadLetter, &cause, write);
-                self.divert_followers(batch, fault.row, rows, write);
-            }
-        }
-        let Some(cause) = self.parked.over_limit() else { return Ok(()) };
-        Err(Failure::Stream(Error::corrupt(cause).remedy("mend the sink, then replay or purge the dead letters")))
-    }
-
-    fn letter(&mut self, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str, write: &mut CheckpointWrite) {
-        let entry = self.entry(batch, row, kind, cause);
-        self.parked.park(&entry);
-        write.ledger.push(entry);
-        write.facts.letters += 1;
-    }
-
-    /// What follows of a parked key in this transaction goes to the ledger too.
-    fn divert_followers(&mut self, batch: &Arc<Batch>, row: u32, rows: &mut Vec<u32>, write: &mut CheckpointWrite) {
-        let Some(key) = batch.key(row) else { return };
-        let namespace = batch.namespace(row);
-        if !self.parked.is_parked(namespace, key) {
-            return;
-        }
-        let follows = |at: &u32| *at > row && batch.key(*at) == Some(key) && batch.namespace(*at) == namespace;
-        let followers: Vec<u32> = rows.iter().copied().filter(follows).collect();
-        rows.retain(|at| !follows(at));
-        for follower in followers {
-            self.letter(batch, follower, LedgerKind::Parked, BEHIND, write);
-        }
-    }
-
-    async fn serve_wish(&mut self, committer: &mut Committer) -> Result<(), Failure> {
-        let wish = self.wishes.see().clone();
-        let Some(wish) = wish.filter(|wish| self.letters.is_new(wish)) else { return Ok(()) };
-        let board = Arc::clone(&self.board);
-        self.letters.serve(&board, &self.couriers, &wish).await?;
-        if wish.sink.as_deref().is_none_or(|sink| sink == self.spec.name) {
-            let letters = self.letters.open(&board).await.map_err(Failure::of)?;
-            let own: Vec<_> = letters.into_iter().filter(|record| record.entry.sink == self.spec.name).collect();
-            for of_key in replay_order(own) {
-                self.serve_key(committer, &wish, of_key).await?;
-            }
-        }
-        self.commit_idle(committer, Reason::Progress).await?;
-        self.letters.strike(&board, &wish).await;
-        Ok(())
-    }
-
-    /// Settles the letters of one key, each in a transaction with its resolution.
-    async fn serve_key(
-        &mut self,
-        committer: &mut Committer,
-        wish: &Wish,
-        of_key: Vec<LedgerRecord>,
-    ) -> Result<(), Failure> {
-        for record in &of_key {
-            let wanted = wish.numbers.is_empty() || wish.numbers.contains(&record.number);
-            if !wanted || !self.settle_letter(committer, wish.what, record).await? {
-                break;
-            }
-            self.parked.unpark(&record.entry);
-        }
-        Ok(())
-    }
-
-    async fn settle_letter(
-        &mut self,
-        committer: &mut Committer,
-        what: Resolution,
-        record: &LedgerRecord,
-    ) -> Result<bool, Failure> {
-        if what == Resolution::Purged {
-            self.board.draft().resolve.push((record.number, what));
-            return Ok(true);
-        }
-        // What others have settled is committed apart: this letter may be rejected again.
-        self.commit_idle(committer, Reason::Progress).await?;
-        let Some((batch, row)) = self.letters.find(&self.board, record).await? else { return Ok(false) };
-        let draft = Draft { resolve: vec![(record.number, what)], ..Draft::default() };
-        let write = committer.draft_write(draft, Reason::Progress, None);
-        self.deliver_letter(committer, &batch, row, write).await
-    }
-
-    /// One letter and its resolution in one transaction; false when it is rejected again.
-    async fn deliver_letter(
-        &mut self,
-        committer: &mut Committer,
-        batch: &Arc<Batch>,
-        row: u32,
-        write: CheckpointWrite,
-    ) -> Result<bool, Failure> {
-        let on_reject = std::mem::replace(&mut self.spec.on_reject, OnReject::Stop);
-        let settled = self.commit(committer, batch, vec![row], write).await;
-        self.spec.on_reject = on_reject;
-        match settled {
-            Ok(()) => Ok(true),
-            Err(Failure::Stream(error)) => {
-                tracing::warn!(sink = self.spec.name, %error, "a dead letter was rejected again");
-                Ok(false)
-            }
-            Err(failure) => Err(failure),
         }
     }
 }

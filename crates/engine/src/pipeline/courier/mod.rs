@@ -3,6 +3,9 @@
 //! Retry and breaker are one state machine per sink, shared by all its lanes. A write is repeated
 //! unchanged until it is answered; only what the sink says of a single row counts against that row.
 
+mod letters;
+mod rejection;
+
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -167,38 +170,6 @@ impl Courier {
         }
     }
 
-    /// Takes in what a write rejected, in order. A sink that writes in bulk may have accepted later
-    /// changes of a rejected key in the same call: they follow it into the ledger, so that a replay
-    /// restores their order.
-    fn take_rejected(
-        &self,
-        board: &Board,
-        load: &Load<'_>,
-        done: usize,
-        mut rejected: Vec<Fault>,
-    ) -> Result<(), Failure> {
-        rejected.sort_by_key(|fault| fault.row);
-        let refused: Vec<u32> = rejected.iter().map(|fault| fault.row).collect();
-        let (batch, piece) = (&load.job.batch, load.job.piece);
-        for fault in rejected {
-            let row = fault.row;
-            self.reject(board, load.job, fault)?;
-            let Some(key) = batch.key(row).filter(|key| self.parked().is_parked(batch.namespace(row), key)) else {
-                continue;
-            };
-            let follows = |at: &u32| {
-                *at > row
-                    && !refused.contains(at)
-                    && batch.key(*at) == Some(key)
-                    && batch.namespace(*at) == batch.namespace(row)
-            };
-            for follower in load.rows[..done].iter().copied().filter(follows) {
-                self.note(board, piece, batch, follower, LedgerKind::Parked, BEHIND);
-            }
-        }
-        Ok(())
-    }
-
     fn done_before(&self, board: &Board, job: &Job, row: u32) {
         if self.last {
             board.safe().done_before(job.piece, job.part, row);
@@ -221,71 +192,6 @@ impl Courier {
         let rest = load.rows.iter().copied().filter(|at| *at != row).collect();
         load.rows = self.select(board, load.job, Cow::Owned(rest))?;
         Ok(())
-    }
-
-    /// Applies the policy to a change that the sink will never take.
-    fn reject(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
-        let cause = fault.error.to_string();
-        match self.spec.on_reject {
-            OnReject::Stop => {
-                self.done_before(board, job, fault.row);
-                board.safe().block(job.piece, fault.row);
-                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
-            }
-            OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
-            OnReject::DeadLetter { .. } => {
-                self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
-                self.check_limit()?;
-            }
-        }
-        tracing::warn!(sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
-        Ok(())
-    }
-
-    fn rejection(&self, batch: &Batch, row: u32, cause: &str) -> Error {
-        let id = batch.id(row);
-        Error::new(ErrorKind::Corrupt, format!("sink {:?} rejected change {id}: {cause}", self.spec.name))
-            .remedy("fix the change's target and resume the stream, or skip the change")
-    }
-
-    fn check_limit(&self) -> Result<(), Failure> {
-        let Some(cause) = self.parked().over_limit() else { return Ok(()) };
-        let remedy = "mend the sink, then replay or purge the dead letters and resume the stream";
-        Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)))
-    }
-
-    /// A row that was accepted and turned out to be rejected at a flush. What was accepted of its key
-    /// after it follows into the ledger, so that a replay restores the order.
-    pub fn reject_flushed(&self, board: &Board, rejection: FlushRejection) -> Result<(), Failure> {
-        let row = rejection.row;
-        let (piece, batch) = {
-            let safe = board.safe();
-            let piece = safe.find(rejection.batch_seq, row);
-            match piece.and_then(|piece| Some((piece, safe.batch(piece)?))) {
-                Some(found) => found,
-                None => return Err(Failure::Instance(Error::internal("a flush rejected a row that is not in flight"))),
-            }
-        };
-        let job = Job { piece, part: 0, batch: Arc::clone(&batch), rows: vec![row] };
-        let parks = self.spec.on_reject == OnReject::DeadLetter { park: Park::Key } && batch.key(row).is_some();
-        self.reject_unmarked(board, &job, Fault { row, kind: FaultKind::Reject, error: rejection.error })?;
-        if parks {
-            let followers = board.safe().followers(piece, row);
-            for (piece, batch, row) in followers {
-                self.note(board, piece, &batch, row, LedgerKind::Parked, BEHIND);
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`reject`](Self::reject), for a row whose part was done long ago: blocking is enough.
-    fn reject_unmarked(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
-        if self.spec.on_reject == OnReject::Stop {
-            board.safe().block(job.piece, fault.row);
-            let cause = fault.error.to_string();
-            return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
-        }
-        self.reject(board, job, fault)
     }
 
     /// Decides what to do after the sink did not answer.
@@ -362,39 +268,3 @@ pub fn parking_of(spec: &SinkSpec) -> Parked {
 
 /// The least wait behind an open breaker, so that a probe under way elsewhere is not polled for.
 const MOMENT: std::time::Duration = std::time::Duration::from_millis(10);
-
-impl Courier {
-    /// Delivers a dead letter past the parked keys and makes it durable; false when it is rejected again.
-    pub async fn deliver_letter(&self, board: &Board, job: &Job) -> Result<bool, Failure> {
-        let retry = board.stream.settings.retry;
-        let mut attempts = 0;
-        loop {
-            self.wait_for_breaker(board).await?;
-            let call = board.tenure.call(&self.pulses[0], board.stream.settings.timeouts.write);
-            let answer = call.run(self.writer.write(call.cx(), 0, &job.batch, &job.rows)).await;
-            drop(call);
-            let stopped = match answer {
-                Ok(written) if !written.rejected.is_empty() => return Ok(false),
-                Ok(written) => written.stopped,
-                Err(error) => {
-                    let mut load = Load { job, rows: Cow::Borrowed(&job.rows), attempts: 0, unanswered: attempts };
-                    self.stumble(board, &mut load, error).await?;
-                    attempts += 1;
-                    continue;
-                }
-            };
-            let Some(fault) = stopped else { break };
-            attempts += 1;
-            if fault.kind == FaultKind::Fatal || attempts >= retry.attempts {
-                tracing::warn!(sink = self.spec.name, error = %fault.error, "a dead letter was rejected again");
-                return Ok(false);
-            }
-            self.rest(board, retry.backoff.delay(attempts - 1, &board.seams.entropy)).await?;
-        }
-        let rejections = self.flush(board).await.map_err(|error| {
-            board.spoil();
-            Failure::of(error)
-        })?;
-        Ok(rejections.is_empty())
-    }
-}

@@ -1,0 +1,109 @@
+//! What becomes of changes that the sink will never take.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{Batch, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind};
+
+use super::{BEHIND, Courier, Load};
+use crate::delivery::parking::{OnReject, Park};
+use crate::pipeline::board::{Board, Failure};
+use crate::pipeline::lanes::Job;
+
+impl Courier {
+    /// Takes in what a write rejected, in order. A sink that writes in bulk may have accepted later
+    /// changes of a rejected key in the same call: they follow it into the ledger, so that a replay
+    /// restores their order.
+    pub(super) fn take_rejected(
+        &self,
+        board: &Board,
+        load: &Load<'_>,
+        done: usize,
+        mut rejected: Vec<Fault>,
+    ) -> Result<(), Failure> {
+        rejected.sort_by_key(|fault| fault.row);
+        let refused: Vec<u32> = rejected.iter().map(|fault| fault.row).collect();
+        let (batch, piece) = (&load.job.batch, load.job.piece);
+        for fault in rejected {
+            let row = fault.row;
+            self.reject(board, load.job, fault)?;
+            let Some(key) = batch.key(row).filter(|key| self.parked().is_parked(batch.namespace(row), key)) else {
+                continue;
+            };
+            let follows = |at: &u32| {
+                *at > row
+                    && refused.binary_search(at).is_err()
+                    && batch.key(*at) == Some(key)
+                    && batch.namespace(*at) == batch.namespace(row)
+            };
+            for follower in load.rows[..done].iter().copied().filter(follows) {
+                self.note(board, piece, batch, follower, LedgerKind::Parked, BEHIND);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the policy to a change that the sink will never take.
+    pub(super) fn reject(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
+        let cause = fault.error.to_string();
+        match self.spec.on_reject {
+            OnReject::Stop => {
+                self.done_before(board, job, fault.row);
+                board.safe().block(job.piece, fault.row);
+                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+            }
+            OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
+            OnReject::DeadLetter { .. } => {
+                self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
+                self.check_limit()?;
+            }
+        }
+        tracing::warn!(sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
+        Ok(())
+    }
+
+    fn rejection(&self, batch: &Batch, row: u32, cause: &str) -> Error {
+        let id = batch.id(row);
+        Error::new(ErrorKind::Corrupt, format!("sink {:?} rejected change {id}: {cause}", self.spec.name))
+            .remedy("fix the change's target and resume the stream, or skip the change")
+    }
+
+    pub(super) fn check_limit(&self) -> Result<(), Failure> {
+        let Some(cause) = self.parked().over_limit() else { return Ok(()) };
+        let remedy = "mend the sink, then replay or purge the dead letters and resume the stream";
+        Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)))
+    }
+
+    /// A row that was accepted and turned out to be rejected at a flush. What was accepted of its key
+    /// after it follows into the ledger, so that a replay restores the order.
+    pub fn reject_flushed(&self, board: &Board, rejection: FlushRejection) -> Result<(), Failure> {
+        let row = rejection.row;
+        let (piece, batch) = {
+            let safe = board.safe();
+            let piece = safe.find(rejection.batch_seq, row);
+            match piece.and_then(|piece| Some((piece, safe.batch(piece)?))) {
+                Some(found) => found,
+                None => return Err(Failure::Instance(Error::internal("a flush rejected a row that is not in flight"))),
+            }
+        };
+        let job = Job { piece, part: 0, batch: Arc::clone(&batch), rows: vec![row] };
+        let parks = self.spec.on_reject == OnReject::DeadLetter { park: Park::Key } && batch.key(row).is_some();
+        self.reject_unmarked(board, &job, Fault { row, kind: FaultKind::Reject, error: rejection.error })?;
+        if parks {
+            let followers = board.safe().followers(piece, row);
+            for (piece, batch, row) in followers {
+                self.note(board, piece, &batch, row, LedgerKind::Parked, BEHIND);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`reject`](Self::reject), for a row whose part was done long ago: blocking is enough.
+    fn reject_unmarked(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
+        if self.spec.on_reject == OnReject::Stop {
+            board.safe().block(job.piece, fault.row);
+            let cause = fault.error.to_string();
+            return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+        }
+        self.reject(board, job, fault)
+    }
+}
