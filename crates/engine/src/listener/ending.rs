@@ -270,6 +270,8 @@ impl Watch {
         tenure.end(Loss::Released);
         self.instance.keeper.remove(tenure.grant().tenure);
         self.instance.roll.strike(tenure.grant().tenure);
-        self.post.go(ListenerState::Connecting, None, text);
+        if self.post.machine().state() != ListenerState::Stopped {
+            self.post.go(ListenerState::Connecting, None, text);
+        }
     }
 }

@@ -75,11 +75,6 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Whether a commit would change anything.
-    pub fn is_empty(&self) -> bool {
-        self.position.is_none() && self.ledger.is_empty() && self.resolve.is_empty()
-    }
-
     /// Adds what became safe after it.
     pub fn extend(&mut self, passed: Passed) {
         self.position = passed.position.or(self.position.take());

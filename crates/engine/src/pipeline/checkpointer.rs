@@ -18,7 +18,7 @@ pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: Cance
         wanted.mark_seen();
         let finishing = finish.is_cancelled();
         let draft = std::mem::take(&mut *board.draft());
-        if !draft.is_empty() && draft_moves(&draft, &committer) {
+        if committer.is_moved_by(&draft) {
             let reason = if finishing { Reason::Final } else { Reason::Progress };
             if let Err(failure) = committer.commit(draft, reason, None).await {
                 return board.fail(failure);
@@ -37,15 +37,6 @@ pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: Cance
             changed = wanted.changed() => if changed.is_err() { return },
         }
     }
-}
-
-/// An idle source repeats its position; that is no reason to commit.
-fn draft_moves(draft: &super::board::Draft, committer: &Committer) -> bool {
-    draft.changes > 0
-        || !draft.ledger.is_empty()
-        || !draft.resolve.is_empty()
-        || draft.position.as_ref().map(|position| &position.bytes)
-            != committer.position().map(|position| &position.bytes)
 }
 
 /// The history is written after the commit, in blocks; losing a block loses nothing but comfort.

@@ -93,6 +93,16 @@ impl Committer {
         self.pedigree.as_ref()
     }
 
+    /// Whether a commit of `draft` would change anything. An idle source repeats its position, and that
+    /// is no reason to commit, unless it is the position of another log: after a gap that has to be
+    /// known, or the gap would be found again.
+    pub fn is_moved_by(&self, draft: &Draft) -> bool {
+        let position = draft.position.as_ref().map(|position| &position.bytes);
+        let elsewhere = position.is_some() && position != self.position.as_ref().map(|position| &position.bytes);
+        let other_log = draft.pedigree.is_some() && draft.pedigree != self.pedigree;
+        elsewhere || other_log || draft.changes > 0 || !draft.ledger.is_empty() || !draft.resolve.is_empty()
+    }
+
     /// The next write: what a transactional sink commits with its changes.
     pub fn draft_write(&self, draft: Draft, reason: Reason, halted: Option<Halted>) -> CheckpointWrite {
         let mut facts = self.facts.clone();

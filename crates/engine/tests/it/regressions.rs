@@ -294,12 +294,17 @@ fn reader_of(rig: &Rig, server: &Arc<Server>, name: &str) -> Plan {
     plan.reading(Arc::clone(server) as Arc<dyn Source>)
 }
 
-/// The next change of the restored log is delivered, and what it had before is the gap.
 #[track_caller]
-fn goes_on_after_the_gap(rig: &Rig, server: &Server, restored: &Rig) {
+fn goes_on(rig: &Rig, restored: &Rig) {
     restored.append(&["x"]);
     rig.until("it goes on with the new log", || rig.committed() == 21);
     assert_eq!(rig.checkpoint().unwrap().pedigree, Some(Pedigree("restored".into())));
+}
+
+/// The next change of the restored log is delivered, and what it had before is the gap.
+#[track_caller]
+fn goes_on_after_the_gap(rig: &Rig, server: &Server, restored: &Rig) {
+    goes_on(rig, restored);
     let opened = server.opened.lock().unwrap();
     let starts: Vec<_> = opened.iter().filter(|(log, _)| log == "restored").map(|(_, start)| start).collect();
     assert!(starts.iter().all(|start| **start == StartAt::Now), "a foreign position was resumed from: {starts:?}");
@@ -336,6 +341,23 @@ fn telling_the_sinks_of_a_gap_does_not_move_the_position_to_another_log() {
     let b = reader_of(&rig, &server, "b").start();
     rig.until("b reads the new log", || b.faults.source.calls("next_batch") > 0);
     goes_on_after_the_gap(&rig, &server, &restored);
+}
+
+#[test]
+fn the_log_after_a_gap_is_known_although_its_position_looks_the_same() {
+    let rig = Rig::new();
+    let (server, restored) = server(&rig);
+    let a = reader_of(&rig, &server, "a").start();
+    rig.append_many(10);
+    rig.until("as many are committed as the other log has", || rig.committed() == 20);
+    server.restored.store(true, Ordering::Relaxed);
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+    rig.until("the gap is told and committed", || rig.checkpoint().unwrap().facts.changes == 21);
+    rig.run_for(5 * SECOND);
+    a.stop(&rig);
+    let _b = reader_of(&rig, &server, "b").start();
+    goes_on(&rig, &restored);
+    assert_eq!(rig.ledger().len(), 1, "there was one gap");
 }
 
 #[test]

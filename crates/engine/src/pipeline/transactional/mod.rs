@@ -177,13 +177,7 @@ impl Transactional {
     /// Commits a position that moved without changes.
     async fn commit_idle(&mut self, committer: &mut Committer, reason: Reason) -> Result<(), Failure> {
         let draft = std::mem::take(&mut *self.board.draft());
-        let moved = draft.position.is_some()
-            && draft.position.as_ref().map(|position| &position.bytes)
-                != committer.position().map(|position| &position.bytes);
-        if !moved && draft.ledger.is_empty() && draft.resolve.is_empty() {
-            return Ok(());
-        }
-        if draft.is_empty() {
+        if !committer.is_moved_by(&draft) {
             return Ok(());
         }
         let write = committer.draft_write(draft, reason, None);
