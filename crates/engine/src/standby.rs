@@ -20,6 +20,8 @@ use watchkeeper_core::{
     Acquired, Address, Ask, Epoch, Error, Holder, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups,
 };
 
+use crate::group::election::rank;
+use crate::group::registry::Listed;
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
 use crate::settings::FastTakeover;
@@ -27,6 +29,12 @@ use crate::tenure::Loss;
 
 /// Asks under way at once.
 const ASKS: usize = 16;
+
+/// Between the turns of two instances at a free lease: longer than an ask takes, too short to be felt.
+const TURN: Duration = Duration::from_millis(10);
+
+/// The last turn.
+const TURNS_MAX: usize = 5;
 
 /// One stream, as a standby sees it.
 #[derive(Debug)]
@@ -43,6 +51,10 @@ struct Berth {
     holder: Option<Holder>,
     /// Since when the lease has been left to a preferred instance.
     deferring: Option<Moment>,
+    /// Since when it has been seen to be free.
+    free_since: Option<Moment>,
+    /// Who had it last.
+    last: Option<InstanceId>,
 }
 
 /// A holder to break, and when its death was proved.
@@ -87,6 +99,8 @@ impl Standby {
             hinted: false,
             holder: None,
             deferring: None,
+            free_since: None,
+            last: None,
         };
         let (say_ended, ended) = mpsc::channel(posts.len().max(1));
         Self {
@@ -180,7 +194,10 @@ impl Standby {
             self.see(berth, holder.as_ref());
             match holder {
                 None if self.defers(berth, now) => {}
-                None => asks.push((berth, None)),
+                None => match self.turn(berth, now) {
+                    turn if turn <= now => asks.push((berth, None)),
+                    turn => next = next.min(turn),
+                },
                 // Granted to us, though we were not told: asking again gives the same grant.
                 Some(holder) if self.berths[berth].unanswered == Some(holder.candidate.tenure) => {
                     asks.push((berth, None));
@@ -233,6 +250,26 @@ impl Standby {
         now.since(since) < instance.settings.lease.ttl
     }
 
+    /// When it is this instance's turn to ask for a free lease. All compute the same order among those who
+    /// are there, without whoever had it last, so that they do not all ask at once; the store decides.
+    fn turn(&mut self, berth: usize, now: Moment) -> Moment {
+        let me = self.instance.id;
+        let members = self.instance.view.members();
+        let berth = &mut self.berths[berth];
+        let could = |listed: &&Listed| {
+            let id = listed.member.instance;
+            listed.healthy && Some(id) != berth.last && listed.member.streams.iter().any(|it| it == berth.post.name())
+        };
+        let mut there: Vec<_> = members.iter().filter(could).map(|listed| listed.member.instance).collect();
+        there.push(me);
+        there.sort_unstable();
+        there.dedup();
+        let order = rank(berth.post.name(), &there);
+        let place = order.iter().position(|id| *id == me).unwrap_or(0).min(TURNS_MAX);
+        // Places are few and small.
+        *berth.free_since.get_or_insert(now) + TURN * place as u32
+    }
+
     /// Notes who has the watch, and says so once.
     fn see(&mut self, berth: usize, holder: Option<&Holder>) {
         let berth = &mut self.berths[berth];
@@ -244,8 +281,10 @@ impl Standby {
             }
             berth.post.tell(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
         }
-        if holder.is_some() {
+        if let Some(holder) = holder {
             berth.deferring = None;
+            berth.free_since = None;
+            berth.last = Some(holder.candidate.instance);
         }
         berth.holder = holder.cloned();
     }
@@ -345,6 +384,8 @@ impl Standby {
         let berth = &mut self.berths[at];
         berth.holder = None;
         berth.deferring = None;
+        berth.free_since = None;
+        berth.last = Some(self.instance.id);
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
         let ended = self.say_ended.clone();
