@@ -1,0 +1,6 @@
+//! Tests of files and standard output as targets, on real files in temporary folders.
+
+mod conformance;
+mod specifics;
+mod stdout;
+mod support;

@@ -1,0 +1,441 @@
+//! What only files do: rotation, torn lines, full disks, fences.
+
+use std::fs::{self, File};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join;
+use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::{
+    Cx, ErrorKind, FaultKind, Grade, LeaseKey, Payload, Result, Severity, Sink, SinkContext, TenureId, ValueRef, Visit,
+};
+use watchkeeper_file::{FileSink, Settings, Sync};
+
+use crate::support::{Folder, ManualClock, batch_of, block_on, context, cx, format, open, open_as, put, sink, write};
+
+#[test]
+fn a_line_stands_for_a_change_in_the_chosen_format() {
+    let folder = Folder::new();
+    block_on(async {
+        for (epoch, name) in [(1, "native"), (2, "debezium"), (3, "cloudevents")] {
+            let sink = FileSink::new(folder.settings(), format(name)).expect("the settings are good");
+            put(&*open(&sink, epoch).await, &[epoch]).await.expect("it is written");
+        }
+    });
+    let lines = folder.lines();
+    let told = [&lines[0]["document"], &lines[1]["after"], &lines[2]["data"]];
+    assert_eq!(told.map(|row| row["n"].as_u64()), [Some(1), Some(2), Some(3)]);
+    assert_eq!(folder.names(), ["out-000001.ndjson"]);
+}
+
+#[test]
+fn no_file_gets_larger_than_the_limit_and_no_line_is_split() {
+    let folder = Folder::new();
+    let line = block_on(async {
+        put(&*open(&sink(folder.settings()), 1).await, &[100]).await.expect("it is written");
+        folder.read("out-000001.ndjson").len() as u64
+    });
+    let rotating = Settings { rotate_bytes: Some(line * 3 + 1), ..folder.settings() };
+    block_on(async {
+        let writer = open(&sink(rotating), 2).await;
+        put(&*writer, &[101]).await.expect("it is written");
+        put(&*writer, &[102, 103, 104, 105, 106]).await.expect("it is written");
+        put(&*writer, &[107]).await.expect("it is written");
+    });
+    assert_eq!(folder.names(), ["out-000001.ndjson", "out-000002.ndjson", "out-000003.ndjson"]);
+    let lines = folder.names().iter().map(|name| folder.read(name).lines().count()).collect::<Vec<_>>();
+    assert_eq!(lines, [3, 3, 2]);
+    assert_eq!(folder.numbers(), (100..108).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_line_larger_than_a_file_gets_one_of_its_own() {
+    let folder = Folder::new();
+    let rotating = Settings { rotate_bytes: Some(5), ..folder.settings() };
+    block_on(async { put(&*open(&sink(rotating), 1).await, &[1, 2, 3]).await.expect("it is written") });
+    assert_eq!(folder.names().len(), 3);
+    assert_eq!(folder.numbers(), [1, 2, 3]);
+}
+
+#[test]
+fn a_file_is_ended_by_its_age_on_the_clock_of_the_instance() {
+    let folder = Folder::new();
+    let rotating = Settings { rotate_after: Some(Duration::from_secs(60)), ..folder.settings() };
+    let clock = ManualClock::new();
+    let cx = Cx::new(Arc::new(clock.clone()));
+    block_on(async {
+        let writer = open_as(&sink(rotating), &cx, &context(1)).await.expect("the sink opens");
+        // The age of an empty file does not count.
+        for (seconds, n) in [(100, 1), (59, 2), (1, 3), (59, 4), (600, 5)] {
+            clock.advance(Duration::from_secs(seconds));
+            write(&*writer, &cx, 0, &[n]).await.expect("it is accepted");
+            writer.flush(&cx).await.expect("it is flushed");
+        }
+    });
+    let counts: Vec<_> = folder.names().iter().map(|name| folder.read(name).lines().count()).collect();
+    assert_eq!(counts, [2, 2, 1]);
+    assert_eq!(folder.numbers(), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn an_incomplete_last_line_is_cut_off_and_not_merged() {
+    let whole = r#"{"document":{"n":1}}"#;
+    // Also without any line break, longer than what is read at once, and at its edge.
+    let long = "x".repeat(64 * 1024);
+    let torn = [
+        (format!("{whole}\n{{\"docu"), vec![1, 9]),
+        (format!("{whole}\n{{\"a\":\"{long}{long}"), vec![1, 9]),
+        (format!("{whole}\n{long}"), vec![1, 9]),
+        (format!("{{\"a\":\"{long}{long}"), vec![9]),
+        ("{".to_owned(), vec![9]),
+        (format!("{whole}\n"), vec![1, 9]),
+        (String::new(), vec![9]),
+    ];
+    for (content, expected) in torn {
+        let folder = Folder::new();
+        folder.put("out-000003.ndjson", &content);
+        block_on(async { put(&*open(&sink(folder.settings()), 1).await, &[9]).await.expect("it is written") });
+        assert_eq!(folder.numbers(), expected, "after {} bytes", content.len());
+        assert_eq!(folder.names(), ["out-000003.ndjson"]);
+    }
+}
+
+#[test]
+fn the_newest_file_is_the_one_with_the_highest_number() {
+    let folder = Folder::new();
+    for name in ["out-9.ndjson", "out-000010.ndjson", "outer-000011.ndjson", "out-12.txt", "out-x.ndjson"] {
+        folder.put(name, "{}\n");
+    }
+    block_on(async { put(&*open(&sink(folder.settings()), 1).await, &[1]).await.expect("it is written") });
+    assert_eq!(folder.read("out-000010.ndjson").lines().count(), 2);
+}
+
+#[test]
+fn a_full_disk_is_told_and_nothing_is_lost_once_there_is_room() {
+    let folder = Folder::new();
+    let name = folder.file("out-000001.ndjson");
+    std::os::unix::fs::symlink("/dev/full", &name).expect("a link can be made");
+    block_on(async {
+        let sink = sink(folder.settings());
+        let writer = open(&sink, 1).await;
+        let error = put(&*writer, &[1]).await.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("the disk is full [WK-UNAVAILABLE]; make room"), "{error}");
+        // What is accepted now would stand behind a hole: the next flush says so.
+        let again = put(&*writer, &[2]).await.expect_err("the writer has failed");
+        assert_eq!(again.kind(), ErrorKind::Unavailable, "{again}");
+        fs::remove_file(&name).expect("the link can be removed");
+        put(&*open(&sink, 1).await, &[1, 2]).await.expect("there is room");
+    });
+    assert_eq!(folder.numbers(), [1, 2]);
+}
+
+#[test]
+fn a_flush_that_fails_takes_back_what_it_wrote() {
+    let folder = Folder::new();
+    let rotating = Settings { rotate_bytes: Some(250), ..folder.settings() };
+    block_on(async {
+        let writer = open(&sink(rotating.clone()), 1).await;
+        put(&*writer, &[1]).await.expect("it is written");
+        // The third file can not be begun: its name is taken.
+        fs::create_dir(folder.file("out-000003.ndjson")).expect("a folder can be made");
+        let error = put(&*writer, &[2, 3, 4, 5, 6, 7]).await.expect_err("the name is taken");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        fs::remove_dir(folder.file("out-000003.ndjson")).expect("the folder is empty");
+        assert_eq!((folder.names(), folder.numbers()), (vec!["out-000001.ndjson".to_owned()], vec![1]));
+        put(&*open(&sink(rotating), 1).await, &[2, 3, 4]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_stale_epoch_can_neither_open_nor_write() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        let old = open(&sink, 4).await;
+        put(&*old, &[1]).await.expect("it is written");
+        write(&*old, &cx(), 0, &[2]).await.expect("it is accepted");
+        let new = open(&sink, 5).await;
+        let refused = old.flush(&cx()).await.expect_err("a newer epoch has opened");
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+        let write_after = write(&*old, &cx(), 0, &[3]).await.expect_err("it is known to be fenced");
+        assert_eq!(write_after.kind(), ErrorKind::Fenced);
+        let late = open_as(&sink, &cx(), &context(4)).await.expect_err("a newer epoch has opened");
+        assert_eq!(late.kind(), ErrorKind::Fenced, "{late}");
+        put(&*new, &[4]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [1, 4]);
+}
+
+#[test]
+fn a_second_tenure_of_one_epoch_is_refused() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        open(&sink, 1).await;
+        let mut other = context(1);
+        other.grant.tenure = TenureId(uuid::Uuid::from_u128(99));
+        let refused = open_as(&sink, &cx(), &other).await.expect_err("an epoch has one tenure");
+        assert_eq!(refused.kind(), ErrorKind::Fenced);
+        assert!(refused.to_string().contains("out.mark"), "{refused}");
+    });
+}
+
+#[test]
+fn a_writer_that_its_own_tenure_replaced_writes_nothing_more() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        let first = open(&sink, 1).await;
+        write(&*first, &cx(), 0, &[1]).await.expect("it is accepted");
+        let second = open(&sink, 1).await;
+        assert_eq!(first.flush(&cx()).await.expect_err("it was replaced").kind(), ErrorKind::Fenced);
+        put(&*second, &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [2]);
+}
+
+#[test]
+fn a_new_layout_begins_its_epochs_anew_and_the_old_keys_never_come_back() {
+    let folder = Folder::new();
+    let of_layout = |layout: u32, epoch| {
+        let mut context = context(epoch);
+        context.grant.key = LeaseKey::new(format!("shop/orders/{layout}/0"));
+        context
+    };
+    block_on(async {
+        let sink = sink(folder.settings());
+        let old = open_as(&sink, &cx(), &of_layout(0, 7)).await.expect("the sink opens");
+        let new = open_as(&sink, &cx(), &of_layout(1, 1)).await.expect("a new key opens");
+        assert_eq!(put(&*old, &[1]).await.expect_err("it was replaced").kind(), ErrorKind::Fenced);
+        let back = open_as(&sink, &cx(), &of_layout(0, 8)).await.expect_err("its layout is past");
+        assert_eq!(back.kind(), ErrorKind::Fenced);
+        put(&*new, &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [2]);
+}
+
+#[test]
+fn two_sinks_can_not_share_files_but_two_partitions_have_their_own() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        put(&*open(&sink, 1).await, &[1]).await.expect("it is written");
+        let other = SinkContext { stream: "customers".to_owned(), ..context(9) };
+        let refused = open_as(&sink, &cx(), &other).await.expect_err("the files are another stream's");
+        assert_eq!(refused.kind(), ErrorKind::Config);
+        assert!(refused.to_string().contains("belong to stream \"orders\""), "{refused}");
+        let second = SinkContext { partition: 1, ..context(1) };
+        put(&*open_as(&sink, &cx(), &second).await.expect("it has its own"), &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.names(), ["out-000001.ndjson", "out.p1-000001.ndjson"]);
+    assert_eq!(folder.read("out-000001.ndjson").lines().count(), 1);
+}
+
+#[test]
+fn a_lock_that_is_not_given_back_is_told_with_its_holder() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        let writer = open(&sink, 1).await;
+        let held = File::open(folder.file("out.lock")).expect("the lock is there");
+        held.lock().expect("nobody has it");
+        let soon = cx().within(Duration::from_millis(100));
+        let refused = open_as(&sink, &soon, &context(2)).await.expect_err("the lock is held");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(refused.to_string().contains(&format!("by process {}", std::process::id())), "{refused}");
+        held.unlock().expect("it is ours");
+        put(&*writer, &[1]).await.expect("nobody newer has opened");
+    });
+    assert_eq!(folder.numbers(), [1]);
+}
+
+#[test]
+fn two_lanes_write_beside_each_other_and_keep_their_own_order() {
+    let folder = Folder::new();
+    let rotating = Settings { rotate_bytes: Some(4_000), ..folder.settings() };
+    block_on(async {
+        let writer = open(&sink(rotating), 1).await;
+        let lane = |lane: usize, first: u64| {
+            let writer = Arc::clone(&writer);
+            async move {
+                for n in (first..first + 200).step_by(2) {
+                    write(&*writer, &cx(), lane, &[n, n + 1]).await.expect("it is accepted");
+                    if n % 20 == 0 {
+                        writer.flush(&cx()).await.expect("it is flushed");
+                    }
+                }
+            }
+        };
+        join(lane(0, 1_000), lane(1, 2_000)).await;
+        writer.flush(&cx()).await.expect("it is flushed");
+    });
+    let (one, other): (Vec<u64>, Vec<u64>) = folder.numbers().into_iter().partition(|n| *n < 2_000);
+    assert_eq!(one, (1_000..1_200).collect::<Vec<_>>());
+    assert_eq!(other, (2_000..2_200).collect::<Vec<_>>());
+    assert!(folder.names().len() > 5, "{:?}", folder.names());
+}
+
+#[test]
+fn what_was_not_flushed_is_forgotten_with_its_writer() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        let writer = open(&sink, 1).await;
+        write(&*writer, &cx(), 0, &[1]).await.expect("it is accepted");
+        drop(writer);
+        put(&*open(&sink, 2).await, &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [2]);
+}
+
+#[test]
+fn more_than_is_gathered_is_written_before_a_flush_but_in_order() {
+    let folder = Folder::new();
+    block_on(async {
+        let writer = open(&sink(folder.settings()), 1).await;
+        let body = format!(r#"{{"n":1,"pad":"{}"}}"#, "x".repeat(700_000));
+        let large = batch_of(Arc::new(JsonPayload), &[body.as_bytes(), body.as_bytes()]);
+        writer.write(&cx(), 0, &large, &[0, 1]).await.expect("it is accepted");
+        put(&*writer, &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [1, 1, 2]);
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_open_is_noticed() {
+    let folder = Folder::new();
+    block_on(async {
+        let sink = sink(folder.settings());
+        let writer = open(&sink, 1).await;
+        put(&*writer, &[1]).await.expect("it is written");
+        fs::remove_file(folder.file("out-000001.ndjson")).expect("it is there");
+        let error = put(&*writer, &[2]).await.expect_err("nobody will ever read it");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
+        put(&*open(&sink, 1).await, &[2]).await.expect("it is written");
+    });
+    assert_eq!(folder.numbers(), [2]);
+}
+
+#[test]
+fn a_row_that_can_not_be_formatted_is_rejected_alone() {
+    let folder = Folder::new();
+    block_on(async {
+        let writer = open(&sink(folder.settings()), 1).await;
+        let batch = batch_of(Arc::new(JsonPayload), &[br#"{"n":1}"#, br#"{"n":"#, br#"{"n":3}"#]);
+        let written = writer.write(&cx(), 0, &batch, &[0, 1, 2]).await.expect("it is accepted");
+        assert_eq!(written.done, 3);
+        let rejected: Vec<_> = written.rejected.iter().map(|fault| (fault.row, fault.kind)).collect();
+        assert_eq!(rejected, [(1, FaultKind::Reject)]);
+        writer.flush(&cx()).await.expect("it is flushed");
+    });
+    assert_eq!(folder.numbers(), [1, 3]);
+}
+
+/// A source that stores JSON as it was written, with line breaks in it.
+#[derive(Debug)]
+struct Stored;
+
+impl Payload for Stored {
+    fn get<'a>(&self, _body: &'a [u8], _path: &[&str]) -> Result<Option<ValueRef<'a>>> {
+        Ok(None)
+    }
+
+    fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
+        visit.value(ValueRef::Json(String::from_utf8_lossy(body)));
+        Ok(())
+    }
+}
+
+#[test]
+fn json_with_line_breaks_in_it_stays_one_line() {
+    let folder = Folder::new();
+    block_on(async {
+        let writer = open(&sink(folder.settings()), 1).await;
+        let batch = batch_of(Arc::new(Stored), &[b"{\r\n  \"n\": 5\n}"]);
+        writer.write(&cx(), 0, &batch, &[0]).await.expect("it is accepted");
+        writer.flush(&cx()).await.expect("it is flushed");
+    });
+    assert_eq!(folder.numbers(), [5]);
+}
+
+#[test]
+fn every_policy_of_syncing_keeps_what_is_flushed_and_closed() {
+    for sync in [Sync::EveryFlush, Sync::Interval(Duration::from_secs(3_600)), Sync::Never] {
+        let folder = Folder::new();
+        block_on(async {
+            let writer = open(&sink(Settings { sync, ..folder.settings() }), 1).await;
+            put(&*writer, &[1]).await.expect("it is written");
+            writer.close(&cx()).await.expect("it is closed");
+            assert!(writer.flush(&cx()).await.is_err(), "nothing can be promised after the end");
+        });
+        assert_eq!(folder.numbers(), [1], "{sync:?}");
+    }
+}
+
+#[test]
+fn a_mark_that_is_none_asks_for_a_person() {
+    let folder = Folder::new();
+    folder.put("out.mark", "{\"epoch\":");
+    let refused = block_on(async { open_as(&sink(folder.settings()), &cx(), &context(1)).await });
+    assert_eq!(refused.expect_err("it is torn").kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_folder_that_is_none_is_told_by_check_and_by_open() {
+    let folder = Folder::new();
+    folder.put("plain", "");
+    let cases = [("missing", "the folder does not exist"), ("plain", "a part of its path is no folder")];
+    for (name, cause) in cases {
+        let sink = sink(Settings::new(folder.file(name), "out"));
+        block_on(async {
+            let found = sink.check(&cx()).await.expect("it can be checked");
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].severity, Severity::Error);
+            assert!(found[0].what.contains(cause) && found[0].remedy.is_some(), "{found:?}");
+            let refused = open_as(&sink, &cx(), &context(1)).await.expect_err("there is no folder");
+            assert_eq!(refused.kind(), ErrorKind::Config);
+            assert!(refused.to_string().contains(cause), "{refused}");
+        });
+    }
+}
+
+#[test]
+fn a_good_folder_is_found_good_and_left_as_it_was() {
+    let folder = Folder::new();
+    block_on(async {
+        assert_eq!(sink(folder.settings()).check(&cx()).await.expect("it can be checked"), []);
+        let loose = sink(Settings { sync: Sync::Never, ..folder.settings() });
+        let found = loose.check(&cx()).await.expect("it can be checked");
+        assert_eq!(found.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Note]);
+    });
+    assert_eq!(fs::read_dir(folder.path()).expect("it can be listed").count(), 0);
+}
+
+#[test]
+fn it_is_fenced_and_settles_at_once() {
+    let profile = sink(Folder::new().settings()).profile();
+    assert_eq!((profile.grade, profile.settle), (Grade::Fenced, Duration::ZERO));
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_with_a_remedy() {
+    let good = Settings::new("somewhere", "out");
+    good.validate().expect("these are good");
+    let zero = Duration::ZERO;
+    let bad = [
+        Settings { prefix: String::new(), ..good.clone() },
+        Settings { prefix: "a/b".to_owned(), ..good.clone() },
+        Settings { prefix: ".hidden".to_owned(), ..good.clone() },
+        Settings { folder: "".into(), ..good.clone() },
+        Settings { rotate_bytes: Some(0), ..good.clone() },
+        Settings { rotate_after: Some(zero), ..good.clone() },
+        Settings { sync: Sync::Interval(zero), ..good },
+    ];
+    for settings in bad {
+        let refused = FileSink::new(settings.clone(), format("native")).expect_err("it makes no sense");
+        assert_eq!(refused.kind(), ErrorKind::Config, "{settings:?}");
+        assert!(refused.to_string().contains("; "), "{refused}");
+    }
+}
