@@ -83,6 +83,8 @@
 
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
+#[cfg(feature = "file")]
+pub use watchkeeper_file as file;
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,
