@@ -18,7 +18,7 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
-//! There is no backend yet. This is a stream with everything in memory:
+//! This is a stream with everything in memory:
 //!
 //! ```
 //! use std::sync::Arc;

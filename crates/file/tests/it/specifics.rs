@@ -142,6 +142,11 @@ fn a_flush_that_fails_takes_back_what_it_wrote() {
         let error = put(&*writer, &[2, 3, 4, 5, 6, 7]).await.expect_err("the name is taken");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         fs::remove_dir(folder.file("out-000003.ndjson")).expect("the folder is empty");
+        // What comes after a failure is not written, however much it is: it would stand behind a hole.
+        let large = format!(r#"{{"n":8,"pad":"{}"}}"#, "x".repeat(1 << 20));
+        let batch = batch_of(Arc::new(JsonPayload), &[large.as_bytes()]);
+        writer.write(&cx(), 0, &batch, &[0]).await.expect("the next flush tells it");
+        writer.flush(&cx()).await.expect_err("the writer has failed before");
         assert_eq!((folder.names(), folder.numbers()), (vec!["out-000001.ndjson".to_owned()], vec![1]));
         put(&*open(&sink(rotating), 1).await, &[2, 3, 4]).await.expect("it is written");
     });
