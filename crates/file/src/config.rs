@@ -7,7 +7,7 @@ use watchkeeper_core::{Error, Result};
 
 /// When what was written is forced to the disk. See the crate's page for what each can lose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sync {
+pub enum Fsync {
     /// At every flush, so before any checkpoint.
     #[default]
     EveryFlush,
@@ -30,14 +30,14 @@ pub struct Settings {
     /// another tenure's. Judged when lines are written, so that there are no empty files.
     pub rotate_after: Option<Duration>,
     /// When the disk is waited for.
-    pub sync: Sync,
+    pub fsync: Fsync,
 }
 
 impl Settings {
     /// Files in `folder`, without rotation, synced at every flush.
     pub fn new(folder: impl Into<PathBuf>, prefix: impl Into<String>) -> Self {
         let (folder, prefix) = (folder.into(), prefix.into());
-        Self { folder, prefix, rotate_bytes: None, rotate_after: None, sync: Sync::EveryFlush }
+        Self { folder, prefix, rotate_bytes: None, rotate_after: None, fsync: Fsync::EveryFlush }
     }
 
     /// Looks whether the settings make sense.
@@ -55,7 +55,7 @@ impl Settings {
             );
         }
         let no_time = Some(Duration::ZERO);
-        if self.rotate_after == no_time || self.sync == Sync::Interval(Duration::ZERO) {
+        if self.rotate_after == no_time || self.fsync == Fsync::Interval(Duration::ZERO) {
             return Err(Error::config("a rotation or sync after no time at all")
                 .remedy("write a time such as \"1h\", or leave it out"));
         }

@@ -12,11 +12,13 @@
 //! * **Order.** Changes of one lane, so of one key, stand in the order in which they happened.
 //!
 //! # What each setting can lose
-//! | [`Sync`] | a killed process | a power failure |
+//! | [`Fsync`] | a killed process | a power failure |
 //! |---|---|---|
 //! | `EveryFlush` (default) | nothing | nothing |
-//! | `Interval(d)` | nothing | what was flushed in the last `d`, though its checkpoint may be kept elsewhere |
+//! | `Interval(d)` | nothing | what was flushed since the last sync: changes of the last `d`, or, when it then falls silent, what `Never` may lose |
 //! | `Never` | nothing | whatever the system had not yet written, usually half a minute |
+//!
+//! What a power failure takes here is lost for good when its checkpoint is kept: the two are not synced together.
 //!
 //! # What it does not do
 //! A process that is stopped (SIGSTOP) between lock and unlock keeps its successor waiting; the error names it by its process id. Locks
@@ -35,6 +37,6 @@ mod segments;
 mod sink;
 mod stdout;
 
-pub use config::{Settings, Sync};
+pub use config::{Fsync, Settings};
 pub use sink::FileSink;
 pub use stdout::StdoutSink;

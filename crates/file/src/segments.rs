@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use watchkeeper_core::{Error, Moment, Result};
 
-use crate::config::{Settings, Sync};
+use crate::config::{Fsync, Settings};
 use crate::error::failed;
 
 /// How much is read at once in search of the last line break.
@@ -135,7 +135,7 @@ impl Segments {
     }
 
     fn rotate(&mut self) -> Result<()> {
-        if self.settings.sync != Sync::Never {
+        if self.settings.fsync != Fsync::Never {
             // A later sync reaches only the file that is open then.
             self.file.sync_data().map_err(|error| self.failed("sync", error))?;
         }
@@ -149,10 +149,10 @@ impl Segments {
 
     /// Makes what was appended as durable as the settings ask for.
     pub(crate) fn flush(&mut self, now: Moment) -> Result<()> {
-        let due = match self.settings.sync {
-            Sync::EveryFlush => true,
-            Sync::Interval(every) => now.since(self.synced) >= every,
-            Sync::Never => false,
+        let due = match self.settings.fsync {
+            Fsync::EveryFlush => true,
+            Fsync::Interval(every) => now.since(self.synced) >= every,
+            Fsync::Never => false,
         };
         if due {
             self.sync()?;
@@ -181,7 +181,7 @@ impl Segments {
 
     /// The end of a writer in order.
     pub(crate) fn close(&mut self) -> Result<()> {
-        if self.settings.sync == Sync::Never { Ok(()) } else { self.sync() }
+        if self.settings.fsync == Fsync::Never { Ok(()) } else { self.sync() }
     }
 
     /// Takes back what was written since the last good flush, and gives `error` on. If that fails as well, nobody knows

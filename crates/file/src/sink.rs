@@ -10,7 +10,7 @@ use watchkeeper_core::format::Format;
 use watchkeeper_core::{Cx, Finding, Grade, OpenedSink, Result, Severity, Sink, SinkContext, SinkProfile};
 
 use crate::client::{Client, Pace, Target, apart};
-use crate::config::{Settings, Sync};
+use crate::config::{Fsync, Settings};
 use crate::error::finding;
 use crate::fence::Fence;
 use crate::lines::{GATHERED_MAX, LineWriter};
@@ -114,7 +114,7 @@ fn findings(settings: &Settings) -> Vec<Finding> {
         let remedy = Some("write to a local disk, so that a stale writer is refused".to_owned());
         found.push(Finding { severity: Severity::Warning, what, remedy });
     }
-    if settings.sync != Sync::EveryFlush {
+    if settings.fsync != Fsync::EveryFlush {
         let what = format!("a power failure may lose lines in {}: not every flush is synced", folder.display());
         let remedy = Some("sync at every flush if that matters".to_owned());
         found.push(Finding { severity: Severity::Note, what, remedy });

@@ -3,7 +3,7 @@
 //! Values look as with Debezium's settings for plain JSON without schemas: decimals are text, bytes are
 //! base64, dates are milliseconds, and a value that the source did not send is
 //! `__debezium_unavailable_value`. What only documents have (object ids, timestamps, regular expressions)
-//! stays extended JSON.
+//! stays extended JSON. Images are always JSON, also those of documents, which Debezium itself writes as text with JSON in it.
 
 use super::json::base64;
 use super::{Format, JsonWriter};
@@ -71,6 +71,9 @@ fn image(change: &Change, image: Image, key: &str, writer: &mut JsonWriter<'_>) 
 
 /// What an update changed, where the source tells it. The key is left out otherwise, as Debezium does.
 fn difference(change: &Change, writer: &mut JsonWriter<'_>) -> Result<()> {
+    if change.operation() != Operation::Update {
+        return Ok(());
+    }
     let mut told = Vec::new();
     let mut apart = JsonWriter::new(&mut told);
     let payload = change.batch().payload();

@@ -16,14 +16,14 @@ struct Bench {
     cx: Cx,
     entropy: Entropy,
     sink: Arc<dyn Sink>,
-    read: Box<dyn Fn() -> Vec<serde_json::Value> + Send + std::marker::Sync>,
+    read: Box<dyn Fn() -> Vec<serde_json::Value> + Send + Sync>,
 }
 
 impl Bench {
     fn judge(
         law: &LawOf<dyn SinkBench>,
         sink: Arc<dyn Sink>,
-        read: impl Fn() -> Vec<serde_json::Value> + Send + std::marker::Sync + 'static,
+        read: impl Fn() -> Vec<serde_json::Value> + Send + Sync + 'static,
     ) -> Law {
         let bench = Self { cx: cx(), entropy: Entropy::from_system(), sink, read: Box::new(read) };
         block_on(law.holds_on(&bench as &dyn SinkBench))
@@ -92,7 +92,7 @@ mod never_synced {
     use super::*;
 
     fn run(law: &LawOf<dyn SinkBench>) -> Law {
-        judge_files(law, |settings| settings.sync = watchkeeper_file::Sync::Never)
+        judge_files(law, |settings| settings.fsync = watchkeeper_file::Fsync::Never)
     }
 
     watchkeeper_testkit::sink_laws!(run);

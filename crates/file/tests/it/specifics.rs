@@ -9,7 +9,7 @@ use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Cx, ErrorKind, FaultKind, Grade, LeaseKey, Payload, Result, Severity, Sink, SinkContext, TenureId, ValueRef, Visit,
 };
-use watchkeeper_file::{FileSink, Settings, Sync};
+use watchkeeper_file::{FileSink, Fsync, Settings};
 
 use crate::support::{Folder, ManualClock, batch_of, block_on, context, cx, format, open, open_as, put, sink, write};
 
@@ -367,15 +367,15 @@ fn json_with_line_breaks_in_it_stays_one_line() {
 
 #[test]
 fn every_policy_of_syncing_keeps_what_is_flushed_and_closed() {
-    for sync in [Sync::EveryFlush, Sync::Interval(Duration::from_secs(3_600)), Sync::Never] {
+    for fsync in [Fsync::EveryFlush, Fsync::Interval(Duration::from_secs(3_600)), Fsync::Never] {
         let folder = Folder::new();
         block_on(async {
-            let writer = open(&sink(Settings { sync, ..folder.settings() }), 1).await;
+            let writer = open(&sink(Settings { fsync, ..folder.settings() }), 1).await;
             put(&*writer, &[1]).await.expect("it is written");
             writer.close(&cx()).await.expect("it is closed");
             assert!(writer.flush(&cx()).await.is_err(), "nothing can be promised after the end");
         });
-        assert_eq!(folder.numbers(), [1], "{sync:?}");
+        assert_eq!(folder.numbers(), [1], "{fsync:?}");
     }
 }
 
@@ -411,7 +411,7 @@ fn a_good_folder_is_found_good_and_left_as_it_was() {
     let folder = Folder::new();
     block_on(async {
         assert_eq!(sink(folder.settings()).check(&cx()).await.expect("it can be checked"), []);
-        let loose = sink(Settings { sync: Sync::Never, ..folder.settings() });
+        let loose = sink(Settings { fsync: Fsync::Never, ..folder.settings() });
         let found = loose.check(&cx()).await.expect("it can be checked");
         assert_eq!(found.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Note]);
     });
@@ -436,7 +436,7 @@ fn settings_that_make_no_sense_are_refused_with_a_remedy() {
         Settings { folder: "".into(), ..good.clone() },
         Settings { rotate_bytes: Some(0), ..good.clone() },
         Settings { rotate_after: Some(zero), ..good.clone() },
-        Settings { sync: Sync::Interval(zero), ..good },
+        Settings { fsync: Fsync::Interval(zero), ..good },
     ];
     for settings in bad {
         let refused = FileSink::new(settings.clone(), format("native")).expect_err("it makes no sense");

@@ -6,8 +6,9 @@ use tokio::sync::mpsc;
 use watchkeeper::core::format;
 use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
 use watchkeeper::{
-    CheckpointPolicy, HandlerError, InstanceSettings, ListenerState, ObserverExecutor, Operation, Operations, Routes,
-    Running, Seams, SinkSpec, SourceTime, StartAt, StoreIdentity, Stores, StreamSettings, StreamSpec, handler,
+    CheckpointPolicy, HandlerError, HandlerSettings, InstanceSettings, ListenerState, ObserverExecutor, Operation,
+    Operations, Routes, Running, Seams, SinkSpec, SourceTime, StartAt, StoreIdentity, Stores, StreamSettings,
+    StreamSpec, handler,
 };
 use watchkeeper_file::{FileSink, Settings};
 
@@ -48,7 +49,9 @@ fn stream(log: &Log, folder: &Path, told: mpsc::Sender<String>) -> StreamSpec {
         let told = told.clone();
         async move { told.send(String::from_utf8_lossy(change.body()).into_owned()).await.map_err(HandlerError::retry) }
     });
-    let handlers = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, tell));
+    let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
+    let handlers = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, tell)).with_settings(at_once);
+    let handlers = handlers.expect("handlers may be plain");
     let native = format::named("native").expect("the format is known").into();
     let files = FileSink::new(Settings::new(folder, "orders"), native).expect("the settings are good");
     let mut settings = StreamSettings { start: StartAt::Oldest, ..StreamSettings::new("orders") };
