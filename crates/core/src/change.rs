@@ -65,6 +65,12 @@ impl Operation {
             Self::Other => "other",
         }
     }
+
+    /// Whether it is about one row or document, and not about a whole table, the log, or something
+    /// unknown.
+    pub fn has_row(self) -> bool {
+        matches!(self, Self::Insert | Self::Update | Self::Replace | Self::Delete | Self::Read)
+    }
 }
 
 impl fmt::Display for Operation {

@@ -47,7 +47,7 @@ pub use lease::{
 };
 pub use ledger::{LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution, StoredChange};
 pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
-pub use payload::{Payload, ValueRef, Visit};
+pub use payload::{Image, Payload, ValueRef, Visit};
 pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
 pub use position::{Pedigree, Position, SourceTime, StartAt, Version, Window};
 pub use records::{Put, Record, Records, Revision};

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
+use crate::change::Operation;
 use crate::error::{Error, Result};
 
 /// One value of a payload.
@@ -73,6 +74,118 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
     /// Whether a body is the whole event (as with MongoDB) and not only the row.
     fn is_whole_event(&self) -> bool {
         false
+    }
+
+    /// Visits what stands under `key` of the outermost document. Answers whether there is such a key;
+    /// if not, nothing is visited.
+    fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {
+        let mut field = Field::new(key, visit);
+        self.walk(body, &mut field)?;
+        Ok(field.found)
+    }
+
+    /// Visits one image of what the change was made to. Answers whether the body tells it; if not,
+    /// nothing is visited.
+    ///
+    /// As provided, a document with `before` or `after` in it, each a document or null, tells both.
+    /// Any other body is the row alone: as it was for a delete, as it is now for the rest. Changes
+    /// without a row (a truncate, a gap) have no image, whatever their body. A payload whose events
+    /// name their images otherwise says so here, mostly by [`walk_field`](Self::walk_field).
+    fn image(&self, body: &[u8], operation: Operation, image: Image, visit: &mut dyn Visit) -> Result<bool> {
+        if body.is_empty() || !operation.has_row() {
+            return Ok(false);
+        }
+        let [before, after] = [self.get(body, &["before"])?, self.get(body, &["after"])?];
+        let told = |side: &Option<ValueRef<'_>>| matches!(side, None | Some(ValueRef::Null | ValueRef::Document));
+        if (before.is_some() || after.is_some()) && told(&before) && told(&after) {
+            return match image {
+                Image::Before => self.walk_field(body, "before", visit),
+                Image::After => self.walk_field(body, "after", visit),
+                Image::Difference => Ok(false),
+            };
+        }
+        let of_body = if operation == Operation::Delete { Image::Before } else { Image::After };
+        if image == of_body {
+            self.walk(body, visit)?;
+        }
+        Ok(image == of_body)
+    }
+}
+
+/// What a body may tell of the row or document that was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Image {
+    /// As it was before the change.
+    Before,
+    /// As it is since the change.
+    After,
+    /// What an update set and removed, from sources that may tell only that.
+    Difference,
+}
+
+/// Passes on only what stands under one key of the outermost document.
+struct Field<'a> {
+    key: &'a str,
+    visit: &'a mut dyn Visit,
+    depth: usize,
+    /// Whether the parts visited now belong to the key.
+    inside: bool,
+    found: bool,
+}
+
+impl<'a> Field<'a> {
+    fn new(key: &'a str, visit: &'a mut dyn Visit) -> Self {
+        Self { key, visit, depth: 0, inside: false, found: false }
+    }
+
+    fn begin(&mut self, pass_on: fn(&mut dyn Visit)) {
+        if self.inside {
+            pass_on(self.visit);
+        }
+        self.depth += 1;
+    }
+
+    fn end(&mut self, pass_on: fn(&mut dyn Visit)) {
+        self.depth -= 1;
+        if self.inside && self.depth > 0 {
+            pass_on(self.visit);
+        }
+    }
+}
+
+impl Visit for Field<'_> {
+    fn value(&mut self, value: ValueRef<'_>) {
+        if self.inside {
+            self.visit.value(value);
+        }
+    }
+
+    fn begin_document(&mut self) {
+        self.begin(|visit| visit.begin_document());
+    }
+
+    fn key(&mut self, key: &str) {
+        if self.depth > 1 {
+            if self.inside {
+                self.visit.key(key);
+            }
+            return;
+        }
+        // The first wins where a key stands twice, so that at most one value is visited.
+        self.inside = !self.found && key == self.key;
+        self.found |= self.inside;
+    }
+
+    fn end_document(&mut self) {
+        self.end(|visit| visit.end_document());
+    }
+
+    fn begin_array(&mut self) {
+        self.begin(|visit| visit.begin_array());
+    }
+
+    fn end_array(&mut self) {
+        self.end(|visit| visit.end_array());
     }
 }
 

@@ -18,7 +18,7 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
-//! There is no backend yet. This is a stream with everything in memory:
+//! This is a stream with everything in memory:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -83,6 +83,8 @@
 
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
+#[cfg(feature = "file")]
+pub use watchkeeper_file as file;
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,

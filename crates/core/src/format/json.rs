@@ -59,6 +59,19 @@ impl<'a> JsonWriter<'a> {
     }
 }
 
+impl JsonWriter<'_> {
+    /// A key and its value.
+    pub fn field(&mut self, key: &str, value: ValueRef<'_>) {
+        self.key(key);
+        self.value(value);
+    }
+
+    /// A key and its text.
+    pub fn text_field(&mut self, key: &str, text: &str) {
+        self.field(key, ValueRef::Str(text.into()));
+    }
+}
+
 impl Visit for JsonWriter<'_> {
     fn value(&mut self, value: ValueRef<'_>) {
         self.separate();
@@ -123,11 +136,11 @@ impl Visit for JsonWriter<'_> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -141,7 +154,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// ISO 8601 in UTC with milliseconds, for the years 1970 to 9999 (as relaxed extended JSON asks).
-fn iso_date(millis: i64) -> Option<String> {
+pub(super) fn iso_date(millis: i64) -> Option<String> {
     let millis = u64::try_from(millis).ok()?;
     let (days, in_day) = (millis / 86_400_000, millis % 86_400_000);
     // Days since 0000-03-01, so that leap days fall at the end of a year.

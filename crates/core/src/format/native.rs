@@ -21,14 +21,10 @@ impl Format for Native {
             return payload.walk(change.body(), &mut writer);
         }
         writer.begin_document();
-        let mut field = |key: &str, value: ValueRef<'_>| {
-            writer.key(key);
-            writer.value(value);
-        };
-        field("_id", ValueRef::Str(change.id().to_string().into()));
-        field("operationType", ValueRef::Str(change.operation().as_str().into()));
-        field("ns", ValueRef::Str(change.namespace().into()));
-        field("wallTime", ValueRef::DateTime(change.time().0.cast_signed()));
+        writer.text_field("_id", &change.id().to_string());
+        writer.text_field("operationType", change.operation().as_str());
+        writer.text_field("ns", change.namespace());
+        writer.field("wallTime", ValueRef::DateTime(change.time().0.cast_signed()));
         writer.key("document");
         if change.body().is_empty() {
             writer.value(ValueRef::Null);

@@ -6,6 +6,7 @@ mod cx;
 mod entropy;
 mod error;
 mod format;
+mod formats;
 mod ledger;
 mod names;
 mod payload;

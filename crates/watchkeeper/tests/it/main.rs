@@ -1,3 +1,4 @@
 //! What a user of the library sees, through the facade only.
 
+mod files;
 mod relief;
