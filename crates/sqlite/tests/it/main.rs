@@ -1,0 +1,4 @@
+//! SQLite, on real files: what every backend keeps, and what only this one does.
+
+mod conformance;
+mod support;
