@@ -14,6 +14,8 @@ pub enum Failure {
     Commit(rusqlite::Error),
     /// Known already what it means.
     Told(Error),
+    /// A change that can never be applied: the stream's policy for rejected changes decides.
+    Refused(Error),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -29,10 +31,29 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    /// A change can never be applied, for this reason.
+    pub fn refuse(reason: impl Into<String>) -> Self {
+        Self::Refused(Error::config(reason))
+    }
+
+    /// Whether repeating the same change would fail the same way.
+    pub(crate) fn is_of_the_change(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            // A payload that can not be read.
+            Self::Told(error) => error.kind() == ErrorKind::Corrupt,
+            Self::Native(native) => matches!(
+                native.sqlite_error_code(),
+                Some(Code::ConstraintViolation | Code::TypeMismatch | Code::TooBig)
+            ),
+            Self::Commit(native) => native.sqlite_error_code() == Some(Code::ConstraintViolation),
+        }
+    }
+
     /// What it means for the file at `path`.
     pub fn into_error(self, path: &Path) -> Error {
         match self {
-            Self::Told(error) => error,
+            Self::Told(error) | Self::Refused(error) => error,
             Self::Native(native) => translate(native, false, path),
             Self::Commit(native) => translate(native, true, path),
         }
