@@ -52,7 +52,7 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        let origin = client.run(cx, |connection| log_identity(connection)).await?;
+        let origin = client.run(cx, log_identity).await?;
         Ok(Self { client, consumer: consumer.into(), retention: Retention::default(), origin: origin.into() })
     }
 
@@ -186,7 +186,7 @@ impl Source for ChangeLog {
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
-        let identity = self.client.run(cx, |connection| log_identity(connection)).await?;
+        let identity = self.client.run(cx, log_identity).await?;
         Ok(Pedigree(identity.into()))
     }
 

@@ -79,7 +79,7 @@ fn set_aside_for_insert(shape: &Shape) -> String {
     let by_index = any(shape.unique.iter().map(|index| equal(index)));
     let by_key = equal(&shape.key);
     format!(
-        "INSERT INTO watchkeeper_displaced(tbl, key, row, exact) SELECT {}, {}, {}, {by_index}
+        "INSERT INTO watchkeeper_displaced(tbl, key, row, exact) SELECT {}, {}, {}, coalesce({by_index}, 0)
             FROM {} AS t WHERE {by_key} OR {by_index};",
         literal(&shape.table),
         key(shape, "t"),
