@@ -1,5 +1,8 @@
 //! Fenced checkpoints and the ledger.
 
+use std::path::Path;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 use watchkeeper_core::{
@@ -7,7 +10,7 @@ use watchkeeper_core::{
     LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
 };
 
-use crate::client::{Client, Schema, write_on};
+use crate::client::{Client, Process, Schema, write_on};
 use crate::error::Failure;
 use crate::json;
 
@@ -19,7 +22,9 @@ const SCHEMA: Schema = Schema {
         epoch INTEGER NOT NULL,
         tenure TEXT NOT NULL,
         seq INTEGER NOT NULL,
-        checkpoint TEXT) STRICT, WITHOUT ROWID;
+        checkpoint TEXT,
+        pid INTEGER NOT NULL,
+        started INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE watchkeeper_ledger(
         key TEXT NOT NULL,
         number INTEGER NOT NULL,
@@ -97,13 +102,46 @@ fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
         Some(claimed) if claimed.is_by(grant.epoch, grant.tenure) => {}
         Some(claimed) if claimed.epoch >= grant.epoch => return Ok(Claim::Behind { newest: claimed.epoch }),
         _ => {
-            let sql = "INSERT INTO watchkeeper_checkpoints VALUES (?1, ?2, ?3, 0, NULL)
-                ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, tenure = excluded.tenure, seq = 0";
-            let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string());
+            let sql = "INSERT INTO watchkeeper_checkpoints VALUES (?1, ?2, ?3, 0, NULL, ?4, ?5)
+                ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, tenure = excluded.tenure, seq = 0,
+                    pid = excluded.pid, started = excluded.started";
+            let (pid, started) = Process::own();
+            let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string(), pid, started);
             connection.prepare_cached(sql)?.execute(values)?;
         }
     }
     Ok(Claim::Claimed(checkpoint))
+}
+
+/// How long a claim waits for the write lock before it looks for somebody to evict.
+const BEFORE_EVICTION: Duration = Duration::from_millis(100);
+
+/// Kills the process that has claimed before `grant`, if it is stopped and has the write lock. Whether it did.
+///
+/// A stopped process inside a write transaction blocks the file until it goes on or dies, and the one that replaces it
+/// could not even claim. It is matched by its number and its start, as it wrote them with its claim.
+fn evict(connection: &Connection, grant: &Grant, path: &Path) -> Result<bool, Failure> {
+    let sql = "SELECT pid, started FROM watchkeeper_checkpoints WHERE key = ?1 AND epoch < ?2 AND tenure <> ?3";
+    let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string());
+    let claimer = connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some(claimer): Option<(i32, i64)> = claimer else { return Ok(false) };
+    let writing = Process::writing(path).filter(|process| process.is_stopped() && process.identity() == claimer);
+    Ok(writing.is_some_and(|process| process.kill()))
+}
+
+fn claim_or_evict(connection: &mut Connection, grant: &Grant, path: &Path) -> Result<Claim, Failure> {
+    let patience = connection.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, u32>(0))?;
+    let patience = Duration::from_millis(patience.into());
+    connection.busy_timeout(patience.min(BEFORE_EVICTION))?;
+    let brief = write_on(connection, |transaction| claim(transaction, grant));
+    connection.busy_timeout(patience)?;
+    match brief {
+        Err(Failure::Native(native)) if native.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
+            evict(connection, grant, path)?;
+            write_on(connection, |transaction| claim(transaction, grant))
+        }
+        answer => answer,
+    }
 }
 
 /// Commits one write by the rules C5 to C7, inside the caller's write transaction.
@@ -187,8 +225,12 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
-        let grant = grant.clone();
-        self.client.write(cx, move |transaction| claim(transaction, &grant)).await
+        let (grant, config) = (grant.clone(), self.client.config());
+        if !config.evict {
+            return self.client.write(cx, move |transaction| claim(transaction, &grant)).await;
+        }
+        let path = config.path.clone();
+        self.client.run(cx, move |connection| claim_or_evict(connection, &grant, &path)).await
     }
 
     async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {

@@ -3,6 +3,7 @@
 mod connect;
 mod pulse;
 mod schema;
+mod writer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use watchkeeper_core::{Cx, Error, Result};
 pub(crate) use connect::connect;
 pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;
+pub(crate) use writer::Process;
 
 use crate::clock::{Stamp, boot_id};
 use crate::config::Config;

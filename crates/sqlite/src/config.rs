@@ -15,13 +15,16 @@ pub struct Config {
     pub busy: Duration,
     /// How often to look whether another connection has written. A look costs a few microseconds.
     pub tick: Duration,
+    /// Whether a claim may kill the process that it replaces, when that one is stopped (`SIGSTOP`, a debugger) inside a
+    /// write transaction and so blocks the file. Off by default.
+    pub evict: bool,
 }
 
 impl Config {
     /// The file at `path`, created when missing; waits 5 s for other writers and looks for changes every 5 ms.
     pub fn new(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
-        Self { path, create: true, busy: Duration::from_secs(5), tick: Duration::from_millis(5) }
+        Self { path, create: true, busy: Duration::from_secs(5), tick: Duration::from_millis(5), evict: false }
     }
 
     /// The file at `path`, which has to exist: an application's own database.

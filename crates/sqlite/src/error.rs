@@ -5,6 +5,8 @@ use std::path::Path;
 use rusqlite::ErrorCode as Code;
 use watchkeeper_core::{Error, ErrorKind};
 
+use crate::client::Process;
+
 /// Why work on the database thread failed. Made by `?` from both kinds of error.
 #[derive(Debug)]
 pub enum Failure {
@@ -99,8 +101,9 @@ const OTHER: Meaning =
 
 fn translate(native: rusqlite::Error, at_commit: bool, path: &Path) -> Error {
     let (kind, cause, remedy) = native.sqlite_error_code().map_or(OTHER, |code| meaning(code, at_commit));
-    // "Unknown" is for commits whose outcome is open; all else was rolled back.
-    Error::new(kind, format!("{}: {cause} ({native})", path.display())).remedy(remedy).caused_by(native)
+    let busy = matches!(native.sqlite_error_code(), Some(Code::DatabaseBusy | Code::DatabaseLocked));
+    let who = busy.then(|| Process::writing(path)).flatten().map(|process| format!(": {process}")).unwrap_or_default();
+    Error::new(kind, format!("{}: {cause}{who} ({native})", path.display())).remedy(remedy).caused_by(native)
 }
 
 #[cfg(test)]

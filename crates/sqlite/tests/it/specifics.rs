@@ -107,7 +107,9 @@ fn hold(client: &Client) -> (mpsc::Sender<()>, mpsc::Receiver<()>, std::thread::
     let thread = std::thread::spawn(move || {
         let wait = move |_: &watchkeeper_sqlite::rusqlite::Transaction<'_>| {
             have.send(()).expect("the test waits for it");
-            Ok(stopped.recv().unwrap_or(()))
+            // Also when the test has failed and is gone.
+            let _ = stopped.recv();
+            Ok(())
         };
         block_on(client.write(&cx(), wait)).expect("an empty transaction is committed");
     });
