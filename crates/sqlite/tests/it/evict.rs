@@ -93,6 +93,9 @@ fn a_stopped_writer_that_is_replaced_is_evicted() {
 fn a_stopped_writer_of_another_key_is_spared() {
     let folder = Folder::new();
     let file = folder.file("state.db");
+    // The one that is replaced is this very process, and not the one that blocks the file.
+    let first = block_on(async { checkpoints(&file, true).await.claim(&cx(), &grant("stream", 1)).await });
+    assert_eq!(first.expect("the file is new"), Claim::Claimed(None));
     let mut other = stopped_in_a_transaction(&file, "another stream");
     let answer = block_on(async { checkpoints(&file, true).await.claim(&cx(), &grant("stream", 2)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "a process that nobody replaces was killed");
