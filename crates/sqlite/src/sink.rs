@@ -50,6 +50,25 @@ where
 }
 
 /// A sink into the database that keeps the stream's checkpoint: exactly once.
+///
+/// ```no_run
+/// use watchkeeper_core::{Change, Cx, Operation, Result};
+/// use watchkeeper_sqlite::rusqlite::Transaction;
+/// use watchkeeper_sqlite::{Client, Config, Failure, Transactional};
+///
+/// /// Counts the orders, in the transaction of the checkpoint that passes them.
+/// fn count(transaction: &Transaction<'_>, change: &Change) -> Result<(), Failure> {
+///     if change.operation() == Operation::Insert {
+///         transaction.execute("UPDATE totals SET orders = orders + 1", [])?;
+///     }
+///     Ok(())
+/// }
+///
+/// async fn open(cx: &Cx) -> Result<Transactional> {
+///     let client = Client::open(cx, Config::existing("totals.db")).await?;
+///     Transactional::open(cx, client, count).await
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Transactional {
     checkpoints: Checkpoints,

@@ -138,10 +138,19 @@ fn start(connection: &Connection, start: &StartAt) -> Result<u64, Failure> {
     }
 }
 
-/// Notes how far a consumer is. Going back is allowed: an operator may have moved it.
+/// Notes that a consumer reads after `number`, which holds the log back from there.
+///
+/// Never moves it forward: another opening for the same consumer may still be reading what lies before.
+fn hold_back(connection: &Connection, consumer: &str, number: u64) -> Result<(), Failure> {
+    let sql = "INSERT INTO watchkeeper_consumers VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
+        SET acknowledged = min(acknowledged, excluded.acknowledged), seen_millis = excluded.seen_millis";
+    connection.prepare_cached(sql)?.execute((consumer, number.cast_signed(), wall_millis()))?;
+    Ok(())
+}
+
+/// Notes how far a consumer is.
 fn note(connection: &Connection, consumer: &str, acknowledged: u64) -> Result<(), Failure> {
-    let sql = "INSERT INTO watchkeeper_consumers VALUES (?1, ?2, ?3) ON CONFLICT (name)
-        DO UPDATE SET acknowledged = excluded.acknowledged, seen_millis = excluded.seen_millis";
+    let sql = "INSERT OR REPLACE INTO watchkeeper_consumers VALUES (?1, ?2, ?3)";
     connection.prepare_cached(sql)?.execute((consumer, acknowledged.cast_signed(), wall_millis()))?;
     Ok(())
 }
@@ -212,7 +221,7 @@ impl Source for ChangeLog {
         // In one transaction, so that nothing is pruned between the look and the note.
         let begin = move |transaction: &rusqlite::Transaction<'_>| {
             let after = start(transaction, &at)?;
-            note(transaction, &consumer, after)?;
+            hold_back(transaction, &consumer, after)?;
             Ok(after)
         };
         let after = self.client.write(cx, begin).await?;
@@ -223,6 +232,9 @@ impl Source for ChangeLog {
 
 /// How often an acknowledgement is written: each is a write to the application's own file.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
+
+/// Transactions of pruning after one note: more than a log grows in that time, yet an end to it.
+const PRUNE_STEPS: usize = 60;
 
 struct Reader {
     log: ChangeLog,
@@ -239,13 +251,16 @@ impl Reader {
         let (consumer, retention) = (Arc::clone(&self.log.consumer), self.log.retention);
         let noted = move |transaction: &rusqlite::Transaction<'_>| {
             note(transaction, &consumer, number)?;
-            let through = prunable(transaction, retention)?;
-            // One step now; the next acknowledgement goes on.
-            prune_step(transaction, through)
+            prunable(transaction, retention)
         };
-        self.log.client.write(cx, noted).await?;
+        let through = self.log.client.write(cx, noted).await?;
         self.acknowledged = None;
         self.noted = cx.now();
+        for _ in 0..PRUNE_STEPS {
+            if !self.log.client.write(cx, move |transaction| prune_step(transaction, through)).await? {
+                break;
+            }
+        }
         Ok(())
     }
 }

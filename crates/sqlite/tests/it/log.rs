@@ -308,3 +308,37 @@ fn what_is_acknowledged_stays_for_the_rewind_window() {
         assert_eq!(left, ["2"], "by default an hour is kept");
     });
 }
+
+#[test]
+fn another_opening_from_now_on_does_not_let_go_what_is_still_unread() {
+    let folder = Folder::new();
+    block_on(async {
+        let (cx, client) = (cx(), with_table(&folder, ITEMS, "items").await);
+        execute(&client, "INSERT INTO items(id) VALUES (1), (2), (3)").await.unwrap();
+        let holder = reader(&client, "it", Duration::MAX).await;
+        let log = ChangeLog::open(&cx, client.clone(), "it").await.unwrap();
+        log.open(&cx, StartAt::Now).await.unwrap().close(&cx).await.unwrap();
+        let mut other = reader(&client, "other", Duration::MAX).await;
+        other.acknowledge(&cx, &ChangeLog::position(3, None)).await.unwrap();
+        other.close(&cx).await.unwrap();
+        let left = column(&client, "SELECT CAST(seq AS TEXT) FROM watchkeeper_changes").await;
+        assert_eq!(left, ["1", "2", "3"]);
+        holder.close(&cx).await.unwrap();
+    });
+}
+
+#[test]
+fn pruning_goes_on_over_many_small_steps() {
+    let folder = Folder::new();
+    block_on(async {
+        let (cx, client) = (cx(), with_table(&folder, ITEMS, "items").await);
+        let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1700)
+            INSERT INTO items(id) SELECT i FROM n";
+        execute(&client, many).await.unwrap();
+        let mut stream = reader(&client, "it", Duration::MAX).await;
+        stream.acknowledge(&cx, &ChangeLog::position(1_699, None)).await.unwrap();
+        stream.close(&cx).await.unwrap();
+        let left = column(&client, "SELECT CAST(seq AS TEXT) FROM watchkeeper_changes").await;
+        assert_eq!(left, ["1700"]);
+    });
+}
