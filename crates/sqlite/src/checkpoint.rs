@@ -1,0 +1,284 @@
+//! Fenced checkpoints and the ledger.
+
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row};
+use watchkeeper_core::{
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, ErrorKind, Grant, LeaseKey,
+    LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
+};
+
+use crate::client::{Client, Process, Schema, write_on};
+use crate::error::Failure;
+use crate::json;
+
+const SCHEMA: Schema = Schema {
+    role: "checkpoint",
+    version: 1,
+    sql: "CREATE TABLE watchkeeper_checkpoints(
+        key TEXT PRIMARY KEY,
+        epoch INTEGER NOT NULL,
+        tenure TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        checkpoint TEXT,
+        pid INTEGER NOT NULL,
+        started INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE watchkeeper_ledger(
+        key TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        entry TEXT NOT NULL,
+        body BLOB,
+        resolution TEXT,
+        PRIMARY KEY (key, number)) STRICT;",
+};
+
+/// Checkpoints in a SQLite file.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    client: Client,
+    identity: StoreIdentity,
+}
+
+impl Checkpoints {
+    /// The checkpoints in the client's file, whose tables are made where they are missing.
+    pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
+        client.ensure(cx, SCHEMA).await?;
+        let identity = client.read(cx, |transaction| stored_identity(transaction)).await?;
+        Ok(Self { client, identity })
+    }
+
+    /// The identity of the file.
+    pub fn store_identity(&self) -> StoreIdentity {
+        self.identity
+    }
+
+    /// The connection behind it.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+fn stored_identity(connection: &Connection) -> Result<StoreIdentity, Failure> {
+    let sql = "SELECT value FROM watchkeeper_meta WHERE name = 'identity'";
+    let text: String = connection.query_row(sql, [], |row| row.get(0))?;
+    let identity = text.parse().map_err(|error| Error::corrupt("the identity of the file is no UUID").caused_by(error));
+    Ok(StoreIdentity(identity?))
+}
+
+/// The newest claim of a key.
+struct Claimed {
+    epoch: Epoch,
+    tenure: String,
+    seq: u64,
+    checkpoint: Option<String>,
+}
+
+impl Claimed {
+    fn load(connection: &Connection, key: &LeaseKey) -> Result<Option<Self>, Failure> {
+        let sql = "SELECT epoch, tenure, seq, checkpoint FROM watchkeeper_checkpoints WHERE key = ?1";
+        let claimed = |row: &Row<'_>| {
+            let (epoch, seq): (i64, i64) = (row.get(0)?, row.get(2)?);
+            let (epoch, seq) = (Epoch(epoch.cast_unsigned()), seq.cast_unsigned());
+            Ok(Self { epoch, tenure: row.get(1)?, seq, checkpoint: row.get(3)? })
+        };
+        Ok(connection.prepare_cached(sql)?.query_row([key.as_str()], claimed).optional()?)
+    }
+
+    fn is_by(&self, epoch: Epoch, tenure: TenureId) -> bool {
+        self.epoch == epoch && self.tenure == tenure.to_string()
+    }
+
+    fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
+        self.checkpoint.as_deref().map(json::read).transpose()
+    }
+}
+
+fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
+    let stored = Claimed::load(connection, &grant.key)?;
+    let checkpoint = stored.as_ref().map(Claimed::checkpoint).transpose()?.flatten().map(Box::new);
+    match stored {
+        Some(claimed) if claimed.is_by(grant.epoch, grant.tenure) => {}
+        Some(claimed) if claimed.epoch >= grant.epoch => return Ok(Claim::Behind { newest: claimed.epoch }),
+        _ => {
+            let sql = "INSERT INTO watchkeeper_checkpoints VALUES (?1, ?2, ?3, 0, NULL, ?4, ?5)
+                ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, tenure = excluded.tenure, seq = 0,
+                    pid = excluded.pid, started = excluded.started";
+            let (pid, started) = Process::own();
+            let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string(), pid, started);
+            connection.prepare_cached(sql)?.execute(values)?;
+        }
+    }
+    Ok(Claim::Claimed(checkpoint))
+}
+
+/// How long a claim waits for the write lock before it looks for somebody to evict.
+const BEFORE_EVICTION: Duration = Duration::from_millis(100);
+
+/// Kills the process that has claimed before `grant`, if it is stopped and has the write lock. Whether it did.
+///
+/// A stopped process inside a write transaction blocks the file until it goes on or dies, and the one that replaces it
+/// could not even claim. It is matched by its number and its start, as it wrote them with its claim.
+fn evict(connection: &Connection, grant: &Grant, path: &Path) -> Result<bool, Failure> {
+    let sql = "SELECT pid, started FROM watchkeeper_checkpoints WHERE key = ?1 AND epoch < ?2 AND tenure <> ?3";
+    let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string());
+    let claimer = connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some(claimer): Option<(i32, i64)> = claimer else { return Ok(false) };
+    let writing = Process::writing(path).filter(|process| process.is_stopped() && process.identity() == claimer);
+    Ok(writing.is_some_and(|process| process.kill()))
+}
+
+fn claim_or_evict(connection: &mut Connection, grant: &Grant, path: &Path) -> Result<Claim, Failure> {
+    let patience = connection.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, u32>(0))?;
+    let patience = Duration::from_millis(patience.into());
+    connection.busy_timeout(patience.min(BEFORE_EVICTION))?;
+    let brief = write_on(connection, |transaction| claim(transaction, grant));
+    connection.busy_timeout(patience)?;
+    match brief {
+        Err(Failure::Native(native)) if native.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
+            evict(connection, grant, path)?;
+            write_on(connection, |transaction| claim(transaction, grant))
+        }
+        answer => answer,
+    }
+}
+
+/// Commits one write by the rules C5 to C7, inside the caller's write transaction.
+pub(crate) fn commit(connection: &Connection, write: &CheckpointWrite) -> Result<Commit, Failure> {
+    let claimed = Claimed::load(connection, &write.grant.key)?;
+    let Some(claimed) = claimed.filter(|claimed| claimed.is_by(write.grant.epoch, write.grant.tenure)) else {
+        return Ok(Commit::Fenced);
+    };
+    if write.seq == claimed.seq {
+        return Ok(Commit::AlreadyDone);
+    }
+    if write.seq != claimed.seq + 1 {
+        let (got, stored) = (write.seq, claimed.seq);
+        return Err(Error::internal(format!("commit {got} after {stored} of one tenure")).into());
+    }
+    let sql = "UPDATE watchkeeper_checkpoints SET seq = ?2, checkpoint = ?3 WHERE key = ?1";
+    let values = (write.grant.key.as_str(), write.seq.cast_signed(), json::text(&write.to_checkpoint())?);
+    connection.prepare_cached(sql)?.execute(values)?;
+    note(connection, write)?;
+    Ok(Commit::Committed)
+}
+
+fn note(connection: &Connection, write: &CheckpointWrite) -> Result<(), Failure> {
+    let key = write.grant.key.as_str();
+    for (number, resolution) in &write.resolve {
+        let sql = "UPDATE watchkeeper_ledger SET resolution = ?3 WHERE key = ?1 AND number = ?2";
+        let values = (key, number.cast_signed(), json::text(resolution)?);
+        connection.prepare_cached(sql)?.execute(values)?;
+    }
+    for entry in &write.ledger {
+        // Bodies are bytes, which JSON would blow up to four times their size.
+        let mut entry = entry.clone();
+        let body = entry.change.as_mut().and_then(|change| change.body.take());
+        let sql = "INSERT INTO watchkeeper_ledger SELECT ?1, coalesce(max(number), 0) + 1, ?2, ?3, NULL
+            FROM watchkeeper_ledger WHERE key = ?1";
+        connection.prepare_cached(sql)?.execute((key, json::text(&entry)?, body.as_deref()))?;
+    }
+    Ok(())
+}
+
+fn ledger(connection: &Connection, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>, Failure> {
+    let sql = "SELECT number, entry, body, resolution FROM watchkeeper_ledger
+        WHERE key = ?1 AND number > ?2 AND (resolution IS NULL OR NOT ?3) ORDER BY number LIMIT ?4";
+    let after = i64::try_from(query.after).unwrap_or(i64::MAX);
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query((key.as_str(), after, query.open_only, limit))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(ledger_record(row)?);
+    }
+    Ok(found)
+}
+
+fn ledger_record(row: &Row<'_>) -> Result<LedgerRecord, Failure> {
+    let (number, entry): (i64, String) = (row.get(0)?, row.get(1)?);
+    let (body, resolution): (Option<Vec<u8>>, Option<String>) = (row.get(2)?, row.get(3)?);
+    let mut entry: LedgerEntry = json::read(&entry)?;
+    if let Some(change) = &mut entry.change {
+        change.body = body.map(Into::into);
+    }
+    let resolution = resolution.as_deref().map(json::read::<Resolution>).transpose()?;
+    Ok(LedgerRecord { number: number.cast_unsigned(), entry, resolution })
+}
+
+/// One answer for the slice: each write was tried, whatever became of the others (C7).
+fn summed_up(answers: Vec<Result<Commit>>) -> Result<Vec<Commit>> {
+    let may_be_written = |answer: &Result<Commit>| match answer {
+        Ok(commit) => *commit == Commit::Committed,
+        Err(error) => error.kind() == ErrorKind::Unknown,
+    };
+    let written = answers.iter().any(may_be_written);
+    let answers: Result<Vec<Commit>> = answers.into_iter().collect();
+    answers.map_err(|error| match error.kind() {
+        // "Unavailable" would promise that nothing was changed by any of them.
+        ErrorKind::Unavailable if written => Error::unknown("a part of the slice may be written").caused_by(error),
+        _ => error,
+    })
+}
+
+#[async_trait]
+impl CheckpointStore for Checkpoints {
+    async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
+        self.client.read(cx, |transaction| stored_identity(transaction)).await
+    }
+
+    async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
+        let (grant, config) = (grant.clone(), self.client.config());
+        if !config.evict {
+            return self.client.write(cx, move |transaction| claim(transaction, &grant)).await;
+        }
+        let path = config.path.clone();
+        self.client.run(cx, move |connection| claim_or_evict(connection, &grant, &path)).await
+    }
+
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+        let (writes, path) = (writes.to_vec(), self.client.config().path.clone());
+        let each = move |connection: &mut Connection| {
+            let mut one = |write| write_on(connection, |transaction| commit(transaction, write));
+            let answers = writes.iter().map(|write| one(write).map_err(|failure| failure.into_error(&path)));
+            Ok(summed_up(answers.collect())?)
+        };
+        self.client.run(cx, each).await
+    }
+
+    async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let key = key.clone();
+        let load = move |transaction: &rusqlite::Transaction<'_>| {
+            Claimed::load(transaction, &key)?.map_or(Ok(None), |claimed| claimed.checkpoint())
+        };
+        self.client.read(cx, load).await
+    }
+
+    async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
+        let (key, query) = (key.clone(), *query);
+        self.client.read(cx, move |transaction| ledger(transaction, &key, &query)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(answers: Vec<Result<Commit>>) -> ErrorKind {
+        summed_up(answers).expect_err("one of them failed").kind()
+    }
+
+    #[test]
+    fn unavailable_is_told_only_when_nothing_was_written() {
+        let unavailable = || Err(Error::unavailable("busy"));
+        assert_eq!(kind(vec![Ok(Commit::Fenced), unavailable(), Ok(Commit::AlreadyDone)]), ErrorKind::Unavailable);
+        assert_eq!(kind(vec![unavailable(), Ok(Commit::Committed)]), ErrorKind::Unknown);
+        assert_eq!(kind(vec![unavailable(), Err(Error::unknown("the disk"))]), ErrorKind::Unknown);
+    }
+
+    #[test]
+    fn a_bug_is_told_whatever_became_of_the_others() {
+        assert_eq!(kind(vec![Ok(Commit::Committed), Err(Error::internal("skipped"))]), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,170 @@
+//! One connection on an OS thread of its own.
+
+mod connect;
+mod pulse;
+mod schema;
+mod writer;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+use watchkeeper_core::spawn::panic_text;
+use watchkeeper_core::{Cx, Error, Result};
+
+pub(crate) use connect::connect;
+pub(crate) use pulse::Pulse;
+pub(crate) use schema::Schema;
+pub(crate) use writer::Process;
+
+use crate::clock::{Stamp, boot_id};
+use crate::config::Config;
+use crate::error::Failure;
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+/// Calls that wait for the thread. More than that, and callers wait themselves.
+const QUEUE: usize = 64;
+
+/// A connection. Cheap to clone; the thread ends with the last clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    jobs: mpsc::Sender<Job>,
+    config: Arc<Config>,
+    boot: Arc<str>,
+}
+
+impl Client {
+    /// Opens the file, on a new thread.
+    ///
+    /// # Errors
+    /// `Config` when the path can not work, `Denied` without access to it.
+    pub async fn open(cx: &Cx, config: Config) -> Result<Self> {
+        config.validate()?;
+        let boot = boot_id()?;
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (opened, opening) = oneshot::channel();
+        let config = Arc::new(config);
+        let theirs = Arc::clone(&config);
+        launch("watchkeeper-sqlite", move || serve(&theirs, opened, queue))?;
+        cx.run(async { opening.await.unwrap_or_else(|_| Err(gone())) }).await?;
+        Ok(Self { jobs, config, boot: boot.into() })
+    }
+
+    /// The same file on a connection and a thread of its own.
+    pub async fn separate(&self, cx: &Cx) -> Result<Self> {
+        Self::open(cx, (*self.config).clone()).await
+    }
+
+    /// Which file, and how.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn now(&self) -> Stamp {
+        Stamp::now(&self.boot)
+    }
+
+    /// Runs `work` in a read transaction: it sees one state of the file, and waits for no writer.
+    pub async fn read<T, W>(&self, cx: &Cx, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Transaction<'_>) -> Result<T, Failure> + Send + 'static,
+    {
+        let deferred = |connection: &mut Connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+            work(&transaction)
+        };
+        self.run(cx, deferred).await
+    }
+
+    /// Runs `work` in a write transaction, and commits it unless it fails.
+    ///
+    /// # Errors
+    /// `Unknown` when it may have been committed.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a dropped call may still be committed.
+    pub async fn write<T, W>(&self, cx: &Cx, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Transaction<'_>) -> Result<T, Failure> + Send + 'static,
+    {
+        self.run(cx, |connection| write_on(connection, work)).await
+    }
+
+    /// Runs `work` on the database thread, unless the caller has given up before it begins.
+    pub(crate) async fn run<T, W>(&self, cx: &Cx, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let (config, theirs) = (Arc::clone(&self.config), cx.clone());
+        let job: Job = Box::new(move |connection| {
+            if answer.is_closed() {
+                return;
+            }
+            let done = attempt(connection, &config, &theirs, work).map_err(|failure| failure.into_error(&config.path));
+            // The caller may have given up meanwhile; then the outcome is unknown to it.
+            let _ = answer.send(done);
+        });
+        let call = async {
+            self.jobs.send(job).await.map_err(|_| gone())?;
+            answered.await.unwrap_or_else(|_| Err(Error::unknown("the database thread ended during the call")))
+        };
+        cx.run(call).await
+    }
+}
+
+fn gone() -> Error {
+    Error::unavailable("the database thread has ended").remedy("open the database again")
+}
+
+/// Runs `work` in a transaction that takes the write lock first. A transaction that reads before it
+/// writes would fail without waiting when another has written in between.
+pub(crate) fn write_on<T>(
+    connection: &mut Connection,
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let answer = work(&transaction)?;
+    transaction.commit().map_err(Failure::Commit)?;
+    Ok(answer)
+}
+
+fn attempt<T>(
+    connection: &mut Connection,
+    config: &Config,
+    cx: &Cx,
+    work: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    cx.check()?;
+    let patience = cx.remaining().map_or(config.busy, |left| left.min(config.busy));
+    connection.busy_timeout(patience)?;
+    // A transaction that is open during a panic is rolled back when it is dropped.
+    catch_unwind(AssertUnwindSafe(|| work(connection)))
+        .unwrap_or_else(|panic| Err(Error::internal(format!("work panicked: {}", panic_text(&*panic))).into()))
+}
+
+fn serve(config: &Config, opened: oneshot::Sender<Result<()>>, mut queue: mpsc::Receiver<Job>) {
+    let mut connection = match connect(config) {
+        Ok(connection) => connection,
+        Err(error) => {
+            let _ = opened.send(Err(error));
+            return;
+        }
+    };
+    if opened.send(Ok(())).is_err() {
+        return;
+    }
+    while let Some(job) = queue.blocking_recv() {
+        job(&mut connection);
+    }
+}
+
+fn launch(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map(drop).map_err(|error| Error::unavailable("could not start a thread").caused_by(error))
+}

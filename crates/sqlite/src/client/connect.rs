@@ -1,0 +1,94 @@
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use watchkeeper_core::{Error, Result};
+
+use crate::config::Config;
+use crate::error::Failure;
+
+/// Opens a connection with durable settings.
+pub(crate) fn connect(config: &Config) -> Result<Connection> {
+    refuse_network(&config.path)?;
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, config.create);
+    let opened = Connection::open_with_flags(&config.path, flags).map_err(Failure::from);
+    let set_up = opened.and_then(|connection| {
+        connection.busy_timeout(config.busy)?;
+        write_ahead(&connection, config)?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        Ok(connection)
+    });
+    set_up.map_err(|failure| failure.into_error(&config.path))
+}
+
+/// Switches to write-ahead logging, so that readers wait for no writer.
+///
+/// The switch asks for a lock without the busy handler, so the wait for others who open the new file at the
+/// same time is made here, within the same bound.
+fn write_ahead(connection: &Connection, config: &Config) -> Result<(), Failure> {
+    let pause = Duration::from_millis(2);
+    let mut waited = Duration::ZERO;
+    let mode: String = loop {
+        match connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0)) {
+            Err(error) if is_busy(&error) && waited < config.busy => {
+                std::thread::sleep(pause);
+                waited += pause;
+            }
+            answer => break answer?,
+        }
+    };
+    if mode.eq_ignore_ascii_case("wal") {
+        return Ok(());
+    }
+    Err(Failure::Told(
+        Error::config(format!("{}: write-ahead logging is not possible, only {mode}", config.path.display()))
+            .remedy("keep the file on a local disk"),
+    ))
+}
+
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Filesystems whose locks or shared memory can not be believed, by their magic numbers.
+const NETWORKS: [(u64, &str); 8] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9P"),
+    (0x0bd0_0bd0, "Lustre"),
+];
+
+fn refuse_network(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A folder that can not be looked at is told by the opening itself, with its cause.
+    let Ok(found) = rustix::fs::statfs(folder) else { return Ok(()) };
+    // Sign extension on some platforms must not hide a number.
+    network(u64::from(found.f_type as u32)).map_or(Ok(()), |name| {
+        Err(Error::config(format!("{}: SQLite can not share a file over {name}", path.display()))
+            .remedy("keep the file on a local disk, or use a server as the store"))
+    })
+}
+
+fn network(magic: u64) -> Option<&'static str> {
+    NETWORKS.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::network;
+
+    #[test]
+    fn network_filesystems_are_known_by_their_numbers() {
+        assert_eq!(network(0x6969), Some("NFS"));
+        assert_eq!(network(0xff53_4d42), Some("CIFS"));
+        // ext4, tmpfs, btrfs.
+        for local in [0xef53, 0x0102_1994, 0x9123_683e] {
+            assert_eq!(network(local), None);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One table from SQLite's codes to kinds.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode as Code;
+use watchkeeper_core::{Error, ErrorKind};
+
+use crate::client::Process;
+
+/// Why work on the database thread failed. Made by `?` from both kinds of error.
+#[derive(Debug)]
+pub enum Failure {
+    /// SQLite said so, before the commit: nothing was changed.
+    Native(rusqlite::Error),
+    /// SQLite said so at the commit.
+    Commit(rusqlite::Error),
+    /// Known already what it means.
+    Told(Error),
+    /// A change that can never be applied: the stream's policy for rejected changes decides.
+    Refused(Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Native(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl Failure {
+    /// A change can never be applied, for this reason.
+    pub fn refuse(reason: impl Into<String>) -> Self {
+        Self::Refused(Error::config(reason))
+    }
+
+    /// Whether repeating the same change would fail the same way.
+    pub(crate) fn is_of_the_change(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            // A payload that can not be read.
+            Self::Told(error) => error.kind() == ErrorKind::Corrupt,
+            Self::Native(native) => matches!(
+                native.sqlite_error_code(),
+                Some(Code::ConstraintViolation | Code::TypeMismatch | Code::TooBig)
+            ),
+            Self::Commit(native) => native.sqlite_error_code() == Some(Code::ConstraintViolation),
+        }
+    }
+
+    /// What it means for the file at `path`.
+    pub fn into_error(self, path: &Path) -> Error {
+        match self {
+            Self::Told(error) | Self::Refused(error) => error,
+            Self::Native(native) => translate(native, false, path),
+            Self::Commit(native) => translate(native, true, path),
+        }
+    }
+}
+
+/// A row of the table: what to do, the cause in words, the remedy.
+type Meaning = (ErrorKind, &'static str, &'static str);
+
+const BUSY: &str = "another process has been writing for longer than the time-out";
+const BUSY_REMEDY: &str = "keep leases in a file of their own and write transactions short";
+
+fn meaning(code: Code, at_commit: bool) -> Meaning {
+    use ErrorKind::{Config, Corrupt, Denied, Internal, Unavailable, Unknown};
+    match code {
+        Code::DatabaseBusy | Code::DatabaseLocked => (Unavailable, BUSY, BUSY_REMEDY),
+        Code::FileLockingProtocolFailed => (Unavailable, "too many processes opened it at once", "try again"),
+        Code::SchemaChanged => (Unavailable, "its schema was changed meanwhile", "try again"),
+        Code::OperationInterrupted | Code::OperationAborted => (Unavailable, "the call was interrupted", "try again"),
+        Code::OutOfMemory => (Unavailable, "there is not enough memory", "give the process more memory"),
+        Code::DiskFull => (Unavailable, "the disk is full", "free some space; nothing was changed"),
+        // The frames may have reached the disk although the system call said no.
+        Code::SystemIoFailure if at_commit => (Unknown, "the disk failed at the commit", "look at the disk"),
+        Code::SystemIoFailure => (Unavailable, "the disk failed", "look at the disk"),
+        Code::ReadOnly => (Denied, "it is read-only", "make the file and its folder writable for this user"),
+        Code::PermissionDenied | Code::AuthorizationForStatementDenied => {
+            (Denied, "access is denied", "give this user access to the file and its folder")
+        }
+        Code::CannotOpen => (Config, "it can not be opened", "create its folder, or correct the path"),
+        Code::NotADatabase => (Config, "it is not a SQLite database", "correct the path, or remove the file"),
+        Code::NoLargeFileSupport => (Config, "the filesystem takes no large files", "use another filesystem"),
+        Code::TooBig => (Config, "a value is too large", "keep values below SQLite's limits"),
+        Code::DatabaseCorrupt => (Corrupt, "it is damaged", "restore it from a backup"),
+        Code::NotFound | Code::ConstraintViolation | Code::TypeMismatch | Code::ApiMisuse => OTHER,
+        Code::ParameterOutOfRange => OTHER,
+        Code::InternalMalfunction => (Internal, "SQLite found a bug in itself", "report it"),
+        _ => OTHER,
+    }
+}
+
+const OTHER: Meaning =
+    (ErrorKind::Internal, "a statement was refused", "look at the cause; if nobody changed the tables, report it");
+
+fn translate(native: rusqlite::Error, at_commit: bool, path: &Path) -> Error {
+    let (kind, cause, remedy) = native.sqlite_error_code().map_or(OTHER, |code| meaning(code, at_commit));
+    let busy = matches!(native.sqlite_error_code(), Some(Code::DatabaseBusy | Code::DatabaseLocked));
+    let who = busy.then(|| Process::writing(path)).flatten().map(|process| format!(": {process}")).unwrap_or_default();
+    Error::new(kind, format!("{}: {cause}{who} ({native})", path.display())).remedy(remedy).caused_by(native)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    fn kind(code: i32, at_commit: bool) -> ErrorKind {
+        let native = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        let failure = if at_commit { Failure::Commit(native) } else { Failure::Native(native) };
+        failure.into_error(Path::new("state.db")).kind()
+    }
+
+    #[test]
+    fn every_row_of_the_table_has_its_kind() {
+        let rows = [
+            (ffi::SQLITE_BUSY, ErrorKind::Unavailable),
+            (ffi::SQLITE_BUSY_SNAPSHOT, ErrorKind::Unavailable),
+            (ffi::SQLITE_LOCKED, ErrorKind::Unavailable),
+            (ffi::SQLITE_PROTOCOL, ErrorKind::Unavailable),
+            (ffi::SQLITE_SCHEMA, ErrorKind::Unavailable),
+            (ffi::SQLITE_INTERRUPT, ErrorKind::Unavailable),
+            (ffi::SQLITE_NOMEM, ErrorKind::Unavailable),
+            (ffi::SQLITE_FULL, ErrorKind::Unavailable),
+            (ffi::SQLITE_IOERR_WRITE, ErrorKind::Unavailable),
+            (ffi::SQLITE_READONLY, ErrorKind::Denied),
+            (ffi::SQLITE_READONLY_DBMOVED, ErrorKind::Denied),
+            (ffi::SQLITE_PERM, ErrorKind::Denied),
+            (ffi::SQLITE_AUTH, ErrorKind::Denied),
+            (ffi::SQLITE_CANTOPEN, ErrorKind::Config),
+            (ffi::SQLITE_NOTADB, ErrorKind::Config),
+            (ffi::SQLITE_NOLFS, ErrorKind::Config),
+            (ffi::SQLITE_TOOBIG, ErrorKind::Config),
+            (ffi::SQLITE_CORRUPT, ErrorKind::Corrupt),
+            (ffi::SQLITE_CONSTRAINT_UNIQUE, ErrorKind::Internal),
+            (ffi::SQLITE_MISUSE, ErrorKind::Internal),
+            (ffi::SQLITE_ERROR, ErrorKind::Internal),
+        ];
+        for (code, expected) in rows {
+            assert_eq!(kind(code, false), expected, "code {code}");
+        }
+    }
+
+    #[test]
+    fn only_a_disk_that_fails_at_the_commit_leaves_it_open() {
+        assert_eq!(kind(ffi::SQLITE_IOERR_FSYNC, true), ErrorKind::Unknown);
+        assert_eq!(kind(ffi::SQLITE_FULL, true), ErrorKind::Unavailable);
+        assert_eq!(kind(ffi::SQLITE_BUSY, true), ErrorKind::Unavailable);
+    }
+}

@@ -1,0 +1,133 @@
+use rusqlite::Transaction;
+use watchkeeper_core::{Change, Error, Grant, Operation, Result};
+
+use super::Apply;
+use crate::error::Failure;
+
+/// Appends every change to a table, in order.
+#[derive(Debug, Clone)]
+pub struct Events {
+    table: Name,
+}
+
+impl Events {
+    /// Into this table, made where it is missing.
+    pub fn into(table: &str) -> Result<Self> {
+        Ok(Self { table: Name::new(table)? })
+    }
+}
+
+impl Apply for Events {
+    fn prepare(&self, transaction: &Transaction<'_>) -> Result<(), Failure> {
+        let table = &self.table.0;
+        transaction.execute_batch(&format!(
+            "CREATE TABLE IF NOT EXISTS {table}(
+                number INTEGER PRIMARY KEY AUTOINCREMENT,
+                id TEXT NOT NULL,
+                operation TEXT NOT NULL,
+                namespace TEXT NOT NULL,
+                key BLOB,
+                time_millis INTEGER NOT NULL,
+                version_time INTEGER NOT NULL,
+                version_ordinal INTEGER NOT NULL,
+                epoch INTEGER NOT NULL,
+                tenure TEXT NOT NULL,
+                body BLOB NOT NULL)"
+        ))?;
+        Ok(())
+    }
+
+    fn apply(&self, transaction: &Transaction<'_>, change: &Change, grant: &Grant) -> Result<(), Failure> {
+        let sql = format!(
+            "INSERT INTO {}(id, operation, namespace, key, time_millis, version_time, version_ordinal, epoch, tenure, body)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            self.table.0
+        );
+        let version = change.version();
+        let values = (
+            change.id().to_string(),
+            change.operation().as_str(),
+            change.namespace(),
+            change.key(),
+            change.time().0.cast_signed(),
+            version.time.cast_signed(),
+            version.ordinal.cast_signed(),
+            grant.epoch.0.cast_signed(),
+            grant.tenure.to_string(),
+            change.body(),
+        );
+        transaction.prepare_cached(&sql)?.execute(values)?;
+        Ok(())
+    }
+}
+
+/// Keeps the newest body of every key: an upsert or a delete for each change.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    table: Name,
+}
+
+impl Mirror {
+    /// Into this table, made where it is missing.
+    pub fn into(table: &str) -> Result<Self> {
+        Ok(Self { table: Name::new(table)? })
+    }
+}
+
+impl Apply for Mirror {
+    fn prepare(&self, transaction: &Transaction<'_>) -> Result<(), Failure> {
+        let table = &self.table.0;
+        transaction.execute_batch(&format!(
+            "CREATE TABLE IF NOT EXISTS {table}(
+                namespace TEXT NOT NULL,
+                key BLOB NOT NULL,
+                time_millis INTEGER NOT NULL,
+                version_time INTEGER NOT NULL,
+                version_ordinal INTEGER NOT NULL,
+                body BLOB NOT NULL,
+                PRIMARY KEY (namespace, key)) WITHOUT ROWID"
+        ))?;
+        Ok(())
+    }
+
+    fn apply(&self, transaction: &Transaction<'_>, change: &Change, _grant: &Grant) -> Result<(), Failure> {
+        let (table, namespace) = (&self.table.0, change.namespace());
+        let Some(key) = change.key() else {
+            return match change.operation() {
+                Operation::Truncate | Operation::Drop => {
+                    transaction.execute(&format!("DELETE FROM {table} WHERE namespace = ?1"), [namespace])?;
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+        };
+        if change.operation() == Operation::Delete {
+            let sql = format!("DELETE FROM {table} WHERE namespace = ?1 AND key = ?2");
+            transaction.prepare_cached(&sql)?.execute((namespace, key))?;
+            return Ok(());
+        }
+        let sql = format!("INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
+        let (time, version) = (change.time().0.cast_signed(), change.version());
+        let (version, ordinal) = (version.time.cast_signed(), version.ordinal.cast_signed());
+        transaction.prepare_cached(&sql)?.execute((namespace, key, time, version, ordinal, change.body()))?;
+        Ok(())
+    }
+
+    fn acts_on_barriers(&self) -> bool {
+        true
+    }
+}
+
+/// A quoted name of a table that is not one of ours.
+#[derive(Debug, Clone)]
+struct Name(String);
+
+impl Name {
+    fn new(table: &str) -> Result<Self> {
+        let ours = table.starts_with("watchkeeper_") || table.starts_with("sqlite_");
+        if ours || table.is_empty() || table.contains('\0') {
+            return Err(Error::config(format!("{table:?} can not be a table of a sink")).remedy("choose another name"));
+        }
+        Ok(Self(format!("\"{}\"", table.replace('"', "\"\""))))
+    }
+}

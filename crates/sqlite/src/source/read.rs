@@ -1,0 +1,94 @@
+//! From rows of the log to changes.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row};
+use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::{
+    Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
+};
+
+use super::{ChangeLog, bounds};
+use crate::error::Failure;
+
+/// The next changes, or `None` if there are none.
+pub(super) fn batch(
+    connection: &Connection,
+    origin: Arc<str>,
+    after: u64,
+    limits: Limits,
+) -> Result<Option<Batch>, Failure> {
+    let (pruned, _) = bounds(connection)?;
+    if after < pruned {
+        let cause = format!("the changes after {after} were pruned while they were read");
+        return Err(Error::position_lost(cause).remedy("accept the gap, or copy the tables again").into());
+    }
+    let sql = "SELECT seq, tbl, op, key, old_key, before, after, changed, millis
+        FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([after.cast_signed()])?;
+    let mut builder = BatchBuilder::new(origin, Arc::new(JsonPayload));
+    let mut end = None;
+    while let Some(row) = rows.next()? {
+        end = Some(push(&mut builder, row)?);
+        if builder.len() >= limits.rows || builder.size() >= limits.bytes {
+            break;
+        }
+    }
+    Ok(end.map(|end| builder.finish(end)))
+}
+
+/// Appends a row of the log; the answer is the position after it.
+fn push(builder: &mut BatchBuilder, row: &Row<'_>) -> Result<Position, Failure> {
+    let text = |column| row.get_ref(column).map(|value| value.as_str_or_null().unwrap_or_default().unwrap_or(""));
+    let (seq, millis): (i64, i64) = (row.get(0)?, row.get(8)?);
+    let (before, after, changed) = (text(5)?, text(6)?, text(7)?);
+    let (number, time) = (seq.cast_unsigned(), SourceTime(millis.cast_unsigned()));
+    let namespace = builder.namespace(text(1)?);
+    let position = number.to_be_bytes();
+    let mut add = |operation, half: u8, committable, key: &str, body: &str| {
+        builder.push(RowParts {
+            operation,
+            namespace,
+            half,
+            committable,
+            key: Some(key.as_bytes()),
+            position: &position,
+            body: body.as_bytes(),
+            time,
+            version: Version { time: number, ordinal: u64::from(half) },
+        });
+    };
+    match text(2)? {
+        "insert" => add(Operation::Insert, 0, true, text(3)?, &body("", after, "")),
+        "update" => add(Operation::Update, 0, true, text(3)?, &body(before, after, changed)),
+        "delete" => add(Operation::Delete, 0, true, text(3)?, &body(before, "", "")),
+        // An update of the key is two changes under one position.
+        "rekey" => {
+            add(Operation::Delete, 0, false, text(4)?, &body(before, "", ""));
+            add(Operation::Insert, 1, true, text(3)?, &body("", after, ""));
+        }
+        other => return Err(Error::corrupt(format!("change {number} of the log is a {other:?}")).into()),
+    }
+    Ok(ChangeLog::position(number, Some(time)))
+}
+
+/// `before`, `after` and the names of the `changed` columns, which are JSON already.
+fn body(before: &str, after: &str, changed: &str) -> String {
+    let or = |text: &str, absent: &'static str| if text.is_empty() { absent.to_owned() } else { text.to_owned() };
+    let (before, after) = (or(before, "null"), or(after, "null"));
+    if changed.is_empty() {
+        return format!(r#"{{"before":{before},"after":{after}}}"#);
+    }
+    format!(r#"{{"before":{before},"after":{after},"changed":{changed}}}"#)
+}
+
+/// How far the log reaches.
+pub(super) fn window(connection: &Connection) -> Result<Window, Failure> {
+    let time = |order: &str| {
+        let sql = format!("SELECT (SELECT millis FROM watchkeeper_changes ORDER BY seq {order} LIMIT 1)");
+        let millis: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
+        Ok::<_, Failure>(millis.map(|millis| SourceTime(millis.cast_unsigned())))
+    };
+    Ok(Window { oldest: time("ASC")?, newest: time("DESC")? })
+}
