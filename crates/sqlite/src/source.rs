@@ -267,6 +267,10 @@ impl Reader {
 
 #[async_trait]
 impl ChangeStream for Reader {
+    fn position(&self) -> Option<Position> {
+        Some(ChangeLog::position(self.after, None))
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
         loop {
