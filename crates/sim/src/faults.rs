@@ -101,7 +101,7 @@ fn foul(sea: &Sea, entropy: &Entropy, server: Server) {
     let weather = match entropy.below(3) {
         // Longer than calls wait, but not longer than `settle` at the target.
         0 => {
-            let longest = if server == Server::Target { 150 } else { 1_200 };
+            let longest = if server == Server::Target { 350 } else { 1_200 };
             Weather { delay_max: Duration::from_millis(longest), ..Weather::FAIR }
         }
         1 => Weather { lost: 300, refused: 100, ..Weather::FAIR },

@@ -29,16 +29,16 @@ pub struct Known {
 
 /// All mutants.
 pub const ALL: &[Known] = &[
-    Known { name: "commit-without-epoch", breaks: Breakage::Store("CommitIgnoresTheEpoch"), seeds: &[8, 14, 16, 19] },
+    Known { name: "commit-without-epoch", breaks: Breakage::Store("CommitIgnoresTheEpoch"), seeds: &[8, 11, 12, 14] },
     Known {
         name: "equal-epoch",
         breaks: Breakage::Store("EqualEpochOfAnotherTenureIsAccepted"),
         seeds: &[1, 16, 26, 34],
     },
-    Known { name: "commit-without-seq", breaks: Breakage::Store("CommitIgnoresSeq"), seeds: &[3, 4, 69, 78] },
-    Known { name: "deadline-from-reply", breaks: Breakage::Engine(Mutant::DeadlineFromReply), seeds: &[1, 8, 16, 73] },
+    Known { name: "commit-without-seq", breaks: Breakage::Store("CommitIgnoresSeq"), seeds: &[0, 3, 4, 69] },
+    Known { name: "deadline-from-reply", breaks: Breakage::Engine(Mutant::DeadlineFromReply), seeds: &[1, 8, 73, 92] },
     Known { name: "safe-point-at-newest", breaks: Breakage::Engine(Mutant::SafePointAtNewest), seeds: &[0, 1, 3, 5] },
-    Known { name: "claim-after-read", breaks: Breakage::Engine(Mutant::ClaimAfterRead), seeds: &[17, 19, 25, 30] },
+    Known { name: "claim-after-read", breaks: Breakage::Engine(Mutant::ClaimAfterRead), seeds: &[19, 30, 35, 41] },
     Known {
         name: "release-before-commit",
         breaks: Breakage::Engine(Mutant::ReleaseBeforeCommit),

@@ -94,7 +94,7 @@ fn stream(entropy: &Entropy, number: u64, rejects: bool) -> StreamPlan {
     settings.timeouts = Timeouts {
         open: Duration::from_secs(3),
         read: Duration::from_secs(3),
-        write: Duration::from_millis(600),
+        write: Duration::from_millis(250),
         commit: Duration::from_millis(500),
     };
     let quick =
