@@ -1,5 +1,6 @@
 mod commits;
 mod delivery;
+mod doubts;
 mod election;
 mod group;
 mod history;

@@ -1,0 +1,514 @@
+//! Doubts about what the engine promises where several faults meet, each as the story that would prove it
+//! wrong.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, Notes, Table, TableSink, TransactionalTable};
+use watchkeeper_core::{
+    Batch, BootClock, Cx, Entropy, ErrorKind, FaultKind, Finding, FlushRejection, Grade, LeaseKey, LeaseStore,
+    LedgerKind, Moment, NoPeers, OpenedSink, Operation, Resolution, Result, Sink, SinkContext, SinkProfile, SinkWriter,
+    SourceTime, StartAt, StoreIdentity, Verdict, Written,
+};
+use watchkeeper_engine::checkpoint::operator::Move;
+use watchkeeper_engine::delivery::{OnReject, Park};
+use watchkeeper_engine::election::Campaign;
+use watchkeeper_engine::group::control::{PurgeRequest, ReplayRequest};
+use watchkeeper_engine::instance::{Running, Stores};
+use watchkeeper_engine::seams::Seams;
+use watchkeeper_engine::settings::{FastTakeover, InstanceSettings, LeaseSettings, StreamSettings};
+use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
+use watchkeeper_testkit::faults::{Fault, Gate};
+
+use crate::support::*;
+
+const DEAD_LETTERS: OnReject = OnReject::DeadLetter { park: Park::Key };
+
+/// An instance that starts the stream at "now", running; nothing has been appended yet.
+fn start_now(rig: &Rig, name: &str) -> Actor {
+    let actor = rig.instance(name).stream(|settings| settings.start = StartAt::Now).start();
+    rig.until("it runs", || actor.is_running());
+    actor
+}
+
+/// An instance with dead letters, whose sink rejects change 1 once and change 2 always; both are letters.
+fn with_two_letters(rig: &Rig) -> Actor {
+    let a = rig.instance("a").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    a.faults.sink.refuse_row(id(2), FaultKind::Reject, 100);
+    rig.append(&["x", "y"]);
+    rig.until("both are letters", || rig.ledger().len() == 2);
+    a
+}
+
+fn replay(rig: &Rig, wish: u64) {
+    rig.want(|control| control.replay = Some(ReplayRequest { id: wish, sink: None }));
+}
+
+/// What became of each letter.
+fn resolutions(rig: &Rig) -> Vec<(u64, Option<Resolution>)> {
+    rig.ledger().iter().map(|record| (record.number, record.resolution)).collect()
+}
+
+/// How many letters the checkpoint counts as open.
+fn counted_letters(rig: &Rig) -> u64 {
+    rig.checkpoint().expect("there are commits").facts.letters
+}
+
+#[test]
+fn a_takeover_before_the_first_commit_begins_at_the_now_of_the_first_holder() {
+    let rig = Rig::new();
+    let a = start_now(&rig, "a");
+    a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
+    rig.append(&["a", "b", "c"]);
+    rig.run_for(60 * SECOND);
+    assert_eq!(rig.delivered(), [0; 0]);
+    a.node.kill();
+    let b = start_now(&rig, "b");
+    rig.append(&["d"]);
+    rig.until("all is committed", || rig.committed() == 4);
+    assert_eq!(rig.delivered(), [1, 2, 3, 4]);
+    assert!(b.is_running());
+}
+
+#[test]
+fn a_reopening_before_the_first_commit_begins_at_the_now_of_the_first_opening() {
+    let rig = Rig::new();
+    let a = start_now(&rig, "a");
+    a.faults.sink.next("flush", Fault::Reject(ErrorKind::Unavailable));
+    rig.append(&["a", "b", "c"]);
+    rig.run_for(20 * SECOND);
+    rig.append(&["d"]);
+    rig.until("all is committed", || rig.committed() == 4);
+    let mut delivered = rig.delivered();
+    delivered.dedup();
+    assert_eq!(delivered, [1, 2, 3, 4]);
+    assert_eq!(a.status().tenures, 1);
+}
+
+#[test]
+fn a_stream_that_halted_at_its_first_change_loses_nothing_when_it_is_resumed() {
+    let rig = Rig::new();
+    let a = start_now(&rig, "a");
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    rig.append(&["x"]);
+    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    rig.append(&["y", "z"]);
+    rig.run_for(10 * SECOND);
+    assert_eq!(rig.delivered(), [0; 0]);
+    rig.perform(Move::Resume);
+    rig.run_for(20 * SECOND);
+    rig.append(&["w"]);
+    rig.until("all is committed", || rig.committed() == 4);
+    assert_eq!(rig.delivered(), [1, 2, 3, 4]);
+    assert_eq!(rig.ledger().len(), 0);
+}
+
+#[test]
+fn a_letter_that_was_replayed_is_not_replayed_again_before_its_commit() {
+    let rig = Rig::new();
+    let a = with_two_letters(&rig);
+    a.faults.checkpoints.always("commit", Fault::Delay(3 * SECOND));
+    replay(&rig, 1);
+    rig.until("the first letter is replayed", || rig.delivered().contains(&1));
+    rig.append(&["x"]);
+    rig.until("a newer change of its key is there", || rig.delivered().contains(&3));
+    replay(&rig, 2);
+    rig.run_for(10 * SECOND);
+    a.faults.checkpoints.heal("commit");
+    rig.run_for(20 * SECOND);
+    assert_eq!(rig.delivered(), [1, 3], "a second delivery of 1 would undo 3");
+    assert_eq!(resolutions(&rig), [(1, Some(Resolution::Replayed)), (2, None)]);
+    assert_eq!(counted_letters(&rig), 1);
+
+    a.node.kill();
+    let b = rig.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+    rig.until("b runs", || b.is_running());
+    rig.append(&["y"]);
+    rig.until("it is committed", || rig.committed() == 4);
+    assert_eq!(rig.delivered(), [1, 3], "4 is behind the open letter of its key");
+    replay(&rig, 3);
+    rig.until("the letters are settled", || counted_letters(&rig) == 0);
+    assert_eq!(rig.delivered(), [1, 3, 2, 4]);
+}
+
+#[test]
+fn a_letter_that_is_replayed_and_purged_at_once_is_settled_once() {
+    let rig = Rig::new();
+    let a = with_two_letters(&rig);
+    a.faults.checkpoints.always("commit", Fault::Delay(50 * MILLI));
+    rig.want(|control| {
+        control.replay = Some(ReplayRequest { id: 1, sink: None });
+        control.purge = Some(PurgeRequest { id: 1, sink: None, numbers: vec![1] });
+    });
+    rig.run_for(20 * SECOND);
+    assert_eq!(rig.delivered(), [1]);
+    assert_eq!(resolutions(&rig), [(1, Some(Resolution::Replayed)), (2, None)]);
+    assert_eq!(counted_letters(&rig), 1, "the other one is still open");
+
+    a.node.kill();
+    let b = rig.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+    rig.until("b runs", || b.is_running());
+    rig.append(&["y"]);
+    rig.until("it is committed", || rig.committed() == 3);
+    assert_eq!(rig.delivered(), [1], "3 is behind the open letter of its key");
+}
+
+#[test]
+fn two_changes_of_one_key_that_a_transaction_rejects_are_one_letter_each_in_order() {
+    let rig = Rig::new();
+    rig.append(&["x", "x", "y"]);
+    let table = Arc::new(TransactionalTable::new(rig.checkpoints.clone()));
+    let plan = rig.instance("a").into_sink(table).sink(|sink| sink.on_reject = DEAD_LETTERS);
+    plan.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    plan.faults.sink.refuse_row(id(2), FaultKind::Reject, 1);
+    let a = plan.start();
+    rig.until("all is committed", || rig.committed() == 3);
+    let letters: Vec<_> = rig.ledger().into_iter().map(|it| (it.number, it.entry.kind, it.entry.change_id)).collect();
+    assert_eq!(letters, [(1, LedgerKind::DeadLetter, id(1)), (2, LedgerKind::Parked, id(2))]);
+    assert_eq!(counted_letters(&rig), 2);
+    replay(&rig, 1);
+    rig.until("the letters are settled", || counted_letters(&rig) == 0);
+    assert_eq!(numbers(&rig.checkpoints.delivered()), [3, 1, 2]);
+    assert!(a.is_running());
+}
+
+/// How long a call to [`Direct`] may take effect after it was abandoned.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// An exposed sink at which a write takes effect at once, without a flush.
+#[derive(Debug, Clone, Default)]
+struct Direct(Arc<Mutex<Vec<Taken>>>);
+
+/// A change that it took: by which epoch, which change, and when.
+type Taken = (u64, u64, Moment);
+
+#[derive(Debug)]
+struct DirectWriter(Direct, u64);
+
+impl Direct {
+    /// An instance that writes into it, and waits for a write no longer than a second.
+    fn instance(&self, rig: &Rig, name: &str) -> Plan {
+        let plan = rig.instance(name).into_sink(Arc::new(self.clone()));
+        plan.stream(|settings| settings.timeouts.write = SECOND)
+    }
+
+    /// The epochs and the changes, in the order in which they took effect.
+    fn taken(&self) -> Vec<(u64, u64)> {
+        self.0.lock().unwrap().iter().map(|(epoch, change, _)| (*epoch, *change)).collect()
+    }
+
+    fn has(&self, change: u64) -> bool {
+        self.taken().iter().any(|(_, taken)| *taken == change)
+    }
+}
+
+#[async_trait]
+impl Sink for Direct {
+    fn profile(&self) -> SinkProfile {
+        SinkProfile::new(Grade::Plain, SETTLE)
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, _cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        Ok(OpenedSink::Plain(Arc::new(DirectWriter(self.clone(), context.grant.epoch.0))))
+    }
+}
+
+#[async_trait]
+impl SinkWriter for DirectWriter {
+    async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let take = |row: &u32| (self.1, batch.rows()[*row as usize].version.time, cx.now());
+        self.0.0.lock().unwrap().extend(rows.iter().map(take));
+        Ok(Written::all(rows))
+    }
+
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The write of change 1 by `a` is held up and abandoned after a second; then reading fails as `failure`.
+/// The held write takes effect just before it has settled. The answer is what the sink took until it had
+/// change 2.
+fn interrupted_while_settling(rig: &Rig, sink: &Direct, a: &Actor, failure: ErrorKind) -> Vec<(u64, u64)> {
+    let gate = Gate::default();
+    a.faults.sink.next("write", Fault::Hold(gate.clone()));
+    rig.append(&["x"]);
+    rig.until("the write is held", || gate.arrived() == 1);
+    let abandoned = rig.now() + SECOND;
+    rig.run_for(1500 * MILLI);
+    a.faults.source.next("next_batch", Fault::Reject(failure));
+    rig.append(&["x"]);
+    rig.run_for(18 * SECOND);
+    assert_eq!(sink.taken(), [], "nothing is written while the abandoned call may take effect");
+    gate.open();
+    rig.until("the second change is there", || sink.has(2));
+    let again = sink.0.lock().unwrap()[1].2;
+    assert!(again >= abandoned + SETTLE, "written again {:?} after it was abandoned", again.since(abandoned));
+    sink.taken()
+}
+
+#[test]
+fn a_reopening_waits_until_an_abandoned_write_has_settled() {
+    let (rig, sink) = (Rig::new(), Direct::default());
+    let a = sink.instance(&rig, "a").start();
+    rig.until("a runs", || a.is_running());
+    let taken = interrupted_while_settling(&rig, &sink, &a, ErrorKind::Unavailable);
+    assert_eq!(taken, [(1, 1), (1, 1), (1, 2)]);
+}
+
+#[test]
+fn a_release_waits_until_an_abandoned_write_has_settled() {
+    let (rig, sink) = (Rig::new(), Direct::default());
+    let a = sink.instance(&rig, "a").start();
+    rig.until("a runs", || a.is_running());
+    let b = sink.instance(&rig, "b").start();
+    let taken = interrupted_while_settling(&rig, &sink, &a, ErrorKind::Denied);
+    assert_eq!(taken, [(1, 1), (2, 1), (2, 2)]);
+    assert!(b.is_running());
+}
+
+#[test]
+fn the_calls_of_a_dead_holder_settle_although_who_broke_its_lease_gave_up() {
+    let (rig, sink) = (Rig::new(), Direct::default());
+    let plan = |name| sink.instance(&rig, name).set(|settings| settings.takeover = FastTakeover::Always);
+    let a = plan("a").start();
+    rig.until("a runs", || a.is_running());
+    rig.append(&["x"]);
+    rig.until("the first change is committed", || rig.committed() == 1);
+    let b = plan("b").start();
+    b.faults.checkpoints.always("claim", Fault::Reject(ErrorKind::Denied));
+    let c = plan("c").start();
+    c.faults.leases.always("try_acquire", Fault::Reject(ErrorKind::Unavailable));
+    rig.run_for(3 * SECOND);
+
+    let gate = Gate::default();
+    a.faults.sink.next("write", Fault::Hold(gate.clone()));
+    rig.append(&["x"]);
+    rig.until("the second change is held", || gate.arrived() == 1);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    let died = rig.now();
+    rig.until("b breaks the lease", || rig.holder().is_some_and(|(name, _)| name == "b"));
+    c.faults.leases.heal("try_acquire");
+    rig.append(&["x"]);
+    rig.run_for(18 * SECOND);
+    assert_eq!(sink.taken(), [(1, 1)], "nothing is written while the dead one's call may take effect");
+    gate.open();
+    rig.until("the third change is there", || sink.has(3));
+    assert_eq!(sink.taken(), [(1, 1), (1, 2), (3, 2), (3, 3)]);
+    let again = sink.0.lock().unwrap()[2].2;
+    assert!(again >= died + SETTLE, "written again {:?} after the death", again.since(died));
+    assert!(c.is_running());
+}
+
+#[test]
+fn a_halt_is_stored_although_the_transaction_before_it_was_not_answered() {
+    let rig = Rig::new();
+    let plan = rig.instance("a").into_sink(Arc::new(TransactionalTable::new(rig.checkpoints.clone())));
+    plan.faults.sink.next("write_and_commit", Fault::Lose);
+    plan.faults.sink.next("write_and_commit", Fault::Reject(ErrorKind::Corrupt));
+    rig.append(&["x"]);
+    let a = plan.start();
+    rig.run_for(10 * SECOND);
+    let checkpoint = rig.checkpoint().expect("the lost transaction was committed");
+    assert_eq!(checkpoint.halted.map(|halted| halted.code), Some(ErrorKind::Corrupt.code().to_owned()));
+    assert_eq!(rig.committed(), 1, "what the lost transaction committed stays");
+    assert_eq!(numbers(&rig.checkpoints.delivered()), [1]);
+    assert!(a.status().halted);
+    assert!(rig.control().halted_hint);
+
+    rig.perform(Move::Resume);
+    rig.append(&["y"]);
+    rig.until("it goes on", || rig.committed() == 2);
+    assert_eq!(numbers(&rig.checkpoints.delivered()), [1, 2]);
+}
+
+#[test]
+fn a_hint_that_is_written_after_the_stream_was_resumed_does_not_keep_it_halted() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("a runs", || a.is_running());
+    let b = rig.start("b");
+    rig.run_for(SECOND);
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    let gate = Gate::default();
+    a.faults.records.always("get", Fault::Hold(gate.clone()));
+    rig.append(&["x"]);
+    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    rig.until("a is about to write the hint", || gate.arrived() > 0);
+    a.node.pause();
+    a.faults.records.heal("get");
+    rig.run_for(8 * SECOND);
+    assert!(rig.perform(Move::Resume).lifted.is_some());
+    gate.open();
+    a.node.resume();
+    rig.until("the late hint is written", || rig.control().halted_hint);
+    rig.until("the change is committed", || rig.committed() == 1);
+    b.node.kill();
+    a.node.kill();
+    let c = rig.start("c");
+    rig.append(&["y"]);
+    rig.until("c goes on", || rig.committed() == 2);
+    assert_eq!(rig.delivered(), [1, 2]);
+    rig.until("the hint is struck off", || !rig.control().halted_hint);
+    assert!(c.is_running());
+}
+
+#[test]
+fn the_terms_of_a_candidate_do_not_go_back_when_the_store_forgets() {
+    let rig = Rig::new();
+    let node = rig.world.node("a");
+    let clock = node.clock(Duration::ZERO, 0);
+    let seams = Seams { clock, spawn: node.spawner(), peers: Arc::new(NoPeers), entropy: rig.world.entropy() };
+    let leases: Arc<dyn LeaseStore> = Arc::new(rig.leases.clone());
+    let epochs: Result<Vec<_>> = rig.block_on(async {
+        let campaign = Campaign::new(seams, leases, LeaseSettings::default(), LeaseKey::new("k"), "a").await?;
+        let mut epochs = Vec::new();
+        for term in 0..4 {
+            if term == 3 {
+                rig.leases.forget();
+            }
+            let term = campaign.win().await;
+            epochs.push(term.epoch());
+            term.resign().await?;
+        }
+        Ok(epochs)
+    });
+    let epochs = epochs.expect("the store answers");
+    assert!(epochs.is_sorted_by(|older, newer| older < newer), "{epochs:?}");
+}
+
+#[test]
+fn a_fatal_change_is_counted_once_the_records_answer_again() {
+    let rig = Rig::new();
+    let plan = |name| {
+        let plan = rig.instance(name).set(|settings| settings.bar = 5 * SECOND);
+        plan.faults.sink.refuse_row(id(1), FaultKind::Fatal, 1000);
+        plan
+    };
+    let (a, b) = (plan("a").start(), plan("b").start());
+    rig.until("one runs", || a.is_running() || b.is_running());
+    let calls = ["get", "put_if", "append"];
+    for (actor, call) in [&a, &b].into_iter().flat_map(|actor| calls.map(|call| (actor, call))) {
+        actor.faults.records.always(call, Fault::Reject(ErrorKind::Unavailable));
+    }
+    rig.append(&["x"]);
+    rig.run_for(5 * SECOND);
+    for (actor, call) in [&a, &b].into_iter().flat_map(|actor| calls.map(|call| (actor, call))) {
+        actor.faults.records.heal(call);
+    }
+    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    assert_eq!([a.status().tenures, b.status().tenures], [1, 1], "each of them tried it once");
+    assert_eq!(rig.delivered(), [0; 0]);
+}
+
+/// How long anything may take in real time before a test has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The servers of a group on real threads.
+#[derive(Clone)]
+struct Servers {
+    leases: Leases,
+    checkpoints: Checkpoints,
+    notes: Notes,
+    log: Log,
+    table: Table,
+}
+
+impl Servers {
+    fn new() -> Self {
+        let clock = Arc::new(BootClock);
+        Self {
+            leases: Leases::new(Arc::<BootClock>::clone(&clock)),
+            checkpoints: Checkpoints::new(StoreIdentity(Entropy::from_system().uuid())),
+            notes: Notes::new(clock),
+            log: Log::new("log"),
+            table: Table::default(),
+        }
+    }
+
+    fn holder(&self) -> Option<String> {
+        let cx = Cx::new(Arc::new(BootClock));
+        memory(self.leases.holders(&cx, &[key_of("orders")])).remove(0).map(|holder| holder.candidate.name)
+    }
+
+    /// Runs an instance until it is stopped; its filter blocks its thread until it hears from `blocked`.
+    async fn live(self, name: &str, stop: CancellationToken, blocked: Option<Receiver<()>>) {
+        let blocked = Mutex::new(blocked);
+        let mut sink = SinkSpec::new("table", Arc::new(TableSink::new(self.table, Grade::Plain)));
+        sink.filter = Some(Arc::new(move |_: &Batch, _| {
+            if let Some(blocked) = blocked.lock().unwrap().take() {
+                let _ = blocked.recv_timeout(LIMIT);
+            }
+            true
+        }));
+        let mut settings = StreamSettings::new("orders");
+        settings.start = StartAt::Oldest;
+        settings.timeouts.write = SECOND;
+        settings.limits.wait = 100 * MILLI;
+        let stream = StreamSpec { settings, source: Arc::new(self.log), sinks: vec![sink], checkpoints: None };
+        let (leases, checkpoints) = (Arc::new(self.leases), Arc::new(self.checkpoints));
+        let stores = Stores { leases, checkpoints, records: Arc::new(self.notes) };
+        let mut settings = InstanceSettings::new("shop", name);
+        settings.lease = LeaseSettings::new(1500 * MILLI);
+        let mut running = Running::start(Seams::system(), stores, settings, vec![stream]).await.expect("it starts");
+        stop.cancelled().await;
+        running.shutdown();
+        running.join().await.expect("it ends in order");
+    }
+
+    /// The same on a thread of its own, with two workers.
+    fn start(&self, name: &'static str, stop: &CancellationToken, blocked: Option<Receiver<()>>) -> JoinHandle<()> {
+        let (own, stop) = (self.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.expect("a runtime").block_on(own.live(name, stop, blocked));
+        })
+    }
+}
+
+/// Waits for `condition` in real time.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        std::thread::park_timeout(MILLI);
+    }
+}
+
+#[test]
+fn a_filter_that_blocks_past_the_time_out_gives_up_the_watch() {
+    let (servers, stop) = (Servers::new(), CancellationToken::new());
+    let (unblock, blocked) = channel();
+    let a = servers.start("a", &stop, Some(blocked));
+    until("a has the watch", || servers.holder().as_deref() == Some("a"));
+    let b = servers.start("b", &stop, None);
+    let change = NewChange {
+        operation: Operation::Insert,
+        namespace: "shop.orders".to_owned(),
+        key: Some("k".into()),
+        body: "{}".into(),
+        first_half: false,
+    };
+    servers.log.append(change, SourceTime(1));
+    until("b delivers what the first is stuck at", || !servers.table.delivered().is_empty());
+    assert_eq!(servers.holder().as_deref(), Some("b"));
+    unblock.send(()).expect("it is still stuck");
+    stop.cancel();
+    a.join().expect("the first ends in order");
+    b.join().expect("the second ends in order");
+    assert_eq!(servers.table.delivered().len(), 1, "what was stuck delivers nothing");
+}
