@@ -34,6 +34,9 @@ pub struct Desk {
     pub news: Arc<Notify>,
 }
 
+/// Leaving may not hold up a shutdown: a record that stays behind is swept by the others.
+const LEAVE: Duration = Duration::from_secs(1);
+
 /// Records of instances that were silent for so many thresholds are removed.
 const SWEEP_AFTER: u32 = 20;
 
@@ -141,7 +144,7 @@ impl Desk {
     }
 
     async fn leave(&self, registry: &Registry) {
-        let cx = self.cx();
+        let cx = self.seams.cx().within(LEAVE);
         if let Some(slots) = self.slots() {
             let _ = cx.run(slots.leave(&cx, self.member.instance)).await;
         }
