@@ -8,6 +8,8 @@ mod instance;
 mod keeper;
 mod letters;
 mod listener;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod operator;
 mod pipeline;
 mod regressions;
