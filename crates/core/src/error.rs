@@ -114,6 +114,11 @@ impl Error {
         self.kind
     }
 
+    /// What a person should do about it, if that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
     /// The cause, without code and remedy.
     pub fn message(&self) -> &str {
         &self.message

@@ -9,10 +9,12 @@
 //!   [`Cx`] for every call.
 //! * Contracts: [`lease`], [`checkpoint`], [`records`], [`source`], [`sink`]. Each method lists the
 //!   behaviour that its laws (in `watchkeeper-testkit`) test.
+//! * What a configuration file makes of all this: [`backend`], [`options`].
 //! * The reference of every contract, in memory: [`memory`].
 #![deny(missing_docs)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod backend;
 pub mod change;
 pub mod checkpoint;
 pub mod clock;
@@ -25,6 +27,7 @@ pub mod lease;
 pub mod ledger;
 pub mod memory;
 pub mod names;
+pub mod options;
 pub mod payload;
 pub mod peers;
 pub mod position;
@@ -33,6 +36,7 @@ pub mod sink;
 pub mod source;
 pub mod spawn;
 
+pub use backend::{Argument, Backend, Offer, Purpose, Report, Takes, Target, Tool};
 pub use change::{Batch, BatchBuilder, Change, ChangeId, Operation, Row, RowParts};
 pub use checkpoint::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Facts, Halted, Reason, StoreIdentity,
@@ -47,6 +51,7 @@ pub use lease::{
 };
 pub use ledger::{LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution, StoredChange};
 pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
+pub use options::{Options, Origin, Setting, Written as WrittenSetting};
 pub use payload::{Image, Payload, ValueRef, Visit};
 pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
 pub use position::{Pedigree, Position, SourceTime, StartAt, Version, Window};

@@ -28,6 +28,7 @@
 
 #![warn(missing_docs)]
 
+mod backend;
 mod client;
 mod config;
 mod error;
@@ -37,6 +38,7 @@ mod segments;
 mod sink;
 mod stdout;
 
+pub use backend::{Files, Stdout};
 pub use config::{Fsync, Settings};
 pub use sink::FileSink;
 pub use stdout::StdoutSink;

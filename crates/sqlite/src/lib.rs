@@ -16,6 +16,7 @@
 //! SQLite is synchronous: a [`Client`] is one connection on an OS thread of its own that is sent closures.
 #![deny(missing_docs)]
 
+mod backend;
 mod checkpoint;
 mod client;
 mod clock;
@@ -28,6 +29,7 @@ mod sink;
 mod source;
 pub mod tools;
 
+pub use backend::Sqlite;
 pub use checkpoint::Checkpoints;
 pub use client::Client;
 pub use config::Config;

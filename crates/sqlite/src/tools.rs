@@ -1,11 +1,13 @@
 //! Commands of this backend: to keep a log of an application's tables, and to stop it.
 
+mod commands;
 mod shape;
 mod triggers;
 
 use rusqlite::Connection;
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
+pub use commands::{Install, Uninstall};
 pub(crate) use shape::{Shape, installed};
 
 use crate::client::{Client, Schema};

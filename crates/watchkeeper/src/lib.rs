@@ -81,10 +81,14 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod registry;
+
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
 #[cfg(feature = "file")]
 pub use watchkeeper_file as file;
+#[cfg(feature = "sqlite")]
+pub use watchkeeper_sqlite as sqlite;
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,

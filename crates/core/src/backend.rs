@@ -1,0 +1,151 @@
+//! A system that Watchkeeper can use, as a configuration file names it.
+//!
+//! This is the seam between the program and the backends: the program knows names, URLs and settings,
+//! a backend makes contracts of them. A new backend brings one of these and is registered in one place;
+//! the program is not touched.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::checkpoint::CheckpointStore;
+use crate::cx::Cx;
+use crate::error::{Error, Result};
+use crate::lease::LeaseStore;
+use crate::options::Options;
+use crate::records::Records;
+use crate::sink::Sink;
+use crate::source::{Finding, Source};
+
+/// What one database offers to a group. Not every system has all three.
+#[derive(Debug, Clone, Default)]
+pub struct Offer {
+    /// Leases.
+    pub leases: Option<Arc<dyn LeaseStore>>,
+    /// Checkpoints.
+    pub checkpoints: Option<Arc<dyn CheckpointStore>>,
+    /// Records.
+    pub records: Option<Arc<dyn Records>>,
+}
+
+/// A target, and where the checkpoint of its stream has to be kept for it to be transactional.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The target.
+    pub sink: Arc<dyn Sink>,
+    /// The target's own checkpoint store, when changes and checkpoint can be written together there.
+    pub checkpoints: Option<Arc<dyn CheckpointStore>>,
+}
+
+/// For whom a source or a target is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purpose {
+    /// The group.
+    pub group: String,
+    /// The stream.
+    pub stream: String,
+}
+
+/// A system that can be a store, a source or a target.
+///
+/// Every method takes the settings that it knows out of `options`; what is left is refused by the
+/// caller, with the place where it was written. None of them may wait for a server longer than `cx` says,
+/// and none changes anything but tables of Watchkeeper's own.
+#[async_trait]
+pub trait Backend: Send + Sync + std::fmt::Debug {
+    /// Its name: the `type` of a sink, and the first word of its commands.
+    fn name(&self) -> &'static str;
+
+    /// The schemes of the URLs that it understands.
+    fn schemes(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Opens the database at `url` as a group's store.
+    ///
+    /// # Errors
+    /// `Config` when this system can not be one.
+    async fn store(&self, _cx: &Cx, _options: &mut Options) -> Result<Offer> {
+        Err(self.cannot_be("a store"))
+    }
+
+    /// Makes a source.
+    ///
+    /// # Errors
+    /// `Config` when this system can not be one.
+    async fn source(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Arc<dyn Source>> {
+        Err(self.cannot_be("a source"))
+    }
+
+    /// Makes a target.
+    ///
+    /// # Errors
+    /// `Config` when this system can not be one.
+    async fn sink(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Target> {
+        Err(self.cannot_be("a sink"))
+    }
+
+    /// Looks at the database at `url` as a group's store, without changing it.
+    async fn check_store(&self, _cx: &Cx, _options: &mut Options) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    /// Commands of its own.
+    fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        Vec::new()
+    }
+
+    /// The error of a role that it does not have.
+    fn cannot_be(&self, role: &str) -> Error {
+        Error::config(format!("{} can not be {role}", self.name())).remedy("use another system there")
+    }
+}
+
+/// What an argument of a tool takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// One value.
+    One,
+    /// One value, without which the tool does not run.
+    Required,
+    /// One or more values.
+    Many,
+    /// Nothing: it is there or not.
+    Nothing,
+}
+
+/// One `--argument` of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Argument {
+    /// Without the dashes; also its key in the options that the tool is run with.
+    pub name: &'static str,
+    /// What it takes.
+    pub takes: Takes,
+    /// One line for people.
+    pub help: &'static str,
+}
+
+/// What a tool has to say: to people in lines, to programs as JSON.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Report {
+    /// For people.
+    pub lines: Vec<String>,
+    /// For programs.
+    pub data: serde_json::Value,
+}
+
+/// A command of a backend, such as `watchkeeper sqlite install`.
+#[async_trait]
+pub trait Tool: Send + Sync + std::fmt::Debug {
+    /// The word after the backend's name.
+    fn name(&self) -> &'static str;
+
+    /// One line for people.
+    fn about(&self) -> &'static str;
+
+    /// What it takes.
+    fn arguments(&self) -> &'static [Argument];
+
+    /// Runs it.
+    async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report>;
+}

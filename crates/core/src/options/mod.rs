@@ -1,0 +1,204 @@
+//! Settings as someone wrote them: each knows where it was written, and none is passed over silently.
+//!
+//! A file, variables and flags become one tree of [`Options`]. Whoever knows a setting *takes* it; at the end
+//! [`finish`](Options::finish) refuses what nobody took and says what was probably meant. So there is no list of
+//! known keys that could go out of date, and every error names file and line.
+
+mod take;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// Where a setting was written: a file and line, a variable, a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin(Arc<str>);
+
+impl Origin {
+    /// A place, as it stands at the beginning of an error.
+    pub fn new(place: impl Into<Arc<str>>) -> Self {
+        Self(place.into())
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The value of a setting.
+#[derive(Clone, PartialEq)]
+pub enum Setting {
+    /// A text; also times and sizes, which are written with their unit.
+    Text(String),
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Float(f64),
+    /// Yes or no.
+    Flag(bool),
+    /// Several values.
+    List(Vec<Written>),
+    /// Settings of its own.
+    Table(Options),
+}
+
+impl Setting {
+    /// What it is, for messages.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Integer(_) => "a whole number",
+            Self::Float(_) => "a number",
+            Self::Flag(_) => "true or false",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
+        }
+    }
+}
+
+/// A value with the place where it was written.
+#[derive(Clone, PartialEq)]
+pub struct Written {
+    /// The value.
+    pub setting: Setting,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+impl Written {
+    /// A text.
+    pub fn text(text: impl Into<String>, origin: Origin) -> Self {
+        Self { setting: Setting::Text(text.into()), origin }
+    }
+}
+
+/// Values never appear in debug output: any of them may hold a password.
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.setting.kind(), self.origin)
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+/// Settings by name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    path: String,
+    origin: Origin,
+    entries: BTreeMap<String, Written>,
+    /// Every name that someone asked for, to tell what was probably meant.
+    asked: BTreeSet<String>,
+}
+
+impl Options {
+    /// No settings yet. `path` is what they are called in messages, such as `stream.orders.source`.
+    pub fn new(path: impl Into<String>, origin: Origin) -> Self {
+        Self { path: path.into(), origin, entries: BTreeMap::new(), asked: BTreeSet::new() }
+    }
+
+    /// What they are called in messages.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Where they begin.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Writes a setting, over what was there.
+    pub fn insert(&mut self, name: impl Into<String>, value: Written) -> Option<Written> {
+        self.entries.insert(name.into(), value)
+    }
+
+    /// What is written under `name`, without taking it.
+    pub fn peek(&self, name: &str) -> Option<&Written> {
+        self.entries.get(name)
+    }
+
+    /// What is written under `name`, to change it in place.
+    pub fn peek_mut(&mut self, name: &str) -> Option<&mut Written> {
+        self.entries.get_mut(name)
+    }
+
+    /// All that has not been taken.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Written)> {
+        self.entries.iter_mut().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The text under `name`, without taking it.
+    pub fn peek_text(&self, name: &str) -> Option<&str> {
+        match &self.entries.get(name)?.setting {
+            Setting::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// An error about the setting `name`, at the place where it was written.
+    pub fn wrong(&self, name: &str, cause: impl fmt::Display) -> Error {
+        let origin = self.entries.get(name).map_or(&self.origin, |value| &value.origin);
+        self.wrong_at(origin, name, cause)
+    }
+
+    fn wrong_at(&self, origin: &Origin, name: &str, cause: impl fmt::Display) -> Error {
+        Error::config(format!("{origin}: {}: {cause}", self.full(name)))
+    }
+
+    fn full(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// Refuses what nobody took.
+    ///
+    /// # Errors
+    /// `Config` naming the first such setting, where it was written, and the nearest name that is known.
+    pub fn finish(&self) -> Result<()> {
+        let Some((name, value)) = self.entries.iter().next() else { return Ok(()) };
+        let error = self.wrong_at(&value.origin, name, "there is no such setting");
+        let nearest = self.asked.iter().min_by_key(|known| distance(known, name));
+        Err(match nearest.filter(|known| distance(known, name) <= 1 + name.len() / 3) {
+            Some(known) => error.remedy(format!("did you mean {known:?}?")),
+            None if self.asked.is_empty() => error.remedy("leave it out: nothing can be set here"),
+            None => error.remedy(format!("known here: {}", Vec::from_iter(self.asked.iter().cloned()).join(", "))),
+        })
+    }
+}
+
+/// How many letters have to be changed to come from `a` to `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// A URL as it may be shown: without its password.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // The last one: an unescaped "@" inside a password must not let its tail through.
+    let Some(at) = rest[..end].rfind('@').or_else(|| rest.rfind('@')) else { return url.to_owned() };
+    let user = rest[..at].split(':').next().unwrap_or_default();
+    let shown = if rest[..at].contains(':') { format!("{user}:***") } else { user.to_owned() };
+    format!("{scheme}://{shown}{}", &rest[at..])
+}
+
+#[cfg(test)]
+mod tests;

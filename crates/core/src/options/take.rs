@@ -1,0 +1,168 @@
+//! Taking settings, each in the form that its reader wants.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+use super::{Options, Setting, Written};
+
+impl Options {
+    /// Takes whatever is written under `name`.
+    pub fn take(&mut self, name: &str) -> Option<Written> {
+        self.asked.insert(name.to_owned());
+        self.entries.remove(name)
+    }
+
+    fn take_as<T>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        convert: impl FnOnce(&Setting) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match convert(&value.setting) {
+            Some(converted) => Ok(Some(converted)),
+            None => Err(self.unfit(name, &value, wanted)),
+        }
+    }
+
+    fn unfit(&self, name: &str, value: &Written, wanted: &str) -> Error {
+        let is = value.setting.kind();
+        self.wrong_at(&value.origin, name, format!("this is {is}")).remedy(format!("write {wanted}"))
+    }
+
+    /// Takes a text.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>> {
+        self.take_as(name, "a text in quotes", |setting| match setting {
+            Setting::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// Takes a text that has to be there. `example` is what to write.
+    pub fn required(&mut self, name: &str, example: &str) -> Result<String> {
+        let missing = || self.missing(name, example);
+        match self.peek(name) {
+            None => Err(missing()),
+            Some(_) => self.text(name)?.ok_or_else(|| Error::internal("a setting that was there is gone")),
+        }
+    }
+
+    /// The error of a setting that has to be there.
+    pub fn missing(&self, name: &str, example: &str) -> Error {
+        self.wrong_at(&self.origin, name, "this is missing").remedy(format!("write {name} = {example}"))
+    }
+
+    /// Takes yes or no. The words are understood too, since variables are always texts.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>> {
+        self.take_as(name, "true or false", |setting| match setting {
+            Setting::Flag(flag) => Some(*flag),
+            Setting::Text(text) => text.parse().ok(),
+            _ => None,
+        })
+    }
+
+    /// Takes a whole number that is not negative.
+    pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
+        self.take_as(name, "a whole number, such as 4", |setting| match setting {
+            Setting::Integer(number) => u64::try_from(*number).ok(),
+            Setting::Text(text) => text.parse().ok(),
+            _ => None,
+        })
+    }
+
+    /// Takes a whole number of things in memory.
+    pub fn size(&mut self, name: &str) -> Result<Option<usize>> {
+        Ok(self.count(name)?.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
+    }
+
+    /// Takes a time with its unit.
+    pub fn duration(&mut self, name: &str) -> Result<Option<Duration>> {
+        self.take_as(name, "a time with its unit, such as \"5s\", \"250ms\" or \"1h\"", |setting| match setting {
+            Setting::Text(text) => humantime::parse_duration(text).ok(),
+            _ => None,
+        })
+    }
+
+    /// Takes a size in bytes with its unit.
+    pub fn bytes(&mut self, name: &str) -> Result<Option<u64>> {
+        self.take_as(name, "a size with its unit, such as \"64MiB\"", |setting| match setting {
+            Setting::Text(text) if text.contains(|letter: char| letter.is_ascii_alphabetic()) => {
+                text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64())
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes one of several words.
+    pub fn choice<T: Clone>(&mut self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
+        let words: Vec<String> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let Setting::Text(text) = &value.setting else {
+            return Err(self.unfit(name, &value, &words.join(" or ")));
+        };
+        match choices.iter().find(|(word, _)| word == text) {
+            Some((_, choice)) => Ok(Some(choice.clone())),
+            None => {
+                let cause = format!("{text:?} is not known");
+                Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {}", words.join(" or "))))
+            }
+        }
+    }
+
+    /// Takes a list of texts; a single text is a list of one.
+    pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>> {
+        self.take_as(name, "a list of texts, such as [\"orders\"]", |setting| match setting {
+            Setting::Text(text) => Some(vec![text.clone()]),
+            Setting::List(list) => list
+                .iter()
+                .map(|value| match &value.setting {
+                    Setting::Text(text) => Some(text.clone()),
+                    _ => None,
+                })
+                .collect(),
+            _ => None,
+        })
+    }
+
+    /// Takes settings of their own.
+    pub fn table(&mut self, name: &str) -> Result<Option<Options>> {
+        self.take_as(name, &format!("a table, such as {name} = {{ … }}"), |setting| match setting {
+            Setting::Table(table) => Some(table.clone()),
+            _ => None,
+        })
+    }
+
+    /// Takes several tables; none is an empty list.
+    pub fn tables(&mut self, name: &str) -> Result<Vec<Options>> {
+        let tables = self.take_as(name, &format!("tables, each headed [[{name}]]"), |setting| match setting {
+            Setting::List(list) => list
+                .iter()
+                .map(|value| match &value.setting {
+                    Setting::Table(table) => Some(table.clone()),
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>(),
+            _ => None,
+        })?;
+        Ok(tables.unwrap_or_default())
+    }
+
+    /// Takes whatever is there as JSON: for settings whose form another system defines.
+    pub fn json(&mut self, name: &str) -> Option<serde_json::Value> {
+        self.take(name).map(|value| json(&value.setting))
+    }
+}
+
+fn json(setting: &Setting) -> serde_json::Value {
+    match setting {
+        Setting::Text(text) => text.clone().into(),
+        Setting::Integer(number) => (*number).into(),
+        Setting::Float(number) => (*number).into(),
+        Setting::Flag(flag) => (*flag).into(),
+        Setting::List(list) => list.iter().map(|value| json(&value.setting)).collect(),
+        Setting::Table(table) => {
+            table.entries.iter().map(|(name, value)| (name.clone(), json(&value.setting))).collect()
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Files and standard output as a configuration file names them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use watchkeeper_core::format::{self, Format};
+use watchkeeper_core::{Backend, Cx, Options, Purpose, Result, Target};
+
+use crate::{FileSink, Fsync, Settings, StdoutSink};
+
+/// The backend `file`: lines in files of a folder.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Files;
+
+/// The backend `stdout`: lines on standard output.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stdout;
+
+fn format(options: &mut Options) -> Result<Arc<dyn Format>> {
+    let choices = format::NAMES.map(|name| (name, name));
+    let name = options.choice("format", &choices)?.unwrap_or("native");
+    format::named(name).map(Arc::from).ok_or_else(|| options.wrong("format", format!("{name:?} is not known")))
+}
+
+fn fsync(options: &mut Options) -> Result<Fsync> {
+    match options.peek_text("fsync") {
+        None | Some("flush" | "never") => {
+            let choices = [("flush", Fsync::EveryFlush), ("never", Fsync::Never)];
+            Ok(options.choice("fsync", &choices)?.unwrap_or_default())
+        }
+        Some(_) => Ok(options.duration("fsync")?.map(Fsync::Interval).unwrap_or_default()),
+    }
+}
+
+#[async_trait]
+impl Backend for Files {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    async fn sink(&self, _cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let folder = options.required("folder", "\"out\"")?;
+        let prefix = options.text("prefix")?.unwrap_or_else(|| purpose.stream.clone());
+        let mut settings = Settings::new(folder, prefix);
+        settings.rotate_bytes = options.bytes("rotate_bytes")?;
+        settings.rotate_after = options.duration("rotate_after")?;
+        settings.fsync = fsync(options)?;
+        let sink = FileSink::new(settings, format(options)?)?;
+        Ok(Target { sink: Arc::new(sink), checkpoints: None })
+    }
+}
+
+#[async_trait]
+impl Backend for Stdout {
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    async fn sink(&self, _cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        Ok(Target { sink: Arc::new(StdoutSink::new(format(options)?)), checkpoints: None })
+    }
+}

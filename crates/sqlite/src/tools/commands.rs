@@ -1,0 +1,75 @@
+//! The tools as commands: `watchkeeper sqlite install` and `uninstall`.
+
+use async_trait::async_trait;
+use serde_json::json;
+use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
+
+use crate::client::Client;
+use crate::config::Config;
+
+const ARGUMENTS: &[Argument] = &[
+    Argument { name: "db", takes: Takes::Required, help: "The application's database file" },
+    Argument { name: "table", takes: Takes::Many, help: "A table to log; may be repeated" },
+];
+
+async fn open(cx: &Cx, arguments: &mut Options) -> Result<(Client, Vec<String>)> {
+    let file = arguments.required("db", "app.db")?;
+    let tables = arguments.texts("table")?.ok_or_else(|| arguments.missing("table", "orders"))?;
+    Ok((Client::open(cx, Config::existing(file)).await?, tables))
+}
+
+fn names(tables: &[String]) -> Vec<&str> {
+    tables.iter().map(String::as_str).collect()
+}
+
+/// Begins to log the changes of tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Install;
+
+#[async_trait]
+impl Tool for Install {
+    fn name(&self) -> &'static str {
+        "install"
+    }
+
+    fn about(&self) -> &'static str {
+        "Log the changes of tables, by triggers in their own database"
+    }
+
+    fn arguments(&self) -> &'static [Argument] {
+        ARGUMENTS
+    }
+
+    async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
+        let (client, tables) = open(cx, arguments).await?;
+        super::install(cx, &client, &names(&tables)).await?;
+        let lines = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        Ok(Report { lines, data: json!({ "logged": tables }) })
+    }
+}
+
+/// Stops logging the changes of tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Uninstall;
+
+#[async_trait]
+impl Tool for Uninstall {
+    fn name(&self) -> &'static str {
+        "uninstall"
+    }
+
+    fn about(&self) -> &'static str {
+        "Stop logging tables; with the last one the log itself is removed, and what was not read yet"
+    }
+
+    fn arguments(&self) -> &'static [Argument] {
+        ARGUMENTS
+    }
+
+    async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
+        let (client, tables) = open(cx, arguments).await?;
+        super::uninstall(cx, &client, &names(&tables)).await?;
+        let lines = tables.iter().map(|table| format!("{table}: changes are no longer logged")).collect();
+        Ok(Report { lines, data: json!({ "no_longer_logged": tables }) })
+    }
+}
