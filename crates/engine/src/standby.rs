@@ -219,7 +219,10 @@ impl Standby {
     fn is_wanted(&self, berth: usize, now: Moment) -> bool {
         let berth = &self.berths[berth];
         let control = berth.post.control.get();
-        berth.running.is_none() && !control.paused && berth.barred.is_none_or(|barred| barred <= now)
+        self.instance.view.has_place()
+            && berth.running.is_none()
+            && !control.paused
+            && berth.barred.is_none_or(|barred| barred <= now)
     }
 
     /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have

@@ -114,14 +114,34 @@ impl Desk {
 
     async fn beat(&self, registry: &Registry) -> Result<()> {
         let cx = self.cx();
-        if cx.run(registry.heartbeat(&cx, &self.member)).await? == Beat::Restored
-            && let Some(slots) = self.slots()
-        {
-            // Others took this instance for dead and may have taken its slot.
-            cx.run(slots.enter(&cx, registry, &self.member)).await?;
+        let beat = cx.run(registry.heartbeat(&cx, &self.member)).await?;
+        if let Some(slots) = self.slots() {
+            self.keep_place(registry, &slots, beat).await?;
         }
         self.look(registry).await?;
         cx.run(registry.sweep(&cx, self.settings.unhealthy_after * SWEEP_AFTER)).await.map(|_| ())
+    }
+
+    /// Others may take a silent instance for dead, and give its slot away: then there is one too many, and
+    /// it is the one without a slot that stands down until there is room again.
+    async fn keep_place(&self, registry: &Registry, slots: &Slots, beat: Beat) -> Result<()> {
+        let cx = self.cx();
+        if beat == Beat::Kept && cx.run(slots.has(&cx, self.member.instance)).await? {
+            return Ok(());
+        }
+        let entered = cx.run(slots.enter(&cx, registry, &self.member)).await;
+        let has_place = match entered {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::Config => {
+                tracing::warn!(%error, "this instance has lost its place in the group, and stands down");
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        if self.view.tell_place(has_place) {
+            self.news.notify_one();
+        }
+        Ok(())
     }
 
     async fn look(&self, registry: &Registry) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use watchkeeper_core::InstanceId;
+use watchkeeper_core::{Follower, InstanceId, Latest};
 
 use super::registry::Listed;
 
@@ -11,17 +11,33 @@ use super::registry::Listed;
 pub struct GroupView {
     me: InstanceId,
     members: Mutex<Vec<Listed>>,
+    place: Latest<bool>,
 }
 
 impl GroupView {
     /// Nobody has been heard of yet.
     pub fn new(me: InstanceId) -> Self {
-        Self { me, members: Mutex::default() }
+        Self { me, members: Mutex::default(), place: Latest::new(true) }
     }
 
     /// Takes in a new list.
     pub fn update(&self, members: Vec<Listed>) {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// Says whether this instance has a place in the group; whether that is news.
+    pub fn tell_place(&self, has_place: bool) -> bool {
+        self.place.change_if(|current| std::mem::replace(current, has_place) != has_place)
+    }
+
+    /// Whether this instance has a place in the group. Without one it runs nothing.
+    pub fn has_place(&self) -> bool {
+        *self.place.get()
+    }
+
+    /// Follows whether this instance has a place in the group.
+    pub fn place(&self) -> Follower<bool> {
+        self.place.follow()
     }
 
     /// Whether another instance could run `stream`, and perhaps do better than this one.

@@ -25,6 +25,8 @@ pub(super) enum Next {
 pub(super) enum Departure {
     Shutdown,
     Asked,
+    /// Its place in the group was given to another instance.
+    Displaced,
 }
 
 impl Watch {
@@ -148,6 +150,7 @@ impl Watch {
         self.close_history(voyage).await;
         let (cause, text) = match why {
             Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
+            Some(Departure::Displaced) => (Cause::Failed, "lost its place in the group"),
             Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
         };
         self.release(&voyage.tenure, cause, text).await;

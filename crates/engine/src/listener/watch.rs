@@ -205,6 +205,7 @@ impl Watch {
     /// Completes when this instance should hand the watch over.
     pub(super) async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
         let mut control = self.post.control.clone();
+        let mut place = self.instance.view.place();
         loop {
             if let Some(reason) = self.departure(&control.see(), epoch) {
                 return reason;
@@ -213,6 +214,7 @@ impl Watch {
                 biased;
                 () = self.shutdown.cancelled() => return Departure::Shutdown,
                 changed = control.changed() => if changed.is_err() { return Departure::Shutdown },
+                changed = place.changed() => if changed.is_err() { return Departure::Shutdown },
             }
         }
     }
@@ -220,6 +222,9 @@ impl Watch {
     fn departure(&self, control: &Control, epoch: watchkeeper_core::Epoch) -> Option<Departure> {
         if self.shutdown.is_cancelled() {
             return Some(Departure::Shutdown);
+        }
+        if !self.instance.view.has_place() {
+            return Some(Departure::Displaced);
         }
         // A preference decides who acquires, not who leaves: a preferred instance that can not run the
         // stream would otherwise be handed it again and again.

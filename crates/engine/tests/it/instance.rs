@@ -56,6 +56,27 @@ fn the_place_of_a_crashed_instance_is_free_when_it_counts_as_gone() {
 }
 
 #[test]
+fn an_instance_that_lost_its_place_stands_down_and_comes_back_when_there_is_room() {
+    let rig = Rig::new();
+    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(1)).start();
+    let a = start("a");
+    rig.until("a runs", || a.is_running());
+    // Only its heartbeats do not arrive: the lease is renewed all the while.
+    a.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
+    rig.run_for(61 * SECOND);
+    assert!(a.is_running(), "the registry takes nothing away");
+    let b = start("b");
+    rig.run_for(SECOND);
+    a.faults.records.heal("put_if");
+    rig.until("b runs", || b.is_running());
+    assert!(!a.is_running(), "there is place for one");
+    rig.run_for(60 * SECOND);
+    assert!(b.is_running() && !a.is_running(), "it stays so");
+    b.stop(&rig);
+    rig.until("a has a place again", || a.is_running());
+}
+
+#[test]
 fn each_stream_has_a_lease_of_its_own() {
     let rig = Rig::new();
     let plan = |name| rig.instance(name).and_stream("users");
