@@ -81,12 +81,18 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod builder;
+pub mod open;
 pub mod pull;
 
+pub use builder::{Builder, Stream, Watch, Watchkeeper};
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
 #[cfg(feature = "file")]
 pub use watchkeeper_file as file;
+pub use watchkeeper_peers as peers;
+#[cfg(feature = "sqlite")]
+pub use watchkeeper_sqlite as sqlite;
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,

@@ -242,7 +242,10 @@ impl Wait {
 
     /// The write's answer, if it is time for one.
     fn answer(&self, now: Moment, look: Look, rows: &[u32]) -> Result<Option<Written>> {
-        let Look { done, fault } = look;
+        let Look { done, fault, deserted } = look;
+        if let Some(error) = deserted {
+            return if done > 0 { Ok(Some(Written { done, ..Written::default() })) } else { Err(error) };
+        }
         if let Some((kind, error)) = fault {
             let fault = Fault { row: rows[done], kind, error };
             let written = match kind {

@@ -100,6 +100,8 @@ pub(super) struct Look {
     pub(super) done: usize,
     /// What was said of the row after those.
     pub(super) fault: Option<(FaultKind, Error)>,
+    /// Why there will be nothing more.
+    pub(super) deserted: Option<Error>,
 }
 
 impl Counter {
@@ -181,7 +183,8 @@ impl Counter {
     /// Hands out as many of the rows as there is room for, and says how far the lane is.
     pub(super) fn look(&self, number: u64, lane: usize, batch: &Arc<Batch>, rows: &[u32], eager: bool) -> Result<Look> {
         let mut state = self.lock();
-        state.deserted()?;
+        // What was acknowledged before counts, all the same.
+        let deserted = state.deserted().err();
         let opening = state.current(number)?;
         let is_news = opening.hand_out(lane, batch, rows, self.in_hand_max);
         let lane = &mut opening.lanes[lane];
@@ -192,7 +195,7 @@ impl Counter {
         if is_news {
             state.wake();
         }
-        Ok(Look { done, fault })
+        Ok(Look { done, fault, deserted })
     }
 
     /// The writer has been told of the first `done` rows of a lane.
