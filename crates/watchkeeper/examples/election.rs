@@ -40,6 +40,8 @@ async fn write_report(folder: &Path, name: &str, epoch: Epoch) -> Result<()> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
+    let folder = std::env::temp_dir().join("watchkeeper-election");
+    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
     let name = format!("candidate {}", std::process::id());
-    run(&std::env::temp_dir(), &name).await.map(|epoch| println!("{name} was the leader of epoch {epoch}"))
+    run(&folder, &name).await.map(|epoch| println!("{name} was the leader of epoch {epoch}"))
 }

@@ -1,4 +1,4 @@
-//! A handler on a table: `cargo run --example handler`. Run it in two terminals, and stop the one that prints.
+//! A handler on a table: `cargo run --example handler`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -48,7 +48,9 @@ async fn prepare(path: &Path) -> Result<Client> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    for line in run(&std::env::temp_dir()).await? {
+    let folder = std::env::temp_dir().join("watchkeeper-handler");
+    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+    for line in run(&folder).await? {
         println!("{line}");
     }
     Ok(())

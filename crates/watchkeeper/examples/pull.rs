@@ -45,7 +45,9 @@ async fn prepare(path: &Path) -> Result<()> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    for line in run(&std::env::temp_dir(), 3).await? {
+    let folder = std::env::temp_dir().join("watchkeeper-pull");
+    std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+    for line in run(&folder, 3).await? {
         println!("{line}");
     }
     Ok(())

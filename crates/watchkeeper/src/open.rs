@@ -1,5 +1,14 @@
 //! Stores and sources by their address, for the backends that this program was built with.
 
+/// The backends of this build, and the peers that every build has, under their own names at the root of this crate.
+pub(crate) mod backends {
+    #[cfg(feature = "file")]
+    pub use watchkeeper_file as file;
+    pub use watchkeeper_peers as peers;
+    #[cfg(feature = "sqlite")]
+    pub use watchkeeper_sqlite as sqlite;
+}
+
 use std::sync::Arc;
 use std::time::Duration;
 
