@@ -266,8 +266,11 @@ impl State {
     }
 
     fn current(&mut self, number: u64) -> Result<&mut Opening> {
-        let current = self.opening.as_mut().filter(|opening| opening.number == number);
-        current.ok_or_else(|| Error::unavailable("this opening of the feed has ended"))
+        match self.opening.as_mut() {
+            Some(opening) if opening.number == number => Ok(opening),
+            Some(_) => Err(Error::fenced("a newer opening of the feed has relieved this one")),
+            None => Err(Error::unavailable("this opening of the feed has ended")),
+        }
     }
 
     fn end(&mut self, in_order: bool) {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "sqlite")]
 mod builder;
+mod conformance;
 #[cfg(feature = "sqlite")]
 mod examples;
 #[cfg(feature = "file")]
