@@ -133,7 +133,7 @@ impl Counter {
     pub(super) fn end_feed(&self) {
         let mut state = self.lock();
         state.ended = true;
-        state.wake();
+        wake_after(state);
     }
 
     /// Begins an opening, and ends an earlier one that is still there.
@@ -153,6 +153,7 @@ impl Counter {
             open: 0,
             had: false,
         });
+        wake_after(state);
         Ok(number)
     }
 
@@ -162,6 +163,7 @@ impl Counter {
         if state.current(number).is_ok() {
             state.end(in_order);
         }
+        wake_after(state);
     }
 
     /// Begins a write: what is handed out already and is not asked for any more is withdrawn.
@@ -176,7 +178,7 @@ impl Counter {
         let lane = &mut opening.lanes[lane];
         lane.fault.take_if(|fault| !same(&fault.batch, fault.row, rows.get(kept)));
         lane.eager = false;
-        state.wake();
+        wake_after(state);
         Ok(())
     }
 
@@ -193,7 +195,7 @@ impl Counter {
         let fault = if done == lane.handed.len() { lane.fault.take() } else { None };
         let fault = fault.map(|fault| (fault.kind, fault.error));
         if is_news {
-            state.wake();
+            wake_after(state);
         }
         Ok(Look { done, fault, deserted })
     }
@@ -250,6 +252,15 @@ impl Counter {
     }
 }
 
+/// Wakes the caller outside the lock: what it does then may need it.
+fn wake_after(mut state: MutexGuard<'_, State>) {
+    let caller = state.caller.take();
+    drop(state);
+    if let Some(caller) = caller {
+        caller.wake();
+    }
+}
+
 impl State {
     fn deserted(&self) -> Result<()> {
         if self.deserted {
@@ -257,12 +268,6 @@ impl State {
                 .remedy("keep `Changes` for as long as the stream runs"));
         }
         Ok(())
-    }
-
-    fn wake(&mut self) {
-        if let Some(caller) = self.caller.take() {
-            caller.wake();
-        }
     }
 
     fn current(&mut self, number: u64) -> Result<&mut Opening> {
@@ -278,7 +283,6 @@ impl State {
         if opening.had && !(in_order && opening.is_answered()) {
             self.interrupted = Some(Interrupted { epoch: opening.grant.epoch });
         }
-        self.wake();
     }
 
     fn find(&mut self, ticket: Ticket) -> Option<(&mut Opening, usize)> {
