@@ -4,8 +4,10 @@
 //! others stand by. When the one on watch is stopped, crashes, hangs or is cut off, another relieves it
 //! and goes on from the shared checkpoint, with nothing lost and no stale checkpoint let through.
 //!
-//! This crate is the facade: it decides nothing itself. What nearly everyone needs is at its root, all
-//! else in two modules:
+//! This crate is the facade: it decides nothing itself. What nearly everyone needs is at its root: an
+//! instance is made by [`Watchkeeper::builder`] in a few lines (see [`builder`]), stores and sources are opened by
+//! their address (see [`open`]), and those who would rather pull changes than be called find them in [`pull`]. All
+//! else is in two modules:
 //!
 //! * [`core`] has the vocabulary (changes, positions, names, errors), the contracts that a source, a
 //!   sink or a store keeps, the seams to time, tasks and randomness, and a reference of every contract
@@ -18,7 +20,9 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
-//! This is a stream with everything in memory:
+//! [`peers`] is how the death of an instance is proved. Backends are features: `sqlite` and `file` by default.
+//!
+//! This is a stream with everything in memory, without the builder:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -81,14 +85,15 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod builder;
+pub mod open;
+pub mod pull;
 pub mod registry;
 
+pub use builder::{Builder, Stream, Watch, Watchkeeper};
+pub use registry::backends::*;
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
-#[cfg(feature = "file")]
-pub use watchkeeper_file as file;
-#[cfg(feature = "sqlite")]
-pub use watchkeeper_sqlite as sqlite;
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,

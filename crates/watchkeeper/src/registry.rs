@@ -2,6 +2,15 @@
 //!
 //! A new backend adds one line here; the program finds it by itself.
 
+/// The backends of this build, and the peers that every build has, under their own names at the root of this crate.
+pub(crate) mod backends {
+    #[cfg(feature = "file")]
+    pub use watchkeeper_file as file;
+    pub use watchkeeper_peers as peers;
+    #[cfg(feature = "sqlite")]
+    pub use watchkeeper_sqlite as sqlite;
+}
+
 use std::sync::Arc;
 
 use watchkeeper_core::{Backend, Error, Result};

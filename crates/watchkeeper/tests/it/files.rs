@@ -5,12 +5,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use watchkeeper::core::format;
 use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::file::{FileSink, Settings};
 use watchkeeper::{
     CheckpointPolicy, HandlerError, HandlerSettings, InstanceSettings, ListenerState, ObserverExecutor, Operation,
     Operations, Routes, Running, Seams, SinkSpec, SourceTime, StartAt, StoreIdentity, Stores, StreamSettings,
     StreamSpec, handler,
 };
-use watchkeeper_file::{FileSink, Settings};
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);

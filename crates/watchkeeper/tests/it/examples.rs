@@ -1,0 +1,76 @@
+//! The examples as they stand in `examples/`, run in folders of their own.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+use watchkeeper::sqlite::{Client, Config};
+use watchkeeper::{Epoch, open};
+
+/// Their `main` is for those who run them by hand.
+#[path = "../../examples/election.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod election;
+#[path = "../../examples/handler.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod handler;
+#[path = "../../examples/materialised_view.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod materialised_view;
+#[path = "../../examples/pull.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod pull;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder can be made")
+}
+
+async fn soon<T>(example: impl Future<Output = watchkeeper::Result<T>>) -> T {
+    let ended = tokio::time::timeout(Duration::from_secs(30), example).await;
+    ended.expect("it ends soon").expect("it succeeds")
+}
+
+#[tokio::test]
+async fn the_handler_gets_every_insert_once_over_two_runs() {
+    let folder = folder();
+    for _ in 0..2 {
+        let lines = soon(handler::run(folder.path())).await;
+        let items: Vec<_> = ["rope", "lamp", "oil"].map(|item| format!("insert Some(Str({item:?}))")).into();
+        assert_eq!(lines, items, "the second run goes on where the first has ended");
+    }
+}
+
+#[tokio::test]
+async fn pulling_goes_on_after_what_was_acknowledged() {
+    let folder = folder();
+    assert_eq!(soon(pull::run(folder.path(), 2)).await, ["insert of orders"; 2]);
+    let rest = soon(pull::run(folder.path(), 4)).await;
+    let expected = ["delete of orders", "insert of orders", "insert of orders", "delete of orders"];
+    assert_eq!(rest, expected, "the third of the first run, and the three of the second");
+}
+
+#[tokio::test]
+async fn the_view_counts_every_order_exactly_once() {
+    let folder = folder();
+    let orders = "INSERT INTO orders(customer, cents) VALUES ('ann', 100), ('bob', 50), ('ann', 200)";
+    for (round, cents) in [(1, 350), (2, 700), (3, 1_050)] {
+        assert_eq!(soon(materialised_view::run(folder.path(), orders, 3 * round)).await, cents);
+    }
+    let view = Client::open(&open::cx(), Config::existing(folder.path().join("view.db"))).await.expect("it is there");
+    let ann = "SELECT orders || ' orders, ' || cents || ' cents' FROM totals WHERE customer = 'ann'";
+    let line: String =
+        view.read(&open::cx(), |view| Ok(view.query_row(ann, [], |row| row.get(0))?)).await.expect("ann");
+    assert_eq!(line, "6 orders, 900 cents");
+}
+
+#[tokio::test]
+async fn two_candidates_lead_one_after_the_other() {
+    let folder = folder();
+    let both = async { tokio::join!(election::run(folder.path(), "ann"), election::run(folder.path(), "bob")) };
+    let (ann, bob) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("both win in the end");
+    let epochs = [ann.expect("ann has led"), bob.expect("bob has led")];
+    let last = epochs[0].max(epochs[1]);
+    assert!(epochs[0] != epochs[1] && last > Epoch(1), "{epochs:?}");
+    let report = std::fs::read_to_string(folder.path().join("report.txt")).expect("the report is written");
+    let name = if last == epochs[0] { "ann" } else { "bob" };
+    assert_eq!(report, format!("{last} written by {name}"));
+}
