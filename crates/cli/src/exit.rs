@@ -1,0 +1,15 @@
+//! How the program ends.
+
+use std::process::ExitCode;
+
+use watchkeeper::{Error, ErrorKind};
+
+/// What failed, as one line of cause and remedy on standard error; 2 for what a person has to change in the
+/// configuration, 1 for everything else.
+pub(crate) fn failed(error: &Error) -> ExitCode {
+    eprintln!("error: {error}");
+    match error.kind() {
+        ErrorKind::Config => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
