@@ -326,6 +326,11 @@ impl ChangeStream for Reader {
         self.write_note(cx).await
     }
 
+    /// Until it counts as abandoned, which takes days by default.
+    fn holds_back(&self) -> bool {
+        true
+    }
+
     async fn window(&mut self, cx: &Cx) -> Result<Window> {
         self.log.client.read(cx, |transaction| read::window(transaction)).await
     }

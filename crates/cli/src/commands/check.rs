@@ -167,6 +167,9 @@ impl Answer {
         let settle = if exposed { format!(", and {} for late writes", shown(self.settle())) } else { String::new() };
         match settings.takeover {
             FastTakeover::Never => format!("when the lease of {lease} has expired"),
+            _ if config.group.peers.is_none() => {
+                format!("when the lease of {lease} has expired, since no peers are answered (listen = \"off\")")
+            }
             FastTakeover::Always => format!("as soon as the holder's death is proved{settle}"),
             FastTakeover::WhereSafe if !exposed => "as soon as the holder's death is proved".to_owned(),
             FastTakeover::WhereSafe => format!(

@@ -1,10 +1,12 @@
 //! `run`: the streams of the file, until the process is asked to end.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper::engine::delivery::backoff::Backoff;
 use watchkeeper::{Error, ErrorKind, Result, Running};
+use watchkeeper_peers::TcpPeers;
 
 use crate::args::Common;
 use crate::config::{self, Config};
@@ -72,7 +74,10 @@ async fn patiently(config: &Config) -> Result<Site> {
     Err(Error::internal("gave up opening"))
 }
 
-async fn start(config: &Config, site: Site) -> Result<Running> {
+async fn start(config: &Config, mut site: Site) -> Result<Running> {
+    if let Some(peers) = &config.group.peers {
+        site.seams.peers = Arc::new(TcpPeers::new(peers.clone())?);
+    }
     let names: Vec<_> = site.streams.iter().map(|stream| stream.settings.name.clone()).collect();
     let (group, name) = (site.settings.group.clone(), site.settings.name.clone());
     let running = Running::start(site.seams, site.stores, site.settings, site.streams).await;
