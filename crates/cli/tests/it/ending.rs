@@ -79,3 +79,21 @@ fn a_store_that_is_busy_is_waited_for_with_one_line() {
     let told = running.seen.iter().filter(|line| line.contains("not everything")).count();
     assert_eq!(told, 1, "{:#?}", running.seen);
 }
+
+#[test]
+fn a_stream_that_halts_is_told_with_what_to_do_and_the_program_stays() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..3);
+    crate::desk::until("all have arrived", || desk.delivered().len() == 3);
+    running.ends_in_order();
+    // As if the log had been cut off while nobody watched.
+    desk.order(3..6);
+    desk.sql("DELETE FROM watchkeeper_changes; UPDATE watchkeeper_meta SET value = 6 WHERE name = 'pruned_through'");
+    let mut running = desk.start("only");
+    running.says(&["halted until a person resumes it", "[WK-POSITION-LOST]; accept the gap"]);
+    running.says(&["to=stopped"]);
+    running.ends_in_order();
+    assert_eq!(desk.delivered(), [0, 1, 2], "nothing is passed over silently");
+}
