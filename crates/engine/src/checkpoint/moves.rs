@@ -189,7 +189,7 @@ impl Planner<'_> {
     /// The first change after the checkpoint; both halves of a key update.
     async fn first_unit(&self, cx: &Cx) -> Result<Vec<Change>> {
         let start = self.position().cloned().map_or(StartAt::Oldest, StartAt::After);
-        let mut stream = self.subject.source.open(cx, start).await?;
+        let mut stream = self.subject.source.peek(cx, start).await?;
         let limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
         let mut unit = Vec::new();
         // A source may answer with a position only, and does not split halves; so this is short.
@@ -251,7 +251,7 @@ impl Planner<'_> {
 
 /// What each sink that will swallow a replay does with it, in a sentence. Transactional and fenced
 /// sinks are not among them: the replay comes under a new epoch, so they take it, and so do plain ones.
-pub(super) fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
+pub fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
     let sentence = |(name, profile): &(String, SinkProfile)| match profile.grade {
         Grade::Versioned => Some(format!(
             "Sink {name} keeps the newest version of each key and will ignore every replayed change that is not newer than what it has."
