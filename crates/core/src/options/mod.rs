@@ -110,6 +110,11 @@ impl Options {
         &self.path
     }
 
+    /// Where `name` was written; where these settings begin, if it was not.
+    pub fn origin_of(&self, name: &str) -> &Origin {
+        self.entries.get(name).map_or(&self.origin, |value| &value.origin)
+    }
+
     /// Where they begin.
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -145,12 +150,11 @@ impl Options {
 
     /// An error about the setting `name`, at the place where it was written.
     pub fn wrong(&self, name: &str, cause: impl fmt::Display) -> Error {
-        let origin = self.entries.get(name).map_or(&self.origin, |value| &value.origin);
-        self.wrong_at(origin, name, cause)
+        self.wrong_at(self.origin_of(name), name, cause)
     }
 
     fn wrong_at(&self, origin: &Origin, name: &str, cause: impl fmt::Display) -> Error {
-        Error::config(format!("{origin}: {}: {cause}", self.full(name)))
+        Error::config(format!("{}: {cause}", self.full(name))).at(origin)
     }
 
     fn full(&self, name: &str) -> String {

@@ -1,0 +1,76 @@
+//! `[group]` and `[instance]`.
+
+use watchkeeper::core::{Options, Origin};
+use watchkeeper::{FastTakeover, InstanceSettings, LeaseSettings, Result};
+
+use super::system::System;
+
+/// What instances of one group share, and what this one is.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) settings: InstanceSettings,
+    /// Leases, checkpoints and records, unless the next two say otherwise.
+    pub(crate) store: System,
+    pub(crate) leases: Option<System>,
+    pub(crate) records: Option<System>,
+    /// Where peers are answered.
+    pub(crate) listen: Option<String>,
+    /// What peers are told instead of the address that is listened on.
+    pub(crate) advertise: Option<String>,
+    /// Where the length of leases is written.
+    pub(crate) lease_origin: Origin,
+}
+
+pub(super) fn read(root: &mut Options) -> Result<Group> {
+    let mut group = root.table("group")?.ok_or_else(|| {
+        let error = root.wrong("group", "this table is missing");
+        error.remedy("write [group] with name = \"shop\" and store = \"sqlite:state.db\"")
+    })?;
+    let mut instance = root.table("instance")?.unwrap_or_else(|| Options::new("instance", root.origin().clone()));
+    let name = group.required("name", "\"shop\"")?;
+    let instance_name = instance.text("name")?.unwrap_or_else(host);
+    let mut settings = InstanceSettings::new(&name, &instance_name);
+    let lease_origin = group.origin_of("lease").clone();
+    settings.lease = lease(&mut group, &lease_origin)?;
+    take_rest(&mut group, &mut settings)?;
+    let store = System::take(&mut group, "store")?.ok_or_else(|| group.missing("store", "\"sqlite:state.db\""))?;
+    let leases = System::take(&mut group, "leases")?;
+    let records = System::take(&mut group, "records")?;
+    let (listen, advertise) = (instance.text("listen")?, instance.text("advertise")?);
+    group.finish()?;
+    instance.finish()?;
+    settings.validate().map_err(|error| error.at(group.origin()))?;
+    Ok(Group { settings, store, leases, records, listen, advertise, lease_origin })
+}
+
+fn lease(group: &mut Options, lease_origin: &Origin) -> Result<LeaseSettings> {
+    let usual = LeaseSettings::default();
+    let mut lease = group.duration("lease")?.map_or(usual, LeaseSettings::new);
+    let renew_origin = group.peek("renew_every").map(|written| written.origin.clone());
+    if let Some(renew_every) = group.duration("renew_every")? {
+        lease.renew_every = renew_every;
+        // Whoever renews more often than usual has less time for each call.
+        lease.call_timeout = lease.call_timeout.min(renew_every * 3 / 4);
+        lease.retry_every = lease.retry_every.min(renew_every / 4);
+    }
+    lease.validate().map_err(|error| error.at(renew_origin.as_ref().unwrap_or(lease_origin)))?;
+    Ok(lease)
+}
+
+fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()> {
+    let takeovers =
+        [("where_safe", FastTakeover::WhereSafe), ("fast", FastTakeover::Always), ("lease", FastTakeover::Never)];
+    settings.takeover = group.choice("takeover", &takeovers)?.unwrap_or_default();
+    settings.max_listeners = group.size("max_instances")?;
+    settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
+    settings.heartbeat_every = group.duration("heartbeat_every")?.unwrap_or(settings.heartbeat_every);
+    settings.unhealthy_after = group.duration("unhealthy_after")?.unwrap_or(settings.unhealthy_after);
+    settings.retry_floor = group.duration("retry_floor")?.unwrap_or(settings.retry_floor);
+    settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
+    Ok(())
+}
+
+/// The name of this machine or pod.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
