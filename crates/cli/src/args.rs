@@ -1,8 +1,12 @@
 //! The command line.
 
+mod operate;
+
 use std::path::PathBuf;
 
 use clap::{Args as Group, Parser, Subcommand};
+
+pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, Operate, Patience, Tail, Which};
 
 /// Keeps change streams watched: one instance has the watch, the others stand by and relieve it.
 #[derive(Debug, Parser)]
@@ -30,6 +34,6 @@ pub(crate) struct Common {
 pub(crate) enum Command {
     /// Run the streams of the file: stand by, take the watch, deliver
     Run,
-    /// Show who has the watch of each stream, how far it is, and who stands by
-    Status,
+    #[command(flatten)]
+    Operate(Operate),
 }

@@ -1,10 +1,14 @@
 //! The program `watchkeeper`.
 
+mod answer;
 mod args;
 mod commands;
 mod config;
+mod console;
 mod exit;
+mod overview;
 mod site;
+mod when;
 
 use std::process::ExitCode;
 

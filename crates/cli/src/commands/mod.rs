@@ -1,5 +1,14 @@
 //! One file per command.
 
+mod checkpoint;
+mod dead_letters;
+mod handoff;
+mod operate;
+mod pause;
+mod status;
+mod tail;
+mod why;
+
 use std::process::ExitCode;
 
 use watchkeeper::{Error, Result};
@@ -12,9 +21,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))?;
     runtime.block_on(async {
-        let _site = Site::open(&args.common).await?;
-        match args.command {
-            Command::Run | Command::Status => Ok(ExitCode::SUCCESS),
+        let site = Site::open(&args.common).await?;
+        match &args.command {
+            Command::Run => Ok(ExitCode::SUCCESS),
+            Command::Operate(command) => operate::run(&site, command, args.common.json).await,
         }
     })
 }
