@@ -44,7 +44,10 @@ pub(crate) async fn handoff(site: &Site, name: &str, to: Option<&str>, patience:
     check(name, to, &holder, &able)?;
     let began = cx.now();
     let handed = match to {
-        None => leave(site, stream, holder.epoch, patience).await?,
+        None => {
+            let other = |next: &Holder| next.candidate.instance != holder.candidate.instance;
+            relieve(site, stream, holder.epoch, patience, other).await?
+        }
         Some(to) => prefer(site, stream, to, holder.epoch, patience).await?,
     };
     tell(site, name, &holder, to, handed, began).await
@@ -82,26 +85,38 @@ async fn leave(site: &Site, stream: &StreamSpec, epoch: Epoch, patience: Patienc
     until(&site.wait(patience), newer).await
 }
 
-/// As [`leave`], with a preference while it lasts. A standby that has not heard of the preference may be faster; it is
-/// asked to leave in its turn.
+/// As [`leave`], until the next one is one that was `meant`. A standby that has not heard of a preference may be faster,
+/// and one that has just handed the stream over itself lets others go first; whoever took it is asked to leave in turn.
+async fn relieve(
+    site: &Site,
+    stream: &StreamSpec,
+    mut epoch: Epoch,
+    patience: Patience,
+    meant: impl Fn(&Holder) -> bool,
+) -> Result<Option<Holder>> {
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        last = leave(site, stream, epoch, patience).await?;
+        match &last {
+            Some(holder) if !meant(holder) => epoch = holder.epoch,
+            _ => break,
+        }
+    }
+    Ok(last)
+}
+
+/// As [`relieve`], with a preference while it lasts.
 async fn prefer(
     site: &Site,
     stream: &StreamSpec,
     to: &str,
-    mut epoch: Epoch,
+    epoch: Epoch,
     patience: Patience,
 ) -> Result<Option<Holder>> {
     let (cx, controls, name) = (site.look(), site.controls(), &stream.settings.name);
     let usual = cx.run(controls.read(&cx, name)).await?.preferred;
     cx.run(controls.update(&cx, name, |control| control.preferred = Some(to.to_owned()))).await?;
-    let mut handed = Ok(None);
-    for _ in 0..ATTEMPTS {
-        handed = leave(site, stream, epoch, patience).await;
-        match &handed {
-            Ok(Some(holder)) if holder.candidate.name != to => epoch = holder.epoch,
-            _ => break,
-        }
-    }
+    let handed = relieve(site, stream, epoch, patience, |next| next.candidate.name == to).await;
     let cx = site.look();
     let restore = controls.update(&cx, name, |control| {
         if control.preferred.as_deref() == Some(to) {
