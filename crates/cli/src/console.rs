@@ -13,6 +13,7 @@ use watchkeeper::engine::group::registry::{Listed, Registry};
 use watchkeeper::{Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Position, Records, Result, StartAt, StreamSpec};
 
 use crate::args::Patience;
+use crate::signals::Signals;
 use crate::site::Site;
 use crate::when::{Target, iso};
 
@@ -37,8 +38,9 @@ impl Site {
         let interrupted = CancellationToken::new();
         let cx = self.seams.cx().within(patience.wait.unwrap_or(usual)).cancelled_by(interrupted.clone());
         tokio::spawn(async move {
-            // Without a handler the program just ends, which is what is wanted then.
-            if tokio::signal::ctrl_c().await.is_ok() {
+            // Where they can not be taken they end the program, as they do by themselves.
+            if let Ok(mut signals) = Signals::take() {
+                signals.next().await;
                 interrupted.cancel();
             }
         });

@@ -6,17 +6,17 @@ mod commands;
 mod config;
 mod console;
 mod exit;
+mod logging;
 mod overview;
+mod signals;
 mod site;
+mod tools;
 mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    match commands::run(args) {
+    match commands::run(args::read()) {
         Ok(code) => code,
         Err(error) => exit::failed(&error),
     }

@@ -6,11 +6,13 @@ use watchkeeper::Result;
 
 use super::{checkpoint, dead_letters, handoff, pause, status, tail, why};
 use crate::answer::say;
-use crate::args::Operate;
+use crate::args::{Common, Operate};
 use crate::site::Site;
 
-/// Runs one of them.
-pub(crate) async fn run(site: &Site, command: &Operate, json: bool) -> Result<ExitCode> {
+/// Runs one of them, on the site that the file describes.
+pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> {
+    let site = &Site::open(common).await?;
+    let json = common.json;
     let report = match command {
         Operate::Tail(args) => {
             tail::tail(site, args, json).await?;

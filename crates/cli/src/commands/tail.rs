@@ -4,17 +4,16 @@
 //! notice.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use watchkeeper::core::{Limits, Moment};
 use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt, StreamSpec};
 
 use crate::args::{From, Tail};
+use crate::signals::Signals;
 use crate::site::Site;
 use crate::when::iso;
 
@@ -24,14 +23,14 @@ const LIMITS: Limits = Limits { rows: 1_000, bytes: 1 << 20, wait: Duration::fro
 /// Shows changes until the time is over, enough were seen, or a person interrupts.
 pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let stream = site.stream(&args.stream)?;
-    let mut interrupts = Interrupts::listen()?;
+    let mut signals = Signals::take()?;
     let cx = site.look();
     let start = start(site, &cx, stream, args.from).await?;
     let mut log = cx.run(stream.source.peek(&cx, start)).await?;
     let mut tally = Tally { json, ..Tally::default() };
     let cx = site.seams.cx();
     let until = args.lasting.map(|lasting| cx.now() + lasting);
-    let ended = follow(&cx, &mut *log, &mut tally, until, args.max, &mut interrupts).await;
+    let ended = follow(&cx, &mut *log, &mut tally, until, args.max, &mut signals).await;
     // What was seen is worth telling however it ended.
     let told = tally.finish();
     let closing = site.look();
@@ -58,7 +57,7 @@ async fn follow(
     tally: &mut Tally,
     until: Option<Moment>,
     max: Option<u64>,
-    interrupts: &mut Interrupts,
+    signals: &mut Signals,
 ) -> Result<()> {
     while max.is_none_or(|max| tally.total < max) {
         let over = async {
@@ -69,7 +68,7 @@ async fn follow(
         };
         let batch = tokio::select! {
             biased;
-            () = interrupts.next() => return Ok(()),
+            _ = signals.next() => return Ok(()),
             () = over => return Ok(()),
             batch = log.next_batch(cx, LIMITS) => Arc::new(batch?),
         };
@@ -147,28 +146,5 @@ pub(super) fn readable(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
         _ => key.iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-/// What ends a look in order.
-struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupts {
-    fn listen() -> Result<Self> {
-        let on = |kind| signal(kind).map_err(|error| Error::internal("signals can not be heard").caused_by(error));
-        Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
-    }
-
-    fn next(&mut self) -> impl Future<Output = ()> {
-        async {
-            tokio::select! {
-                biased;
-                _ = self.interrupt.recv() => {}
-                _ = self.terminate.recv() => {}
-            }
-        }
     }
 }

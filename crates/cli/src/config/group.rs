@@ -1,7 +1,7 @@
 //! `[group]` and `[instance]`.
 
 use watchkeeper::core::{Options, Origin};
-use watchkeeper::{FastTakeover, InstanceSettings, LeaseSettings, Result};
+use watchkeeper::{Error, FastTakeover, InstanceSettings, LeaseSettings, Result};
 
 use super::system::System;
 
@@ -13,10 +13,8 @@ pub(crate) struct Group {
     pub(crate) store: System,
     pub(crate) leases: Option<System>,
     pub(crate) records: Option<System>,
-    /// Where peers are answered.
-    pub(crate) listen: Option<String>,
-    /// What peers are told instead of the address that is listened on.
-    pub(crate) advertise: Option<String>,
+    /// Where peers are answered; nowhere without it.
+    pub(crate) peers: Option<watchkeeper_peers::Settings>,
     /// Where the length of leases is written.
     pub(crate) lease_origin: Origin,
 }
@@ -36,11 +34,11 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     let store = System::take(&mut group, "store")?.ok_or_else(|| group.missing("store", "\"sqlite:state.db\""))?;
     let leases = System::take(&mut group, "leases")?;
     let records = System::take(&mut group, "records")?;
-    let (listen, advertise) = (instance.text("listen")?, instance.text("advertise")?);
+    let peers = peers(&mut instance)?;
     group.finish()?;
     instance.finish()?;
     settings.validate().map_err(|error| error.at(group.origin()))?;
-    Ok(Group { settings, store, leases, records, listen, advertise, lease_origin })
+    Ok(Group { settings, store, leases, records, peers, lease_origin })
 }
 
 fn lease(group: &mut Options, lease_origin: &Origin) -> Result<LeaseSettings> {
@@ -68,6 +66,30 @@ fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()>
     settings.retry_floor = group.duration("retry_floor")?.unwrap_or(settings.retry_floor);
     settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
     Ok(())
+}
+
+/// `listen` and `advertise`: by default peers on this machine are answered.
+fn peers(instance: &mut Options) -> Result<Option<watchkeeper_peers::Settings>> {
+    let origin = instance.origin_of("listen").clone();
+    let mut peers = watchkeeper_peers::Settings { publish: instance.text("advertise")?, ..Default::default() };
+    match instance.text("listen")?.as_deref() {
+        None => {}
+        Some("off") => return Ok(None),
+        Some(address) => {
+            peers.listen = address.parse().map_err(|_| {
+                let error = instance.wrong("listen", format!("{address:?} is no address")).at(&origin);
+                error.remedy("write an address and a port, such as \"0.0.0.0:7400\", or \"off\"")
+            })?;
+        }
+    }
+    let validated = peers.validate().map_err(|error| match error.advice() {
+        Some(advice) if peers.publish.is_none() => {
+            let remedy = format!("{advice}: advertise = \"shop-1.internal:0\"");
+            Error::config(error.message()).remedy(remedy).at(&origin)
+        }
+        _ => error.at(&origin),
+    });
+    validated.map(|()| Some(peers))
 }
 
 /// The name of this machine or pod.

@@ -10,11 +10,11 @@ mod variables;
 
 use std::path::Path;
 
-use watchkeeper::core::{Options, Origin};
+use watchkeeper::core::Options;
 use watchkeeper::{Error, Result};
 
 pub(crate) use group::Group;
-pub(crate) use stream::{Stream, Target};
+pub(crate) use stream::Stream;
 pub(crate) use system::System;
 
 /// A whole configuration.
@@ -67,9 +67,13 @@ fn refuse_twins(streams: &[Stream]) -> Result<()> {
 }
 
 impl Config {
-    /// Where what belongs to no stream is written.
-    pub(crate) fn origin(&self) -> &Origin {
-        &self.group.lease_origin
+    /// Refuses a file in which there is nothing to do.
+    pub(crate) fn refuse_idle(&self) -> Result<()> {
+        if self.streams.is_empty() {
+            let remedy = "write a [[stream]] with a name, a source and a [[stream.sink]]";
+            return Err(Error::config("there is no stream in the file").remedy(remedy).at(&self.group.lease_origin));
+        }
+        Ok(())
     }
 }
 

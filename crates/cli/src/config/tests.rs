@@ -57,6 +57,8 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         ("laese = \"5s\"\n", 4, "did you mean \"lease\"?"),
         ("takeover = \"slow\"\n", 4, "\"slow\" is not known"),
         ("max_instances = 0\n", 1, "no instance may join the group"),
+        ("[instance]\nlisten = \"here\"\n", 5, "\"here\" is no address"),
+        ("[instance]\nlisten = \"0.0.0.0:1\"\n", 5, "advertise ="),
         ("[instance]\nlisten_on = \"x\"\n", 5, "did you mean \"listen\"?"),
         ("[group.leases]\nurl = \"nosuch:x\"\n", 5, "no system in this build understands"),
         ("[streams]\n", 4, "did you mean \"stream\"?"),
