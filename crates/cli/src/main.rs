@@ -1,13 +1,17 @@
 //! The program `watchkeeper`.
 
+mod answer;
 mod args;
 mod commands;
 mod config;
+mod console;
 mod exit;
 mod logging;
+mod overview;
 mod signals;
 mod site;
 mod tools;
+mod when;
 
 use std::process::ExitCode;
 

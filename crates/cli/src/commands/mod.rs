@@ -1,9 +1,17 @@
 //! One file per command.
 
 mod check;
+mod checkpoint;
+mod dead_letters;
 mod explain;
+mod handoff;
 mod init;
+mod operate;
+mod pause;
 mod run;
+mod status;
+mod tail;
+mod why;
 
 use std::process::ExitCode;
 
@@ -34,10 +42,7 @@ fn program(args: Args) -> Result<ExitCode> {
         }
         Command::Run => block_on(run::run(&common)),
         Command::Check => block_on(check::run(&common)),
-        Command::Status => block_on(async {
-            crate::site::Site::open(&common).await?;
-            Ok(ExitCode::SUCCESS)
-        }),
+        Command::Operate(command) => block_on(operate::run(&common, &command)),
     }
 }
 

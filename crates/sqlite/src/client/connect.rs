@@ -1,5 +1,5 @@
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use watchkeeper_core::{Error, Result};
@@ -35,13 +35,11 @@ pub(crate) fn connect(config: &Config) -> Result<Connection> {
 /// same time is made here, within the same bound.
 fn write_ahead(connection: &Connection, config: &Config) -> Result<(), Failure> {
     let pause = Duration::from_millis(2);
-    let mut waited = Duration::ZERO;
+    // By the clock: a file whose readers are locked out lets each attempt wait by itself.
+    let began = Instant::now();
     let mode: String = loop {
         match connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0)) {
-            Err(error) if is_busy(&error) && waited < config.busy => {
-                std::thread::sleep(pause);
-                waited += pause;
-            }
+            Err(error) if is_busy(&error) && began.elapsed() < config.busy => std::thread::sleep(pause),
             answer => break answer?,
         }
     };
