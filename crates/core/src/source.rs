@@ -84,6 +84,17 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `PositionLost` when the history is gone.
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>>;
+
+    /// Begins to read for a person who looks on: nothing is kept for such a reader, so history may go while it reads,
+    /// and what it acknowledges counts for nothing.
+    ///
+    /// A source that holds its log back for those who open it overrides this.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), also later from the open stream.
+    async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        self.open(cx, start).await
+    }
 }
 
 /// An open log.
@@ -113,6 +124,12 @@ pub trait ChangeStream: Send {
     /// Everything up to `position` is committed and will never be asked for again; the source may
     /// prune it.
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()>;
+
+    /// Whether what was not acknowledged stays for this reader, however long that takes. The length of the history then
+    /// says nothing about how long a stream may stand still.
+    fn holds_back(&self) -> bool {
+        false
+    }
 
     /// How far the history reaches.
     async fn window(&mut self, cx: &Cx) -> Result<Window>;

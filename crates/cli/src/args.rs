@@ -1,0 +1,110 @@
+//! The command line.
+
+mod operate;
+
+use std::path::PathBuf;
+
+use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::tools;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done; also after SIGTERM or SIGINT, when all work was drained and released
+    1  it failed, or a check found an error
+    2  the command line or the configuration is wrong
+  130  ended at once by a second SIGINT
+  143  ended at once by a second SIGTERM
+
+Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.";
+
+pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, Operate, Patience, Tail, Which};
+
+/// Keeps change streams watched: one instance has the watch, the others stand by and relieve it.
+#[derive(Debug, Parser)]
+#[command(name = "watchkeeper", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Group)]
+pub(crate) struct Common {
+    /// The configuration file
+    #[arg(long, short, global = true, default_value = "watchkeeper.toml", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Answer in JSON, for programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to log on standard error: error, warn, info, debug or trace, also by part
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
+    /// How log lines look
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the streams of the file: stand by, take the watch, deliver
+    Run,
+    /// Look whether everything in the file can work, without changing anything
+    Check,
+    /// Write a commented configuration file to start from
+    Init,
+    /// Tell what an error code means and what to do
+    Explain {
+        /// Such as WK-FENCED; all of them without one
+        code: Option<String>,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    #[command(flatten)]
+    Operate(Operate),
+}
+
+/// What was asked for: a command of the program, or one of a backend.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Program(Args),
+    Tool(Common, tools::Call),
+}
+
+/// The whole command line, with the commands that backends bring.
+pub(crate) fn command() -> clap::Command {
+    tools::commands().into_iter().fold(Args::command(), clap::Command::subcommand)
+}
+
+/// Reads the command line. Ends the process, with help or code 2, if that is what is asked for.
+pub(crate) fn read() -> Asked {
+    let matches = command().get_matches();
+    if let Some(call) = tools::asked(&matches) {
+        let common = Common::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        return Asked::Tool(common, call);
+    }
+    Asked::Program(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_makes_sense() {
+        super::command().debug_assert();
+    }
+}

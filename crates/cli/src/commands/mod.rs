@@ -1,0 +1,59 @@
+//! One file per command.
+
+mod check;
+mod checkpoint;
+mod dead_letters;
+mod explain;
+mod handoff;
+mod init;
+mod operate;
+mod pause;
+mod run;
+mod status;
+mod tail;
+mod why;
+
+use std::process::ExitCode;
+
+use watchkeeper::{Error, Result};
+
+use crate::answer;
+use crate::args::{self, Args, Asked, Command, Common};
+use crate::logging;
+use crate::tools::Call;
+
+/// Runs what was asked for.
+pub(crate) fn run(asked: Asked) -> Result<ExitCode> {
+    match asked {
+        Asked::Program(args) => program(args),
+        Asked::Tool(common, call) => tool(&common, call),
+    }
+}
+
+fn program(args: Args) -> Result<ExitCode> {
+    let common = args.common;
+    let is_running = matches!(args.command, Command::Run);
+    logging::begin(&common, if is_running { "info" } else { "warn" })?;
+    match args.command {
+        Command::Init => init::run(&common),
+        Command::Explain { code } => explain::run(&common, code.as_deref()),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run => block_on(run::run(&common)),
+        Command::Check => block_on(check::run(&common)),
+        Command::Operate(command) => block_on(operate::run(&common, &command)),
+    }
+}
+
+fn tool(common: &Common, call: Call) -> Result<ExitCode> {
+    logging::begin(common, "warn")?;
+    answer::say(&block_on(call.run())?, common.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))?.block_on(work)
+}

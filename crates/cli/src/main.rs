@@ -1,0 +1,23 @@
+//! The program `watchkeeper`.
+
+mod answer;
+mod args;
+mod commands;
+mod config;
+mod console;
+mod exit;
+mod logging;
+mod overview;
+mod signals;
+mod site;
+mod tools;
+mod when;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match commands::run(args::read()) {
+        Ok(code) => code,
+        Err(error) => exit::failed(&error),
+    }
+}
