@@ -28,8 +28,8 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     let name = group.required("name", "\"shop\"")?;
     let instance_name = instance.text("name")?.unwrap_or_else(host);
     let mut settings = InstanceSettings::new(&name, &instance_name);
+    settings.lease = lease(&mut group)?;
     let lease_origin = group.origin_of("lease").clone();
-    settings.lease = lease(&mut group, &lease_origin)?;
     take_rest(&mut group, &mut settings)?;
     let store = System::take(&mut group, "store")?.ok_or_else(|| group.missing("store", "\"sqlite:state.db\""))?;
     let leases = System::take(&mut group, "leases")?;
@@ -41,17 +41,18 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     Ok(Group { settings, store, leases, records, peers, lease_origin })
 }
 
-fn lease(group: &mut Options, lease_origin: &Origin) -> Result<LeaseSettings> {
+fn lease(group: &mut Options) -> Result<LeaseSettings> {
     let usual = LeaseSettings::default();
     let mut lease = group.duration("lease")?.map_or(usual, LeaseSettings::new);
-    let renew_origin = group.peek("renew_every").map(|written| written.origin.clone());
+    let mut origin = group.origin_of("lease").clone();
     if let Some(renew_every) = group.duration("renew_every")? {
+        origin = group.origin_of("renew_every").clone();
         lease.renew_every = renew_every;
         // Whoever renews more often than usual has less time for each call.
         lease.call_timeout = lease.call_timeout.min(renew_every * 3 / 4);
         lease.retry_every = lease.retry_every.min(renew_every / 4);
     }
-    lease.validate().map_err(|error| error.at(renew_origin.as_ref().unwrap_or(lease_origin)))?;
+    lease.validate().map_err(|error| error.at(origin))?;
     Ok(lease)
 }
 
@@ -70,24 +71,24 @@ fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()>
 
 /// `listen` and `advertise`: by default peers on this machine are answered.
 fn peers(instance: &mut Options) -> Result<Option<watchkeeper_peers::Settings>> {
-    let origin = instance.origin_of("listen").clone();
     let mut peers = watchkeeper_peers::Settings { publish: instance.text("advertise")?, ..Default::default() };
     match instance.text("listen")?.as_deref() {
         None => {}
         Some("off") => return Ok(None),
         Some(address) => {
             peers.listen = address.parse().map_err(|_| {
-                let error = instance.wrong("listen", format!("{address:?} is no address")).at(&origin);
+                let error = instance.wrong("listen", format!("{address:?} is no address"));
                 error.remedy("write an address and a port, such as \"0.0.0.0:7400\", or \"off\"")
             })?;
         }
     }
+    let origin = instance.origin_of(if peers.publish.is_some() { "advertise" } else { "listen" });
     let validated = peers.validate().map_err(|error| match error.advice() {
         Some(advice) if peers.publish.is_none() => {
             let remedy = format!("{advice}: advertise = \"shop-1.internal:0\"");
-            Error::config(error.message()).remedy(remedy).at(&origin)
+            Error::config(error.message()).remedy(remedy).at(origin)
         }
-        _ => error.at(&origin),
+        _ => error.at(origin),
     });
     validated.map(|()| Some(peers))
 }

@@ -1,7 +1,7 @@
 //! `[[stream]]` and `[[stream.sink]]`.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use watchkeeper::core::{Options, Origin};
 use watchkeeper::engine::delivery::backoff::Backoff;
@@ -116,12 +116,10 @@ fn number(table: &mut Options, name: &str) -> Result<Option<u32>> {
 
 /// `name` is the first wait, `name_max` the longest.
 fn backoff(table: &mut Options, name: &str, backoff: &mut Backoff) -> Result<()> {
-    let origin = table.origin_of(name).clone();
-    let first: Option<Duration> = table.duration(name)?;
+    backoff.first = table.duration(name)?.unwrap_or(backoff.first);
     let longest = table.duration(&format!("{name}_max"))?;
-    backoff.first = first.unwrap_or(backoff.first);
     backoff.max = longest.unwrap_or_else(|| backoff.max.max(backoff.first));
-    backoff.validate().map_err(|error| error.at(origin))
+    backoff.validate().map_err(|error| error.at(table.origin_of(name)))
 }
 
 fn start(stream: &mut Options) -> Result<StartAt> {
@@ -131,9 +129,8 @@ fn start(stream: &mut Options) -> Result<StartAt> {
         return Ok(StartAt::Time(SourceTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))));
     }
     let choices = [("now", StartAt::Now), ("oldest", StartAt::Oldest), ("snapshot", StartAt::Snapshot)];
-    let origin = stream.origin_of("start").clone();
     let chosen = stream.choice("start", &choices).map_err(|error| {
-        error.remedy("write \"now\", \"oldest\", \"snapshot\" or a time such as \"2026-01-31T12:00:00Z\"").at(origin)
+        error.remedy("write \"now\", \"oldest\", \"snapshot\" or a time such as \"2026-01-31T12:00:00Z\"")
     })?;
     Ok(chosen.unwrap_or(StartAt::Now))
 }
@@ -191,12 +188,11 @@ const OPERATIONS: [Operation; 15] = [
 fn filter(sink: &mut Options) -> Result<Option<Arc<dyn Filter>>> {
     let mut filters: Vec<Arc<dyn Filter>> = Vec::new();
     below(sink, "filter", |table| {
-        let origin = table.origin_of("operations").clone();
         if let Some(names) = table.texts("operations")? {
             let named = |name: &String| {
                 OPERATIONS.into_iter().find(|operation| operation.as_str() == name).ok_or_else(|| {
                     let known: Vec<_> = OPERATIONS.iter().map(|operation| operation.as_str()).collect();
-                    let error = table.wrong("operations", format!("{name:?} is no operation")).at(&origin);
+                    let error = table.wrong("operations", format!("{name:?} is no operation"));
                     error.remedy(format!("known are: {}", known.join(", ")))
                 })
             };

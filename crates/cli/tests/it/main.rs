@@ -1,8 +1,15 @@
 //! The program as people run it: real processes on SQLite, in folders of their own.
 
+mod beginning;
+mod checking;
+mod desk;
+mod ending;
 mod letters;
 mod looking;
 mod moving;
+mod refusing;
+mod secrets;
 mod shop;
+mod storage;
 mod tailing;
 mod watch;
