@@ -6,6 +6,8 @@ use serde::Serialize;
 use watchkeeper::core::Report;
 use watchkeeper::{Error, Result};
 
+use crate::config::secrets;
+
 /// A report of these lines and this document.
 pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Report> {
     let data = serde_json::to_value(document);
@@ -13,12 +15,13 @@ pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Re
     Ok(Report { lines, data })
 }
 
-/// Prints a report. A reader that has gone, as `head` does, is no error.
+/// Prints a report, without secrets. A reader that has gone, as `head` does, is no error.
 pub(crate) fn say(report: &Report, json: bool) {
     let mut out = io::stdout().lock();
+    let mut line = |text: &str| writeln!(out, "{}", secrets::masked(text));
     let said = match json {
-        true => writeln!(out, "{:#}", report.data),
-        false => report.lines.iter().try_for_each(|line| writeln!(out, "{line}")),
+        true => line(&format!("{:#}", report.data)),
+        false => report.lines.iter().try_for_each(|text| line(text)),
     };
     // There is nobody left to tell.
     let _ = said.and_then(|()| out.flush());

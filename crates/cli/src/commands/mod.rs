@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use watchkeeper::{Error, Result};
 
+use crate::answer;
 use crate::args::{self, Args, Asked, Command, Common};
 use crate::logging;
 use crate::tools::Call;
@@ -48,11 +49,7 @@ fn program(args: Args) -> Result<ExitCode> {
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
     logging::begin(common, "warn")?;
-    let report = block_on(call.run())?;
-    match common.json {
-        true => println!("{}", report.data),
-        false => report.lines.iter().for_each(|line| println!("{line}")),
-    }
+    answer::say(&block_on(call.run())?, common.json);
     Ok(ExitCode::SUCCESS)
 }
 
