@@ -35,7 +35,7 @@ pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     if yes {
         return Ok(());
     }
-    plan.iter().for_each(|line| eprintln!("{line}"));
+    plan.iter().for_each(|line| eprintln!("{}", secrets::masked(line)));
     if !io::stdin().is_terminal() {
         let cause = "this has to be confirmed, and there is no terminal to ask at";
         return Err(Error::config(cause).remedy("add --yes if this is what you want"));
@@ -46,6 +46,6 @@ pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     read.map_err(|error| Error::internal("the answer can not be read").caused_by(error))?;
     match line.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::config("not confirmed: nothing was changed")),
+        _ => Err(Error::config("not confirmed: nothing was changed").remedy("answer y to go on")),
     }
 }

@@ -66,7 +66,8 @@ pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> 
     let cx = site.look();
     let keys: Vec<LeaseKey> = wanted.iter().map(|stream| site.key(stream)).collect();
     let holders = cx.run(site.stores.leases.holders(&cx, &keys)).await?;
-    let members = site.members(&cx).await?;
+    let mut members = site.members(&cx).await?;
+    members.sort_by(|a, b| a.member.name.cmp(&b.member.name));
     let controls = site.controls();
     let mut controls = cx.run(controls.read_all(&cx)).await?;
     let parts = wanted.iter().zip(holders).map(|(spec, holder)| {

@@ -45,6 +45,8 @@ struct Berth {
     unanswered: Option<TenureId>,
     /// Not before this moment.
     barred: Option<Moment>,
+    /// Barred only to let others go first, which a person who prefers this instance does not want.
+    courteous: bool,
     halted: bool,
     /// Whether the control record says so, as last seen.
     hinted: bool,
@@ -95,6 +97,7 @@ impl Standby {
             running: None,
             unanswered: None,
             barred: None,
+            courteous: false,
             halted: false,
             hinted: false,
             holder: None,
@@ -219,10 +222,9 @@ impl Standby {
     fn is_wanted(&self, berth: usize, now: Moment) -> bool {
         let berth = &self.berths[berth];
         let control = berth.post.control.get();
-        self.instance.view.has_place()
-            && berth.running.is_none()
-            && !control.paused
-            && berth.barred.is_none_or(|barred| barred <= now)
+        let is_preferred = control.preferred.as_deref() == Some(self.instance.settings.name.as_str());
+        let is_free = berth.barred.is_none_or(|barred| barred <= now) || (berth.courteous && is_preferred);
+        self.instance.view.has_place() && berth.running.is_none() && !control.paused && is_free
     }
 
     /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have
@@ -233,6 +235,7 @@ impl Standby {
             let hinted = berth.post.control.get().halted_hint;
             if hinted && !std::mem::replace(&mut berth.hinted, hinted) && berth.running.is_none() {
                 berth.halted = true;
+                berth.courteous = false;
                 berth.barred = Some(now + bar);
             }
             berth.hinted = hinted;
@@ -410,6 +413,7 @@ impl Standby {
         let berth = &mut self.berths[at];
         let others = self.instance.view.has_healthy_peer(berth.post.name());
         berth.running = None;
+        berth.courteous = matches!(outcome, Outcome::Released);
         match outcome {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.barred = others.then(|| now + settings.lease.ttl),

@@ -20,8 +20,9 @@ use crate::when::iso;
 /// Records read at once.
 const PAGE: usize = 500;
 
-/// How long the commit that settles letters may come after the request was struck off.
-const COMMIT: Duration = Duration::from_secs(5);
+/// How long the commit that settles letters may come after the request was struck off: so many intervals of commits, and
+/// not less than this.
+const COMMITS: (u32, Duration) = (2, Duration::from_secs(1));
 
 /// Runs a command about dead letters.
 pub(crate) async fn run(site: &Site, command: &DeadLetters) -> Result<Report> {
@@ -236,7 +237,7 @@ async fn serve(
         left.retain(|record| numbers.contains(&record.number));
         Ok::<_, Error>(left)
     };
-    let cx = site.seams.cx().within(COMMIT.min(stream.settings.checkpoint.every * 2));
+    let cx = site.seams.cx().within((stream.settings.checkpoint.every * COMMITS.0).max(COMMITS.1));
     let all_settled = async || Ok(still_open().await?.is_empty().then_some(()));
     until(&cx, all_settled).await?;
     still_open().await

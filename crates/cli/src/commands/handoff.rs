@@ -43,13 +43,11 @@ pub(crate) async fn handoff(site: &Site, name: &str, to: Option<&str>, patience:
     }
     check(name, to, &holder, &able)?;
     let began = cx.now();
-    let handed = match to {
-        None => {
-            let other = |next: &Holder| next.candidate.instance != holder.candidate.instance;
-            relieve(site, stream, holder.epoch, patience, other).await?
-        }
-        Some(to) => prefer(site, stream, to, holder.epoch, patience).await?,
+    let meant = |next: &Holder| match to {
+        Some(to) => next.candidate.name == to,
+        None => next.candidate.instance != holder.candidate.instance,
     };
+    let handed = prefer(site, stream, to, holder.epoch, patience, meant).await?;
     tell(site, name, &holder, to, handed, began).await
 }
 
@@ -105,21 +103,22 @@ async fn relieve(
     Ok(last)
 }
 
-/// As [`relieve`], with a preference while it lasts.
+/// As [`relieve`], with this preference while it lasts: without one, also the usual one does not count.
 async fn prefer(
     site: &Site,
     stream: &StreamSpec,
-    to: &str,
+    to: Option<&str>,
     epoch: Epoch,
     patience: Patience,
+    meant: impl Fn(&Holder) -> bool,
 ) -> Result<Option<Holder>> {
     let (cx, controls, name) = (site.look(), site.controls(), &stream.settings.name);
     let usual = cx.run(controls.read(&cx, name)).await?.preferred;
-    cx.run(controls.update(&cx, name, |control| control.preferred = Some(to.to_owned()))).await?;
-    let handed = relieve(site, stream, epoch, patience, |next| next.candidate.name == to).await;
+    cx.run(controls.update(&cx, name, |control| control.preferred = to.map(str::to_owned))).await?;
+    let handed = relieve(site, stream, epoch, patience, meant).await;
     let cx = site.look();
     let restore = controls.update(&cx, name, |control| {
-        if control.preferred.as_deref() == Some(to) {
+        if control.preferred.as_deref() == to {
             control.preferred.clone_from(&usual);
         }
     });

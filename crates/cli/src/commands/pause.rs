@@ -69,18 +69,20 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     .await?;
     let mut lines: Vec<_> =
         lifted.iter().map(|halted| format!("The halt of {name} is lifted; it was: {}", halted.cause)).collect();
-    let holder = match site.able(&cx, name).await?.is_empty() {
-        true => None,
-        false => until(&site.wait(patience), async || site.holder(&site.look(), stream).await).await?,
+    let is_manned = !site.able(&cx, name).await?.is_empty();
+    let holder = match is_manned {
+        false => None,
+        true => until(&site.wait(patience), async || site.holder(&site.look(), stream).await).await?,
     };
     lines.push(match (&holder, lifted.is_some() || was_paused) {
         (Some(holder), true) => format!("{name} runs again: {} has it, epoch {}.", holder.candidate.name, holder.epoch),
         (Some(holder), false) => {
             format!("{name} was not paused: {} has it, epoch {}.", holder.candidate.name, holder.epoch)
         }
-        (None, _) => {
-            format!("{name} may run, but nobody has taken its watch; start an instance with `watchkeeper run`.")
+        (None, _) if is_manned => {
+            format!("{name} may run, but nobody has taken its watch yet; see why with `watchkeeper why {name}`.")
         }
+        (None, _) => format!("{name} may run, but nobody is there; start an instance with `watchkeeper run`."),
     });
     let running_on = holder.as_ref().map(|holder| holder.candidate.name.clone());
     let epoch = holder.map(|holder| holder.epoch.0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use watchkeeper::Result;
-use watchkeeper::core::Report;
+use watchkeeper::core::{Reason, Report};
 
 use crate::answer::report;
 use crate::overview::{Committed, Member, Overview, State, Stream, gather};
@@ -35,6 +35,9 @@ fn lines(overview: &Overview) -> Vec<String> {
 fn stream_lines(stream: &Stream) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", stream.name, state(stream))];
     lines.extend(stream.cause.as_ref().map(|cause| format!("  why          {cause}")));
+    lines.extend(stream.farewell.as_ref().map(|said| {
+        format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))
+    }));
     if !stream.standing_by.is_empty() {
         lines.push(format!("  standing by  {}", stream.standing_by.join(", ")));
     }
@@ -63,12 +66,13 @@ pub(super) fn committed_lines(checkpoint: Option<&Committed>) -> Vec<String> {
     let Some(at) = checkpoint else { return vec!["  position     none yet".to_owned()] };
     let position = at.position.as_deref().unwrap_or("none yet");
     let last = match (at.last_operation, &at.last_event_at) {
-        (Some(operation), Some(time)) => format!(", after a {operation} of {time}"),
-        _ => String::new(),
+        (Some(operation), Some(time)) => Some(format!("  last change  {operation} of {time}")),
+        _ => None,
     };
     let age = span(Duration::from_millis(at.committed_age_millis));
-    vec![
-        format!("  position     {position}{last}"),
+    let moved = if at.reason == Reason::Operator { ", set by an operator" } else { "" };
+    let mut lines = vec![
+        format!("  position     {position}{moved}"),
         format!("  committed    {age} ago by {}, epoch {}", at.by, at.epoch),
         format!(
             "  so far       {}, {}, {}",
@@ -76,7 +80,9 @@ pub(super) fn committed_lines(checkpoint: Option<&Committed>) -> Vec<String> {
             count(at.failovers, "failover"),
             count(at.dead_letters, "open dead letter")
         ),
-    ]
+    ];
+    lines.extend(last);
+    lines
 }
 
 /// `1 change`, `2 changes`.

@@ -117,7 +117,7 @@ impl Tally {
                     json!({ "time": time, "operation": operation, "namespace": namespace, "key": key, "id": id });
                 writeln!(out, "{line}")
             }
-            false => writeln!(out, "{time}  {operation:8}  {namespace}  {}", key.as_deref().unwrap_or("-")),
+            false => writeln!(out, "{time}  {:8}  {namespace}  {}", operation.as_str(), key.as_deref().unwrap_or("-")),
         }
     }
 

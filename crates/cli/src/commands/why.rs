@@ -1,5 +1,7 @@
 //! `why`: the last changes of the watch in sentences, and why nobody has it now.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use watchkeeper::Result;
 use watchkeeper::core::Report;
@@ -8,7 +10,7 @@ use watchkeeper::engine::group::journal::Takeover;
 use crate::answer::report;
 use crate::overview::{State, gather};
 use crate::site::Site;
-use crate::when::iso;
+use crate::when::{iso, span};
 
 /// A change of the watch.
 #[derive(Debug, Serialize)]
@@ -35,16 +37,14 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
     let journal = site.journal();
     let mut takeovers = cx.run(journal.recent(&cx, name, last)).await?;
     takeovers.reverse();
-    let farewell = cx.run(journal.farewell(&cx, name)).await?;
     let mut now = match (&stream.watch, &stream.cause) {
         (Some(watch), None) => format!("Now {} has the watch, epoch {}.", watch.name, watch.epoch),
         (_, Some(cause)) => format!("Now it is {}: {cause}.", stream.state),
         (None, None) => format!("Now it is {}.", stream.state),
     };
-    if let (None, Some((farewell, age))) = (&stream.watch, farewell)
-        && !farewell.text.is_empty()
-    {
-        now += &format!(" The last to leave said, {} ago: {}.", crate::when::span(age), farewell.text);
+    if let Some(said) = &stream.farewell {
+        now +=
+            &format!(" The last to leave said, {} ago: {}.", span(Duration::from_millis(said.age_millis)), said.text);
     }
     let told = |takeover: Takeover| Told { at: iso(takeover.at_millis), sentence: takeover.sentence(), takeover };
     let takeovers: Vec<_> = takeovers.into_iter().map(told).collect();

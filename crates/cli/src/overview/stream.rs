@@ -4,9 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use watchkeeper::core::Holder;
+use watchkeeper::core::{Holder, Reason};
 use watchkeeper::engine::checkpoint::operator;
 use watchkeeper::engine::group::control::Control;
+use watchkeeper::engine::group::journal::Cause;
 use watchkeeper::engine::group::registry::Listed;
 use watchkeeper::{Checkpoint, Grade, Operation, Result, SourceTime, StartAt, StreamSpec};
 
@@ -66,6 +67,8 @@ pub(crate) struct Stream {
     pub(crate) sinks: Vec<Sink>,
     /// Who has the watch.
     pub(crate) watch: Option<Watch>,
+    /// What the last one on watch said when it left, while nobody has it.
+    pub(crate) farewell: Option<Farewell>,
     /// Who could take it.
     pub(crate) standing_by: Vec<String>,
     /// The instance that should have it.
@@ -100,6 +103,17 @@ pub(crate) struct Watch {
     pub(crate) lease_millis: u64,
 }
 
+/// What a holder said when it left.
+#[derive(Debug, Serialize)]
+pub(crate) struct Farewell {
+    /// Why it left.
+    pub(crate) cause: Cause,
+    /// The same in words.
+    pub(crate) text: String,
+    /// How long ago, by the store's clock.
+    pub(crate) age_millis: u64,
+}
+
 /// A committed checkpoint.
 #[derive(Debug, Serialize)]
 pub(crate) struct Committed {
@@ -110,7 +124,7 @@ pub(crate) struct Committed {
     /// Its number within its tenure.
     pub(crate) seq: u64,
     /// Why it was written.
-    pub(crate) reason: watchkeeper::core::Reason,
+    pub(crate) reason: Reason,
     /// The last operation before it.
     pub(crate) last_operation: Option<Operation>,
     /// Its time by the source.
@@ -164,11 +178,15 @@ pub(super) async fn look(
     let checkpoint = site.checkpoint(&site.look(), spec).await?;
     let newest = newest(site, spec).await;
     let name = spec.settings.name.clone();
+    let farewell = match &holder {
+        Some(_) => None,
+        None => farewell(site, &name).await?,
+    };
     let able = |listed: &&Listed| listed.healthy && listed.member.streams.contains(&name);
     let able: Vec<_> = members.iter().filter(able).collect();
     let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), able.len());
     let standing_by = able.iter().filter(|listed| !is(listed, holder.as_ref()));
-    let passed = checkpoint.as_ref().and_then(|checkpoint| checkpoint.facts.last_event_time);
+    let passed = checkpoint.as_ref().and_then(passed);
     let (lag, remarks) = match newest {
         Ok(newest) => (lag(newest, passed), Vec::new()),
         Err(error) => (None, vec![format!("The source does not tell how far it is: {error}.")]),
@@ -180,12 +198,19 @@ pub(super) async fn look(
         sinks: spec.profiles().into_iter().map(|(name, profile)| Sink { name, grade: profile.grade }).collect(),
         standing_by: standing_by.map(|listed| listed.member.name.clone()).collect(),
         watch: holder.as_ref().map(watch),
+        farewell,
         preferred: control.preferred,
         checkpoint: checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis())),
         lag_millis: lag,
         remarks,
         name,
     })
+}
+
+async fn farewell(site: &Site, name: &str) -> Result<Option<Farewell>> {
+    let (cx, journal) = (site.look(), site.journal());
+    let said = cx.run(journal.farewell(&cx, name)).await?.filter(|(farewell, _)| !farewell.text.is_empty());
+    Ok(said.map(|(said, age)| Farewell { cause: said.cause, text: said.text, age_millis: millis(age) }))
 }
 
 fn watch(holder: &Holder) -> Watch {
@@ -234,6 +259,12 @@ async fn newest(site: &Site, spec: &StreamSpec) -> Result<Option<SourceTime>> {
     let window = cx.run(log.window(&cx)).await;
     cx.run(log.close(&cx)).await?;
     Ok(window?.newest)
+}
+
+/// The source's time at the checkpoint. What was delivered last says nothing about it after an operator's move.
+fn passed(checkpoint: &Checkpoint) -> Option<SourceTime> {
+    let delivered = checkpoint.facts.last_event_time.filter(|_| checkpoint.reason != Reason::Operator);
+    checkpoint.position.as_ref()?.time.or(delivered)
 }
 
 fn lag(newest: Option<SourceTime>, passed: Option<SourceTime>) -> Option<u64> {

@@ -51,6 +51,7 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     let to = |target: &str| shop.ask(&["checkpoint", "set", "orders", target, "--yes"])["after"].clone();
     assert_eq!(to("0000000000000002"), "0000000000000002");
     assert_eq!(to("oldest"), "0000000000000000");
+    assert!(shop.orders()["lag_millis"].is_null(), "what was delivered last does not tell how far it is behind now");
     assert_eq!(to("now"), "0000000000000005");
     let gaps = shop.ask(&["dead-letters", "list", "orders", "--all"]);
     assert_eq!(gaps["letters"][0]["kind"], "gap", "what is passed over is noted: {gaps}");

@@ -26,9 +26,11 @@ fn a_hand_over_moves_the_watch_and_why_tells_it() {
     let last = shop.run(&["why", "orders", "--last", "1"]).said;
     assert!(last.lines().count() == 2 && last.contains("b relieved a"), "{last}");
 
-    let back = shop.run(&["handoff", "orders"]);
+    let back = shop.run(&["handoff", "orders", "--to", "a"]);
     assert_eq!(back.code, Some(0), "{back:?}");
     assert!(back.said.starts_with("a relieved b after ") && back.said.contains(" ms, epoch "), "{}", back.said);
+    let any = shop.ask(&["handoff", "orders"]);
+    assert_eq!((&any["from"], &any["to"]), (&"a".into(), &"b".into()));
 }
 
 #[test]
@@ -74,6 +76,6 @@ fn pausing_needs_nobody_to_be_there() {
     let shop = Shop::new("stop");
     assert!(shop.run(&["pause", "orders"]).said.contains("nobody had its watch"));
     assert_eq!(shop.orders()["state"], "paused");
-    assert!(shop.run(&["resume", "orders"]).said.contains("nobody has taken its watch"));
+    assert!(shop.run(&["resume", "orders"]).said.contains("nobody is there"));
     assert_eq!(shop.orders()["state"], "unmanned");
 }

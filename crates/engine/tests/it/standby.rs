@@ -228,6 +228,21 @@ fn a_hand_over_brings_another_instance_on_watch() {
 }
 
 #[test]
+fn a_hand_over_back_to_one_that_has_just_left_is_as_fast_as_any() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    rig.want(|control| control.hand_over = Some(Epoch(1)));
+    rig.until("b has the watch", || b.is_running());
+    let began = rig.now();
+    rig.want(|control| {
+        control.preferred = Some("a".to_owned());
+        control.hand_over = b.status().epoch;
+    });
+    rig.until("a has the watch", || a.is_running());
+    assert!(rig.now().since(began) < SECOND, "{:?}", rig.now().since(began));
+}
+
+#[test]
 fn a_hand_over_to_nobody_comes_back_under_a_newer_epoch() {
     let rig = Rig::new();
     let a = rig.start("a");

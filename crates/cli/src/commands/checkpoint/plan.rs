@@ -104,7 +104,8 @@ pub(super) async fn skip(site: &Site, stream: &StreamSpec, cause: &str) -> Resul
     let before = position(checkpoint.as_ref()).cloned();
     let unit = first_unit(&cx, stream, before.clone()).await?;
     let Some(last) = unit.last() else {
-        return Err(Error::config(format!("stream {:?} has no change to skip", stream.settings.name)));
+        return Err(Error::config(format!("stream {:?} has no change after its checkpoint", stream.settings.name))
+            .remedy("look where it stands with `watchkeeper status`"));
     };
     let names: Vec<_> = stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
     let entry = LedgerEntry {
