@@ -81,10 +81,24 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod listener;
+
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
 #[cfg(feature = "file")]
 pub use watchkeeper_file as file;
+#[cfg(feature = "sqlite")]
+pub use watchkeeper_sqlite as sqlite;
+
+#[cfg(feature = "metrics")]
+pub use listener::ListenerMetrics;
+#[cfg(feature = "sqlite")]
+pub use listener::SqliteCheckpointStore;
+pub use listener::{
+    ChangeLogConfig, ChangeLogEntry, ChangeLogListener, CheckpointLease, FailoverEvent, FailoverManager, LeaseManager,
+    ListenerHandle, ListenerHealth, ListenerStateMachine, MultiListenerConfig, MultiListenerCoordinator, ObserverError,
+    Store,
+};
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,
