@@ -44,6 +44,8 @@ struct Inside {
 struct Offer {
     number: u64,
     rows: Vec<Change>,
+    /// That of the write: it knows whether the lease lasts.
+    cx: Cx,
     taken: bool,
     acknowledge: oneshot::Sender<()>,
 }
@@ -68,11 +70,11 @@ impl Basket {
         self.shared.turned.follow()
     }
 
-    /// Takes what is offered, if anything is.
+    /// Takes what is offered, if anything is and the lease lasts: one that was asleep must not begin what another has begun.
     pub(super) fn take(&self) -> Option<Taken> {
         let mut inside = self.lock();
         let opening = inside.opening;
-        let offer = inside.offer.as_mut().filter(|offer| !offer.taken)?;
+        let offer = inside.offer.as_mut().filter(|offer| !offer.taken && offer.cx.check().is_ok())?;
         offer.taken = true;
         Some(Taken { opening, number: offer.number, rows: offer.rows.clone() })
     }
@@ -108,7 +110,7 @@ impl Basket {
         self.turn();
     }
 
-    fn offer(&self, rows: Vec<Change>) -> Result<(u64, oneshot::Receiver<()>)> {
+    fn offer(&self, cx: &Cx, rows: Vec<Change>) -> Result<(u64, oneshot::Receiver<()>)> {
         let (acknowledge, acknowledged) = oneshot::channel();
         let mut inside = self.lock();
         if inside.closed {
@@ -116,7 +118,7 @@ impl Basket {
         }
         inside.newest += 1;
         let number = inside.newest;
-        inside.offer = Some(Offer { number, rows, taken: false, acknowledge });
+        inside.offer = Some(Offer { number, rows, cx: cx.clone(), taken: false, acknowledge });
         drop(inside);
         self.turn();
         Ok((number, acknowledged))
@@ -172,7 +174,7 @@ impl Drop for Offered<'_> {
 impl SinkWriter for Writer {
     async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
         let changes = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let (number, acknowledged) = self.basket.offer(changes)?;
+        let (number, acknowledged) = self.basket.offer(cx, changes)?;
         let _offered = Offered(&self.basket, number);
         let impatience = async {
             match self.basket.shared.patience {
