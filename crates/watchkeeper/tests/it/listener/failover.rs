@@ -63,33 +63,25 @@ async fn test_failover_checkpoint_consistency() {
     assert_eq!(soon("the commit", first.ack()).await.expect("it has the watch"), 5);
 
     let second = shop.listener("listener-2", &there).await;
-    let (ended, taken) = soon("the hand-over", async {
-        let failover = FailoverManager::new(&there);
-        let ask = async {
-            // The second one registers when it is first asked for a batch.
-            let asked = async || failover.trigger_failover("listener-1").await.ok();
-            let event = until("the second one is there", asked).await;
-            assert_eq!((event.failover_target_id.as_str(), event.checkpoint), ("listener-2", 5));
-        };
-        let hand_over = async {
-            ask.await;
-            // What had been read ahead is delivered and committed before the watch goes.
-            let mut had = Vec::new();
-            loop {
-                match first.next_batch().await {
-                    Ok(entries) => had.extend(numbers(&entries)),
-                    Err(ObserverError::ListenerFailover { checkpoint, .. }) => return (had, checkpoint),
-                    Err(other) => panic!("{other}"),
-                }
+    let failover = FailoverManager::new(&there);
+    let relieved = async {
+        // The second one registers when it is first asked for a batch.
+        let event = until("the second one is there", async || failover.trigger_failover("listener-1").await.ok());
+        let event = event.await;
+        assert_eq!((event.failover_target_id.as_str(), event.checkpoint), ("listener-2", 5));
+        // What had been read ahead is delivered and committed before the watch goes.
+        let mut had = Vec::new();
+        let checkpoint = loop {
+            match first.next_batch().await {
+                Ok(entries) => had.extend(numbers(&entries)),
+                Err(ObserverError::ListenerFailover { checkpoint, .. }) => break checkpoint,
+                Err(other) => panic!("{other}"),
             }
         };
-        tokio::join!(hand_over, async {
-            order(&app, 11..=12).await;
-            second.next_batch().await
-        })
-    })
-    .await;
-    let (had, checkpoint) = ended;
+        order(&app, 11..=12).await;
+        (had, checkpoint)
+    };
+    let ((had, checkpoint), taken) = soon("the hand-over", async { tokio::join!(relieved, second.next_batch()) }).await;
     let taken = numbers(&taken.expect("it has the watch now"));
     let all: Vec<u64> = had.iter().chain(&taken).copied().collect();
     assert_eq!(checkpoint, 5 + i64::try_from(had.len()).expect("few"), "all it had is committed, and no more");
