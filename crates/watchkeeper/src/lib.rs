@@ -18,6 +18,8 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
+//! Those who would rather ask for batches than be called find [`ChangeLogListener`] in [`listener`].
+//!
 //! This is a stream with everything in memory:
 //!
 //! ```

@@ -62,8 +62,12 @@ impl ChangeLogListener {
     /// Shares the watch with the other listeners of the coordinator's group.
     ///
     /// # Errors
-    /// `Config` when a setting is wrong.
+    /// `Config` when a setting is wrong, or when it listens already.
     pub fn with_coordinator(mut self, coordinator: impl Into<MultiListenerCoordinator>) -> Result<Self> {
+        if self.started.get_mut().is_some() {
+            let cause = "a listener that listens already can not be given a coordinator";
+            return Err(Error::config(cause).remedy("give it one before it is asked for a batch").into());
+        }
         self.config.multi_listener.enabled = true;
         self.config.validate()?;
         self.coordinator = Some(coordinator.into());
@@ -101,7 +105,8 @@ impl ChangeLogListener {
         post.take().await
     }
 
-    /// Commits the batch before without asking for another; the answer is how many changes are committed.
+    /// Commits the batch before without asking for another; the answer is how many changes are committed, as far as this
+    /// listener knows.
     ///
     /// # Errors
     /// `ListenerFailover` when the watch ended before the batch was committed: it is delivered again, elsewhere or here.
@@ -110,7 +115,7 @@ impl ChangeLogListener {
     /// As [`next_batch`](Self::next_batch).
     pub async fn ack(&self) -> Result<i64> {
         let mut started = self.started.lock().await;
-        let post = self.start(&mut started).await?;
+        let Some(post) = started.as_mut() else { return Ok(0) };
         post.settle().await?;
         Ok(post.checkpoint())
     }

@@ -334,22 +334,31 @@ impl Inner {
         }
     }
 
-    /// One round: heartbeats and the leader's lease where they are due, news always.
+    /// One round: heartbeats and the leader's lease where they are due, news always. What fails for one listener does not
+    /// keep the others from being heard; the first error is told.
     async fn round(&self, is_due: bool) -> Result<()> {
         let _beating = self.beating.lock().await;
         let handles: Vec<_> = self.listeners().values().cloned().collect();
         let cx = self.cx();
+        let mut outcome = Ok(());
         for handle in &handles {
-            if is_due {
-                cx.run(self.roster.beat(&cx, handle)).await?;
+            let told = async {
+                if is_due {
+                    self.roster.beat(&cx, handle).await?;
+                }
+                self.roster.hear(&cx, handle).await
+            };
+            let told = cx.run(told).await;
+            if told.is_err() {
+                handle.keep_news();
             }
-            cx.run(self.roster.hear(&cx, handle)).await?;
+            outcome = outcome.and(told.map_err(ObserverError::from));
         }
         if is_due {
-            self.keep_leading(&cx, &handles).await?;
-            cx.run(self.roster.sweep(&cx)).await?;
+            outcome = outcome.and(self.keep_leading(&cx, &handles).await);
+            outcome = outcome.and(cx.run(self.roster.sweep(&cx)).await.map_err(ObserverError::from));
         }
-        Ok(())
+        outcome
     }
 
     async fn keep_leading(&self, cx: &Cx, handles: &[ListenerHandle]) -> Result<()> {

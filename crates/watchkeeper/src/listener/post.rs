@@ -187,18 +187,23 @@ impl Started {
 
     /// Waits until anything has changed.
     async fn wait(&mut self) -> Result<()> {
+        // That it is halted has been told before; otherwise it was shut down, or could not join the group.
+        let may_have_ended = self.status.get().state == ListenerState::Stopped;
         let told = tokio::select! {
             biased;
             status = self.status.changed() => status,
             committed = self.committed.changed() => committed,
             turned = self.turned.changed() => turned,
+            ended = self.running.join(), if may_have_ended => {
+                ended?;
+                return Err(self.stopped());
+            }
         };
-        if told.is_err() || self.status.get().state == ListenerState::Stopped && !self.status.get().halted {
-            // It could not join the group, or it was shut down.
-            self.running.join().await?;
-            return Err(ObserverError::Stopped { listener_id: self.handle.listener_id().to_owned() });
-        }
-        Ok(())
+        told.map_err(|_| self.stopped())
+    }
+
+    fn stopped(&self) -> ObserverError {
+        ObserverError::Stopped { listener_id: self.handle.listener_id().to_owned() }
     }
 }
 

@@ -95,14 +95,11 @@ impl Roster {
         Ok(())
     }
 
-    /// Writes down what a listener says of itself, if it has something to say.
+    /// Writes down what a listener says of itself, if it has something to say. After an error it has to be told
+    /// to [keep its news](ListenerHandle::keep_news).
     pub(super) async fn hear(&self, cx: &Cx, handle: &ListenerHandle) -> Result<()> {
         let Some(saying) = handle.take_news() else { return Ok(()) };
-        let written = self.write(cx, &self.name(handle.listener_id()), encode(&saying)?).await;
-        if written.is_err() {
-            handle.keep_news();
-        }
-        written
+        self.write(cx, &self.name(handle.listener_id()), encode(&saying)?).await
     }
 
     /// All listeners, in the order of their names.

@@ -152,3 +152,42 @@ async fn test_listener_failover_handling() {
     let after = shop.checkpoint().await.expect("ten are committed");
     assert!(after.epoch > grant.epoch, "{:?}", after.epoch);
 }
+
+#[tokio::test]
+async fn a_listener_that_is_stuck_with_a_batch_gives_up_the_watch() {
+    let shop = Shop::new();
+    let app = shop.open().await;
+    order(&app, 1..=5).await;
+    let (here, there) = (shop.coordinator(), shop.coordinator());
+    let mut config = change_log(shop.path(), "listener-1").await;
+    config.patience = Some(Duration::from_millis(300));
+    let stuck = ChangeLogListener::new(config).with_coordinator(here).expect("the settings are right");
+    assert_eq!(batch(&stuck).await, [1, 2, 3, 4, 5]);
+    // It renews its lease, but nobody asks it for more.
+    let second = shop.listener("listener-2", &there).await;
+    assert_eq!(batch(&second).await, [1, 2, 3, 4, 5], "another one gets what it did not finish");
+    let late = soon("the news", stuck.ack()).await;
+    assert!(matches!(late, Err(ObserverError::ListenerFailover { checkpoint: 0, .. })), "{late:?}");
+    assert_eq!(shop.committed().await, 0, "its acknowledgement came too late");
+}
+
+#[tokio::test]
+async fn a_stream_whose_history_is_lost_is_halted_and_says_so() {
+    let shop = Shop::new();
+    let app = shop.open().await;
+    order(&app, 1..=5).await;
+    let listener = shop.listener("listener-1", &shop.coordinator()).await;
+    batch(&listener).await;
+    soon("the commit", listener.ack()).await.expect("nobody else is there");
+    listener.close().await.expect("it leaves in order");
+    order(&app, 6..=10).await;
+    watchkeeper::sqlite::tools::prune(&cx(), &app, 8).await.expect("the file answers");
+    let next = shop.listener("listener-2", &shop.coordinator()).await;
+    let mut answer = soon("the halt", next.next_batch()).await;
+    if let Err(ObserverError::ListenerFailover { .. }) = answer {
+        // It had the watch for a moment.
+        answer = soon("the halt", next.next_batch()).await;
+    }
+    assert!(matches!(&answer, Err(ObserverError::Halted { stream, .. }) if stream == STREAM), "{answer:?}");
+    assert_eq!(shop.committed().await, 5, "nothing was skipped");
+}

@@ -1,5 +1,8 @@
 use watchkeeper::MultiListenerConfig;
 
+/// What an error should say, and how to provoke it.
+type Wrong = (&'static str, fn(&mut MultiListenerConfig));
+
 #[test]
 fn test_multi_listener_config_defaults() {
     let config = MultiListenerConfig::default();
@@ -21,7 +24,7 @@ fn test_multi_listener_config_defaults() {
 
 #[test]
 fn test_multi_listener_config_validation() {
-    let wrong: [(&str, fn(&mut MultiListenerConfig)); 8] = [
+    let wrong: [Wrong; 8] = [
         ("listener_id is empty", |config| config.listener_id.clear()),
         ("contains a slash", |config| config.listener_id = "a/b".to_owned()),
         ("lease_duration_ms is below", |config| config.lease_duration_ms = 99),
