@@ -83,3 +83,56 @@ impl Recorder {
         self.metrics.failovers_total.increment(1);
     }
 }
+
+#[cfg(all(test, feature = "metrics"))]
+mod tests {
+    use std::sync::Mutex;
+
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
+
+    use super::ListenerMetrics;
+
+    /// The names and labels of what is registered.
+    #[derive(Default)]
+    struct Names(Mutex<Vec<String>>);
+
+    impl Names {
+        fn note(&self, key: &Key) {
+            let labels: Vec<String> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            self.0.lock().expect("no panic before").push(format!("{} {}", key.name(), labels.join(",")));
+        }
+    }
+
+    impl metrics::Recorder for Names {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            self.note(key);
+            Counter::noop()
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            self.note(key);
+            Gauge::noop()
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            self.note(key);
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn the_series_of_a_stream_are_those_that_the_engine_records() {
+        let names = Names::default();
+        metrics::with_local_recorder(&names, || drop(ListenerMetrics::of_stream("orders")));
+        let expected = [
+            "watchkeeper_listeners_active stream=orders",
+            "watchkeeper_listeners_failed_total stream=orders",
+            "watchkeeper_failovers_total stream=orders",
+            "watchkeeper_checkpoint_leases_held stream=orders",
+            "watchkeeper_checkpoint_updates_total stream=orders",
+            "watchkeeper_leader_elections_total stream=orders",
+        ];
+        assert_eq!(*names.0.lock().expect("no panic before"), expected);
+    }
+}
