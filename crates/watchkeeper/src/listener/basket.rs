@@ -9,12 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 use watchkeeper_core::{
-    Batch, Change, Cx, Error, Finding, FlushRejection, Follower, Grade, Latest, OpenedSink, Result, Sink, SinkContext,
+    Batch, Change, Cx, Error, Finding, FlushRejection, Follower, Latest, OpenedSink, Result, Sink, SinkContext,
     SinkProfile, SinkWriter, Written,
 };
-
-/// How long what a consumer sent may still take effect after its calls were abandoned: what handlers have by default.
-const SETTLE: Duration = Duration::from_secs(5);
+use watchkeeper_engine::delivery::HandlerSettings;
 
 /// Where batches are offered and taken.
 #[derive(Debug, Clone)]
@@ -28,6 +26,7 @@ struct Shared {
     /// Counts up whenever something changes, for those who wait.
     turned: Latest<u64>,
     patience: Option<Duration>,
+    target: HandlerSettings,
 }
 
 #[derive(Debug, Default)]
@@ -60,8 +59,8 @@ pub(super) struct Taken {
 
 impl Basket {
     /// A basket whose offers are withdrawn, and the watch with them, when nobody acknowledges them for so long.
-    pub(super) fn new(patience: Option<Duration>) -> Self {
-        let shared = Shared { inside: Mutex::default(), turned: Latest::new(0), patience };
+    pub(super) fn new(patience: Option<Duration>, target: HandlerSettings) -> Self {
+        let shared = Shared { inside: Mutex::default(), turned: Latest::new(0), patience, target };
         Self { shared: Arc::new(shared) }
     }
 
@@ -143,7 +142,8 @@ impl Basket {
 #[async_trait]
 impl Sink for Basket {
     fn profile(&self) -> SinkProfile {
-        SinkProfile::new(Grade::Plain, SETTLE)
+        let HandlerSettings { grade, settle, acts_on_barriers } = self.shared.target;
+        SinkProfile { acts_on_barriers, ..SinkProfile::new(grade, settle) }
     }
 
     async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {

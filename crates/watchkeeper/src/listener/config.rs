@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
-use watchkeeper_core::{Entropy, Error, Result, Source, StartAt};
+use watchkeeper_core::{Entropy, Error, Grade, Result, Source, StartAt};
+use watchkeeper_engine::delivery::HandlerSettings;
 use watchkeeper_engine::settings::{InstanceSettings, LeaseSettings};
 
 /// How several listeners share the watch.
@@ -120,6 +121,9 @@ pub struct ChangeLogConfig {
     /// How long a batch may be worked on before its listener counts as stuck and gives up the watch. By
     /// default the failover threshold, and for ever without a coordinator: nobody else is there.
     pub patience: Option<Duration>,
+    /// What is declared of whatever the caller does with changes, since it can not be seen: plain, and done
+    /// within 5 s, unless told otherwise.
+    pub target: HandlerSettings,
     /// How listeners share the watch, and this one's name.
     pub multi_listener: MultiListenerConfig,
 }
@@ -133,6 +137,7 @@ impl ChangeLogConfig {
             start: StartAt::Oldest,
             batch_size: 1_000,
             patience: None,
+            target: HandlerSettings::default(),
             multi_listener: MultiListenerConfig::default(),
         }
     }
@@ -148,6 +153,10 @@ impl ChangeLogConfig {
         }
         if self.patience == Some(Duration::ZERO) {
             return Err(Error::config("patience is zero: every batch would be given up").remedy("leave it out"));
+        }
+        if self.target.grade == Grade::Transactional {
+            return Err(Error::config("who asks for batches can not be transactional")
+                .remedy("declare the target versioned or idempotent, or use the transactional sink of the database"));
         }
         self.multi_listener.validate()
     }

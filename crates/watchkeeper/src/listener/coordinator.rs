@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use watchkeeper_core::{
-    Acquired, Ask, BootClock, Candidate, Cx, Entropy, Epoch, Grant, Holder, Lease, LeaseKey, Moment, Task,
-};
+use watchkeeper_core::{BootClock, Cx, Epoch, Moment, Task};
 use watchkeeper_engine::group::election::rank;
 use watchkeeper_engine::instance::Stores;
 use watchkeeper_engine::seams::Seams;
@@ -16,6 +14,7 @@ use super::ListenerState;
 use super::config::{MultiListenerConfig, check_name};
 use super::error::{ObserverError, Result};
 use super::handle::{ListenerHandle, identity};
+use super::leader::{Leadership, Proposed};
 use super::lease::LeaseManager;
 use super::metrics::Recorder;
 use super::roster::{Roster, Seen};
@@ -39,13 +38,13 @@ struct Inner {
     config: MultiListenerConfig,
     stores: Stores,
     roster: Roster,
+    leadership: Leadership,
     lease_manager: LeaseManager,
     listeners: Mutex<BTreeMap<String, ListenerHandle>>,
     /// Held while heartbeats are written and while a listener leaves: a heartbeat must not bring back one that left.
     beating: tokio::sync::Mutex<()>,
     wake: Arc<Notify>,
     heart: Mutex<Option<Task<()>>>,
-    entropy: Entropy,
     /// Made when first needed, since that takes a runtime, and making a coordinator does not.
     seams: OnceLock<Seams>,
     metrics: Recorder,
@@ -80,18 +79,37 @@ impl MultiListenerCoordinator {
         Ok(Self::build(stores, group, config))
     }
 
-    /// The same store and group with other settings, before any listener is registered.
+    /// The same coordinator with other settings, before any listener is registered.
     ///
     /// # Errors
     /// `Config` when a setting is wrong.
     pub fn with_config(self, config: MultiListenerConfig) -> Result<Self> {
-        Self::configured(self.inner.stores.clone(), &self.inner.group, config)
+        config.validate()?;
+        Ok(self.rebuilt(&self.inner.group, config))
+    }
+
+    /// The same coordinator in another group, before any listener is registered. Groups on one store do not see each other.
+    ///
+    /// # Errors
+    /// `Config` when the name can not be kept.
+    pub fn in_group(self, group: &str) -> Result<Self> {
+        check_name("group", group)?;
+        Ok(self.rebuilt(group, self.inner.config.clone()))
+    }
+
+    fn rebuilt(&self, group: &str, config: MultiListenerConfig) -> Self {
+        let rebuilt = Self::build(self.inner.stores.clone(), group, config);
+        match self.inner.seams.get() {
+            Some(seams) => rebuilt.with_seams(seams.clone()),
+            None => rebuilt,
+        }
     }
 
     fn build(stores: Stores, group: &str, config: MultiListenerConfig) -> Self {
         let inner = Inner {
             group: group.to_owned(),
             roster: Roster::new(Arc::clone(&stores.records), group, &config),
+            leadership: Leadership::new(Arc::clone(&stores.leases), group, config.lease().ttl),
             lease_manager: LeaseManager::over(Arc::clone(&stores.leases), group, config.lease()),
             config,
             stores,
@@ -99,7 +117,6 @@ impl MultiListenerCoordinator {
             beating: tokio::sync::Mutex::default(),
             wake: Arc::default(),
             heart: Mutex::default(),
-            entropy: Entropy::from_system(),
             seams: OnceLock::new(),
             metrics: Recorder::default(),
         };
@@ -140,7 +157,7 @@ impl MultiListenerCoordinator {
     pub async fn deregister_listener(&self, listener_id: &str) -> Result<()> {
         let _quiet = self.inner.beating.lock().await;
         let cx = self.inner.cx();
-        self.inner.resign(&cx, listener_id).await?;
+        self.inner.leadership.resign(&cx, listener_id).await?;
         let was_there = cx.run(self.inner.roster.leave(&cx, listener_id)).await?;
         let was_ours = self.inner.listeners().remove(listener_id).is_some();
         if was_there || was_ours { Ok(()) } else { Err(not_registered(listener_id)) }
@@ -170,26 +187,25 @@ impl MultiListenerCoordinator {
     /// `NoHealthyListener` when nobody could lead.
     pub async fn elect_leader(&self) -> Result<String> {
         let cx = self.inner.cx();
-        if let Some(holder) = self.inner.leader(&cx).await? {
+        if let Some(holder) = self.inner.leadership.holder(&cx).await? {
             return Ok(holder.candidate.name);
         }
         let healthy = self.healthy().await?;
         let Some(elected) = self.ranked(&self.inner.group, &healthy).into_iter().next() else {
             return Err(ObserverError::NoHealthyListener);
         };
-        match cx.run(self.inner.stores.leases.try_acquire(&cx, &self.inner.ask_to_lead(&elected))).await? {
-            Acquired::Granted { .. } => {
+        match self.inner.leadership.propose(&cx, &elected).await? {
+            Proposed::Elected => {
                 self.inner.metrics.elected();
                 Ok(elected)
             }
-            // Another one was faster; its word counts.
-            Acquired::Held(holder) => Ok(holder.candidate.name),
+            Proposed::Leads(other) => Ok(other),
         }
     }
 
     /// Who leads and under which fencing token; `None` when nobody does.
     pub async fn leader(&self) -> Result<Option<(String, Epoch)>> {
-        let holder = self.inner.leader(&self.inner.cx()).await?;
+        let holder = self.inner.leadership.holder(&self.inner.cx()).await?;
         Ok(holder.map(|holder| (holder.candidate.name, holder.epoch)))
     }
 
@@ -290,40 +306,6 @@ impl Inner {
         Cx::new(Arc::new(BootClock)).within(self.config.lease().ttl.max(Duration::from_secs(1)))
     }
 
-    fn leader_key(&self) -> LeaseKey {
-        LeaseKey::new(format!("{}/listening/leader", self.group))
-    }
-
-    async fn leader(&self, cx: &Cx) -> Result<Option<Holder>> {
-        let holders = cx.run(self.stores.leases.holders(cx, &[self.leader_key()])).await?;
-        Ok(holders.into_iter().next().flatten())
-    }
-
-    fn ask_to_lead(&self, listener_id: &str) -> Ask {
-        let (instance, name, tenure) = (identity(listener_id), listener_id.to_owned(), self.entropy.tenure());
-        let candidate = Candidate { instance, name, address: None, tenure };
-        let (key, ttl) = (self.leader_key(), self.config.lease().ttl);
-        Ask { key, candidate, ttl, floor: Epoch::ZERO, break_holder: None }
-    }
-
-    /// The grant of the leader, if that is `is_meant`.
-    async fn led_by(&self, cx: &Cx, is_meant: impl Fn(&str) -> bool) -> Result<Option<Grant>> {
-        let holder = self.leader(cx).await?.filter(|holder| is_meant(&holder.candidate.name));
-        let grant = |holder: Holder| {
-            let (tenure, epoch) = (holder.candidate.tenure, holder.epoch);
-            Grant { key: self.leader_key(), tenure, epoch }
-        };
-        Ok(holder.map(grant))
-    }
-
-    /// Gives the leadership of a listener back, if it leads.
-    async fn resign(&self, cx: &Cx, listener_id: &str) -> Result<()> {
-        if let Some(grant) = self.led_by(cx, |name| name == listener_id).await? {
-            cx.run(self.stores.leases.release(cx, &grant)).await?;
-        }
-        Ok(())
-    }
-
     fn start_heart(&self, this: &Arc<Self>) {
         let mut heart = self.heart.lock().unwrap_or_else(PoisonError::into_inner);
         if heart.is_none() {
@@ -355,18 +337,11 @@ impl Inner {
             outcome = outcome.and(told.map_err(ObserverError::from));
         }
         if is_due {
-            outcome = outcome.and(self.keep_leading(&cx, &handles).await);
+            let is_ours = |name: &str| handles.iter().any(|handle| handle.listener_id() == name);
+            outcome = outcome.and(self.leadership.keep(&cx, is_ours).await.map_err(ObserverError::from));
             outcome = outcome.and(cx.run(self.roster.sweep(&cx)).await.map_err(ObserverError::from));
         }
         outcome
-    }
-
-    async fn keep_leading(&self, cx: &Cx, handles: &[ListenerHandle]) -> Result<()> {
-        let is_ours = |name: &str| handles.iter().any(|handle| handle.listener_id() == name);
-        if let Some(grant) = self.led_by(cx, is_ours).await? {
-            cx.run(self.stores.leases.renew(cx, &[Lease { grant, ttl: self.config.lease().ttl }])).await?;
-        }
-        Ok(())
     }
 }
 

@@ -122,7 +122,10 @@ impl Watcher {
             return Err(ObserverError::NotRegistered { listener_id: failed.to_owned() });
         };
         let stream = leaving.saying.stream.clone();
-        let could = |seen: &&Seen| seen.is_healthy && seen.listener_id != failed && seen.saying.stream == stream;
+        let could = |seen: &&Seen| {
+            let listens = seen.is_healthy && seen.saying.state != ListenerState::Stopped;
+            listens && seen.listener_id != failed && seen.saying.stream == stream
+        };
         let able: Vec<_> = everyone.iter().filter(could).map(|seen| seen.listener_id.clone()).collect();
         let what = stream.as_deref().unwrap_or(self.coordinator.group());
         let Some(target) = self.coordinator.ranked(what, &able).into_iter().next() else {

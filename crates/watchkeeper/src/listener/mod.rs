@@ -36,6 +36,7 @@ mod coordinator;
 mod error;
 mod failover;
 mod handle;
+mod leader;
 mod lease;
 mod metrics;
 mod observed;

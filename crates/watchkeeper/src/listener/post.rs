@@ -65,7 +65,7 @@ impl Started {
         handle: ListenerHandle,
         patience: Option<Duration>,
     ) -> Result<Self> {
-        let basket = Basket::new(patience);
+        let basket = Basket::new(patience, config.target);
         let observed = Arc::new(Observed::new(Arc::clone(&stores.checkpoints)));
         let committed = observed.follow();
         let spec = StreamSpec {
@@ -149,7 +149,6 @@ impl Started {
         self.basket.close();
         self.running.shutdown();
         self.running.join().await?;
-        self.handle.follow(ListenerState::Stopped);
         Ok(())
     }
 
@@ -204,6 +203,13 @@ impl Started {
 
     fn stopped(&self) -> ObserverError {
         ObserverError::Stopped { listener_id: self.handle.listener_id().to_owned() }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Its coordinator may live on, and must not show it as listening.
+        self.handle.follow(ListenerState::Stopped);
     }
 }
 

@@ -46,6 +46,13 @@ async fn test_listener_with_coordinator() {
     let machine = alone.state_machine().expect("it was asked").clone();
     alone.close().await.expect("it leaves in order");
     assert_eq!(machine.get_state().await, Stopped);
+
+    // One that is dropped is shown as stopped, though its coordinator lives on.
+    let dropped = shop.listener("listener-3", &here).await;
+    order(&app, 8..=8).await;
+    assert_eq!(batch(&dropped).await, [8]);
+    drop(dropped);
+    assert_eq!(state(&here, "listener-3").await, Some(Stopped));
 }
 
 #[tokio::test]

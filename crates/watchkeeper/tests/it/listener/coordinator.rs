@@ -33,6 +33,9 @@ async fn test_listener_registration() {
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     assert_eq!(names(&here).await.len(), 4, "one that was refused is not there");
     assert!(here.register_listener("a/b".to_owned()).await.is_err());
+    let elsewhere = shop.coordinator().in_group("market").expect("the name is good");
+    register(&elsewhere, &["listener-5"]).await;
+    assert_eq!((names(&elsewhere).await.len(), names(&here).await.len()), (1, 4), "groups do not see each other");
 }
 
 #[tokio::test]
