@@ -106,7 +106,8 @@ impl ChangeLogListener {
     }
 
     /// Commits the batch before without asking for another; the answer is how many changes are committed, as far as this
-    /// listener knows.
+    /// listener knows. It is less than the batch's own count if the source had to be opened anew meanwhile: then
+    /// the batch was withdrawn, and comes again.
     ///
     /// # Errors
     /// `ListenerFailover` when the watch ended before the batch was committed: it is delivered again, elsewhere or here.
@@ -158,6 +159,8 @@ impl ChangeLogListener {
         let registered = coordinator.listener(listener_id);
         let handle = registered.ok_or_else(|| Error::unavailable("the listener was deregistered meanwhile"))?;
         handle.set_stream(&self.config.stream);
+        // Before it can have the watch, so that whoever asks it to hand over knows of what.
+        coordinator.publish().await?;
         let _ = self.handle.set(handle.clone());
         let patience = self.config.patience.unwrap_or(self.config.multi_listener.failover_threshold());
         let (seams, stores) = (coordinator.seams(), coordinator.stores().clone());

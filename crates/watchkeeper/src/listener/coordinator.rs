@@ -257,6 +257,11 @@ impl MultiListenerCoordinator {
         self.inner.listeners().keys().cloned().collect()
     }
 
+    /// Writes down at once what the listeners of this process have to say.
+    pub(super) async fn publish(&self) -> Result<()> {
+        self.inner.round(false).await
+    }
+
     pub(super) async fn roll_call(&self) -> Result<Vec<Seen>> {
         let cx = self.inner.cx();
         Ok(cx.run(self.inner.roster.list(&cx)).await?)

@@ -84,12 +84,13 @@ impl ListenerHandle {
         self.shared.checkpoint.load(Ordering::Acquire)
     }
 
-    /// Notes how many changes are committed, and tells the others. For people: what is committed is decided by
-    /// the checkpoint store.
+    /// Notes how many changes are committed; the others hear of it with the next heartbeat, since there may be many
+    /// commits. For people: what is committed is decided by the checkpoint store.
     pub fn set_checkpoint(&self, checkpoint: i64) {
         if self.shared.checkpoint.swap(checkpoint, Ordering::AcqRel) != checkpoint {
             self.state_machine.note_progress();
-            self.speak();
+            self.shared.has_spoken.store(true, Ordering::Release);
+            self.keep_news();
         }
     }
 
@@ -125,7 +126,7 @@ impl ListenerHandle {
         self.shared.is_news.swap(false, Ordering::AcqRel).then(|| self.saying())
     }
 
-    /// The news was not heard: it is told again.
+    /// There is news, or it was not heard: it is told with the next heartbeat.
     pub(super) fn keep_news(&self) {
         self.shared.is_news.store(true, Ordering::Release);
     }
@@ -135,6 +136,7 @@ impl ListenerHandle {
         Saying { state: self.state_machine.state(), checkpoint: self.checkpoint(), stream }
     }
 
+    /// Tells the others soon.
     fn speak(&self) {
         self.shared.has_spoken.store(true, Ordering::Release);
         self.keep_news();

@@ -100,7 +100,9 @@ impl CheckpointLease {
             Acquired::Granted { grant, .. } => Some((grant, sent + self.reign())),
             Acquired::Held(_) => None,
         };
-        Ok(held.grant.is_some())
+        drop(held);
+        // An answer that took too long is of no use.
+        Ok(self.grant().is_some())
     }
 
     /// Gives the lease back, if it is this listener's; it is free at once.

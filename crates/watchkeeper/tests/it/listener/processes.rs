@@ -40,6 +40,11 @@ impl Line {
 #[test]
 fn other_process() {
     let (Some(folder), Ok(name)) = (std::env::var_os(FOLDER), std::env::var(NAME)) else { return };
+    // It ends with the one who started it, at the latest.
+    std::thread::spawn(|| {
+        std::io::stdin().lines().for_each(drop);
+        std::process::exit(0);
+    });
     let pondered = std::env::var(PONDERED).ok().and_then(|number| number.parse().ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime can be made").block_on(listen(Path::new(&folder), &name, pondered));
@@ -77,7 +82,7 @@ impl Listener {
     fn start(shop: &Shop, name: &str, pondered: Option<u64>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
         command.args(["--exact", "listener::processes::other_process", "--nocapture"]);
-        command.env(FOLDER, shop.path()).env(NAME, name).stdin(Stdio::null()).stdout(Stdio::null());
+        command.env(FOLDER, shop.path()).env(NAME, name).stdin(Stdio::piped()).stdout(Stdio::null());
         if let Some(number) = pondered {
             command.env(PONDERED, number.to_string());
         }
