@@ -45,12 +45,12 @@ recorded! {
     /// A lease was acquired.
     fn acquired(stream: &str) {
         metrics::counter!("watchkeeper_leader_elections_total", "stream" => stream.to_owned()).increment(1);
-        metrics::gauge!("watchkeeper_leases_held", "stream" => stream.to_owned()).increment(1.0);
+        metrics::gauge!("watchkeeper_checkpoint_leases_held", "stream" => stream.to_owned()).increment(1.0);
     }
 
     /// A lease is held no more, after `held`.
     fn gave_up(stream: &str, held: Duration) {
-        metrics::gauge!("watchkeeper_leases_held", "stream" => stream.to_owned()).decrement(1.0);
+        metrics::gauge!("watchkeeper_checkpoint_leases_held", "stream" => stream.to_owned()).decrement(1.0);
         metrics::histogram!("watchkeeper_lease_held_seconds", "stream" => stream.to_owned())
             .record(held.as_secs_f64());
     }

@@ -20,7 +20,8 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
-//! [`peers`] is how the death of an instance is proved. Backends are features: `sqlite` and `file` by default.
+//! [`peers`] is how the death of an instance is proved. Backends are features: `sqlite` and `file` by default. Those who would
+//! rather ask for batches than be called find [`ChangeLogListener`] in [`listener`].
 //!
 //! This is a stream with everything in memory, without the builder:
 //!
@@ -86,6 +87,7 @@
 #![deny(missing_docs)]
 
 pub mod builder;
+pub mod listener;
 pub mod open;
 pub mod pull;
 pub mod registry;
@@ -94,6 +96,16 @@ pub use builder::{Builder, Stream, Watch, Watchkeeper};
 pub use registry::backends::*;
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
+
+#[cfg(feature = "metrics")]
+pub use listener::ListenerMetrics;
+#[cfg(feature = "sqlite")]
+pub use listener::SqliteCheckpointStore;
+pub use listener::{
+    ChangeLogConfig, ChangeLogEntry, ChangeLogListener, CheckpointLease, FailoverEvent, FailoverManager, LeaseManager,
+    ListenerHandle, ListenerHealth, ListenerStateMachine, MultiListenerConfig, MultiListenerCoordinator, ObserverError,
+    Store,
+};
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,

@@ -82,7 +82,7 @@ fn a_takeover_and_what_was_delivered_are_counted() {
         rig.append_many(5);
         rig.until("it is committed", || rig.committed() == 5);
         assert_eq!(board.get("watchkeeper_listeners_active"), 1.0);
-        assert_eq!(board.get("watchkeeper_leases_held"), 1.0);
+        assert_eq!(board.get("watchkeeper_checkpoint_leases_held"), 1.0);
         assert_eq!(board.get("watchkeeper_changes_total"), 5.0);
         assert!(board.get("watchkeeper_checkpoint_updates_total") >= 1.0);
         assert!(board.get("watchkeeper_checkpoint_lag_seconds") >= 0.0);

@@ -8,4 +8,6 @@ mod examples;
 #[cfg(feature = "file")]
 mod files;
 mod pull;
+#[cfg(feature = "sqlite")]
+mod listener;
 mod relief;

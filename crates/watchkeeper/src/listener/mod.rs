@@ -1,0 +1,63 @@
+//! Several listeners to one change log, of which one has the watch.
+//!
+//! For those who would rather ask for batches than be called: a [`ChangeLogListener`] gives them, a
+//! [`MultiListenerCoordinator`] knows all listeners of a group, in this process and in others, and a [`FailoverManager`] looks after
+//! them. It is all made of the engine: the same leases, the same fenced checkpoint, the same hand-over; a stream that is listened to
+//! here can be paused, moved and looked at as any other. Names, states and heartbeats are kept in the group's records.
+//!
+//! A checkpoint is an `i64` here: the number of changes of the stream that are committed.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use watchkeeper::listener::{
+//!     ChangeLogConfig, ChangeLogListener, FailoverManager, MultiListenerCoordinator, ObserverError, Result, Store,
+//! };
+//!
+//! async fn listen(store: Arc<dyn Store>, config: ChangeLogConfig) -> Result<()> {
+//!     let coordinator = MultiListenerCoordinator::new(store);
+//!     let failover = FailoverManager::new(coordinator.clone());
+//!     failover.start_health_monitor().await;
+//!     let listener = ChangeLogListener::new(config).with_coordinator(coordinator.clone())?;
+//!     loop {
+//!         match listener.next_batch().await {
+//!             Ok(entries) => entries.iter().for_each(|entry| println!("{} {}", entry.checkpoint, entry.id())),
+//!             Err(ObserverError::ListenerFailover { checkpoint, .. }) => eprintln!("relieved at {checkpoint}"),
+//!             Err(error) => return Err(error),
+//!         }
+//!     }
+//! }
+//! ```
+
+mod basket;
+mod changelog;
+mod config;
+mod coordinator;
+mod error;
+mod failover;
+mod handle;
+mod leader;
+mod lease;
+mod metrics;
+mod observed;
+mod post;
+mod roster;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod state;
+mod store;
+
+pub use changelog::{ChangeLogEntry, ChangeLogListener};
+pub use config::{ChangeLogConfig, MultiListenerConfig};
+pub use coordinator::{DEFAULT_GROUP, ListenerHealth, MultiListenerCoordinator};
+pub use error::{ObserverError, Result};
+pub use failover::{FailoverEvent, FailoverManager};
+pub use handle::ListenerHandle;
+pub use lease::{CheckpointLease, LeaseManager};
+#[cfg(feature = "metrics")]
+pub use metrics::ListenerMetrics;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteCheckpointStore;
+pub use state::ListenerStateMachine;
+pub use store::Store;
+pub use watchkeeper_engine::listener::ListenerState;
