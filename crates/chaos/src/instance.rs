@@ -13,6 +13,7 @@ use watchkeeper_engine::listener::StreamStatus;
 use watchkeeper_engine::seams::Seams;
 use watchkeeper_engine::settings::{CheckpointPolicy, InstanceSettings, LeaseSettings, StreamSettings};
 use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
+use watchkeeper_peers::TcpPeers;
 
 use crate::hands::{Deaf, Handled, Hands};
 use crate::rig::{self, Gear, Kind};
@@ -68,7 +69,8 @@ async fn run_told(orders: Orders) -> Result<()> {
 }
 
 async fn start(orders: &Orders, hands: &Arc<Hands>) -> Result<Running> {
-    let seams = Seams::system();
+    let peers = Arc::new(TcpPeers::new(watchkeeper_peers::Settings::default())?);
+    let seams = Seams { peers, ..Seams::system() };
     let cx = seams.cx();
     let mut gear = rig::named(&orders.rig, &orders.place)?.gear(&cx, orders.kind, hands).await?;
     if !orders.self_fencing {

@@ -81,6 +81,8 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod pull;
+
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
 #[cfg(feature = "file")]
