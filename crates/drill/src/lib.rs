@@ -1,0 +1,27 @@
+//! Real processes under faults, and the verdict on what arrived.
+//!
+//! * [`Children`] starts processes, hears their [`Event`]s, gives them [`Order`]s, stops, wakes and kills them.
+//! * A child calls [`obey`] first: it hears its orders, and ends with whoever started it.
+//! * [`Plan`] is the faults of a run, from a seed.
+//! * [`Ledger`] is what a writer knows of what it wrote: acknowledged, or unknown.
+//! * [`Verdict`] compares the ledger with what a target really received.
+//!
+//! Nothing here knows a backend or the engine: what is started is a command, what arrived is a list.
+#![deny(missing_docs)]
+
+mod child;
+mod children;
+mod event;
+mod fault;
+mod judge;
+mod ledger;
+mod obey;
+mod spawner;
+mod verdict;
+
+pub use children::{Children, Told, What};
+pub use event::{Event, Order};
+pub use fault::{Fault, Plan};
+pub use ledger::{Entry, Ledger};
+pub use obey::obey;
+pub use verdict::{Arrival, Tally, Verdict};

@@ -1,0 +1,4 @@
+//! Processes, and verdicts on made-up runs.
+
+mod children;
+mod verdict;
