@@ -32,4 +32,9 @@ pub(crate) enum Command {
     Run,
     /// Show who has the watch of each stream, how far it is, and who stands by
     Status,
+    /// See it work: three processes, faults in turn, and a verdict. Needs nothing
+    Demo(crate::demo::Args),
+    /// One of the processes of the demo
+    #[command(hide = true)]
+    DemoInstance(crate::demo::InstanceArgs),
 }
