@@ -94,6 +94,15 @@ impl Children {
         self.members.iter().filter_map(running).max_by_key(|(_, epoch)| *epoch)
     }
 
+    /// The epochs of all that say that they are on watch.
+    pub fn epochs(&self) -> impl Iterator<Item = u64> {
+        let running = |child: &Child| {
+            let (state, epoch) = child.state.as_ref()?;
+            (*epoch).filter(|_| state == "running")
+        };
+        self.members.values().filter_map(running)
+    }
+
     /// How many stand by, by what was heard so far.
     pub fn standing_by(&self) -> usize {
         let standing = |child: &&Child| child.state.as_ref().is_some_and(|(state, _)| state == "connecting");

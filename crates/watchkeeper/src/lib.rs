@@ -81,6 +81,7 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod pull;
 pub mod registry;
 
 pub use watchkeeper_core as core;

@@ -1,0 +1,157 @@
+//! The words of the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::instance::Orders;
+use crate::rig::Kind;
+
+pub(crate) const USAGE: &str = "\
+Usage: watchkeeper-chaos <command>
+
+  sqlite [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
+             three instances on SQLite under load and faults; without --sink both, without
+             --no-self-fencing also a few pauses without it
+  failover [--rounds N]
+             how long a takeover takes, for every kind of fault
+";
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Help,
+    /// A child of this program.
+    Instance(Orders),
+    Chaos(Chaos),
+    Failover {
+        rounds: usize,
+    },
+}
+
+/// A run of faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chaos {
+    pub(crate) rig: &'static str,
+    pub(crate) faults: usize,
+    pub(crate) sink: Option<Kind>,
+    pub(crate) seed: u64,
+    pub(crate) self_fencing: bool,
+}
+
+/// The words after a command, taken one by one.
+struct Words<'a>(std::slice::Iter<'a, String>);
+
+impl<'a> Words<'a> {
+    fn flag(&mut self) -> Option<&'a str> {
+        self.0.next().map(String::as_str)
+    }
+
+    fn value(&mut self, flag: &str) -> Result<&'a str, String> {
+        self.0.next().map(String::as_str).ok_or_else(|| format!("{flag} needs a value"))
+    }
+
+    fn number(&mut self, flag: &str) -> Result<u64, String> {
+        let text = self.value(flag)?;
+        text.parse().map_err(|_| format!("{flag} needs a whole number, not {text:?}"))
+    }
+
+    fn count(&mut self, flag: &str) -> Result<usize, String> {
+        let count = self.number(flag)?;
+        usize::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| format!("{flag} needs at least 1"))
+    }
+}
+
+pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
+    let Some((command, rest)) = words.split_first() else { return Err("no command was given".to_owned()) };
+    let words = Words(rest.iter());
+    match command.as_str() {
+        "help" | "--help" | "-h" => Ok(Task::Help),
+        "instance" => instance(words).map(Task::Instance),
+        "sqlite" => chaos("sqlite", words).map(Task::Chaos),
+        "failover" => failover(words),
+        unknown => Err(format!("there is no command {unknown:?}")),
+    }
+}
+
+fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
+    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: 1, self_fencing: true };
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--faults" => chaos.faults = words.count(flag)?,
+            "--sink" => chaos.sink = Some(words.value(flag)?.parse()?),
+            "--seed" => chaos.seed = words.number(flag)?,
+            "--no-self-fencing" => chaos.self_fencing = false,
+            other => return Err(format!("{rig} does not take {other:?}")),
+        }
+    }
+    Ok(chaos)
+}
+
+fn failover(mut words: Words<'_>) -> Result<Task, String> {
+    let mut rounds = 30;
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rounds" => rounds = words.count(flag)?,
+            other => return Err(format!("failover does not take {other:?}")),
+        }
+    }
+    Ok(Task::Failover { rounds })
+}
+
+fn instance(mut words: Words<'_>) -> Result<Orders, String> {
+    let (mut rig, mut place, mut name, mut kind, mut lease, mut self_fencing) = (None, None, None, None, None, true);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rig" => rig = Some(words.value(flag)?.to_owned()),
+            "--place" => place = Some(PathBuf::from(words.value(flag)?)),
+            "--name" => name = Some(words.value(flag)?.to_owned()),
+            "--sink" => kind = Some(words.value(flag)?.parse()?),
+            "--lease-ms" => lease = Some(Duration::from_millis(words.number(flag)?)),
+            "--no-self-fencing" => self_fencing = false,
+            other => return Err(format!("instance does not take {other:?}")),
+        }
+    }
+    let missing = || "instance needs --rig, --place, --name, --sink and --lease-ms".to_owned();
+    Ok(Orders {
+        rig: rig.ok_or_else(missing)?,
+        place: place.ok_or_else(missing)?,
+        name: name.ok_or_else(missing)?,
+        kind: kind.ok_or_else(missing)?,
+        lease: lease.ok_or_else(missing)?,
+        self_fencing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn commands_are_recognised() {
+        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: 1, self_fencing: true };
+        assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos)));
+        let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 9, self_fencing: false, ..chaos };
+        assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 9 --no-self-fencing"), Ok(Task::Chaos(other)));
+        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rounds: 3 }));
+    }
+
+    #[test]
+    fn a_wrong_call_is_refused_with_its_cause() {
+        for (line, cause) in [
+            ("", "no command was given"),
+            ("fly", "there is no command \"fly\""),
+            ("sqlite --faults", "--faults needs a value"),
+            ("sqlite --faults 0", "--faults needs at least 1"),
+            ("sqlite --seed x", "--seed needs a whole number, not \"x\""),
+            ("sqlite --sink plain", "there is no sink \"plain\"; there are: transactional, fenced"),
+            ("failover 5", "failover does not take \"5\""),
+            ("instance --rig sqlite", "instance needs --rig, --place, --name, --sink and --lease-ms"),
+        ] {
+            assert_eq!(parsed(line), Err(cause.to_owned()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A run of faults under load, and its verdict.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use watchkeeper_drill::{Arrival, Fault, Ledger, Plan, Verdict};
+
+use crate::fleet::{Fleet, Make, Trouble, cx};
+use crate::load::{Load, Pen};
+use crate::rig::{self, Kind, Rig};
+
+/// The longest wait between two faults.
+const CALM: Duration = Duration::from_millis(200);
+
+/// How long the last changes may take to arrive when all is mended.
+const ARRIVING: Duration = Duration::from_secs(30);
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Campaign {
+    pub(crate) rig: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) faults: usize,
+    pub(crate) seed: u64,
+    pub(crate) self_fencing: bool,
+    pub(crate) lease: Duration,
+}
+
+/// How it went.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// For every kind of fault, how long each took until a change had arrived under the next epoch.
+    pub(crate) reliefs: BTreeMap<Fault, Vec<Duration>>,
+    /// How many processes were evicted.
+    pub(crate) evicted: u64,
+    pub(crate) verdict: Verdict,
+    /// What is wrong, one sentence each.
+    pub(crate) wrong: Vec<Trouble>,
+}
+
+impl Campaign {
+    /// The faults that make sense here. What only pauses try is tried by nothing else with self-fencing off.
+    fn kinds(&self) -> Vec<Fault> {
+        let fits = |fault: &Fault| match fault {
+            Fault::PauseInside => self.kind == Kind::Transactional && self.self_fencing,
+            Fault::Pause => true,
+            _ => self.self_fencing,
+        };
+        Fault::ALL.into_iter().filter(fits).collect()
+    }
+
+    /// Runs it; trouble is what kept it from coming to its end.
+    pub(crate) fn run(&self, runtime: &Handle) -> Result<Record, Trouble> {
+        let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+        let rig = rig::named(self.rig, folder.path()).map_err(|error| error.to_string())?;
+        let pen = runtime.block_on(prepare(&*rig, self.seed))?;
+        let load = Load::start(runtime, pen);
+        let (rig_name, place) = (self.rig.to_owned(), folder.path().to_owned());
+        let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
+        let mut fleet = Fleet::launch(Make { rig: rig_name, place, kind, lease, self_fencing }, &*rig, runtime)?;
+        let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+        let mut record = Record::default();
+        let plan = Plan::seeded(self.seed, self.faults, &self.kinds(), CALM);
+        for (wait, fault) in &plan.faults {
+            fleet.listen(*wait)?;
+            let struck = fleet.strike(*fault)?;
+            record.reliefs.entry(*fault).or_default().push(fleet.relieved(&struck, &mut *target, None)?);
+            fleet.mend(&struck)?;
+        }
+        fleet.steady()?;
+        let ledger = runtime.block_on(load.finish())?.ledger();
+        await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+        fleet.disband()?;
+        let arrivals = runtime.block_on(read_back(&*rig, self.kind))?;
+        record.verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
+        record.evicted = fleet.evicted;
+        record.wrong = self.wrong(&record, &plan);
+        Ok(record)
+    }
+
+    fn wrong(&self, record: &Record, plan: &Plan) -> Vec<Trouble> {
+        let verdict = &record.verdict;
+        let mut wrong = Vec::new();
+        let mut expect = |holds: bool, what: &str| {
+            if !holds {
+                wrong.push(what.to_owned());
+            }
+        };
+        expect(verdict.is_sound(), "changes were lost, out of order, stale or strange");
+        expect(verdict.delivered > 0, "nothing was delivered at all");
+        expect(
+            self.kind != Kind::Transactional || verdict.duplicated.count == 0,
+            "changes came twice through transactions",
+        );
+        expect(self.self_fencing || verdict.stale_refused > 0, "the fence was never tried: no stale write was refused");
+        let struck: usize = record.reliefs.values().map(Vec::len).sum();
+        expect(struck == plan.faults.len(), "not every fault of the plan happened");
+        let inside = record.reliefs.get(&Fault::PauseInside).map_or(0, Vec::len) as u64;
+        expect(record.evicted >= inside, "a process that was stopped inside a transaction was not evicted");
+        wrong
+    }
+}
+
+/// Listens until all that was acknowledged has arrived, or for as long as that may take: then it is lost.
+pub(crate) fn await_arrivals(
+    rig: &dyn Rig,
+    kind: Kind,
+    ledger: &Ledger,
+    fleet: &mut Fleet,
+    runtime: &Handle,
+) -> Result<(), Trouble> {
+    let since = Instant::now();
+    let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+    let mut missing: BTreeMap<_, _> = ledger.newest().collect();
+    while !missing.is_empty() && since.elapsed() < ARRIVING {
+        let news = runtime.block_on(target.news()).map_err(|error| error.to_string())?;
+        for Arrival { key, number, .. } in &news {
+            if missing.get(key.as_str()).is_some_and(|newest| number >= newest) {
+                missing.remove(key.as_str());
+            }
+        }
+        fleet.listen(Duration::from_millis(20))?;
+    }
+    Ok(())
+}
+
+/// Sets the rig up; a pen to write with.
+pub(crate) async fn prepare(rig: &dyn Rig, seed: u64) -> Result<Pen, Trouble> {
+    let set_up = async {
+        rig.set_up(&cx()).await?;
+        rig.writer(&cx()).await
+    };
+    set_up.await.map(|writer| Pen::new(writer, seed)).map_err(|error| error.to_string())
+}
+
+/// All that a target has received.
+pub(crate) async fn read_back(rig: &dyn Rig, kind: Kind) -> Result<Vec<Arrival>, Trouble> {
+    let read = async { rig.target(&cx(), kind).await?.news().await };
+    read.await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,107 @@
+//! How long a takeover takes, and what the stores cost that it is made of.
+//!
+//! Three instances on SQLite under load, with a transactional sink. For every fault: from the moment that it had happened (the
+//! signal was sent, the request was made) to the moment at which a change that was written *after* it is durable in the
+//! target under the next epoch, as a reader of the target sees it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use watchkeeper_drill::{Entry, Fault, Verdict};
+
+use crate::LEASE;
+use crate::bars::{Bar, Limit};
+use crate::campaign::{await_arrivals, prepare, read_back};
+use crate::fleet::{Fleet, Make, Trouble, cx};
+use crate::latency;
+use crate::load::Load;
+use crate::rig::{self, Kind, Rig, Target, Writer, Written};
+
+/// The key of the changes that are waited for. The load writes other ones.
+const PROBE: &str = "probe";
+
+/// The longest calm before a fault, so that faults fall on no rhythm.
+const CALM_MAX: Duration = Duration::from_millis(40);
+
+/// What a takeover after a fault must keep to.
+fn bars() -> Vec<Bar> {
+    let within = |fault: Fault, limits: Vec<Limit>| Bar { name: fault.as_str(), limits };
+    let relief = || vec![Limit::Median(Duration::from_millis(50))];
+    let expiry = || vec![Limit::Slowest(LEASE + Duration::from_secs(1))];
+    vec![
+        within(Fault::Kill, vec![Limit::Median(Duration::from_millis(100)), Limit::Slowest(Duration::from_secs(1))]),
+        within(Fault::Pause, expiry()),
+        within(Fault::PauseInside, expiry()),
+        within(Fault::Stop, relief()),
+        within(Fault::HandOver, relief()),
+        within(Fault::Fail, relief()),
+    ]
+}
+
+/// Runs so many rounds of every fault; whether all bars were kept.
+pub(crate) fn run(rounds: usize, runtime: &Handle) -> Result<bool, Trouble> {
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    let rig = rig::named("sqlite", folder.path()).map_err(|error| error.to_string())?;
+    let pen = runtime.block_on(prepare(&*rig, 1))?;
+    let load = Load::start(runtime, pen);
+    let (kind, place) = (Kind::Transactional, folder.path().to_owned());
+    let make = Make { rig: "sqlite".to_owned(), place, kind, lease: LEASE, self_fencing: true };
+    let mut fleet = Fleet::launch(make, &*rig, runtime)?;
+    let mut range = Range::open(&*rig, runtime)?;
+    let mut taken: BTreeMap<Fault, Vec<Duration>> = BTreeMap::new();
+    for round in 0..rounds {
+        for fault in Fault::ALL {
+            fleet.listen(CALM_MAX * (round as u32 % 8) / 8)?;
+            taken.entry(fault).or_default().push(range.measure(&mut fleet, fault)?);
+        }
+    }
+    fleet.steady()?;
+    let mut kept = true;
+    println!("from the fault to the first change after it, durable under the next epoch, ms\n{}", Bar::HEADING);
+    for (bar, durations) in bars().iter().zip(Fault::ALL.map(|fault| taken.remove(&fault).unwrap_or_default())) {
+        kept &= bar.judge(&durations);
+    }
+    println!("\nthe stores, beside the group and its load, ms\n{}", Bar::HEADING);
+    for (bar, durations) in runtime.block_on(latency::measure(&*rig))? {
+        kept &= bar.judge(&durations);
+    }
+    let mut ledger = runtime.block_on(load.finish())?.ledger();
+    (0..range.probes).for_each(|_| ledger.enter(PROBE, Entry::Acknowledged));
+    await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+    fleet.disband()?;
+    let arrivals = runtime.block_on(read_back(&*rig, kind))?;
+    let verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
+    println!("\n{verdict}");
+    Ok(kept && verdict.is_sound() && verdict.duplicated.count == 0)
+}
+
+/// What one measurement needs.
+struct Range<'a> {
+    runtime: &'a Handle,
+    writer: Box<dyn Writer>,
+    target: Box<dyn Target>,
+    probes: u64,
+}
+
+impl<'a> Range<'a> {
+    fn open(rig: &dyn Rig, runtime: &'a Handle) -> Result<Self, Trouble> {
+        let cx = cx();
+        let opened = async { Ok((rig.writer(&cx).await?, rig.target(&cx, Kind::Transactional).await?)) };
+        let (writer, target) = runtime.block_on(opened).map_err(|error: watchkeeper_core::Error| error.to_string())?;
+        Ok(Self { runtime, writer, target, probes: 0 })
+    }
+
+    /// One fault, and how long it took.
+    fn measure(&mut self, fleet: &mut Fleet, fault: Fault) -> Result<Duration, Trouble> {
+        let struck = fleet.strike(fault)?;
+        let probe = (PROBE.to_owned(), self.probes + 1);
+        if self.runtime.block_on(self.writer.write(std::slice::from_ref(&probe))) != Written::Acknowledged {
+            return Err(format!("the change after {fault} could not be written"));
+        }
+        self.probes += 1;
+        let took = fleet.relieved(&struck, &mut *self.target, Some(&probe))?;
+        fleet.mend(&struck)?;
+        Ok(took)
+    }
+}

@@ -1,0 +1,238 @@
+//! Three instances as processes, and the faults that befall the one on watch.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use watchkeeper_core::{BootClock, Cx, Epoch};
+use watchkeeper_drill::{Arrival, Children, Event, Fault, Order, Told, What};
+use watchkeeper_engine::group::control::Controls;
+
+use crate::instance::{GROUP, Orders, STREAM};
+use crate::rig::{Kind, Rig, Target};
+
+/// The names of the instances.
+pub(crate) const NAMES: [&str; 3] = ["ann", "ben", "cat"];
+
+/// How long anything may take that should happen soon.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Between two looks at the target.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// What went wrong, in a sentence.
+pub(crate) type Trouble = String;
+
+/// How a fleet is made.
+#[derive(Debug, Clone)]
+pub(crate) struct Make {
+    pub(crate) rig: String,
+    pub(crate) place: PathBuf,
+    pub(crate) kind: Kind,
+    pub(crate) lease: Duration,
+    pub(crate) self_fencing: bool,
+}
+
+/// The processes of a group.
+pub(crate) struct Fleet {
+    make: Make,
+    children: Children,
+    controls: Controls,
+    runtime: Handle,
+    /// Stale writes that were refused, as the children told.
+    pub(crate) refused: u64,
+    /// Processes that were killed by their successor, since they were stopped inside a transaction.
+    pub(crate) evicted: u64,
+}
+
+/// A fault that has been struck, before anything followed from it.
+#[derive(Debug, Clone)]
+pub(crate) struct Struck {
+    pub(crate) fault: Fault,
+    /// Who had the watch.
+    pub(crate) victim: String,
+    /// Under which epoch.
+    pub(crate) epoch: u64,
+    /// When it had happened.
+    pub(crate) at: Instant,
+}
+
+/// A context without a deadline.
+pub(crate) fn cx() -> Cx {
+    Cx::new(Arc::new(BootClock))
+}
+
+fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
+    move |error| format!("{what}: {error}")
+}
+
+impl Fleet {
+    /// Starts all of them and waits until one is on watch and the others stand by.
+    pub(crate) fn launch(make: Make, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
+        let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
+        let children = Children::new().map_err(io("processes"))?;
+        let controls = Controls::new(stores.records, GROUP);
+        let mut fleet = Self { make, children, controls, runtime: runtime.clone(), refused: 0, evicted: 0 };
+        for name in NAMES {
+            fleet.start(name)?;
+        }
+        fleet.steady()?;
+        Ok(fleet)
+    }
+
+    fn start(&mut self, name: &str) -> Result<(), Trouble> {
+        let Make { rig, place, kind, lease, self_fencing } = self.make.clone();
+        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing };
+        let program = std::env::current_exe().map_err(io("this program"))?;
+        self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
+    }
+
+    /// Waits until one is on watch and all others stand by, and gives them the time to see each other.
+    pub(crate) fn steady(&mut self) -> Result<(String, u64), Trouble> {
+        self.until("one on watch and two standing by", PATIENCE, |fleet| {
+            fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
+        })?;
+        self.listen(Duration::from_millis(50))?;
+        let (name, epoch) = self.children.on_watch().ok_or("nobody is on watch")?;
+        Ok((name.to_owned(), epoch))
+    }
+
+    /// Hears what there is to hear for this long.
+    pub(crate) fn listen(&mut self, duration: Duration) -> Result<(), Trouble> {
+        let until = Instant::now() + duration;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            self.hear(left)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, within: Duration) -> Result<Option<Told>, Trouble> {
+        let Some(told) = self.children.next(within) else { return Ok(None) };
+        match &told.what {
+            What::Event(Event::Refused { changes, .. }) => self.refused += changes.max(&1),
+            What::Event(Event::Failed { cause }) => return Err(format!("{} failed: {cause}", told.child)),
+            What::Event(Event::State { state, error, .. }) if state == "stopped" && error.is_some() => {
+                return Err(format!("{} has stopped: {}", told.child, error.clone().unwrap_or_default()));
+            }
+            _ => {}
+        }
+        Ok(Some(told))
+    }
+
+    fn until(&mut self, what: &str, within: Duration, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), Trouble> {
+        let since = Instant::now();
+        while !done(self) {
+            let left = within.checked_sub(since.elapsed()).ok_or_else(|| format!("waited in vain for {what}"))?;
+            self.hear(left.min(Duration::from_millis(20)))?;
+        }
+        Ok(())
+    }
+
+    /// Strikes the one on watch.
+    pub(crate) fn strike(&mut self, fault: Fault) -> Result<Struck, Trouble> {
+        let (victim, epoch) = self.steady()?;
+        let name = victim.as_str();
+        match fault {
+            Fault::Kill => self.children.kill(name).map_err(io("kill"))?,
+            Fault::Stop => self.children.terminate(name).map_err(io("terminate"))?,
+            Fault::Fail => self.children.order(name, Order::Fail).map_err(io("an order to fail"))?,
+            Fault::HandOver => self.ask_to_leave(epoch)?,
+            Fault::Pause | Fault::PauseInside => self.pause(name, fault == Fault::PauseInside)?,
+        }
+        Ok(Struck { fault, victim, epoch, at: Instant::now() })
+    }
+
+    fn ask_to_leave(&self, epoch: u64) -> Result<(), Trouble> {
+        let cx = cx().within(PATIENCE);
+        let asked = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
+        self.runtime.block_on(asked).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Stops a process that has a write in hand.
+    fn pause(&mut self, name: &str, inside: bool) -> Result<(), Trouble> {
+        self.children.order(name, Order::Hold { inside }).map_err(io("an order to hold"))?;
+        let since = Instant::now();
+        loop {
+            let left = PATIENCE.checked_sub(since.elapsed()).ok_or_else(|| format!("{name} had nothing to hold"))?;
+            let told = self.hear(left.min(Duration::from_millis(20)))?;
+            let holds = |told: Told| told.child == name && matches!(told.what, What::Event(Event::Holding { .. }));
+            if told.is_some_and(holds) {
+                return self.children.pause(name).map_err(io("pause"));
+            }
+        }
+    }
+
+    /// Waits until a change has arrived under a newer epoch, or this one of them; how long that took.
+    pub(crate) fn relieved(
+        &mut self,
+        struck: &Struck,
+        target: &mut dyn Target,
+        wanted: Option<&(String, u64)>,
+    ) -> Result<Duration, Trouble> {
+        loop {
+            let news = self.runtime.block_on(target.news()).map_err(|error| error.to_string())?;
+            let is_wanted =
+                |arrival: &Arrival| wanted.is_none_or(|(key, number)| arrival.key == *key && arrival.number == *number);
+            let took = struck.at.elapsed();
+            if news.iter().any(|arrival| arrival.epoch > struck.epoch && is_wanted(arrival)) {
+                return Ok(took);
+            }
+            if took > PATIENCE {
+                return Err(format!("waited in vain for a successor of {} after {}", struck.victim, struck.fault));
+            }
+            self.hear(LOOK)?;
+        }
+    }
+
+    /// Brings the victim back: woken, or started again.
+    pub(crate) fn mend(&mut self, struck: &Struck) -> Result<(), Trouble> {
+        let name = struck.victim.as_str();
+        match struck.fault {
+            Fault::HandOver | Fault::Fail => return Ok(()),
+            Fault::Kill | Fault::Stop => drop(self.children.reap(name, PATIENCE).map_err(io("reap"))?),
+            Fault::Pause | Fault::PauseInside => {
+                if !self.children.has_ended(name) {
+                    self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+                    self.children.wake(name).map_err(io("wake"))?;
+                    let what = format!("{name} to see that it was relieved");
+                    let epoch = struck.epoch;
+                    return self.until(&what, PATIENCE, |fleet| !fleet.is_on_watch(epoch));
+                }
+                self.evicted += 1;
+            }
+        }
+        self.start(name)
+    }
+
+    fn is_on_watch(&self, epoch: u64) -> bool {
+        self.children.epochs().any(|running| running == epoch)
+    }
+
+    /// Ends all in order.
+    pub(crate) fn disband(&mut self) -> Result<(), Trouble> {
+        for name in NAMES {
+            self.children.terminate(name).map_err(io("terminate"))?;
+        }
+        for name in NAMES {
+            let status = self.children.reap(name, PATIENCE).map_err(io("reap"))?;
+            if !status.success() {
+                return Err(format!("{name} did not end in order: {status}"));
+            }
+        }
+        // What they said last.
+        while self.hear(Duration::from_millis(20))?.is_some() {}
+        Ok(())
+    }
+}
+
+fn command(program: &Path, orders: &Orders) -> Command {
+    let mut command = Command::new(program);
+    command.args(["instance", "--rig", &orders.rig, "--name", &orders.name, "--sink", orders.kind.as_str()]);
+    command.args(["--lease-ms", &orders.lease.as_millis().to_string(), "--place"]).arg(&orders.place);
+    if !orders.self_fencing {
+        command.arg("--no-self-fencing");
+    }
+    command
+}

@@ -1,0 +1,117 @@
+//! The child: one instance of the group, which tells what happens to it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use watchkeeper_core::{Error, Follower, Result, StartAt};
+use watchkeeper_drill::{Event, Order, obey};
+use watchkeeper_engine::hooks::{Hooks, Mutant};
+use watchkeeper_engine::instance::Running;
+use watchkeeper_engine::listener::StreamStatus;
+use watchkeeper_engine::seams::Seams;
+use watchkeeper_engine::settings::{CheckpointPolicy, InstanceSettings, LeaseSettings, StreamSettings};
+use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
+use watchkeeper_peers::TcpPeers;
+
+use crate::hands::{Deaf, Handled, Hands};
+use crate::rig::{self, Gear, Kind};
+
+/// The group and its one stream.
+pub(crate) const GROUP: &str = "chaos";
+pub(crate) const STREAM: &str = "orders";
+
+/// How a child is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) rig: String,
+    pub(crate) place: PathBuf,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) lease: Duration,
+    pub(crate) self_fencing: bool,
+}
+
+/// Runs one instance until it is told to end.
+pub(crate) async fn run(orders: Orders) -> Result<()> {
+    let told = run_told(orders).await;
+    if let Err(error) = &told {
+        let _ = Event::Failed { cause: error.to_string() }.tell();
+    }
+    told
+}
+
+async fn run_told(orders: Orders) -> Result<()> {
+    let cause = |error| Error::internal("an instance of the drill could not be prepared").caused_by(error);
+    let hands = Hands::new();
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let (theirs, stopped) = (Arc::clone(&hands), Arc::clone(&stop));
+    obey(move |order| match order {
+        Order::Stop => stopped.notify_one(),
+        order => theirs.take(order),
+    })
+    .map_err(cause)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cause)?;
+    let mut running = start(&orders, &hands).await?;
+    let mut status = running.status(STREAM).ok_or_else(|| Error::internal("the stream is not there"))?;
+    loop {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break,
+            () = stop.notified() => break,
+            ended = running.join() => return ended,
+            changed = tell(&mut status) => changed?,
+        }
+    }
+    running.shutdown();
+    running.join().await
+}
+
+async fn start(orders: &Orders, hands: &Arc<Hands>) -> Result<Running> {
+    let peers = Arc::new(TcpPeers::new(watchkeeper_peers::Settings::default())?);
+    let seams = Seams { peers, ..Seams::system() };
+    let cx = seams.cx();
+    let mut gear = rig::named(&orders.rig, &orders.place)?.gear(&cx, orders.kind, hands).await?;
+    if !orders.self_fencing {
+        gear.stores.leases = Arc::new(Deaf { leases: gear.stores.leases, hands: Arc::clone(hands) });
+    }
+    let stores = gear.stores.clone();
+    let stream = stream(gear, hands);
+    Running::start(seams, stores, settings(orders), vec![stream]).await
+}
+
+fn settings(orders: &Orders) -> InstanceSettings {
+    let mut settings = InstanceSettings::new(GROUP, &orders.name);
+    settings.lease = LeaseSettings::new(orders.lease);
+    settings.heartbeat_every = orders.lease;
+    settings.unhealthy_after = orders.lease * 3;
+    // Long enough for the others to have it, short enough to be there for the next fault.
+    settings.bar = orders.lease;
+    settings.hooks = Hooks::breaking((!orders.self_fencing).then_some(Mutant::NoSelfFencing));
+    settings
+}
+
+fn stream(gear: Gear, hands: &Arc<Hands>) -> StreamSpec {
+    let mut settings = StreamSettings::new(STREAM);
+    settings.start = StartAt::Oldest;
+    settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), events: None };
+    let sink = Arc::new(Handled { sink: gear.sink, hands: Arc::clone(hands) });
+    let sinks = vec![SinkSpec::new("target", sink)];
+    StreamSpec { settings, source: gear.source, sinks, checkpoints: gear.checkpoints }
+}
+
+/// Tells where the stream stands, and waits until it stands elsewhere.
+async fn tell(status: &mut Follower<StreamStatus>) -> Result<()> {
+    let now = status.see().clone();
+    let state = Event::State {
+        stream: now.stream,
+        state: now.state.to_string(),
+        epoch: now.epoch.map(|epoch| epoch.0),
+        holder: now.holder,
+        error: now.last_error,
+        deadlines_hit: now.deadlines_hit,
+    };
+    state.tell().map_err(|error| Error::unavailable("nobody listens").caused_by(error))?;
+    status.changed().await.map_err(|_| Error::internal("the stream is gone"))
+}

@@ -1,0 +1,99 @@
+//! Real processes on real stores under faults. `cargo xtask chaos` and `cargo xtask bench failover` call it.
+
+mod args;
+mod bars;
+mod campaign;
+mod failover;
+mod fleet;
+mod hands;
+mod instance;
+mod latency;
+mod load;
+mod report;
+mod rig;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use args::{Chaos, Task};
+use campaign::Campaign;
+use rig::Kind;
+
+/// The lease of every run: the shortest that people are shown.
+const LEASE: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let task = match args::parse(&words) {
+        Ok(task) => task,
+        Err(cause) => {
+            eprint!("error: {cause}\n\n{}", args::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match perform(task, &runtime) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(trouble) => {
+            eprintln!("error: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what was asked for; whether all was as it must be.
+fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
+    match task {
+        Task::Help => {
+            print!("{}", args::USAGE);
+            Ok(true)
+        }
+        Task::Instance(orders) => {
+            runtime.block_on(instance::run(orders)).map(|()| true).map_err(|error| error.to_string())
+        }
+        Task::Chaos(chaos) => {
+            // All of them, also after one that failed.
+            let good: Vec<bool> = campaigns(chaos).iter().map(|campaign| run(campaign, runtime)).collect();
+            Ok(good.iter().all(|good| *good))
+        }
+        Task::Failover { rounds } => failover::run(rounds, runtime.handle()),
+    }
+}
+
+/// For each sink the faults, and, without being asked to leave self-fencing out everywhere, a few pauses without it.
+fn campaigns(chaos: Chaos) -> Vec<Campaign> {
+    let Chaos { rig, faults, sink, seed, self_fencing } = chaos;
+    let kinds = sink.map_or_else(|| vec![Kind::Transactional, Kind::Fenced], |kind| vec![kind]);
+    let one = |kind, faults, self_fencing| Campaign { rig, kind, faults, seed, self_fencing, lease: LEASE };
+    let mut list = Vec::new();
+    for kind in kinds {
+        list.push(one(kind, faults, self_fencing));
+        if self_fencing {
+            list.push(one(kind, (faults / 6).max(1), false));
+        }
+    }
+    list
+}
+
+fn run(campaign: &Campaign, runtime: &Runtime) -> bool {
+    println!("{}", report::heading(campaign));
+    match campaign.run(runtime.handle()) {
+        Ok(record) => {
+            println!("{}", report::table(&record));
+            record.wrong.is_empty()
+        }
+        Err(trouble) => {
+            println!("FAILED: {trouble}; seed {} repeats the plan\n", campaign.seed);
+            false
+        }
+    }
+}

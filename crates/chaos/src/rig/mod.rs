@@ -1,0 +1,108 @@
+//! What hides a backend from the drill: how it is set up, written to, watched, and read back.
+
+mod sqlite;
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use watchkeeper_core::{CheckpointStore, Cx, Error, Result, Sink, Source};
+use watchkeeper_drill::Arrival;
+use watchkeeper_engine::instance::Stores;
+
+use crate::hands::Hands;
+
+/// Which kind of target a run writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Changes and checkpoint in one transaction.
+    Transactional,
+    /// It checks the epoch itself.
+    Fenced,
+}
+
+impl Kind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Transactional => "transactional",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "transactional" => Ok(Self::Transactional),
+            "fenced" => Ok(Self::Fenced),
+            _ => Err(format!("there is no sink {text:?}; there are: transactional, fenced")),
+        }
+    }
+}
+
+/// What an instance is made of.
+pub(crate) struct Gear {
+    /// What the group shares.
+    pub(crate) stores: Stores,
+    /// Where changes come from.
+    pub(crate) source: Arc<dyn Source>,
+    /// Where they go.
+    pub(crate) sink: Arc<dyn Sink>,
+    /// The checkpoint's store, if it is not the group's.
+    pub(crate) checkpoints: Option<Arc<dyn CheckpointStore>>,
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It is durable.
+    Acknowledged,
+    /// Nothing was written.
+    Refused,
+    /// It may be written.
+    Unknown,
+}
+
+/// Makes changes.
+#[async_trait]
+pub(crate) trait Writer: Send {
+    /// Writes changes, each the given number of its key, all or nothing.
+    async fn write(&mut self, changes: &[(String, u64)]) -> Written;
+}
+
+/// Reads back what a target received.
+#[async_trait]
+pub(crate) trait Target: Send {
+    /// What has arrived since the last call, in the order of arrival.
+    async fn news(&mut self) -> Result<Vec<Arrival>>;
+}
+
+/// A backend under drill. A rig lives in a place, a folder or an address, which parent and children share.
+#[async_trait]
+pub(crate) trait Rig: Send + Sync {
+    /// Makes databases and tables.
+    async fn set_up(&self, cx: &Cx) -> Result<()>;
+
+    /// What the group shares.
+    async fn stores(&self, cx: &Cx) -> Result<Stores>;
+
+    /// What an instance is made of. A transactional target holds inside its transaction when `hands` say so.
+    async fn gear(&self, cx: &Cx, kind: Kind, hands: &Arc<Hands>) -> Result<Gear>;
+
+    /// Makes changes.
+    async fn writer(&self, cx: &Cx) -> Result<Box<dyn Writer>>;
+
+    /// Reads a target back, from its beginning.
+    async fn target(&self, cx: &Cx, kind: Kind) -> Result<Box<dyn Target>>;
+}
+
+/// The rig of this name.
+pub(crate) fn named(name: &str, place: &Path) -> Result<Arc<dyn Rig>> {
+    match name {
+        "sqlite" => Ok(Arc::new(sqlite::Files::new(place))),
+        other => Err(Error::config(format!("there is no rig {other:?}")).remedy("there is: sqlite")),
+    }
+}

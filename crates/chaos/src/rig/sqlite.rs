@@ -1,0 +1,251 @@
+//! SQLite: an application's database, the group's state, and a target, in three files of one folder.
+
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use watchkeeper_core::format::Format;
+use watchkeeper_core::{
+    Change, Cx, Error, ErrorKind, Finding, Grade, Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile,
+};
+use watchkeeper_drill::Arrival;
+use watchkeeper_engine::instance::Stores;
+use watchkeeper_file::{FileSink, Settings};
+use watchkeeper_sqlite::rusqlite::{self, Transaction};
+use watchkeeper_sqlite::{
+    Apply, ChangeLog, Checkpoints, Client, Config, Events, Failure, Leases, Notes, Transactional,
+};
+
+use super::{Gear, Kind, Rig, Target, Writer, Written};
+use crate::hands::Hands;
+
+/// The table that is written to, and the one that changes arrive in.
+const ORDERS: &str = "CREATE TABLE orders(key TEXT PRIMARY KEY, number INTEGER NOT NULL)";
+const ARRIVED: &str = "arrived";
+
+pub(super) struct Files {
+    folder: PathBuf,
+}
+
+impl Files {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    async fn client(&self, cx: &Cx, file: &str, evict: bool) -> Result<Client> {
+        Client::open(cx, Config { evict, ..Config::new(self.folder.join(file)) }).await
+    }
+
+    fn lines(&self) -> PathBuf {
+        self.folder.join("lines")
+    }
+}
+
+#[async_trait]
+impl Rig for Files {
+    async fn set_up(&self, cx: &Cx) -> Result<()> {
+        let made = std::fs::create_dir_all(self.lines());
+        made.map_err(|error| Error::unavailable("a folder can not be made").caused_by(error))?;
+        let app = self.client(cx, "app.db", false).await?;
+        app.write(cx, |transaction| Ok(transaction.execute_batch(ORDERS)?)).await?;
+        watchkeeper_sqlite::tools::install(cx, &app, &["orders"]).await?;
+        self.stores(cx).await?;
+        // The table of the target is there before anyone looks at it.
+        let target = self.client(cx, "target.db", false).await?;
+        Transactional::open(cx, target, Events::into(ARRIVED)?).await?.check(cx).await.map(drop)
+    }
+
+    async fn stores(&self, cx: &Cx) -> Result<Stores> {
+        let leases = Leases::open(cx, self.client(cx, "state.db", false).await?).await?;
+        let records = Notes::open(cx, self.client(cx, "state.db", false).await?).await?;
+        let checkpoints = Checkpoints::open(cx, self.client(cx, "checkpoints.db", true).await?).await?;
+        Ok(Stores { leases: Arc::new(leases), checkpoints: Arc::new(checkpoints), records: Arc::new(records) })
+    }
+
+    async fn gear(&self, cx: &Cx, kind: Kind, hands: &Arc<Hands>) -> Result<Gear> {
+        let stores = self.stores(cx).await?;
+        let source = ChangeLog::open(cx, self.client(cx, "app.db", false).await?, "orders").await?;
+        let source = Arc::new(source);
+        Ok(match kind {
+            Kind::Fenced => {
+                let sink = Arc::new(Lines { settings: Settings::new(self.lines(), "orders") });
+                Gear { stores, source, sink, checkpoints: None }
+            }
+            Kind::Transactional => {
+                let apply = Inside { events: Events::into(ARRIVED)?, hands: Arc::clone(hands) };
+                let sink = Transactional::open(cx, self.client(cx, "target.db", true).await?, apply).await?;
+                let checkpoints = Some(Arc::new(sink.checkpoints().clone()) as _);
+                Gear { stores, source, sink: Arc::new(sink), checkpoints }
+            }
+        })
+    }
+
+    async fn writer(&self, cx: &Cx) -> Result<Box<dyn Writer>> {
+        Ok(Box::new(App { client: self.client(cx, "app.db", false).await?, cx: cx.clone() }))
+    }
+
+    async fn target(&self, cx: &Cx, kind: Kind) -> Result<Box<dyn Target>> {
+        Ok(match kind {
+            Kind::Fenced => Box::new(LinesRead { folder: self.lines(), offset: 0 }),
+            Kind::Transactional => {
+                Box::new(TableRead { client: self.client(cx, "target.db", false).await?, cx: cx.clone(), after: 0 })
+            }
+        })
+    }
+}
+
+/// The application that writes.
+struct App {
+    client: Client,
+    cx: Cx,
+}
+
+#[async_trait]
+impl Writer for App {
+    async fn write(&mut self, changes: &[(String, u64)]) -> Written {
+        let changes = changes.to_vec();
+        let upsert = move |transaction: &Transaction<'_>| {
+            let sql = "INSERT INTO orders VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET number = excluded.number";
+            for (key, number) in &changes {
+                transaction.prepare_cached(sql)?.execute((key, number.cast_signed()))?;
+            }
+            Ok(())
+        };
+        match self.client.write(&self.cx, upsert).await {
+            Ok(()) => Written::Acknowledged,
+            Err(error) if error.kind() == ErrorKind::Unknown => Written::Unknown,
+            Err(_) => Written::Refused,
+        }
+    }
+}
+
+/// Appends to a table, and holds the transaction open when it is told to.
+struct Inside {
+    events: Events,
+    hands: Arc<Hands>,
+}
+
+impl Apply for Inside {
+    fn prepare(&self, transaction: &Transaction<'_>) -> Result<(), Failure> {
+        self.events.prepare(transaction)
+    }
+
+    fn apply(&self, transaction: &Transaction<'_>, change: &Change, grant: &Grant) -> Result<(), Failure> {
+        self.events.apply(transaction, change, grant)?;
+        self.hands.hold_inside(grant.epoch.0);
+        Ok(())
+    }
+}
+
+/// What has arrived in the table.
+struct TableRead {
+    client: Client,
+    cx: Cx,
+    after: i64,
+}
+
+#[async_trait]
+impl Target for TableRead {
+    async fn news(&mut self) -> Result<Vec<Arrival>> {
+        let after = self.after;
+        let read = move |transaction: &Transaction<'_>| {
+            let sql = format!("SELECT number, epoch, body FROM {ARRIVED} WHERE number > ?1 ORDER BY number");
+            let mut statement = transaction.prepare_cached(&sql)?;
+            let rows = statement.query_map([after], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            Ok(rows.collect::<rusqlite::Result<Vec<(i64, i64, Vec<u8>)>>>()?)
+        };
+        let rows = self.client.read(&self.cx, read).await?;
+        self.after = rows.last().map_or(after, |(number, ..)| *number);
+        rows.iter().map(|(_, epoch, body)| arrival(body, epoch.cast_unsigned())).collect()
+    }
+}
+
+fn arrival(body: &[u8], epoch: u64) -> Result<Arrival> {
+    let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let fields = parsed.as_ref().and_then(|body| {
+        let after = &body["after"];
+        Some((after["key"].as_str()?.to_owned(), after["number"].as_u64()?))
+    });
+    let (key, number) = fields.ok_or_else(|| Error::corrupt("an order that arrived can not be read"))?;
+    Ok(Arrival { key, number, epoch })
+}
+
+/// Files of lines that name their epoch. A format does not know it, so there is one for each opening.
+#[derive(Debug)]
+struct Lines {
+    settings: Settings,
+}
+
+#[async_trait]
+impl Sink for Lines {
+    fn profile(&self) -> SinkProfile {
+        SinkProfile::new(Grade::Fenced, std::time::Duration::ZERO)
+    }
+
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        let format = Arc::new(Stamped { epoch: context.grant.epoch.0 });
+        FileSink::new(self.settings.clone(), format)?.open(cx, context).await
+    }
+}
+
+#[derive(Debug)]
+struct Stamped {
+    epoch: u64,
+}
+
+impl Format for Stamped {
+    fn name(&self) -> &'static str {
+        "stamped"
+    }
+
+    fn write(&self, change: &Change, out: &mut Vec<u8>) -> Result<()> {
+        // The body is an object already; its epoch is put in front.
+        let body = change.body().strip_prefix(b"{").ok_or_else(|| Error::corrupt("a body is no object"))?;
+        out.extend_from_slice(format!("{{\"epoch\":{},", self.epoch).as_bytes());
+        out.extend_from_slice(body);
+        Ok(())
+    }
+}
+
+/// What has arrived in the files.
+struct LinesRead {
+    folder: PathBuf,
+    offset: u64,
+}
+
+#[async_trait]
+impl Target for LinesRead {
+    async fn news(&mut self) -> Result<Vec<Arrival>> {
+        let lines = self.read().map_err(|error| Error::unavailable("lines can not be read").caused_by(error))?;
+        lines.iter().map(|text| line(text)).collect()
+    }
+}
+
+impl LinesRead {
+    /// The whole lines after the last one that was read. There is no rotation, so there is one file.
+    fn read(&mut self) -> std::io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut paths: Vec<_> = std::fs::read_dir(&self.folder)?.flatten().map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
+        let Some(path) = paths.first() else { return Ok(found) };
+        let mut file = std::fs::File::open(path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut reader = BufReader::new(file);
+        let mut text = String::new();
+        while reader.read_line(&mut text)? > 0 && text.ends_with('\n') {
+            self.offset += text.len() as u64;
+            found.push(std::mem::take(&mut text));
+        }
+        Ok(found)
+    }
+}
+
+fn line(text: &str) -> Result<Arrival> {
+    let epoch = serde_json::from_str(text).ok().and_then(|line: serde_json::Value| line["epoch"].as_u64());
+    arrival(text.as_bytes(), epoch.ok_or_else(|| Error::corrupt("a line has no epoch"))?)
+}

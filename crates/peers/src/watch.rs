@@ -1,0 +1,95 @@
+//! Watches a holder until its death is proved, or nothing can be.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::time::{sleep, timeout};
+use watchkeeper_core::{Address, TenureId, Verdict};
+
+use crate::protocol::ask;
+
+/// How often a closed connection is replaced by one that is answered, before there is something wrong.
+const RECONNECTS_MAX: usize = 10;
+
+/// How often a connection that was closed before an answer is tried again. A dying process closes its sockets
+/// one after the other: for a moment its connections may be closed while its listener still takes new ones.
+const TRIES: u32 = 6;
+
+/// Before the second try; doubled each time.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
+
+/// What asking came to.
+enum Asked {
+    /// The tenure answered here.
+    Answered(TcpStream),
+    /// The connection was refused.
+    Refused,
+    /// The connection was taken and closed without an answer.
+    Closed,
+    /// Silence, another answer, or no way there.
+    Unclear,
+}
+
+pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Duration) -> Verdict {
+    let Asked::Answered(mut socket) = reach(&*address.0, tenure, answer_within).await else {
+        return Verdict::Unproven;
+    };
+    for _ in 0..RECONNECTS_MAX {
+        // The very address that has answered, if the name has several.
+        let Ok(there) = socket.peer_addr() else { return Verdict::Unproven };
+        if !is_cut(&mut socket).await {
+            return Verdict::Unproven;
+        }
+        match again(there, tenure, answer_within).await {
+            Asked::Refused => return Verdict::Dead,
+            Asked::Answered(next) => socket = next,
+            Asked::Closed | Asked::Unclear => return Verdict::Unproven,
+        }
+    }
+    Verdict::Unproven
+}
+
+/// Waits for the end of a connection; false if the holder said something first, as it does before it closes in
+/// order, or if the network has failed.
+async fn is_cut(socket: &mut TcpStream) -> bool {
+    let mut word = [0; 1];
+    match socket.read(&mut word).await {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+async fn again(there: SocketAddr, tenure: TenureId, answer_within: Duration) -> Asked {
+    for attempt in 0..TRIES {
+        match reach(there, tenure, answer_within).await {
+            Asked::Closed => sleep(TRY_AGAIN * 2_u32.pow(attempt)).await,
+            other => return other,
+        }
+    }
+    Asked::Closed
+}
+
+async fn reach(there: impl ToSocketAddrs, tenure: TenureId, answer_within: Duration) -> Asked {
+    let asked = timeout(answer_within, connect_and_ask(there, tenure)).await;
+    asked.unwrap_or(Asked::Unclear)
+}
+
+async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> Asked {
+    let mut socket = match TcpStream::connect(there).await {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Asked::Refused,
+        Err(_) => return Asked::Unclear,
+    };
+    match ask(&mut socket, tenure).await {
+        Ok(true) => Asked::Answered(socket),
+        Err(error) if is_closing(&error) => Asked::Closed,
+        Ok(false) | Err(_) => Asked::Unclear,
+    }
+}
+
+fn is_closing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,5 @@
+//! Peers as processes see each other.
+
+mod death;
+mod strangers;
+mod support;
