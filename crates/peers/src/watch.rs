@@ -43,6 +43,7 @@ pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Dur
         if !is_cut(&mut socket).await {
             return Verdict::Unproven;
         }
+        drop(socket);
         match again(there, tenure, answer_within).await {
             Asked::Refused => return Verdict::Dead,
             Asked::Answered(next) => socket = next,

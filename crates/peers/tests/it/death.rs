@@ -3,10 +3,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use watchkeeper_core::{Peers, Verdict};
 
-use crate::support::{Holder, Watching, cx, listen, peers, tenure};
-
-/// Long enough for a verdict that should not come.
-const A_WHILE: Duration = Duration::from_millis(400);
+use crate::support::{A_WHILE, Holder, Watching, cx, listen, peers, tenure};
 
 /// Waits until the holder answers, so that what follows happens to a watch that stands.
 async fn stands(watching: &mut Watching) {
@@ -16,7 +13,7 @@ async fn stands(watching: &mut Watching) {
 #[tokio::test]
 async fn a_killed_holder_is_proved_dead_at_once() {
     let mut times = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..3 {
         let mut holder = Holder::start();
         let mut watching = Watching::start(&holder.address, holder.tenure);
         stands(&mut watching).await;
@@ -26,7 +23,7 @@ async fn a_killed_holder_is_proved_dead_at_once() {
         times.push(killed.elapsed());
     }
     times.sort_unstable();
-    assert!(times[2] < Duration::from_millis(50), "{times:?}");
+    assert!(times[1] < Duration::from_millis(50), "{times:?}");
 }
 
 #[tokio::test]

@@ -3,10 +3,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use watchkeeper_core::{Address, Verdict};
+use watchkeeper_peers::{Settings, TcpPeers};
 
-use crate::support::{Holder, SOON, Watching, listen, tenure};
-
-const A_WHILE: Duration = Duration::from_millis(400);
+use crate::support::{A_WHILE, Holder, SOON, Watching, listen, listen_by, tenure};
 
 /// The port of a holder that is dead by now.
 async fn orphaned_port(watchings: usize) -> (Address, Vec<Watching>, TcpListener) {
@@ -43,10 +42,12 @@ async fn a_stranger_on_the_port_of_the_dead_proves_nothing() {
             let mut words = [0; 20];
             let _ = socket.read_exact(&mut words).await;
             match manner {
-                0 => tokio::time::sleep(SOON).await,
-                1 => drop(socket.write_all(&words).await),
-                _ => {}
+                0 => {}
+                1 => socket.write_all(&words).await.expect("the watch listens"),
+                _ => return,
             }
+            // Open until the watch ends it.
+            let _ = socket.read(&mut words).await;
         });
     }
     let closing = tokio::spawn(async move { while stranger.accept().await.is_ok() {} });
@@ -78,24 +79,38 @@ async fn a_closed_connection_is_replaced_while_the_tenure_answers() {
 #[tokio::test]
 async fn a_flood_of_strangers_does_not_keep_out_a_peer() {
     let tenure = tenure();
-    let (_listening, address, _roll) = listen(tenure).await;
+    // Only their number can push strangers out, since none of them waits for so long.
+    let patient = TcpPeers::new(Settings { answer_within: 100 * SOON, ..Settings::default() });
+    let (_listening, address, _roll) = listen_by(&patient.expect("the settings are good"), tenure).await;
     let mut before = Watching::start(&address, tenure);
     assert!(before.is_open_after(A_WHILE).await);
     let mut strangers = Vec::new();
-    for number in 0..400 {
-        let mut stranger = TcpStream::connect(&*address.0).await.expect("strangers can connect");
-        if number % 2 == 0 {
-            stranger.write_all(b"GET / HTTP/1.1\r\nHost: shop\r\n\r\n").await.expect("strangers can write");
-        }
-        strangers.push(stranger);
+    for _ in 0..400 {
+        strangers.push(TcpStream::connect(&*address.0).await.expect("strangers can connect"));
     }
     let mut during = Watching::start(&address, tenure);
     assert!(during.is_open_after(A_WHILE).await, "a peer is answered in the midst of strangers");
     assert!(before.is_open_after(Duration::ZERO).await, "who was answered is not pushed out");
-    // Those who said nothing are dropped, the oldest at once and the last of them in time.
+    // The newest may still ask; all before them are gone.
+    strangers.truncate(300);
     for mut stranger in strangers {
-        let mut words = [0; 1];
-        let read = tokio::time::timeout(SOON, stranger.read(&mut words)).await.expect("it is closed in time");
-        assert!(!matches!(read, Ok(1..)), "strangers are told nothing");
+        assert!(is_closed_in_time(&mut stranger).await, "strangers are told nothing");
     }
+}
+
+#[tokio::test]
+async fn strangers_who_ask_for_nothing_or_for_something_else_are_sent_away() {
+    let (_listening, address, _roll) = listen(tenure()).await;
+    for words in [b"".as_slice(), b"wk?1", b"GET / HTTP/1.1\r\nHost: shop\r\n\r\n", b"wk?1................"] {
+        let mut stranger = TcpStream::connect(&*address.0).await.expect("strangers can connect");
+        stranger.write_all(words).await.expect("strangers can write");
+        assert!(is_closed_in_time(&mut stranger).await, "strangers are told nothing");
+    }
+}
+
+/// Whether a connection is closed soon, without a word.
+async fn is_closed_in_time(socket: &mut TcpStream) -> bool {
+    let mut words = [0; 1];
+    let read = tokio::time::timeout(SOON, socket.read(&mut words)).await.expect("it is closed in time");
+    !matches!(read, Ok(1..))
 }

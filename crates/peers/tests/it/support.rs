@@ -18,17 +18,27 @@ pub(crate) fn tenure() -> TenureId {
     Entropy::from_system().tenure()
 }
 
+/// How long peers wait for an answer here.
+const ANSWER_WITHIN: Duration = Duration::from_millis(600);
+
+/// Longer than it takes to find out that there is no answer: a watch that has no verdict by then was answered.
+pub(crate) const A_WHILE: Duration = Duration::from_millis(800);
+
 /// Peers that do not wait long for an answer.
-pub(crate) fn peers() -> Arc<TcpPeers> {
-    let settings = Settings { answer_within: Duration::from_millis(200), ..Settings::default() };
-    Arc::new(TcpPeers::new(settings).expect("the settings are good"))
+pub(crate) fn peers() -> TcpPeers {
+    TcpPeers::new(Settings { answer_within: ANSWER_WITHIN, ..Settings::default() }).expect("the settings are good")
 }
 
 /// A holder in this process, answering for one tenure.
 pub(crate) async fn listen(tenure: TenureId) -> (Box<dyn Listening>, Address, Roll) {
+    listen_by(&peers(), tenure).await
+}
+
+/// A holder in this process that listens by `peers`.
+pub(crate) async fn listen_by(peers: &TcpPeers, tenure: TenureId) -> (Box<dyn Listening>, Address, Roll) {
     let roll = Roll::default();
     roll.enter(tenure);
-    let listening = peers().listen(&cx(), roll.clone()).await.expect("a free port can be listened on");
+    let listening = peers.listen(&cx(), roll.clone()).await.expect("a free port can be listened on");
     let address = listening.address().expect("it listens");
     (listening, address, roll)
 }
