@@ -69,6 +69,11 @@ impl Stage {
         let since = self.act(fault, name, epoch, operator)?;
         self.done.push(fault);
         self.relieve(fault, &Struck { name, epoch, since })?;
+        if fault == Fault::Pause {
+            // Past its lease, whenever that was renewed last.
+            let over = since + LEASE + LEASE / 10;
+            self.wait(over.saturating_duration_since(Instant::now()), |_| false)?;
+        }
         self.mend(fault, name)
     }
 

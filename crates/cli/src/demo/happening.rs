@@ -92,17 +92,22 @@ impl fmt::Display for Happening {
                 write!(f, "SIGCONT: {instance} wakes up and still believes to have the watch")
             }
             Self::Refused { instance, epoch, changes } => {
-                write!(f, "  => {instance} tried to write {changes} changes as epoch {epoch}: refused, it is too old")
+                let changes = counted(*changes);
+                write!(f, "  => {instance} tried to write {changes} under epoch {epoch}: refused, that is over")
             }
             Self::Ended { instance, pid, cause } => write!(f, "{instance} (pid {pid}) {cause}"),
             Self::Progress { written, delivered, per_second, lag_ms, .. } => {
                 write!(f, "  .. {written} written, {delivered} delivered, {per_second}/s, {lag_ms} ms behind")
             }
             Self::CatchingUp { written, delivered } => {
-                write!(f, "the last fault is over; {} changes are still under way", written.saturating_sub(*delivered))
+                write!(f, "no more faults; {} still under way", counted(written.saturating_sub(*delivered)))
             }
         }
     }
+}
+
+fn counted(changes: u64) -> String {
+    if changes == 1 { "1 change".to_owned() } else { format!("{changes} changes") }
 }
 
 /// What is being done to whom, in plain words.

@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use watchkeeper::{Error, Follower, Result, Running, Seams, StreamStatus};
 use watchkeeper_drill::{Event, Order, obey};
+use watchkeeper_peers::{Settings, TcpPeers};
 
 use super::hands::Hands;
 use super::place::{Place, STREAM, instance_settings};
@@ -40,7 +41,7 @@ async fn serve(args: &Args) -> Result<()> {
     let terminate = signal(SignalKind::terminate());
     let mut terminate = terminate.map_err(|error| Error::internal("no signal can be heard").caused_by(error))?;
 
-    let (place, seams) = (Place::new(&args.folder), seams());
+    let (place, seams) = (Place::new(&args.folder), seams()?);
     let cx = seams.cx();
     let (stores, stream) = (place.stores(&cx).await?, place.stream(&cx, &hands).await?);
     let mut running = Running::start(seams, stores, instance_settings(&args.name), vec![stream]).await?;
@@ -62,8 +63,9 @@ async fn serve(args: &Args) -> Result<()> {
 }
 
 /// With peers, so that a death is proved and nobody waits for its lease to run out.
-fn seams() -> Seams {
-    Seams::system()
+fn seams() -> Result<Seams> {
+    let peers = Arc::new(TcpPeers::new(Settings::default())?);
+    Ok(Seams { peers, ..Seams::system() })
 }
 
 /// Tells where it stands, whenever that changes, as long as anyone listens.

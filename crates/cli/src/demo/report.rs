@@ -50,7 +50,11 @@ impl Report {
             self.takeovers.iter().filter(|takeover| takeover.kind == kind).map(|takeover| takeover.millis).collect();
         millis.sort_unstable_by(f64::total_cmp);
         let faults = self.faults.iter().filter(|fault| **fault == kind).count();
-        let (median_ms, max_ms) = (millis.get(millis.len() / 2).copied(), millis.last().copied());
+        let middle = millis.len() / 2;
+        let upper = millis.get(middle).copied();
+        let median_ms =
+            upper.map(|upper| if millis.len() % 2 == 1 { upper } else { (millis[middle - 1] + upper) / 2.0 });
+        let max_ms = millis.last().copied();
         Figures { faults, count: millis.len(), median_ms, max_ms }
     }
 

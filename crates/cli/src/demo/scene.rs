@@ -39,10 +39,11 @@ impl Actor {
         *self = Self { pid, role: Role::Starting, ..Self::new(self.name) };
     }
 
-    /// Takes what it says of itself; the epoch, if it has just taken the watch.
-    pub(super) fn stands(&mut self, state: &str, epoch: Option<u64>) -> Option<u64> {
+    /// Takes what it says of itself; the epoch, if it has just taken the watch. Who slept may believe to have it under an
+    /// older one than the `newest`, until it is told better.
+    pub(super) fn stands(&mut self, state: &str, epoch: Option<u64>, newest: u64) -> Option<u64> {
         let role = match (state, epoch) {
-            ("running", Some(epoch)) => Role::OnWatch(epoch),
+            ("running", Some(epoch)) if epoch >= newest => Role::OnWatch(epoch),
             ("connecting", _) => Role::StandingBy,
             ("stopped", _) => Role::Leaving,
             _ => Role::Starting,

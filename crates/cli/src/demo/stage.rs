@@ -47,6 +47,8 @@ pub(super) struct Stage {
     /// The last thing that a process said of its end.
     last_words: Option<String>,
     unexpected: usize,
+    /// The newest epoch that anyone took the watch under.
+    newest_epoch: u64,
     progress_told: Instant,
 }
 
@@ -76,6 +78,7 @@ impl Stage {
             interrupts,
             last_words: None,
             unexpected: 0,
+            newest_epoch: 0,
             progress_told: began,
         })
     }
@@ -126,7 +129,9 @@ impl Stage {
         let (instance, pid) = (actor.name.to_owned(), actor.pid);
         match told.what {
             What::Event(Event::State { state, epoch, .. }) => {
-                if let Some(epoch) = actor.stands(&state, epoch) {
+                let taken = actor.stands(&state, epoch, self.newest_epoch);
+                if let Some(epoch) = taken {
+                    self.newest_epoch = epoch;
                     self.tell(Happening::OnWatch { instance, pid, epoch });
                 }
             }

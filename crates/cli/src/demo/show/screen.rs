@@ -142,7 +142,7 @@ mod tests {
     fn the_picture_says_who_has_the_watch_and_how_the_last_ones_went() {
         let mut first = Actor::new("anchor");
         first.restart(71);
-        first.stands("running", Some(2));
+        first.stands("running", Some(2), 1);
         let takeovers = [takeover()];
         let text: Vec<_> = lines(&scene(&[first], &takeovers), 80, 24).into_iter().map(|(_, line)| line).collect();
         assert!(text.iter().any(|line| line.contains("* anchor   pid 71       has the watch, epoch 2")), "{text:#?}");
