@@ -2,11 +2,23 @@
 
 use std::path::PathBuf;
 
-use clap::{Args as Group, Parser, Subcommand};
+use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::tools;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  done; also after SIGTERM or SIGINT, when all work was drained and released
+    1  it failed, or a check found an error
+    2  the command line or the configuration is wrong
+  130  ended at once by a second SIGINT
+  143  ended at once by a second SIGTERM
+
+Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.";
 
 /// Keeps change streams watched: one instance has the watch, the others stand by and relieve it.
 #[derive(Debug, Parser)]
-#[command(name = "watchkeeper", version, arg_required_else_help = true)]
+#[command(name = "watchkeeper", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -23,6 +35,21 @@ pub(crate) struct Common {
     /// Answer in JSON, for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// What to log on standard error: error, warn, info, debug or trace, also by part
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
+    /// How log lines look
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
 }
 
 /// What to do.
@@ -30,6 +57,20 @@ pub(crate) struct Common {
 pub(crate) enum Command {
     /// Run the streams of the file: stand by, take the watch, deliver
     Run,
+    /// Look whether everything in the file can work, without changing anything
+    Check,
+    /// Write a commented configuration file to start from
+    Init,
+    /// Tell what an error code means and what to do
+    Explain {
+        /// Such as WK-FENCED; all of them without one
+        code: Option<String>,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// Show who has the watch of each stream, how far it is, and who stands by
     Status,
     /// See it work: three processes, faults in turn, and a verdict. Needs nothing
@@ -37,4 +78,34 @@ pub(crate) enum Command {
     /// One of the processes of the demo
     #[command(hide = true)]
     DemoInstance(crate::demo::InstanceArgs),
+}
+
+/// What was asked for: a command of the program, or one of a backend.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Program(Args),
+    Tool(Common, tools::Call),
+}
+
+/// The whole command line, with the commands that backends bring.
+pub(crate) fn command() -> clap::Command {
+    tools::commands().into_iter().fold(Args::command(), clap::Command::subcommand)
+}
+
+/// Reads the command line. Ends the process, with help or code 2, if that is what is asked for.
+pub(crate) fn read() -> Asked {
+    let matches = command().get_matches();
+    if let Some(call) = tools::asked(&matches) {
+        let common = Common::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        return Asked::Tool(common, call);
+    }
+    Asked::Program(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_makes_sense() {
+        super::command().debug_assert();
+    }
 }

@@ -2,17 +2,18 @@
 
 mod args;
 mod commands;
+mod config;
 mod demo;
 mod exit;
+mod logging;
+mod signals;
 mod site;
+mod tools;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let args = args::Args::parse();
-    match commands::run(args) {
+    match commands::run(args::read()) {
         Ok(code) => code,
         Err(error) => exit::failed(&error),
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::lease::LeaseStore;
 use crate::options::Options;
 use crate::records::Records;
-use crate::sink::Sink;
+use crate::sink::{Sink, SinkProfile};
 use crate::source::{Finding, Source};
 
 /// What one database offers to a group. Not every system has all three.
@@ -35,6 +35,15 @@ pub struct Target {
     pub sink: Arc<dyn Sink>,
     /// The target's own checkpoint store, when changes and checkpoint can be written together there.
     pub checkpoints: Option<Arc<dyn CheckpointStore>>,
+}
+
+/// What a look at a target came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// What it is, as far as that is known without opening it.
+    pub profile: SinkProfile,
+    /// What is so.
+    pub findings: Vec<Finding>,
 }
 
 /// For whom a source or a target is made.
@@ -85,9 +94,31 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Err(self.cannot_be("a sink"))
     }
 
-    /// Looks at the database at `url` as a group's store, without changing it.
+    /// Looks at the database at `url` as a group's store, without changing anything there: what is missing and would be
+    /// made by [`store`](Self::store) is no error.
+    ///
+    /// # Errors
+    /// Why it can not be looked at; that is a finding too.
     async fn check_store(&self, _cx: &Cx, _options: &mut Options) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        Err(self.cannot_be("a store"))
+    }
+
+    /// Looks at a source, without changing anything there. One that changes something when it is made overrides this.
+    ///
+    /// # Errors
+    /// As [`source`](Self::source).
+    async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
+        self.source(cx, purpose, options).await?.check(cx).await
+    }
+
+    /// Looks at a target, without changing anything there. One that changes something when it is made or checked
+    /// overrides this.
+    ///
+    /// # Errors
+    /// As [`sink`](Self::sink).
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let sink = self.sink(cx, purpose, options).await?.sink;
+        Ok(Inspection { profile: sink.profile(), findings: sink.check(cx).await? })
     }
 
     /// Commands of its own.

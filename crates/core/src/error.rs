@@ -49,6 +49,7 @@ impl ErrorKind {
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    place: Option<String>,
     message: String,
     remedy: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -57,7 +58,7 @@ pub struct Error {
 impl Error {
     /// An error of `kind` whose cause is `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), remedy: None, source: None }
+        Self { kind, place: None, message: message.into(), remedy: None, source: None }
     }
 
     /// [`ErrorKind::Config`].
@@ -109,6 +110,19 @@ impl Error {
         self
     }
 
+    /// The same error with the place where the cause was written, such as a file and line. The first one stays:
+    /// who is nearer to the cause knows it better.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.place.get_or_insert_with(|| place.to_string());
+        self
+    }
+
+    /// Where the cause was written, if that is known.
+    pub fn place(&self) -> Option<&str> {
+        self.place.as_deref()
+    }
+
     /// What to do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -119,7 +133,7 @@ impl Error {
         self.remedy.as_deref()
     }
 
-    /// The cause, without code and remedy.
+    /// The cause, without place, code and remedy.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -127,6 +141,9 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
         write!(f, "{} [{}]", self.message, self.kind.code())?;
         if let Some(remedy) = &self.remedy {
             write!(f, "; {remedy}")?;

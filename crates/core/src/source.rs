@@ -114,6 +114,12 @@ pub trait ChangeStream: Send {
     /// prune it.
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()>;
 
+    /// Whether what was not acknowledged stays for this reader, however long that takes. The length of the history then
+    /// says nothing about how long a stream may stand still.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     /// How far the history reaches.
     async fn window(&mut self, cx: &Cx) -> Result<Window>;
 

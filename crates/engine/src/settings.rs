@@ -326,7 +326,13 @@ impl StreamSettings {
             (self.retry.attempts > 0, "a change is never tried: set at least 1 attempt"),
             (self.retry.fatal_instances > 0, "a fatal change halts nothing and nobody: set at least 1"),
         ];
-        first_broken(&rules).map_err(|error| Error::config(format!("stream {:?}: {error}", self.name)))
+        first_broken(&rules).map_err(|error| {
+            let told = Error::config(format!("stream {:?}: {}", self.name, error.message()));
+            match error.advice() {
+                Some(advice) => told.remedy(advice),
+                None => told,
+            }
+        })
     }
 }
 

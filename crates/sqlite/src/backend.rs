@@ -1,11 +1,16 @@
 //! SQLite as a configuration file names it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Backend, Cx, Offer, Options, Purpose, Result, Source, Target, Tool};
+use watchkeeper_core::{
+    Backend, Cx, Error, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Severity, SinkProfile, Source,
+    Target, Tool,
+};
 
+use crate::source::{findings, log_identity, logged};
 use crate::tools::{Install, Uninstall};
 use crate::{ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional};
 
@@ -30,6 +35,67 @@ fn config(mut config: Config, options: &mut Options) -> Result<Config> {
     Ok(config)
 }
 
+/// What a source is made of.
+struct SourceSettings {
+    config: Config,
+    retention: Retention,
+    tables: Option<Vec<String>>,
+}
+
+impl SourceSettings {
+    fn take(options: &mut Options) -> Result<Self> {
+        let config = config(Config::existing(path(options)?), options)?;
+        let usual = Retention::default();
+        let retention = Retention {
+            rewind: options.duration("rewind")?.unwrap_or(usual.rewind),
+            abandoned: options.duration("abandoned")?.unwrap_or(usual.abandoned),
+        };
+        let mut tables = options.texts("tables")?;
+        if let Some(table) = options.text("table")? {
+            tables.get_or_insert_default().push(table);
+        }
+        Ok(Self { config, retention, tables })
+    }
+}
+
+/// What a target does with changes.
+enum Mode {
+    Mirror(Mirror),
+    Events(Events),
+}
+
+fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
+    let config = config(Config::new(path(options)?), options)?;
+    let table = options.required("table", "\"events\"")?;
+    let mirror = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
+    let mode = if mirror { Mode::Mirror(Mirror::into(&table)?) } else { Mode::Events(Events::into(&table)?) };
+    Ok((config, mode))
+}
+
+/// Looks at a file of ours without changing it. A file that is not there yet will be made.
+async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
+    let file = config.path.clone();
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let cause = format!("the folder {} of {} is not there", folder.display(), file.display());
+        return Err(Error::config(cause).remedy("create it, or correct the path"));
+    }
+    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    let is_there = file.exists();
+    if !writable(folder) || (is_there && !writable(&file)) {
+        let cause = format!("{} can not be written", file.display());
+        let remedy = "make the file and its folder writable for this user";
+        return Err(Error::new(watchkeeper_core::ErrorKind::Denied, cause).remedy(remedy));
+    }
+    if !is_there {
+        crate::client::refuse_network(&file)?;
+        let what = format!("{} is not there yet and will be made", file.display());
+        return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);
+    }
+    Client::open(cx, config.to_look()).await?;
+    Ok(Vec::new())
+}
+
 #[async_trait]
 impl Backend for Sqlite {
     fn name(&self) -> &'static str {
@@ -50,29 +116,49 @@ impl Backend for Sqlite {
         })
     }
 
+    async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
+        look(cx, config(Config::new(path(options)?), options)?).await
+    }
+
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
-        let config = config(Config::existing(path(options)?), options)?;
-        let usual = Retention::default();
-        let retention = Retention {
-            rewind: options.duration("rewind")?.unwrap_or(usual.rewind),
-            abandoned: options.duration("abandoned")?.unwrap_or(usual.abandoned),
-        };
-        let client = Client::open(cx, config).await?;
+        let settings = SourceSettings::take(options)?;
+        let client = Client::open(cx, settings.config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
-        Ok(Arc::new(ChangeLog::open(cx, client, &consumer).await?.keep(retention)))
+        let log = ChangeLog::open(cx, client, &consumer).await?.keep(settings.retention);
+        Ok(match settings.tables {
+            Some(tables) => Arc::new(log.only(cx, tables).await?),
+            None => Arc::new(log),
+        })
+    }
+
+    async fn check_source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
+        let settings = SourceSettings::take(options)?;
+        // A log that was never opened for writing can not switch the application's file to write-ahead logging.
+        let client = Client::open(cx, settings.config.to_look()).await?;
+        client.run(cx, log_identity).await?;
+        let tables = settings.tables.unwrap_or_default();
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            logged(transaction, &tables)?;
+            findings(transaction)
+        };
+        client.read(cx, look).await
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let config = config(Config::new(path(options)?), options)?;
-        let table = options.required("table", "\"events\"")?;
-        let mirror = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
+        let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
-        let sink = match mirror {
-            true => Transactional::open(cx, client, Mirror::into(&table)?).await?,
-            false => Transactional::open(cx, client, Events::into(&table)?).await?,
+        let sink = match mode {
+            Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
+            Mode::Events(events) => Transactional::open(cx, client, events).await?,
         };
         let checkpoints = Arc::new(sink.checkpoints().clone());
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
+    }
+
+    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let (config, _) = sink_settings(options)?;
+        let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+        Ok(Inspection { profile, findings: look(cx, config).await? })
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Cx, Error, Result};
 
-pub(crate) use connect::connect;
+pub(crate) use connect::{connect, refuse_network};
 pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;
 pub(crate) use writer::Process;

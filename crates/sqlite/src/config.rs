@@ -10,6 +10,8 @@ pub struct Config {
     pub path: PathBuf,
     /// Whether to create the file when it is missing.
     pub create: bool,
+    /// Whether nothing may be changed: not even what Watchkeeper keeps there is made. For people who look.
+    pub read_only: bool,
     /// How long a call waits for another writer before it is `Unavailable`. Never longer than the
     /// call's own deadline.
     pub busy: Duration,
@@ -24,12 +26,19 @@ impl Config {
     /// The file at `path`, created when missing; waits 5 s for other writers and looks for changes every 5 ms.
     pub fn new(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
-        Self { path, create: true, busy: Duration::from_secs(5), tick: Duration::from_millis(5), evict: false }
+        let (busy, tick) = (Duration::from_secs(5), Duration::from_millis(5));
+        Self { path, create: true, read_only: false, busy, tick, evict: false }
     }
 
     /// The file at `path`, which has to exist: an application's own database.
     pub fn existing(path: impl AsRef<Path>) -> Self {
         Self { create: false, ..Self::new(path) }
+    }
+
+    /// The same file, to look at only.
+    #[must_use]
+    pub fn to_look(self) -> Self {
+        Self { create: false, read_only: true, ..self }
     }
 
     /// Refuses what can not work.

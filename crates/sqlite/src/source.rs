@@ -44,6 +44,8 @@ pub struct ChangeLog {
     consumer: Arc<str>,
     retention: Retention,
     origin: Arc<str>,
+    /// The only tables whose changes are given out; all without it.
+    tables: Option<Arc<[String]>>,
 }
 
 impl ChangeLog {
@@ -53,7 +55,17 @@ impl ChangeLog {
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
         let origin = client.run(cx, log_identity).await?;
-        Ok(Self { client, consumer: consumer.into(), retention: Retention::default(), origin: origin.into() })
+        let (consumer, origin) = (consumer.into(), origin.into());
+        Ok(Self { client, consumer, retention: Retention::default(), origin, tables: None })
+    }
+
+    /// The same log, of which only the changes of these tables are given out.
+    ///
+    /// # Errors
+    /// `Config` for a table that is not logged.
+    pub async fn only(self, cx: &Cx, tables: Vec<String>) -> Result<Self> {
+        let tables = self.client.read(cx, move |transaction| logged(transaction, &tables)).await?;
+        Ok(Self { tables: Some(tables.into()), ..self })
     }
 
     /// The same log with another retention.
@@ -77,7 +89,7 @@ impl ChangeLog {
     }
 }
 
-fn log_identity(connection: &mut Connection) -> Result<String, Failure> {
+pub(crate) fn log_identity(connection: &mut Connection) -> Result<String, Failure> {
     let there = "SELECT count(*) FROM sqlite_schema WHERE name IN ('watchkeeper_meta', 'watchkeeper_changes')";
     let tables: i64 = connection.query_row(there, [], |row| row.get(0))?;
     let stored = "SELECT value FROM watchkeeper_meta WHERE name = 'log'";
@@ -92,6 +104,19 @@ fn log_identity(connection: &mut Connection) -> Result<String, Failure> {
     let identity = identity.ok_or_else(missing)?;
     SCHEMA.ensure_on(connection)?;
     Ok(identity)
+}
+
+/// The tables as the log spells them.
+pub(crate) fn logged(connection: &Connection, tables: &[String]) -> Result<Vec<String>, Failure> {
+    let known: Vec<String> = installed(connection)?.into_iter().map(|(table, _)| table).collect();
+    let spelled = |table: &String| {
+        known.iter().find(|known| known.eq_ignore_ascii_case(table)).cloned().ok_or_else(|| {
+            let remedy = format!("run `watchkeeper sqlite install --db FILE --table {table}`");
+            let cause = format!("the table {table} is not logged; those that are: {}", known.join(", "));
+            Failure::from(Error::config(cause).remedy(remedy))
+        })
+    };
+    tables.iter().map(spelled).collect()
 }
 
 /// Up to where the log has been pruned, and its newest change.
@@ -167,7 +192,7 @@ fn prunable(connection: &Connection, retention: Retention) -> Result<i64, Failur
     Ok(kept.map_or(slowest, |kept| kept.min(slowest)))
 }
 
-fn findings(connection: &Connection) -> Result<Vec<Finding>, Failure> {
+pub(crate) fn findings(connection: &Connection) -> Result<Vec<Finding>, Failure> {
     let mut found = Vec::new();
     for (table, columns) in installed(connection)? {
         let now = match Shape::look(connection, &table) {
@@ -275,8 +300,8 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             self.pulse.mark_seen();
-            let (after, origin) = (self.after, Arc::clone(&self.log.origin));
-            let batch = self.log.client.read(cx, move |transaction| read::batch(transaction, origin, after, limits));
+            let (after, log) = (self.after, self.log.clone());
+            let batch = self.log.client.read(cx, move |transaction| read::batch(transaction, &log, after, limits));
             if let Some(batch) = batch.await? {
                 // Moved only when the batch is handed out, so a dropped call loses nothing.
                 self.after = ChangeLog::number(&batch.end)?;
@@ -299,6 +324,11 @@ impl ChangeStream for Reader {
             return Ok(());
         }
         self.write_note(cx).await
+    }
+
+    /// Until it counts as abandoned, which takes days by default.
+    fn holds_back(&self) -> bool {
+        true
     }
 
     async fn window(&mut self, cx: &Cx) -> Result<Window> {

@@ -1,22 +1,64 @@
 //! One file per command.
 
+mod check;
+mod explain;
+mod init;
+mod run;
+
 use std::process::ExitCode;
 
+use tokio::runtime::Runtime;
 use watchkeeper::{Error, Result};
 
-use crate::args::{Args, Command};
-use crate::site::Site;
+use crate::args::{self, Args, Asked, Command, Common};
+use crate::logging;
+use crate::tools::Call;
 
-/// Runs the command that `args` name.
-pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))?;
+/// Runs what was asked for.
+pub(crate) fn run(asked: Asked) -> Result<ExitCode> {
+    match asked {
+        Asked::Program(args) => program(args),
+        Asked::Tool(common, call) => tool(&common, call),
+    }
+}
+
+fn program(args: Args) -> Result<ExitCode> {
+    let common = args.common;
+    let is_running = matches!(args.command, Command::Run);
+    logging::begin(&common, if is_running { "info" } else { "warn" })?;
     match args.command {
-        Command::Demo(demo) => crate::demo::run(&runtime, &demo, args.common.json),
-        Command::DemoInstance(instance) => runtime.block_on(crate::demo::run_instance(instance)),
-        Command::Run | Command::Status => runtime.block_on(async {
-            let _site = Site::open(&args.common).await?;
+        Command::Init => init::run(&common),
+        Command::Explain { code } => explain::run(&common, code.as_deref()),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Demo(demo) => crate::demo::run(&runtime()?, &demo, common.json),
+        Command::DemoInstance(instance) => block_on(crate::demo::run_instance(instance)),
+        Command::Run => block_on(run::run(&common)),
+        Command::Check => block_on(check::run(&common)),
+        Command::Status => block_on(async {
+            crate::site::Site::open(&common).await?;
             Ok(ExitCode::SUCCESS)
         }),
     }
+}
+
+fn tool(common: &Common, call: Call) -> Result<ExitCode> {
+    logging::begin(common, "warn")?;
+    let report = block_on(call.run())?;
+    match common.json {
+        true => println!("{}", report.data),
+        false => report.lines.iter().for_each(|line| println!("{line}")),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    runtime()?.block_on(work)
+}
+
+fn runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))
 }

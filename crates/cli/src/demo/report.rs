@@ -169,3 +169,6 @@ impl Serialize for Report {
         flat.serialize(serializer)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@
 
 mod take;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -95,19 +95,25 @@ pub struct Options {
     path: String,
     origin: Origin,
     entries: BTreeMap<String, Written>,
-    /// Every name that someone asked for, to tell what was probably meant.
-    asked: BTreeSet<String>,
+    /// Every name that someone asked for, to tell what was probably meant, and where it was written.
+    asked: BTreeMap<String, Option<Origin>>,
 }
 
 impl Options {
     /// No settings yet. `path` is what they are called in messages, such as `stream.orders.source`.
     pub fn new(path: impl Into<String>, origin: Origin) -> Self {
-        Self { path: path.into(), origin, entries: BTreeMap::new(), asked: BTreeSet::new() }
+        Self { path: path.into(), origin, entries: BTreeMap::new(), asked: BTreeMap::new() }
     }
 
     /// What they are called in messages.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Where `name` was written, also when it has been taken; where these settings begin, if it was not written.
+    pub fn origin_of(&self, name: &str) -> &Origin {
+        let left = self.entries.get(name).map(|value| &value.origin);
+        left.or_else(|| self.asked.get(name)?.as_ref()).unwrap_or(&self.origin)
     }
 
     /// Where they begin.
@@ -145,12 +151,11 @@ impl Options {
 
     /// An error about the setting `name`, at the place where it was written.
     pub fn wrong(&self, name: &str, cause: impl fmt::Display) -> Error {
-        let origin = self.entries.get(name).map_or(&self.origin, |value| &value.origin);
-        self.wrong_at(origin, name, cause)
+        self.wrong_at(self.origin_of(name), name, cause)
     }
 
     fn wrong_at(&self, origin: &Origin, name: &str, cause: impl fmt::Display) -> Error {
-        Error::config(format!("{origin}: {}: {cause}", self.full(name)))
+        Error::config(format!("{}: {cause}", self.full(name))).at(origin)
     }
 
     fn full(&self, name: &str) -> String {
@@ -164,11 +169,11 @@ impl Options {
     pub fn finish(&self) -> Result<()> {
         let Some((name, value)) = self.entries.iter().next() else { return Ok(()) };
         let error = self.wrong_at(&value.origin, name, "there is no such setting");
-        let nearest = self.asked.iter().min_by_key(|known| distance(known, name));
+        let nearest = self.asked.keys().min_by_key(|known| distance(known, name));
         Err(match nearest.filter(|known| distance(known, name) <= 1 + name.len() / 3) {
             Some(known) => error.remedy(format!("did you mean {known:?}?")),
             None if self.asked.is_empty() => error.remedy("leave it out: nothing can be set here"),
-            None => error.remedy(format!("known here: {}", Vec::from_iter(self.asked.iter().cloned()).join(", "))),
+            None => error.remedy(format!("known here: {}", Vec::from_iter(self.asked.keys().cloned()).join(", "))),
         })
     }
 }

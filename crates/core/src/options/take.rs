@@ -9,8 +9,11 @@ use super::{Options, Setting, Written};
 impl Options {
     /// Takes whatever is written under `name`.
     pub fn take(&mut self, name: &str) -> Option<Written> {
-        self.asked.insert(name.to_owned());
-        self.entries.remove(name)
+        let taken = self.entries.remove(name);
+        if taken.is_some() || !self.asked.contains_key(name) {
+            self.asked.insert(name.to_owned(), taken.as_ref().map(|value| value.origin.clone()));
+        }
+        taken
     }
 
     fn take_as<T>(

@@ -85,3 +85,12 @@ fn passwords_are_not_shown() {
     let written = Written::text("mongodb://ann:secret@db", Origin::new("x"));
     assert!(!format!("{written:?} {:?}", written.setting).contains("secret"));
 }
+
+#[test]
+fn what_was_taken_still_knows_where_it_was_written() {
+    let mut options = options(&[("a", text("1")), ("b", text("2"))]);
+    assert_eq!(options.text("b").expect("a text").as_deref(), Some("2"));
+    assert_eq!(options.text("b").expect("it is gone"), None);
+    assert_eq!(options.wrong("b", "odd").place(), Some("shop.toml:5"));
+    assert_eq!(options.wrong("c", "odd").place(), Some("shop.toml:3"));
+}

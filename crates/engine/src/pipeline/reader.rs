@@ -121,6 +121,9 @@ impl Reader {
 
     /// Warns when checkpoints are committed too seldom for the source's history, or when that is short.
     async fn look_at_window(&mut self) {
+        if self.stream.holds_back() {
+            return;
+        }
         let settings = &self.board.stream.settings;
         let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
         let Ok(window) = call.run(self.stream.window(call.cx())).await else { return };

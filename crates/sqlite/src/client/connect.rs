@@ -10,11 +10,18 @@ use crate::error::Failure;
 /// Opens a connection with durable settings.
 pub(crate) fn connect(config: &Config) -> Result<Connection> {
     refuse_network(&config.path)?;
-    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    flags.set(OpenFlags::SQLITE_OPEN_CREATE, config.create);
+    let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_READ_ONLY, config.read_only);
+    flags.set(OpenFlags::SQLITE_OPEN_READ_WRITE, !config.read_only);
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, config.create && !config.read_only);
     let opened = Connection::open_with_flags(&config.path, flags).map_err(Failure::from);
     let set_up = opened.and_then(|connection| {
         connection.busy_timeout(config.busy)?;
+        if config.read_only {
+            // Reads the file's head, so that what is no database is told now.
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            return Ok(connection);
+        }
         write_ahead(&connection, config)?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         Ok(connection)
@@ -63,7 +70,8 @@ const NETWORKS: [(u64, &str); 8] = [
     (0x0bd0_0bd0, "Lustre"),
 ];
 
-fn refuse_network(path: &Path) -> Result<()> {
+/// Refuses a file whose folder is on a network filesystem.
+pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A folder that can not be looked at is told by the opening itself, with its cause.
     let Ok(found) = rustix::fs::statfs(folder) else { return Ok(()) };

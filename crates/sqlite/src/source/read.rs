@@ -11,10 +11,14 @@ use watchkeeper_core::{
 use super::{ChangeLog, bounds};
 use crate::error::Failure;
 
-/// The next changes, or `None` if there are none.
+/// Rows of other tables that are passed over in one go: a long log of them must not hold up the thread.
+const PASSED_MAX: usize = 10_000;
+
+/// The next changes, or `None` if there are none. Of a log of many tables it may be an empty batch, which ends
+/// after what was passed over.
 pub(super) fn batch(
     connection: &Connection,
-    origin: Arc<str>,
+    log: &ChangeLog,
     after: u64,
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
@@ -27,15 +31,26 @@ pub(super) fn batch(
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([after.cast_signed()])?;
-    let mut builder = BatchBuilder::new(origin, Arc::new(JsonPayload));
-    let mut end = None;
+    let mut builder = BatchBuilder::new(Arc::clone(&log.origin), Arc::new(JsonPayload));
+    let (mut end, mut passed) = (None, 0);
     while let Some(row) = rows.next()? {
-        end = Some(push(&mut builder, row)?);
-        if builder.len() >= limits.rows || builder.size() >= limits.bytes {
+        if is_wanted(row, log.tables.as_deref())? {
+            end = Some(push(&mut builder, row)?);
+        } else {
+            end = Some(ChangeLog::position(row.get::<_, i64>(0)?.cast_unsigned(), None));
+            passed += 1;
+        }
+        if passed >= PASSED_MAX || builder.len() >= limits.rows || builder.size() >= limits.bytes {
             break;
         }
     }
     Ok(end.map(|end| builder.finish(end)))
+}
+
+fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> {
+    let Some(tables) = tables else { return Ok(true) };
+    let table = row.get_ref(1)?;
+    Ok(table.as_str().is_ok_and(|table| tables.iter().any(|wanted| wanted == table)))
 }
 
 /// Appends a row of the log; the answer is the position after it.

@@ -1,5 +1,6 @@
 //! SQLite, on real files: what every backend keeps, and what only this one does.
 
+mod backend;
 mod conformance;
 mod evict;
 mod log;

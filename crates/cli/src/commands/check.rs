@@ -1,0 +1,247 @@
+//! `check`: whether everything in the file can work, without changing anything.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use watchkeeper::core::{Cx, Finding, Grade, Purpose, Severity, SinkProfile};
+use watchkeeper::{Error, ErrorKind, FastTakeover, Result, Seams};
+
+use crate::args::Common;
+use crate::config::{self, Config, Stream, System, secrets};
+
+/// How long one part may take to answer.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// What was found out about one part of the file.
+#[derive(Debug, Default)]
+struct Part {
+    name: String,
+    findings: Vec<Finding>,
+    /// The worst error: what the program's code is made of.
+    failed: Option<ErrorKind>,
+}
+
+/// What was found out about a stream.
+#[derive(Debug)]
+struct Answer {
+    name: String,
+    profiles: Vec<SinkProfile>,
+    /// Source and sinks.
+    parts: Vec<Part>,
+}
+
+pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
+    let config = config::load(&common.config)?;
+    config.refuse_idle()?;
+    let cx = Seams::system().cx();
+    let stores = stores(&cx, &config).await;
+    let mut streams = Vec::new();
+    for stream in &config.streams {
+        streams.push(look_at(&cx, &config, stream).await);
+    }
+    let worst = worst(stores.iter().chain(streams.iter().flat_map(|stream| &stream.parts)));
+    let text = match common.json {
+        true => as_json(&config, &stores, &streams, worst).to_string(),
+        false => as_text(&config, &stores, &streams, worst),
+    };
+    println!("{}", secrets::masked(&text));
+    Ok(ExitCode::from(worst))
+}
+
+impl Part {
+    fn of(name: String, found: Result<Vec<Finding>>) -> Self {
+        let mut part = match found {
+            Ok(findings) => Self { name, findings, failed: None },
+            Err(error) => Self { name, failed: Some(error.kind()), findings: vec![finding(&error)] },
+        };
+        part.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        part
+    }
+}
+
+/// An error as a finding.
+fn finding(error: &Error) -> Finding {
+    let place = error.place().map(|place| format!("{place}: ")).unwrap_or_default();
+    let what = format!("{place}{} [{}]", error.message(), error.kind().code());
+    Finding { severity: Severity::Error, what, remedy: error.advice().map(str::to_owned) }
+}
+
+/// The code to end with: 2 for what has to be changed in the configuration, 1 for another error.
+fn worst<'p>(parts: impl Iterator<Item = &'p Part>) -> u8 {
+    let code = |part: &Part| match part.failed {
+        Some(ErrorKind::Config) => 2,
+        Some(_) => 1,
+        None => u8::from(part.findings.iter().any(|finding| finding.severity == Severity::Error)),
+    };
+    parts.map(code).max().unwrap_or(0)
+}
+
+async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
+    let group = &config.group;
+    let named = [("store", Some(&group.store)), ("leases", group.leases.as_ref()), ("records", group.records.as_ref())];
+    let mut parts = Vec::new();
+    for (name, system) in named.into_iter().filter_map(|(name, system)| Some((name, system?))) {
+        let cx = cx.within(LOOK_WITHIN);
+        let found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
+        parts.push(Part::of(titled(name, system), found));
+    }
+    parts
+}
+
+fn titled(role: &str, system: &System) -> String {
+    format!("{role} ({})", system.backend.name())
+}
+
+async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
+    let purpose = Purpose { group: config.group.settings.group.clone(), stream: stream.settings.name.clone() };
+    let within = cx.within(LOOK_WITHIN);
+    let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
+    let mut parts = vec![Part::of(titled("source", &stream.source), source.await)];
+    let mut profiles = Vec::new();
+    for target in &stream.sinks {
+        let within = cx.within(LOOK_WITHIN);
+        let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
+        let found = looked.await.map(|inspection| {
+            profiles.push(inspection.profile);
+            inspection.findings
+        });
+        parts.push(Part::of(titled(&format!("sink {}", target.name), &target.system), found));
+    }
+    parts.push(Part::of("stream".to_owned(), whole(stream, &profiles).map(|()| Vec::new())));
+    Answer { name: stream.settings.name.clone(), profiles, parts }
+}
+
+/// What can only be said of a stream as a whole.
+fn whole(stream: &Stream, profiles: &[SinkProfile]) -> Result<()> {
+    let name = &stream.settings.name;
+    let wrong = |cause: String, remedy: &str| Err(Error::config(cause).remedy(remedy).at(&stream.origin));
+    if stream.sinks.is_empty() {
+        return wrong(format!("stream {name:?} has no sink"), "write at least one [[stream.sink]] below it");
+    }
+    for (at, sink) in stream.sinks.iter().enumerate() {
+        if stream.sinks[..at].iter().any(|earlier| earlier.name == sink.name) {
+            return wrong(format!("stream {name:?} has two sinks named {:?}", sink.name), "name them apart");
+        }
+    }
+    if profiles.iter().filter(|profile| profile.grade == Grade::Transactional).count() > 1 {
+        let remedy = "one checkpoint can be in one transaction only: give the other target a stream of its own";
+        return wrong(format!("stream {name:?} has two transactional sinks"), remedy);
+    }
+    Ok(())
+}
+
+impl Answer {
+    /// The weakest grade of its targets, if all of them could be looked at.
+    fn grade(&self) -> Option<Grade> {
+        let sinks = self.parts.iter().filter(|part| part.name.starts_with("sink ")).count();
+        (sinks == self.profiles.len()).then(|| self.profiles.iter().map(|profile| profile.grade).min())?
+    }
+
+    fn settle(&self) -> Duration {
+        let exposed = self.profiles.iter().filter(|profile| profile.grade.is_exposed());
+        exposed.map(|profile| profile.settle).max().unwrap_or_default()
+    }
+
+    /// What the weakest target can come to see.
+    fn can_see(&self) -> Option<String> {
+        let late =
+            format!("for {} after a takeover late writes of the one before may still arrive", shown(self.settle()));
+        Some(match self.grade()? {
+            Grade::Transactional => "nothing is lost, and every change takes effect exactly once".to_owned(),
+            Grade::Fenced => {
+                "nothing is lost; after a crash what was not committed yet may come twice; stale writes are refused"
+                    .to_owned()
+            }
+            Grade::Versioned => "nothing is lost; repeated and stale writes are without effect".to_owned(),
+            Grade::Idempotent => format!("nothing is lost; repeated writes are without effect; {late}"),
+            Grade::Plain => format!("nothing is lost; after a crash some changes may come twice; {late}"),
+        })
+    }
+
+    /// How fast another instance takes over after a crash.
+    fn takeover(&self, config: &Config) -> String {
+        let settings = &config.group.settings;
+        let lease = shown(settings.lease.ttl);
+        let exposed = self.grade().is_none_or(Grade::is_exposed);
+        let settle = if exposed { format!(", and {} for late writes", shown(self.settle())) } else { String::new() };
+        match settings.takeover {
+            FastTakeover::Never => format!("when the lease of {lease} has expired"),
+            _ if config.group.peers.is_none() => {
+                format!("when the lease of {lease} has expired, since no peers are answered (listen = \"off\")")
+            }
+            FastTakeover::Always => format!("as soon as the holder's death is proved{settle}"),
+            FastTakeover::WhereSafe if !exposed => "as soon as the holder's death is proved".to_owned(),
+            FastTakeover::WhereSafe => format!(
+                "as soon as the holder's death is proved on the same machine{settle}; from another when the lease of \
+                 {lease} has expired (takeover = \"fast\" would not wait)"
+            ),
+        }
+    }
+}
+
+fn shown(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+fn as_text(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> String {
+    let mut lines = vec![format!("group {}", config.group.settings.group)];
+    stores.iter().for_each(|part| lines.extend(lines_of(part)));
+    for stream in streams {
+        lines.push(format!("stream {}", stream.name));
+        stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
+        if let (Some(grade), Some(can_see)) = (stream.grade(), stream.can_see()) {
+            lines.push(format!("  grade: {}: {can_see}", format!("{grade:?}").to_lowercase()));
+        }
+        lines.push(format!("  takeover after a crash: {}", stream.takeover(config)));
+    }
+    let verdict = if worst == 0 { "all is well" } else { "there are errors" };
+    lines.push(verdict.to_owned());
+    lines.join("\n")
+}
+
+fn lines_of(part: &Part) -> Vec<String> {
+    if part.findings.is_empty() && part.name != "stream" {
+        return vec![format!("  ok: {}", part.name)];
+    }
+    let line = |finding: &Finding| {
+        let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        format!("  {}: {}: {}{remedy}", word(finding.severity), part.name, finding.what)
+    };
+    part.findings.iter().map(line).collect()
+}
+
+fn as_json(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> Value {
+    let findings = |parts: &[Part]| -> Value {
+        let of_part = |part: &Part| {
+            let one = |finding: &Finding| {
+                let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
+                json!({ "part": part.name, "severity": severity, "what": what, "remedy": remedy })
+            };
+            part.findings.iter().map(one).collect::<Vec<_>>()
+        };
+        parts.iter().flat_map(of_part).collect()
+    };
+    let of_stream = |stream: &Answer| {
+        json!({
+            "name": stream.name,
+            "grade": stream.grade(),
+            "can_see": stream.can_see(),
+            "takeover": stream.takeover(config),
+            "findings": findings(&stream.parts),
+        })
+    };
+    json!({
+        "ok": worst == 0,
+        "group": { "name": config.group.settings.group, "findings": findings(stores) },
+        "streams": streams.iter().map(of_stream).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,101 @@
+//! `explain CODE`: what an error means, and what to do.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+use watchkeeper::{Error, ErrorKind, Result};
+
+use crate::args::Common;
+
+/// All kinds, in the order in which people meet them.
+const KINDS: [ErrorKind; 8] = [
+    ErrorKind::Config,
+    ErrorKind::Denied,
+    ErrorKind::Unavailable,
+    ErrorKind::Unknown,
+    ErrorKind::Fenced,
+    ErrorKind::PositionLost,
+    ErrorKind::Corrupt,
+    ErrorKind::Internal,
+];
+
+/// What it means, and what to do.
+fn page(kind: ErrorKind) -> (&'static str, &'static str) {
+    match kind {
+        ErrorKind::Config => (
+            "A setting is wrong, or names something that is not there. Trying again is useless until a person changes it. \
+             While a stream runs, this instance gives it up for a while and another one tries.",
+            "Read the place at the beginning of the line (file and line, variable or flag) and the remedy at its end. \
+             `watchkeeper check` shows all such findings at once.",
+        ),
+        ErrorKind::Denied => (
+            "Credentials or privileges are missing. Another instance may have them, so this one gives up the watch and \
+             stays away for a while.",
+            "Give this user access to what the line names, then start again, or wait until the instance tries again by \
+             itself.",
+        ),
+        ErrorKind::Unavailable => (
+            "Something did not answer or had no room, and nothing was changed. It is tried again with growing pauses; \
+             nothing is lost, the stream only falls behind.",
+            "Look at the system that the line names: is it up, reachable, full? If it takes long, compare the lag with how \
+             far the source's history reaches.",
+        ),
+        ErrorKind::Unknown => (
+            "A call was not answered in time and may or may not have happened. It is repeated unchanged; every write \
+             carries what is needed to recognise the repetition.",
+            "Nothing, if it stays rare. If not, the network or the system that the line names is too slow for the time-out.",
+        ),
+        ErrorKind::Fenced => (
+            "A newer holder has claimed the checkpoint, so this one may write nothing more. This is the protection at \
+             work: the instance was replaced while it was paused, cut off or too slow to renew its lease.",
+            "Nothing for the data. If it comes often, look for pauses of the process or the machine, or lengthen the lease.",
+        ),
+        ErrorKind::PositionLost => (
+            "The history after the checkpoint is gone (pruned, rolled over), or the log that answers is another one (a \
+             restored backup, a recreated slot). The stream halts or notes a gap, as on_history_lost says; it never \
+             skips silently.",
+            "Point the stream at its own log again, if it was moved. Otherwise decide: accept the gap, or read everything \
+             again. Longer retention at the source prevents it.",
+        ),
+        ErrorKind::Corrupt => (
+            "Stored bytes do not mean what they should: a damaged file, or something else wrote there. The stream is \
+             halted, since going on could lose changes.",
+            "Look at what the line names, restore it from a backup if need be, then resume the stream.",
+        ),
+        ErrorKind::Internal => (
+            "Something that should not be possible: a bug in Watchkeeper, in a backend, or in what it talks to.",
+            "Report it with the log lines before it. The instance gives up the stream, and another one tries.",
+        ),
+    }
+}
+
+pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
+    let kinds = match code {
+        None => KINDS.to_vec(),
+        Some(code) => vec![find(code)?],
+    };
+    if common.json {
+        let pages = kinds.into_iter().map(|kind| {
+            let (meaning, remedy) = page(kind);
+            json!({ "code": kind.code(), "meaning": meaning, "remedy": remedy })
+        });
+        println!("{}", serde_json::Value::from_iter(pages));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (at, kind) in kinds.into_iter().enumerate() {
+        let (meaning, remedy) = page(kind);
+        let apart = if at > 0 { "\n" } else { "" };
+        println!("{apart}{}\n  {meaning}\n  What to do: {remedy}", kind.code());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The kind of this code, in any case and without its prefix too.
+fn find(code: &str) -> Result<ErrorKind> {
+    let wanted = code.to_uppercase().replace('_', "-");
+    let is_wanted = |kind: &ErrorKind| kind.code() == wanted || kind.code().strip_prefix("WK-") == Some(&wanted);
+    KINDS.into_iter().find(is_wanted).ok_or_else(|| {
+        let known: Vec<_> = KINDS.iter().map(|kind| kind.code()).collect();
+        Error::config(format!("there is no code {code:?}")).remedy(format!("known are: {}", known.join(", ")))
+    })
+}

@@ -1,0 +1,92 @@
+//! `run`: the streams of the file, until the process is asked to end.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper::engine::delivery::backoff::Backoff;
+use watchkeeper::{Error, ErrorKind, Result, Running};
+use watchkeeper_peers::TcpPeers;
+
+use crate::args::Common;
+use crate::config::{self, Config};
+use crate::signals::Signals;
+use crate::site::Site;
+
+/// Between two attempts to open what does not answer.
+const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
+
+pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
+    let config = config::load(&common.config)?;
+    config.refuse_idle()?;
+    let mut signals = Signals::take()?;
+    let site = tokio::select! {
+        biased;
+        asked = signals.next() => {
+            tracing::info!(signal = asked.name, "ending before anything was opened");
+            return Ok(ExitCode::SUCCESS);
+        }
+        site = patiently(&config) => site?,
+    };
+    let mut running = start(&config, site).await?;
+    let asked = tokio::select! {
+        biased;
+        asked = signals.next() => asked,
+        ended = running.join() => return ended.map(|()| ExitCode::SUCCESS),
+    };
+    tracing::info!(signal = asked.name, "draining and releasing; a second signal ends at once");
+    running.shutdown();
+    tokio::select! {
+        biased;
+        asked = signals.next() => {
+            tracing::warn!(signal = asked.name, "ended at once; what was not committed will be delivered again");
+            std::process::exit(i32::from(asked.code));
+        }
+        ended = running.join() => ended?,
+    }
+    tracing::info!("released everything");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens everything, however long something does not answer. What waiting can not mend is an error.
+async fn patiently(config: &Config) -> Result<Site> {
+    let entropy = watchkeeper::core::Entropy::from_system();
+    let mut told = String::new();
+    for attempt in 0.. {
+        let error = match Site::of(config).await {
+            Ok(site) if site.absent.is_empty() => return Ok(site),
+            Ok(site) => match site.absent.into_iter().next() {
+                Some(absent) => absent.error,
+                None => continue,
+            },
+            Err(error) => error,
+        };
+        if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
+            return Err(error);
+        }
+        // Once per cause: the same line every few seconds says nothing new.
+        if told != error.to_string() {
+            told = error.to_string();
+            tracing::warn!(%error, "not everything can be opened yet; trying again");
+        }
+        tokio::time::sleep(AGAIN.delay(attempt, &entropy)).await;
+    }
+    Err(Error::internal("gave up opening"))
+}
+
+async fn start(config: &Config, mut site: Site) -> Result<Running> {
+    if let Some(peers) = &config.group.peers {
+        site.seams.peers = Arc::new(TcpPeers::new(peers.clone())?);
+    }
+    let names: Vec<_> = site.streams.iter().map(|stream| stream.settings.name.clone()).collect();
+    let (group, name) = (site.settings.group.clone(), site.settings.name.clone());
+    let running = Running::start(site.seams, site.stores, site.settings, site.streams).await;
+    let running = running.map_err(|error| match error.kind() {
+        // All else was validated where it was written: what is left is what the store says of the lease.
+        ErrorKind::Config => error.at(&config.group.lease_origin),
+        _ => error,
+    })?;
+    let (instance, streams) = (running.id(), names.join(", "));
+    tracing::info!(group, name, %instance, streams, "started");
+    Ok(running)
+}

@@ -1,0 +1,138 @@
+//! `${NAME}` and `${file:PATH}` in the values of the file.
+//!
+//! Expanded are texts that were parsed already, so no value can change the shape of the file and lines stay true.
+//! `$$` stands for a dollar sign.
+
+use watchkeeper::core::{Options, Origin, Setting};
+use watchkeeper::{Error, Result};
+
+use super::secrets;
+
+/// Settings that are shown on purpose, so that `name = "${HOSTNAME}"` is still a name.
+const SHOWN: [&str; 3] = ["name", "listen", "advertise"];
+
+/// Where values come from.
+pub(super) trait Values {
+    /// The variable of this name.
+    fn variable(&self, name: &str) -> Option<String>;
+    /// The text of this file, without the line break at its end.
+    fn file(&self, path: &str) -> std::io::Result<String>;
+}
+
+/// Expands all texts in `options`. What was put in is a secret from then on.
+///
+/// # Errors
+/// `Config` with the line, for a variable or file that is not there.
+pub(super) fn all(options: &mut Options, values: &dyn Values) -> Result<()> {
+    options.iter_mut().try_for_each(|(name, value)| in_setting(name, &mut value.setting, &value.origin, values))
+}
+
+fn in_setting(name: &str, setting: &mut Setting, origin: &Origin, values: &dyn Values) -> Result<()> {
+    match setting {
+        Setting::Text(text) => {
+            if text.contains('$') {
+                *text = expanded(text, SHOWN.contains(&name), values).map_err(|error| error.at(origin))?;
+            }
+            Ok(())
+        }
+        Setting::List(list) => {
+            list.iter_mut().try_for_each(|value| in_setting(name, &mut value.setting, &value.origin, values))
+        }
+        Setting::Table(table) => all(table, values),
+        Setting::Integer(_) | Setting::Float(_) | Setting::Flag(_) => Ok(()),
+    }
+}
+
+fn expanded(text: &str, shown: bool, values: &dyn Values) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        rest = match after.as_bytes().first() {
+            Some(b'$') => {
+                out.push('$');
+                &after[1..]
+            }
+            Some(b'{') => {
+                let (name, behind) = after[1..].split_once('}').ok_or_else(|| {
+                    Error::config("a \"${\" is not closed").remedy("write ${NAME}, or $$ for a dollar sign")
+                })?;
+                let value = look_up(name, values)?;
+                if !shown {
+                    secrets::hide(&value);
+                }
+                out.push_str(&value);
+                behind
+            }
+            _ => {
+                return Err(Error::config("a \"$\" stands alone").remedy("write ${NAME}, or $$ for a dollar sign"));
+            }
+        };
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn look_up(name: &str, values: &dyn Values) -> Result<String> {
+    if let Some(path) = name.strip_prefix("file:") {
+        return values.file(path).map_err(|error| {
+            Error::config(format!("the file {path} of ${{{name}}} can not be read: {error}"))
+                .remedy("create it, or correct its path")
+        });
+    }
+    values.variable(name).ok_or_else(|| {
+        Error::config(format!("the variable {name} is not set"))
+            .remedy(format!("set it, or write the value instead of ${{{name}}}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed;
+
+    impl Values for Fixed {
+        fn variable(&self, name: &str) -> Option<String> {
+            (name == "PASSWORD").then(|| "from-$-variable".to_owned())
+        }
+
+        fn file(&self, path: &str) -> std::io::Result<String> {
+            match path {
+                "secret" => Ok("from-file".to_owned()),
+                _ => Err(std::io::ErrorKind::NotFound.into()),
+            }
+        }
+    }
+
+    fn expand(text: &str) -> Result<String> {
+        let mut options = crate::config::toml::read("shop.toml", &format!("\nurl = '{text}'"))?;
+        all(&mut options, &Fixed)?;
+        Ok(options.required("url", "")?)
+    }
+
+    #[test]
+    fn values_are_put_in_once_and_dollars_can_be_written() {
+        assert_eq!(expand("a ${PASSWORD} b ${file:secret}").expect("known"), "a from-$-variable b from-file");
+        assert_eq!(expand("100 $$ $${PASSWORD}").expect("known"), "100 $ ${PASSWORD}");
+    }
+
+    #[test]
+    fn what_is_missing_names_the_line_and_what_to_do() {
+        for (text, part) in [
+            ("${MISSING}", "the variable MISSING is not set [WK-CONFIG]; set it"),
+            ("${file:gone}", "the file gone"),
+            ("${PASSWORD", "is not closed"),
+            ("a $ b", "stands alone"),
+        ] {
+            let error = expand(text).expect_err("it can not be expanded").to_string();
+            assert!(error.starts_with("shop.toml:2: ") && error.contains(part) && error.contains("; "), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_put_in_is_not_shown() {
+        expand("${file:secret}").expect("known");
+        assert_eq!(secrets::masked("it was from-file"), "it was ***");
+    }
+}

@@ -1,0 +1,99 @@
+//! `[group]` and `[instance]`.
+
+use watchkeeper::core::{Options, Origin};
+use watchkeeper::{Error, FastTakeover, InstanceSettings, LeaseSettings, Result};
+
+use super::system::System;
+
+/// What instances of one group share, and what this one is.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) settings: InstanceSettings,
+    /// Leases, checkpoints and records, unless the next two say otherwise.
+    pub(crate) store: System,
+    pub(crate) leases: Option<System>,
+    pub(crate) records: Option<System>,
+    /// Where peers are answered; nowhere without it.
+    pub(crate) peers: Option<watchkeeper_peers::Settings>,
+    /// Where the length of leases is written.
+    pub(crate) lease_origin: Origin,
+}
+
+pub(super) fn read(root: &mut Options) -> Result<Group> {
+    let mut group = root.table("group")?.ok_or_else(|| {
+        let error = root.wrong("group", "this table is missing");
+        error.remedy("write [group] with name = \"shop\" and store = \"sqlite:state.db\"")
+    })?;
+    let mut instance = root.table("instance")?.unwrap_or_else(|| Options::new("instance", root.origin().clone()));
+    let name = group.required("name", "\"shop\"")?;
+    let instance_name = instance.text("name")?.unwrap_or_else(host);
+    let mut settings = InstanceSettings::new(&name, &instance_name);
+    settings.lease = lease(&mut group)?;
+    let lease_origin = group.origin_of("lease").clone();
+    take_rest(&mut group, &mut settings)?;
+    let store = System::take(&mut group, "store")?.ok_or_else(|| group.missing("store", "\"sqlite:state.db\""))?;
+    let leases = System::take(&mut group, "leases")?;
+    let records = System::take(&mut group, "records")?;
+    let peers = peers(&mut instance)?;
+    group.finish()?;
+    instance.finish()?;
+    settings.validate().map_err(|error| error.at(group.origin()))?;
+    Ok(Group { settings, store, leases, records, peers, lease_origin })
+}
+
+fn lease(group: &mut Options) -> Result<LeaseSettings> {
+    let usual = LeaseSettings::default();
+    let mut lease = group.duration("lease")?.map_or(usual, LeaseSettings::new);
+    let mut origin = group.origin_of("lease").clone();
+    if let Some(renew_every) = group.duration("renew_every")? {
+        origin = group.origin_of("renew_every").clone();
+        lease.renew_every = renew_every;
+        // Whoever renews more often than usual has less time for each call.
+        lease.call_timeout = lease.call_timeout.min(renew_every * 3 / 4);
+        lease.retry_every = lease.retry_every.min(renew_every / 4);
+    }
+    lease.validate().map_err(|error| error.at(origin))?;
+    Ok(lease)
+}
+
+fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()> {
+    let takeovers =
+        [("where_safe", FastTakeover::WhereSafe), ("fast", FastTakeover::Always), ("lease", FastTakeover::Never)];
+    settings.takeover = group.choice("takeover", &takeovers)?.unwrap_or_default();
+    settings.max_listeners = group.size("max_instances")?;
+    settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
+    settings.heartbeat_every = group.duration("heartbeat_every")?.unwrap_or(settings.heartbeat_every);
+    settings.unhealthy_after = group.duration("unhealthy_after")?.unwrap_or(settings.unhealthy_after);
+    settings.retry_floor = group.duration("retry_floor")?.unwrap_or(settings.retry_floor);
+    settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
+    Ok(())
+}
+
+/// `listen` and `advertise`: by default peers on this machine are answered.
+fn peers(instance: &mut Options) -> Result<Option<watchkeeper_peers::Settings>> {
+    let mut peers = watchkeeper_peers::Settings { publish: instance.text("advertise")?, ..Default::default() };
+    match instance.text("listen")?.as_deref() {
+        None => {}
+        Some("off") => return Ok(None),
+        Some(address) => {
+            peers.listen = address.parse().map_err(|_| {
+                let error = instance.wrong("listen", format!("{address:?} is no address"));
+                error.remedy("write an address and a port, such as \"0.0.0.0:7400\", or \"off\"")
+            })?;
+        }
+    }
+    let origin = instance.origin_of(if peers.publish.is_some() { "advertise" } else { "listen" });
+    let validated = peers.validate().map_err(|error| match error.advice() {
+        Some(advice) if peers.publish.is_none() => {
+            let remedy = format!("{advice}: advertise = \"shop-1.internal:0\"");
+            Error::config(error.message()).remedy(remedy).at(origin)
+        }
+        _ => error.at(origin),
+    });
+    validated.map(|()| Some(peers))
+}
+
+/// The name of this machine or pod.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

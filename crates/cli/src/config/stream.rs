@@ -1,0 +1,208 @@
+//! `[[stream]]` and `[[stream.sink]]`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use watchkeeper::core::{Options, Origin};
+use watchkeeper::engine::delivery::backoff::Backoff;
+use watchkeeper::engine::delivery::filter::All;
+use watchkeeper::{
+    Filter, Namespaces, OnHistoryLost, OnReject, Operation, Operations, Park, Result, SourceTime, StartAt,
+    StreamSettings,
+};
+
+use super::system::System;
+
+/// A stream as the file describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    pub(crate) settings: StreamSettings,
+    pub(crate) source: System,
+    pub(crate) sinks: Vec<Target>,
+    /// Where it is written.
+    pub(crate) origin: Origin,
+}
+
+/// A sink as the file describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) system: System,
+    pub(crate) on_reject: OnReject,
+    pub(crate) filter: Option<Arc<dyn Filter>>,
+}
+
+pub(super) fn read(mut stream: Options) -> Result<Stream> {
+    let origin = stream.origin().clone();
+    let mut settings = StreamSettings::new(&stream.required("name", "\"orders\"")?);
+    settings.start = start(&mut stream)?;
+    settings.on_history_lost = on_history_lost(&mut stream)?;
+    settings.concurrency = stream.size("concurrency")?.unwrap_or(settings.concurrency);
+    settings.give_up = stream.duration("give_up")?.unwrap_or(settings.give_up);
+    settings.history = stream.size("history")?.unwrap_or(settings.history);
+    below(&mut stream, "checkpoint", |table| {
+        let policy = &mut settings.checkpoint;
+        policy.every = table.duration("every")?.unwrap_or(policy.every);
+        policy.events = table.count("events")?;
+        Ok(())
+    })?;
+    volumes(&mut stream, &mut settings)?;
+    patience(&mut stream, &mut settings)?;
+    let source = System::take(&mut stream, "source")?.ok_or_else(|| stream.missing("source", "\"sqlite:app.db\""))?;
+    let sinks = stream.tables("sink")?.into_iter().map(sink).collect::<Result<Vec<_>>>()?;
+    stream.finish()?;
+    settings.validate().map_err(|error| error.at(&origin))?;
+    Ok(Stream { settings, source, sinks, origin })
+}
+
+/// Takes the table `name`, if it is there, and lets nothing in it be left over.
+fn below(parent: &mut Options, name: &str, take: impl FnOnce(&mut Options) -> Result<()>) -> Result<()> {
+    let Some(mut table) = parent.table(name)? else { return Ok(()) };
+    take(&mut table)?;
+    table.finish()
+}
+
+/// How much is read, and how much may be under way.
+fn volumes(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
+    let bytes = |table: &mut Options, usual: usize| {
+        Ok(table.bytes("bytes")?.map_or(usual, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
+    };
+    below(stream, "batch", |table| {
+        let limits = &mut settings.limits;
+        limits.rows = table.size("rows")?.unwrap_or(limits.rows);
+        limits.bytes = bytes(table, limits.bytes)?;
+        limits.wait = table.duration("wait")?.unwrap_or(limits.wait);
+        Ok(())
+    })?;
+    below(stream, "window", |table| {
+        settings.window_bytes = bytes(table, settings.window_bytes)?;
+        settings.window_pieces = table.size("pieces")?.unwrap_or(settings.window_pieces);
+        Ok(())
+    })
+}
+
+/// How long things may take, and how often they are tried again.
+fn patience(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
+    below(stream, "retry", |table| {
+        let retry = &mut settings.retry;
+        retry.attempts = number(table, "attempts")?.unwrap_or(retry.attempts);
+        backoff(table, "backoff", &mut retry.backoff)?;
+        retry.recoveries = number(table, "recoveries")?.unwrap_or(retry.recoveries);
+        backoff(table, "recovery_backoff", &mut retry.recovery_backoff)?;
+        retry.fatal_instances = table.size("fatal_instances")?.unwrap_or(retry.fatal_instances);
+        Ok(())
+    })?;
+    below(stream, "breaker", |table| {
+        let breaker = &mut settings.breaker;
+        breaker.failures = number(table, "failures")?.unwrap_or(breaker.failures);
+        breaker.open_for = table.duration("open_for")?.unwrap_or(breaker.open_for);
+        breaker.open_max = table.duration("open_max")?.unwrap_or(breaker.open_max);
+        breaker.probes = number(table, "probes")?.unwrap_or(breaker.probes);
+        breaker.validate().map_err(|error| error.at(table.origin()))
+    })?;
+    below(stream, "timeouts", |table| {
+        let timeouts = &mut settings.timeouts;
+        timeouts.open = table.duration("open")?.unwrap_or(timeouts.open);
+        timeouts.read = table.duration("read")?.unwrap_or(timeouts.read);
+        timeouts.write = table.duration("write")?.unwrap_or(timeouts.write);
+        timeouts.commit = table.duration("commit")?.unwrap_or(timeouts.commit);
+        Ok(())
+    })
+}
+
+fn number(table: &mut Options, name: &str) -> Result<Option<u32>> {
+    Ok(table.count(name)?.map(|count| u32::try_from(count).unwrap_or(u32::MAX)))
+}
+
+/// `name` is the first wait, `name_max` the longest.
+fn backoff(table: &mut Options, name: &str, backoff: &mut Backoff) -> Result<()> {
+    backoff.first = table.duration(name)?.unwrap_or(backoff.first);
+    let longest = table.duration(&format!("{name}_max"))?;
+    backoff.max = longest.unwrap_or_else(|| backoff.max.max(backoff.first));
+    backoff.validate().map_err(|error| error.at(table.origin_of(name)))
+}
+
+fn start(stream: &mut Options) -> Result<StartAt> {
+    let time = stream.peek_text("start").and_then(|text| humantime::parse_rfc3339_weak(text).ok());
+    if let Some(since) = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok()) {
+        stream.take("start");
+        return Ok(StartAt::Time(SourceTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))));
+    }
+    let choices = [("now", StartAt::Now), ("oldest", StartAt::Oldest), ("snapshot", StartAt::Snapshot)];
+    let chosen = stream.choice("start", &choices).map_err(|error| {
+        error.remedy("write \"now\", \"oldest\", \"snapshot\" or a time such as \"2026-01-31T12:00:00Z\"")
+    })?;
+    Ok(chosen.unwrap_or(StartAt::Now))
+}
+
+fn on_history_lost(stream: &mut Options) -> Result<OnHistoryLost> {
+    let choices = [
+        ("halt", OnHistoryLost::Halt),
+        ("gap", OnHistoryLost::GoOn(StartAt::Oldest)),
+        ("gap_to_now", OnHistoryLost::GoOn(StartAt::Now)),
+        ("snapshot", OnHistoryLost::GoOn(StartAt::Snapshot)),
+    ];
+    Ok(stream.choice("on_history_lost", &choices)?.unwrap_or_default())
+}
+
+fn sink(mut options: Options) -> Result<Target> {
+    let name = options.text("name")?;
+    let on_reject = on_reject(&mut options)?;
+    let filter = filter(&mut options)?;
+    let system = System::of(options)?;
+    let name = name.unwrap_or_else(|| system.backend.name().to_owned());
+    Ok(Target { name, system, on_reject, filter })
+}
+
+fn on_reject(sink: &mut Options) -> Result<OnReject> {
+    let letters = |park| OnReject::DeadLetter { park };
+    let choices = [("stop", OnReject::Stop), ("dead_letter", letters(Park::Key)), ("skip", OnReject::Skip)];
+    let chosen = sink.choice("on_reject", &choices)?.unwrap_or_default();
+    let misplaced = sink.wrong("park", "only dead letters are parked").remedy("write on_reject = \"dead_letter\" too");
+    match sink.choice("park", &[("key", Park::Key), ("change", Park::Change)])? {
+        Some(park) if matches!(chosen, OnReject::DeadLetter { .. }) => Ok(letters(park)),
+        Some(_) => Err(misplaced),
+        None => Ok(chosen),
+    }
+}
+
+/// All operations, by the names that events carry.
+const OPERATIONS: [Operation; 15] = [
+    Operation::Insert,
+    Operation::Update,
+    Operation::Replace,
+    Operation::Delete,
+    Operation::Read,
+    Operation::Truncate,
+    Operation::Drop,
+    Operation::Rename,
+    Operation::DropDatabase,
+    Operation::Invalidate,
+    Operation::Create,
+    Operation::CreateIndexes,
+    Operation::DropIndexes,
+    Operation::Modify,
+    Operation::ShardCollection,
+];
+
+fn filter(sink: &mut Options) -> Result<Option<Arc<dyn Filter>>> {
+    let mut filters: Vec<Arc<dyn Filter>> = Vec::new();
+    below(sink, "filter", |table| {
+        if let Some(names) = table.texts("operations")? {
+            let named = |name: &String| {
+                OPERATIONS.into_iter().find(|operation| operation.as_str() == name).ok_or_else(|| {
+                    let known: Vec<_> = OPERATIONS.iter().map(|operation| operation.as_str()).collect();
+                    let error = table.wrong("operations", format!("{name:?} is no operation"));
+                    error.remedy(format!("known are: {}", known.join(", ")))
+                })
+            };
+            let operations = names.iter().map(named).collect::<Result<Vec<_>>>()?;
+            filters.push(Arc::new(Operations::from(operations.as_slice())));
+        }
+        if let Some(namespaces) = table.texts("namespaces")? {
+            filters.push(Arc::new(namespaces.into_iter().collect::<Namespaces>()));
+        }
+        Ok(())
+    })?;
+    Ok((!filters.is_empty()).then(|| Arc::new(All(filters)) as Arc<dyn Filter>))
+}

@@ -1,0 +1,55 @@
+//! A store, source or target as the file names it: by URL, or by type.
+
+use std::sync::Arc;
+
+use watchkeeper::core::{Backend, Options, Setting, WrittenSetting as Written};
+use watchkeeper::{Error, Result, registry};
+
+/// A backend, and the settings that are for it.
+#[derive(Debug, Clone)]
+pub(crate) struct System {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) options: Options,
+}
+
+impl System {
+    /// Takes the system that is written under `name`: a URL, or a table with one.
+    pub(super) fn take(parent: &mut Options, name: &str) -> Result<Option<Self>> {
+        let Some(written) = parent.take(name) else { return Ok(None) };
+        let path = if parent.path().is_empty() { name.to_owned() } else { format!("{}.{name}", parent.path()) };
+        let options = match written.setting {
+            Setting::Table(table) => table,
+            Setting::Text(url) => {
+                let mut table = Options::new(path, written.origin.clone());
+                table.insert("url", Written::text(url, written.origin));
+                table
+            }
+            _ => {
+                let error = Error::config(format!("{path}: this names no system")).at(&written.origin);
+                return Err(error.remedy(format!("write {name} = \"sqlite:state.db\", say")));
+            }
+        };
+        Self::of(options).map(Some)
+    }
+
+    /// The system that these settings name, by `type` or by the scheme of `url`.
+    pub(super) fn of(mut options: Options) -> Result<Self> {
+        let origin = options.origin_of(if options.peek("type").is_some() { "type" } else { "url" }).clone();
+        let backend = match options.text("type")? {
+            Some(name) => registry::named(&name).map_err(|error| error.at(&origin))?,
+            None => match options.peek_text("url") {
+                Some(url) => registry::of_url(url).map_err(|error| error.at(&origin))?,
+                None => return Err(options.missing("url", "\"sqlite:state.db\"")),
+            },
+        };
+        Ok(Self { backend, options })
+    }
+
+    /// What `open` makes of the settings. None may be left over, and an error knows where the system was named.
+    pub(crate) async fn open<T>(&self, open: impl AsyncFnOnce(&dyn Backend, &mut Options) -> Result<T>) -> Result<T> {
+        let mut options = self.options.clone();
+        let opened = open(&*self.backend, &mut options).await.map_err(|error| error.at(self.options.origin()))?;
+        options.finish()?;
+        Ok(opened)
+    }
+}

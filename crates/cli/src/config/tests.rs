@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use watchkeeper::{OnHistoryLost, OnReject, Park, SourceTime, StartAt};
+
+use super::*;
+
+fn config(text: &str) -> Result<Config> {
+    read(toml::read("shop.toml", text)?)
+}
+
+const GROUP: &str = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n";
+
+fn stream(text: &str) -> Result<Stream> {
+    let head = "[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n";
+    config(&format!("{GROUP}{head}{text}")).map(|mut config| config.streams.remove(0))
+}
+
+#[test]
+fn little_has_to_be_written() {
+    let config = config(&format!("{GROUP}lease = \"9s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n"))
+        .expect("good");
+    assert_eq!(config.group.settings.group, "shop");
+    assert!(!config.group.settings.name.is_empty(), "the host has a name");
+    assert_eq!(config.group.settings.lease.renew_every, Duration::from_secs(3));
+    assert_eq!(config.group.store.backend.name(), "sqlite");
+    assert_eq!(config.streams[0].settings.start, StartAt::Now);
+}
+
+#[test]
+fn what_the_engine_can_do_can_be_written() {
+    let stream = stream(
+        "start = 2026-01-01T00:00:00Z\nconcurrency = 4\ncheckpoint = { every = \"2s\", events = 100 }\n\
+         on_history_lost = \"gap\"\nhistory = 5\ngive_up = \"20s\"\nbatch = { rows = 10, bytes = \"1MiB\", wait = \"1s\" }\n\
+         window = { bytes = \"2MiB\", pieces = 8 }\nretry = { attempts = 3, backoff = \"1s\", recovery_backoff_max = \"1m\" }\n\
+         breaker = { failures = 2 }\ntimeouts = { write = \"5s\" }\n\
+         [[stream.sink]]\ntype = \"stdout\"\nname = \"out\"\non_reject = \"dead_letter\"\npark = \"change\"\n\
+         filter = { operations = [\"insert\"], namespaces = [\"orders\"] }\n",
+    )
+    .expect("all of it is known");
+    let settings = &stream.settings;
+    assert_eq!(settings.start, StartAt::Time(SourceTime(1_767_225_600_000)));
+    assert_eq!((settings.concurrency, settings.history, settings.checkpoint.events), (4, 5, Some(100)));
+    assert_eq!((settings.limits.rows, settings.window_bytes, settings.window_pieces), (10, 2 << 20, 8));
+    assert_eq!((settings.retry.attempts, settings.breaker.failures), (3, 2));
+    assert_eq!(settings.retry.recovery_backoff.max, Duration::from_secs(60));
+    assert_eq!(settings.on_history_lost, OnHistoryLost::GoOn(StartAt::Oldest));
+    let sink = &stream.sinks[0];
+    assert_eq!((sink.name.as_str(), sink.on_reject), ("out", OnReject::DeadLetter { park: Park::Change }));
+    assert!(sink.filter.is_some());
+}
+
+#[test]
+fn what_is_wrong_names_its_line_and_the_remedy() {
+    for (text, line, part) in [
+        ("renew_every = \"5s\"\n", 4, "the lease is not longer than its renewal interval"),
+        ("lease = \"50ms\"\n", 4, "the lease is shorter than 100 ms"),
+        ("laese = \"5s\"\n", 4, "did you mean \"lease\"?"),
+        ("takeover = \"slow\"\n", 4, "\"slow\" is not known"),
+        ("max_instances = 0\n", 1, "no instance may join the group"),
+        ("[instance]\nlisten = \"here\"\n", 5, "\"here\" is no address"),
+        ("[instance]\nlisten = \"0.0.0.0:1\"\n", 5, "advertise ="),
+        ("[instance]\nlisten_on = \"x\"\n", 5, "did you mean \"listen\"?"),
+        ("[group.leases]\nurl = \"nosuch:x\"\n", 5, "no system in this build understands"),
+        ("[streams]\n", 4, "did you mean \"stream\"?"),
+        ("[[stream]]\nname = \"a\"\n", 4, "stream.a.source: this is missing"),
+        ("[[stream]]\nsource = \"sqlite:a\"\n", 4, "stream[0].name: this is missing"),
+    ] {
+        let error = config(&format!("{GROUP}{text}")).expect_err(text);
+        assert_eq!(error.place(), Some(format!("shop.toml:{line}").as_str()), "{error}");
+        assert!(error.to_string().contains(part) && error.advice().is_some(), "{error}");
+    }
+    for (text, line, part) in [
+        ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\" or a time"),
+        ("concurrency = 0\n", 4, "concurrency is not between 1 and 1024 [WK-CONFIG]; change it"),
+        ("checkpoint = { evry = \"1s\" }\n", 7, "did you mean \"every\"?"),
+        ("breaker = { failures = 0 }\n", 7, "at least one failure"),
+        ("retry = { backoff = \"1m\", backoff_max = \"1s\" }\n", 7, "is below the first"),
+        ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout, sqlite"),
+        ("[[stream.sink]]\nfolder = \"x\"\n", 7, "stream.orders.sink[0].url: this is missing"),
+        ("[[stream.sink]]\ntype = \"file\"\npark = \"key\"\n", 9, "only dead letters are parked"),
+        ("[[stream.sink]]\ntype = \"file\"\nfilter = { operations = [\"insrt\"] }\n", 9, "is no operation"),
+        ("[[stream]]\nname = \"orders\"\nsource = \"sqlite:b\"\n", 7, "the other one is at shop.toml:4"),
+    ] {
+        let error = stream(text).expect_err(text);
+        assert_eq!(error.place(), Some(format!("shop.toml:{line}").as_str()), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}

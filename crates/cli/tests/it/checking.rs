@@ -1,0 +1,85 @@
+//! Commands that look and explain.
+
+use serde_json::Value;
+
+use crate::desk::{Desk, GOOD, INTO_FILES};
+
+#[test]
+fn a_check_changes_nothing_and_says_what_to_expect() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let before = listing(&desk);
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    for part in ["stream orders", "grade: fenced", "takeover after a crash: as soon as", "all is well"] {
+        assert!(checked.out.contains(part), "{part:?} is not in {}", checked.out);
+    }
+    assert_eq!(listing(&desk), before);
+}
+
+fn listing(desk: &Desk) -> Vec<String> {
+    let entries = std::fs::read_dir(desk.path(".")).expect("the folder is there");
+    let names = entries.map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned());
+    // SQLite's own helpers come and go with whoever reads.
+    let mut names: Vec<_> = names.filter(|name| !name.ends_with("-shm") && !name.ends_with("-wal")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_check_finds_everything_at_once() {
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"gone\"\n"));
+    desk.sql("ALTER TABLE orders ADD COLUMN price INTEGER");
+    let checked = desk.run(&["check", "--json"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    assert_eq!(told["ok"], false);
+    let findings = told["streams"][0]["findings"].as_array().expect("a list").clone();
+    let severities: Vec<_> = findings.iter().map(|finding| finding["severity"].as_str().expect("a word")).collect();
+    assert_eq!(severities, ["warning", "error"], "{findings:?}");
+    assert!(findings.iter().all(|finding| finding["remedy"].is_string()), "{findings:?}");
+}
+
+#[test]
+fn a_plain_target_is_said_to_be_exposed() {
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n"));
+    let checked = desk.run(&["check"]);
+    assert!(checked.out.contains("grade: plain") && checked.out.contains("may come twice"), "{checked:?}");
+    assert!(checked.out.contains("on the same machine"), "{checked:?}");
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n[instance]\nlisten = \"off\"\n"));
+    let checked = desk.run(&["check"]);
+    assert!(checked.out.contains("when the lease of 30s has expired"), "{checked:?}");
+}
+
+#[test]
+fn every_code_is_explained() {
+    let desk = Desk::new();
+    let explained = desk.run(&["explain", "--json"]);
+    let pages: Value = serde_json::from_str(&explained.out).expect("it is JSON");
+    assert_eq!(pages.as_array().map(Vec::len), Some(8));
+    for page in pages.as_array().expect("a list") {
+        let code = page["code"].as_str().expect("a code");
+        let told = desk.run(&["explain", code]);
+        assert_eq!(told.code, Some(0));
+        assert!(told.out.starts_with(code) && told.out.contains("What to do: "), "{told:?}");
+    }
+    assert!(desk.run(&["explain", "fenced"]).out.starts_with("WK-FENCED"));
+}
+
+#[test]
+fn shells_complete_the_commands_of_backends_too() {
+    let desk = Desk::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = desk.run(&["completions", shell]);
+        assert_eq!(script.code, Some(0));
+        assert!(script.out.contains("uninstall"), "{shell}");
+    }
+}
+
+#[test]
+fn tools_answer_in_json_and_the_help_lists_the_exit_codes() {
+    let desk = Desk::new();
+    let installed = desk.run(&["sqlite", "install", "--db", "app.db", "--table", "orders", "--json"]);
+    assert_eq!(installed.out.trim(), r#"{"logged":["orders"]}"#);
+    let help = desk.run(&["--help"]);
+    assert!(help.out.contains("143  ended at once by a second SIGTERM"), "{help:?}");
+}

@@ -1,0 +1,204 @@
+//! A folder with an application's database, and the program run in it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Nothing here takes as long, even on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_watchkeeper");
+
+/// A file that is good, up to its sinks.
+pub(crate) const GOOD: &str = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\nlease = \"30s\"\n\n\
+    [[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\nstart = \"oldest\"\ncheckpoint = { every = \"50ms\" }\n\n";
+
+/// A sink for [`GOOD`].
+pub(crate) const INTO_FILES: &str = "[[stream.sink]]\ntype = \"file\"\nfolder = \".\"\n";
+
+/// Where the tests of one case happen.
+pub(crate) struct Desk(tempfile::TempDir);
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Desk {
+    /// With an application's database, whose table `orders` is not logged yet.
+    pub(crate) fn new() -> Self {
+        let desk = Self(tempfile::tempdir().expect("a temporary folder can be made"));
+        desk.sql("CREATE TABLE orders(id INTEGER PRIMARY KEY, item TEXT)");
+        desk
+    }
+
+    /// With the table logged, and this configuration.
+    pub(crate) fn with(config: &str) -> Self {
+        let desk = Self::new();
+        desk.log_orders();
+        desk.write("watchkeeper.toml", config);
+        desk
+    }
+
+    pub(crate) fn log_orders(&self) {
+        let installed = self.run(&["sqlite", "install", "--db", "app.db", "--table", "orders"]);
+        assert_eq!(installed.code, Some(0), "{installed:?}");
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("the folder can be written");
+    }
+
+    /// Runs statements on the application's database.
+    pub(crate) fn sql(&self, sql: &str) {
+        let connection = rusqlite::Connection::open(self.path("app.db")).expect("the database can be opened");
+        connection.busy_timeout(PATIENCE).expect("a time-out can be set");
+        connection.execute_batch(sql).expect("the statements are good");
+    }
+
+    /// Inserts orders with these ids, each in a transaction of its own.
+    pub(crate) fn order(&self, ids: std::ops::Range<u64>) {
+        ids.for_each(|id| self.sql(&format!("INSERT INTO orders VALUES ({id}, 'rope')")));
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        self.wrapped(PROGRAM)
+    }
+
+    /// The command `program` in this folder.
+    fn wrapped(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// The program in a mount namespace of its own, after the shell has run `setup` there.
+    pub(crate) fn command_after(&self, setup: &str, arguments: &[&str]) -> Command {
+        let mut command = self.wrapped("unshare");
+        let script = format!("{setup} && exec \"$0\" \"$@\"");
+        command.args(["--map-root-user", "--mount", "sh", "-c", &script, PROGRAM]).args(arguments);
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Answer {
+        answer(self.command().args(arguments))
+    }
+
+    /// Runs an instance of this name.
+    pub(crate) fn start(&self, name: &str) -> Running {
+        Running::start(self.command().arg("run").env("WATCHKEEPER__INSTANCE__NAME", name))
+    }
+
+    /// The ids of the orders in the files that begin with `prefix`, in the order of the lines.
+    pub(crate) fn delivered(&self) -> Vec<u64> {
+        let text = std::fs::read_to_string(self.path("orders-000001.ndjson")).unwrap_or_default();
+        ids(&text)
+    }
+}
+
+/// The ids of the orders in lines of the native format. A last line without its end is not counted.
+pub(crate) fn ids(text: &str) -> Vec<u64> {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let id = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+        value["document"]["after"]["id"].as_u64().expect("an order has an id")
+    };
+    whole.lines().map(id).collect()
+}
+
+/// Runs a command to its end.
+pub(crate) fn answer(command: &mut Command) -> Answer {
+    let output = command.output().expect("the program can be run");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it speaks UTF-8");
+    Answer { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// Waits until `done`, and fails after long.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "it did not come to this: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A running instance; killed when it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    /// All that it has logged so far, as far as somebody waited for it.
+    pub(crate) seen: Vec<String>,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the program can be run");
+        let (sender, lines) = sync_channel(10_000);
+        let errors = BufReader::new(child.stderr.take().expect("it was piped"));
+        std::thread::spawn(move || {
+            errors.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok());
+        });
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line with all of these parts in it.
+    pub(crate) fn says(&mut self, parts: &[&str]) -> String {
+        let begun = Instant::now();
+        loop {
+            match self.lines.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if parts.iter().all(|part| line.contains(part)) {
+                        return line;
+                    }
+                }
+                Err(_) => panic!("it never said {parts:?}, but: {:#?}", self.seen),
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
+    }
+
+    /// Waits for its end; the answer is its exit code.
+    pub(crate) fn ends(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            match self.lines.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())) {
+                Ok(line) => self.seen.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it did not end: {:#?}", self.seen),
+            }
+        }
+        self.child.wait().expect("it is our child").code()
+    }
+
+    /// Asks it to end, and waits until it has drained and released.
+    pub(crate) fn ends_in_order(&mut self) {
+        self.signal(Signal::TERM);
+        assert_eq!(self.ends(), Some(0), "{:#?}", self.seen);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

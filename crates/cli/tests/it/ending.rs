@@ -1,0 +1,81 @@
+//! How the program ends, and what it says on the way.
+
+use rustix::process::Signal;
+
+use crate::desk::{Desk, GOOD, INTO_FILES, Running};
+
+#[test]
+fn an_interrupt_drains_and_releases_like_a_termination() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..50);
+    running.signal(Signal::INT);
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    let mut next = desk.start("next");
+    next.says(&["to=running"]);
+    crate::desk::until("all have arrived", || desk.delivered().len() >= 50);
+    next.ends_in_order();
+    assert_eq!(desk.delivered(), Vec::from_iter(0..50), "what was drained does not come again");
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+        let mut running = desk.start("only");
+        running.says(&["to=running"]);
+        // Nothing can be released while another writer has the store.
+        let store = rusqlite::Connection::open(desk.path("state.db")).expect("the store is a database");
+        store.busy_timeout(crate::desk::PATIENCE).expect("a time-out can be set");
+        store.execute_batch("BEGIN IMMEDIATE").expect("the store can be locked");
+        running.signal(Signal::TERM);
+        running.says(&["draining and releasing", "SIGTERM"]);
+        running.signal(signal);
+        assert_eq!(running.ends(), Some(code), "{:#?}", running.seen);
+    }
+}
+
+#[test]
+fn logs_can_be_objects_with_stream_epoch_and_cause() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = Running::start(desk.command().args(["run", "--log-format", "json"]));
+    running.says(&["\"to\":\"running\""]);
+    running.ends_in_order();
+    let objects: Vec<serde_json::Value> =
+        running.seen.iter().map(|line| serde_json::from_str(line).expect("every line is an object")).collect();
+    let states: Vec<_> = objects.iter().filter(|object| object["message"] == "state").collect();
+    let way: Vec<_> = states.iter().map(|state| state["to"].as_str().expect("a state has a name")).collect();
+    assert_eq!(way, ["connecting", "running", "connecting", "stopped"]);
+    assert_eq!((&states[1]["stream"], &states[1]["epoch"]), (&"orders".into(), &1.into()));
+    assert!(states.iter().all(|state| state["cause"].is_string()), "{states:?}");
+}
+
+#[test]
+fn less_can_be_logged_and_what_is_no_level_is_refused() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let refused = desk.run(&["run", "--log", "loud=ly"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("--log: ") && refused.err.contains("; write error"), "{refused:?}");
+    let mut running = Running::start(desk.command().args(["run", "--log", "warn,watchkeeper=info"]));
+    running.says(&["started"]);
+    running.ends_in_order();
+    assert!(!running.seen.iter().any(|line| line.contains("to=running")), "{:#?}", running.seen);
+}
+
+#[test]
+fn a_store_that_is_busy_is_waited_for_with_one_line() {
+    let desk = Desk::with(
+        &format!("{GOOD}{INTO_FILES}")
+            .replace("store = \"sqlite:state.db\"", "store = { url = \"sqlite:state.db\", busy = \"10ms\" }"),
+    );
+    let store = rusqlite::Connection::open(desk.path("state.db")).expect("a database can be made");
+    store.execute_batch("PRAGMA journal_mode=WAL; BEGIN IMMEDIATE; CREATE TABLE mine(a)").expect("it can be locked");
+    let mut running = desk.start("only");
+    running.says(&["not everything can be opened yet", "[WK-UNAVAILABLE]; "]);
+    store.execute_batch("COMMIT").expect("it can be unlocked");
+    running.says(&["to=running"]);
+    running.ends_in_order();
+    let told = running.seen.iter().filter(|line| line.contains("not everything")).count();
+    assert_eq!(told, 1, "{:#?}", running.seen);
+}

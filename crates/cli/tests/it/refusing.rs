@@ -1,0 +1,151 @@
+//! Bad input: each has a cause in one line and a remedy, and changes nothing.
+
+use crate::desk::{Answer, Desk, GOOD, INTO_FILES};
+
+/// Asserts that the answer is one line with cause and remedy.
+fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
+    assert_eq!(answer.code, Some(code), "{answer:?}");
+    let lines: Vec<_> = answer.err.lines().collect();
+    let [line] = lines[..] else { panic!("more or less than one line: {answer:?}") };
+    assert!(line.starts_with("error: ") && line.contains("]; "), "no remedy: {line}");
+    for part in parts {
+        assert!(line.contains(part), "{part:?} is not in: {line}");
+    }
+}
+
+/// `run` and `check` with this configuration.
+fn refuse(config: &str, code: i32, parts: &[&str]) {
+    let desk = Desk::with(config);
+    assert_refused(&desk.run(&["run"]), code, parts);
+    assert!(!desk.path("state.db").exists(), "nothing was begun");
+}
+
+fn good() -> String {
+    format!("{GOOD}{INTO_FILES}")
+}
+
+#[test]
+fn no_file() {
+    let desk = Desk::new();
+    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml: ", "`watchkeeper init`"]);
+}
+
+#[test]
+fn broken_toml() {
+    refuse(&good().replace("[[stream]]", "[[stream]"), 2, &["watchkeeper.toml:6: this is not TOML"]);
+}
+
+#[test]
+fn an_unknown_key() {
+    refuse(
+        &good().replace("start =", "strat ="),
+        2,
+        &["watchkeeper.toml:9: stream.orders.strat", "did you mean \"start\"?"],
+    );
+}
+
+#[test]
+fn an_unknown_key_of_a_backend() {
+    let desk = Desk::with(&format!("{}foldr = \"x\"\n", good()));
+    let parts = ["watchkeeper.toml:15: stream.orders.sink[0].foldr", "no such setting"];
+    assert_refused(&desk.run(&["run"]), 2, &parts);
+}
+
+#[test]
+fn an_unknown_variable() {
+    let desk = Desk::with(&good());
+    let refused = crate::desk::answer(desk.command().arg("run").env("WATCHKEEPER__GROUP__LAESE", "9s"));
+    assert_refused(&refused, 2, &["WATCHKEEPER__GROUP__LAESE: group.laese", "did you mean \"lease\"?"]);
+}
+
+#[test]
+fn a_lease_shorter_than_its_renewal() {
+    let config = good().replace("lease = \"30s\"", "lease = \"1s\"\nrenew_every = \"2s\"");
+    refuse(&config, 2, &["watchkeeper.toml:5: ", "renewal interval", "lengthen the lease or renew more often"]);
+}
+
+#[test]
+fn a_time_without_its_unit() {
+    refuse(&good().replace("\"30s\"", "30"), 2, &["watchkeeper.toml:4: group.lease", "such as \"5s\""]);
+}
+
+#[test]
+fn a_missing_database() {
+    let desk = Desk::with(&good().replace("sqlite:app.db", "sqlite:gone.db"));
+    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:8: ", "gone.db", "correct the path"]);
+    assert!(!desk.path("gone.db").exists(), "an application's database is not made");
+}
+
+#[test]
+fn a_database_without_a_log() {
+    let desk = Desk::new();
+    desk.write("watchkeeper.toml", &good());
+    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:8: ", "watchkeeper sqlite install --db"]);
+}
+
+#[test]
+fn two_streams_of_one_name() {
+    let config = format!("{}\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n", good());
+    refuse(
+        &config,
+        2,
+        &["watchkeeper.toml:16: two streams are named \"orders\"", "watchkeeper.toml:6", "name them apart"],
+    );
+}
+
+#[test]
+fn no_stream_and_no_sink() {
+    refuse("[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n", 2, &["there is no stream", "[[stream]]"]);
+    let desk = Desk::with(GOOD);
+    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:6: ", "has no sink"]);
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(2));
+    assert!(checked.out.contains("has no sink"), "{checked:?}");
+}
+
+#[test]
+fn an_unknown_scheme_and_an_unknown_type() {
+    let config = good().replace("sqlite:app.db", "oracle://db/x");
+    refuse(&config, 2, &["watchkeeper.toml:8: ", "URLs that begin with \"oracle\"", "begin it with sqlite:"]);
+    let config = good().replace("type = \"file\"", "type = \"fiel\"");
+    refuse(&config, 2, &["watchkeeper.toml:13: ", "\"fiel\"", "file, stdout, sqlite"]);
+}
+
+#[test]
+fn a_missing_variable_and_a_missing_file() {
+    let config = good().replace("sqlite:state.db", "sqlite:${WATCHKEEPER_NOWHERE}");
+    refuse(&config, 2, &["watchkeeper.toml:3: the variable WATCHKEEPER_NOWHERE is not set", "set it"]);
+    let config = good().replace("sqlite:state.db", "sqlite:${file:nowhere}");
+    refuse(&config, 2, &["watchkeeper.toml:3: the file nowhere", "create it"]);
+}
+
+#[test]
+fn a_table_without_a_primary_key() {
+    let desk = Desk::new();
+    desk.sql("CREATE TABLE heap(a, b)");
+    let refused = desk.run(&["sqlite", "install", "--db", "app.db", "--table", "heap"]);
+    assert_refused(&refused, 2, &["the table heap", "no primary key", "give it a primary key"]);
+}
+
+#[test]
+fn a_table_that_is_not_logged() {
+    let desk = Desk::with(&good().replace("\"sqlite:app.db\"", "{ url = \"sqlite:app.db\", tables = [\"users\"] }"));
+    let parts = ["watchkeeper.toml:8: ", "the table users is not logged", "install --db FILE --table users"];
+    assert_refused(&desk.run(&["run"]), 2, &parts);
+}
+
+#[test]
+fn a_tool_without_its_arguments() {
+    let desk = Desk::new();
+    let refused = desk.run(&["sqlite", "install", "--table", "orders"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("--db"), "{refused:?}");
+    let refused = desk.run(&["sqlite", "install", "--db", "gone.db", "--table", "orders"]);
+    assert_refused(&refused, 2, &["gone.db", "correct the path"]);
+}
+
+#[test]
+fn a_code_that_nobody_knows() {
+    let desk = Desk::new();
+    assert_refused(&desk.run(&["explain", "WK-NOTHING"]), 2, &["WK-NOTHING", "WK-CONFIG, WK-DENIED"]);
+}

@@ -1,0 +1,54 @@
+//! Secrets do not appear in anything that the program says.
+
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer};
+
+const SECRET: &str = "s3cret-of-the-shop";
+
+fn assert_silent(texts: &[String]) {
+    let told = texts.join("\n");
+    assert!(!told.is_empty(), "there was something to say");
+    assert!(!told.contains(SECRET), "{told}");
+}
+
+#[test]
+fn a_password_in_a_url_that_nobody_understands() {
+    let desk =
+        Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", &format!("oracle://ann:{SECRET}@db/x")));
+    for arguments in [&["run", "--log", "trace"][..], &["check"], &["check", "--json"]] {
+        let told = desk.run(arguments);
+        assert_eq!(told.code, Some(2));
+        assert_silent(&[told.out, told.err]);
+    }
+}
+
+#[test]
+fn what_a_variable_stands_for() {
+    // In a place that everything shows: a file that can not be opened.
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:${SHOP_SECRET}.db"));
+    for arguments in [&["run", "--log", "trace"][..], &["check"], &["check", "--json"]] {
+        let told = answer(desk.command().args(arguments).env("SHOP_SECRET", SECRET));
+        assert_eq!(told.code, Some(2));
+        assert!((told.out.clone() + &told.err).contains("***"), "{told:?}");
+        assert_silent(&[told.out, told.err]);
+    }
+}
+
+#[test]
+fn what_a_file_holds_in_the_logs_of_a_running_stream() {
+    let config = format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"${{file:secret.txt}}\"\n");
+    let desk = Desk::with(&config);
+    desk.write("secret.txt", &format!("{SECRET}\n"));
+    let mut running = Running::start(desk.command().args(["run", "--log", "trace"]));
+    running.says(&["***"]);
+    running.ends_in_order();
+    assert_silent(&running.seen);
+}
+
+#[test]
+fn a_password_in_a_variable() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let url = format!("oracle://ann:{SECRET}@db/x");
+    let told = answer(desk.command().arg("run").env("WATCHKEEPER__GROUP__STORE", url));
+    assert_eq!(told.code, Some(2));
+    assert_silent(&[told.out, told.err]);
+}

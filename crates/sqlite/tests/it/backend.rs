@@ -1,0 +1,96 @@
+//! SQLite as a configuration file names it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use watchkeeper_core::{
+    Backend, ErrorKind, Limits, Operation, Options, Origin, Purpose, Setting, Severity, StartAt, WrittenSetting,
+};
+use watchkeeper_sqlite::{ChangeLog, Sqlite, tools};
+
+use crate::support::{Folder, assert_told, block_on, cx, execute};
+
+const LIMITS: Limits = Limits { rows: 100, bytes: 1 << 20, wait: Duration::from_millis(20) };
+
+fn options(file: &Path, tables: &[&str]) -> Options {
+    let origin = Origin::new("shop.toml:1");
+    let mut options = Options::new("stream.orders.source", origin.clone());
+    options.insert("url", WrittenSetting::text(format!("sqlite:{}", file.display()), origin.clone()));
+    let list = tables.iter().map(|table| WrittenSetting::text(*table, origin.clone())).collect();
+    if !tables.is_empty() {
+        options.insert("tables", WrittenSetting { setting: Setting::List(list), origin });
+    }
+    options
+}
+
+fn purpose() -> Purpose {
+    Purpose { group: "shop".to_owned(), stream: "orders".to_owned() }
+}
+
+#[test]
+fn a_source_of_some_tables_passes_over_the_others_and_moves_past_them() {
+    let folder = Folder::new();
+    block_on(async {
+        let client = folder.client("app.db").await;
+        execute(&client, "CREATE TABLE a(id INTEGER PRIMARY KEY); CREATE TABLE B(id INTEGER PRIMARY KEY)")
+            .await
+            .unwrap();
+        tools::install(&cx(), &client, &["a", "B"]).await.unwrap();
+        execute(&client, "INSERT INTO a VALUES (1); INSERT INTO B VALUES (2); INSERT INTO a VALUES (3)").await.unwrap();
+        let source = Sqlite.source(&cx(), &purpose(), &mut options(&folder.file("app.db"), &["b"])).await.unwrap();
+        let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
+        let batch = stream.next_batch(&cx(), LIMITS).await.unwrap();
+        assert_eq!(batch.len(), 1);
+        assert_eq!((batch.namespace(0), batch.rows()[0].operation), ("B", Operation::Insert));
+        assert_eq!(ChangeLog::number(&batch.end).unwrap(), 3, "it does not look at the others again");
+        execute(&client, "INSERT INTO a VALUES (4)").await.unwrap();
+        let batch = stream.next_batch(&cx(), LIMITS).await.unwrap();
+        assert_eq!((batch.len(), ChangeLog::number(&batch.end).unwrap()), (0, 4));
+    });
+}
+
+#[test]
+fn a_table_that_is_not_logged_is_refused_with_the_command_that_logs_it() {
+    let folder = Folder::new();
+    block_on(async {
+        let client = folder.client("app.db").await;
+        execute(&client, "CREATE TABLE a(id INTEGER PRIMARY KEY); CREATE TABLE b(id INTEGER PRIMARY KEY)")
+            .await
+            .unwrap();
+        tools::install(&cx(), &client, &["a"]).await.unwrap();
+        let file = folder.file("app.db");
+        let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["b"])).await.map(|_| ());
+        assert_told(made, ErrorKind::Config, "sqlite install --db FILE --table b");
+        let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["b"])).await;
+        assert_told(looked, ErrorKind::Config, "the table b is not logged");
+    });
+}
+
+#[test]
+fn a_look_changes_nothing() {
+    let folder = Folder::new();
+    block_on(async {
+        let file = folder.file("state.db");
+        let found = Sqlite.check_store(&cx(), &mut options(&file, &[])).await.unwrap();
+        assert_eq!(found[0].severity, Severity::Note);
+        assert!(found[0].what.contains("will be made"), "{found:?}");
+        assert!(!file.exists());
+
+        let application = folder.file("app.db");
+        let connection = watchkeeper_sqlite::rusqlite::Connection::open(&application).unwrap();
+        connection.execute_batch("CREATE TABLE a(id INTEGER PRIMARY KEY)").unwrap();
+        let before = std::fs::read(&application).unwrap();
+        let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&application, &[])).await;
+        assert_told(looked, ErrorKind::Config, "no table of this database is logged");
+        assert_eq!(std::fs::read(&application).unwrap(), before, "not even the journal's mode");
+
+        let nowhere = folder.file("gone/state.db");
+        assert_told(Sqlite.check_store(&cx(), &mut options(&nowhere, &[])).await, ErrorKind::Config, "is not there");
+        std::fs::write(&file, "this is a text and no database, by far").unwrap();
+        assert_told(
+            Sqlite.check_store(&cx(), &mut options(&file, &[])).await,
+            ErrorKind::Config,
+            "not a SQLite database",
+        );
+    });
+}
