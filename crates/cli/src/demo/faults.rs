@@ -136,6 +136,7 @@ impl Stage {
             next.is_some_and(|(next, _)| stage.on_watch().is_some_and(|(_, newest)| newest >= next))
         };
         if !self.wait(RELIEF, relieved)? {
+            self.doing.push_str(": nobody took over");
             return Ok(());
         }
         let (Some((epoch, at)), Some((to, _))) = (self.target.next_epoch(epoch), self.on_watch()) else {
@@ -144,6 +145,8 @@ impl Stage {
         let millis = at.saturating_duration_since(struck.since).as_secs_f64() * 1e3;
         let (from, to) = (struck.name.to_owned(), to.to_owned());
         let takeover = Takeover { kind: fault, from, to, epoch, millis: (millis * 10.0).round() / 10.0 };
+        // It stays to be read until the next fault.
+        self.doing = format!("{}: {} took over", self.doing, takeover.to);
         self.takeovers.push(takeover.clone());
         self.tell(Happening::Takeover(takeover));
         Ok(())
@@ -172,6 +175,7 @@ impl Stage {
             return self.start(name);
         }
         self.actor(name).role = Role::Starting;
+        self.doing = format!("SIGCONT: {name} (pid {pid}) wakes up, and what it still tries to write is refused");
         self.tell(Happening::Woken { instance: name.to_owned(), pid });
         // Should it have ended meanwhile, it is replaced before the next fault.
         let _ = self.children.order(name, Order::Go);

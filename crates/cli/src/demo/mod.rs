@@ -123,15 +123,10 @@ fn play(stage: &mut Stage, operator: &Operator, args: &Args) -> Result<()> {
     stage.began = Instant::now();
     let mut script = Script::new(stage.length);
     while !stage.is_interrupted() {
-        let before = stage.done.len();
         stage.wait(script.calm, |_| false)?;
         let left = stage.length.saturating_sub(stage.began.elapsed());
         let Some(fault) = script.next(left) else { break };
         stage.strike(fault, operator)?;
-        stage.doing = "nothing, for a moment".to_owned();
-        if stage.done.len() == before && stage.is_interrupted() {
-            break;
-        }
     }
     Ok(())
 }
@@ -146,6 +141,8 @@ fn conclude(mut stage: Stage) -> Result<Report> {
     let ledger = stage.writer.stop()?;
     let due = ledger.len() as u64;
     stage.wait(CATCH_UP, |stage| stage.target.received() >= due)?;
+    stage.doing = "everything that was written has had its time to arrive".to_owned();
+    stage.draw();
     // Whoever still had something in hand has said so, or never will.
     stage.stop_all(STOP)?;
     let report = judge(&stage, &ledger, interrupted);
@@ -156,7 +153,10 @@ fn conclude(mut stage: Stage) -> Result<Report> {
 fn judge(stage: &Stage, ledger: &Ledger, interrupted: bool) -> Report {
     let verdict = Verdict::new(ledger, stage.target.arrivals(), stage.refused);
     let done = |fault| stage.done.iter().filter(|it| **it == fault).count();
-    let missing = if interrupted { Vec::new() } else { Quota::new(stage.length).missing(done) };
     let (takeovers, faults) = (stage.takeovers.clone(), stage.done.clone());
+    let mut missing = if interrupted { Vec::new() } else { Quota::new(stage.length).missing(done) };
+    if !interrupted && takeovers.len() < faults.len() {
+        missing.push(format!("takeover: {} of {}", takeovers.len(), faults.len()));
+    }
     Report { verdict, takeovers, faults, missing, interrupted }
 }

@@ -161,7 +161,8 @@ impl Stage {
         }
     }
 
-    fn draw(&mut self) {
+    /// Draws the picture, if there is one.
+    pub(super) fn draw(&mut self) {
         let scene = Scene {
             actors: &self.actors,
             takeovers: &self.takeovers,

@@ -46,7 +46,8 @@ fn a_sink_that_received_everything_is_good() {
 
 #[test]
 fn a_doctored_sink_makes_the_verdict_red() {
-    let cases: [(&str, &str, fn(&Verdict) -> u64); 4] = [
+    type Count = fn(&Verdict) -> u64;
+    let cases: [(&str, &str, Count); 4] = [
         ("a lost change", "DELETE FROM received WHERE number = 3", |verdict| verdict.lost.count),
         ("a duplicate", "INSERT INTO received(id, n, written_micros, epoch) VALUES ('order 01', 2, 0, 2)", |verdict| {
             verdict.duplicated.count

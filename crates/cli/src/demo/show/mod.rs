@@ -51,7 +51,9 @@ impl Show {
     /// Says what this is.
     pub(super) fn greet(&mut self) {
         let text = "Watchkeeper demo: three processes, one watch.\n\
-            Whoever has the watch will be killed, frozen, stopped and tripped. Nothing may get lost.\n\n";
+            Whoever has the watch will be killed, frozen, stopped and tripped; another one takes over.\n\
+            Every watch has a higher epoch than the last, and what comes late under an older one is refused.\n\
+            Nothing may get lost, and nothing may come twice.\n\n";
         if !matches!(self.way, Way::Json) {
             self.print(text);
         }

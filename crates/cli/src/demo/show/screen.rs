@@ -9,8 +9,11 @@ use crate::demo::scene::{Actor, Role, Scene};
 /// Assumed where the terminal does not tell its size.
 const SIZE: (usize, usize) = (80, 24);
 
-/// Lines besides those of takeovers.
-const FIXED: usize = 13;
+/// Lines of what is being done now, at most.
+const WRAPPED_MAX: usize = 3;
+
+/// Lines besides those of takeovers, and the one that the cursor is in.
+const FIXED: usize = 12 + WRAPPED_MAX;
 
 /// So many takeovers are shown, if there is room.
 const TAKEOVERS_MAX: usize = 6;
@@ -79,7 +82,7 @@ fn lines(scene: &Scene<'_>, width: usize, height: usize) -> Vec<Line> {
     lines.push((BOLD, format!("  {written:>7} written   {delivered:>7} delivered   {under_way:>5} under way")));
     lines.push(("", format!("  {per_second:>7} changes/s {lag:>7} ms behind   {refused:>5} stale writes refused")));
     lines.push(blank());
-    lines.push((YELLOW, format!("  now: {}", scene.doing)));
+    lines.extend(wrapped(&format!("now: {}", scene.doing), width).map(|line| (YELLOW, format!("  {line}"))));
     lines.push(blank());
     let room = height.saturating_sub(FIXED).min(TAKEOVERS_MAX);
     let newest = scene.takeovers.iter().rev().take(room);
@@ -89,6 +92,21 @@ fn lines(scene: &Scene<'_>, width: usize, height: usize) -> Vec<Line> {
 
 fn blank() -> Line {
     ("", String::new())
+}
+
+/// A sentence in lines of at most `width`, indented; at most three of them.
+fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
+    let width = width.saturating_sub(4).max(1);
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split(' ') {
+        let at = lines.len() - 1;
+        match lines[at].is_empty() {
+            true => lines[at].push_str(word),
+            false if lines[at].chars().count() + 1 + word.chars().count() > width => lines.push(word.to_owned()),
+            false => lines[at].extend([" ", word]),
+        }
+    }
+    lines.into_iter().take(WRAPPED_MAX)
 }
 
 /// How much of the time is over.
@@ -153,10 +171,16 @@ mod tests {
     fn it_fits_into_a_small_terminal() {
         let actors = ["anchor", "beacon", "compass"].map(Actor::new);
         let takeovers: Vec<_> = std::iter::repeat_with(takeover).take(20).collect();
-        for (width, height) in [(80, 24), (40, 15), (10, 14), (300, 80)] {
+        for (width, height) in [(80, 24), (40, 16), (10, 15), (300, 80)] {
             let lines = lines(&scene(&actors, &takeovers), width, height);
             assert!(lines.len() < height, "{} lines in {height}", lines.len());
         }
+    }
+
+    #[test]
+    fn a_long_sentence_is_wrapped_between_words() {
+        assert_eq!(wrapped("who has the watch", 14).collect::<Vec<_>>(), ["who has", "the watch"]);
+        assert_eq!(wrapped("who has the watch", 80).collect::<Vec<_>>(), ["who has the watch"]);
     }
 
     #[test]
