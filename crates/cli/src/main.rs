@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod config;
 mod console;
+mod demo;
 mod exit;
 mod logging;
 mod overview;

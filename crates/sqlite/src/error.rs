@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rusqlite::ErrorCode as Code;
-use watchkeeper_core::{Error, ErrorKind};
+use watchkeeper_core::{Error, ErrorKind, FaultKind};
 
 use crate::client::Process;
 
@@ -18,6 +18,8 @@ pub enum Failure {
     Told(Error),
     /// A change that can never be applied: the stream's policy for rejected changes decides.
     Refused(Error),
+    /// This instance must not go on: it releases at once.
+    Fatal(Error),
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -38,9 +40,15 @@ impl Failure {
         Self::Refused(Error::config(reason))
     }
 
-    /// Whether repeating the same change would fail the same way.
-    pub(crate) fn is_of_the_change(&self) -> bool {
-        match self {
+    /// This instance must not go on, for this reason: it gives up the watch, and another one tries.
+    pub fn fatal(reason: impl Into<String>) -> Self {
+        Self::Fatal(Error::internal(reason))
+    }
+
+    /// What is to become of the change that this happened at; `None` when repeating it unchanged may do.
+    pub(crate) fn of_the_change(&self) -> Option<FaultKind> {
+        let rejects = match self {
+            Self::Fatal(_) => return Some(FaultKind::Fatal),
             Self::Refused(_) => true,
             // A payload that can not be read.
             Self::Told(error) => error.kind() == ErrorKind::Corrupt,
@@ -49,13 +57,14 @@ impl Failure {
                 Some(Code::ConstraintViolation | Code::TypeMismatch | Code::TooBig)
             ),
             Self::Commit(native) => native.sqlite_error_code() == Some(Code::ConstraintViolation),
-        }
+        };
+        rejects.then_some(FaultKind::Reject)
     }
 
     /// What it means for the file at `path`.
     pub fn into_error(self, path: &Path) -> Error {
         match self {
-            Self::Told(error) | Self::Refused(error) => error,
+            Self::Told(error) | Self::Refused(error) | Self::Fatal(error) => error,
             Self::Native(native) => translate(native, false, path),
             Self::Commit(native) => translate(native, true, path),
         }

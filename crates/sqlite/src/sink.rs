@@ -31,7 +31,8 @@ pub trait Apply: Send + Sync + 'static {
     /// Applies one change, under this grant.
     ///
     /// # Errors
-    /// [`Failure::refuse`], a violated constraint or an unreadable payload reject the change; all else is tried again.
+    /// [`Failure::refuse`], a violated constraint or an unreadable payload reject the change; [`Failure::fatal`] gives up
+    /// the watch; all else is tried again.
     fn apply(&self, transaction: &Transaction<'_>, change: &Change, grant: &Grant) -> Result<(), Failure>;
 
     /// Whether a change without a key does more than be noted.
@@ -135,7 +136,7 @@ impl std::fmt::Debug for Writer {
 /// Why a transaction is rolled back.
 enum Undone {
     /// This row can not be applied.
-    Rejected(u32, Failure),
+    Rejected(u32, FaultKind, Failure),
     Failed(Failure),
 }
 
@@ -168,19 +169,23 @@ impl Work {
             (Ok(Commit::Committed), _) => Ok(Transacted::Committed),
             (Ok(Commit::AlreadyDone), _) => Ok(Transacted::AlreadyDone),
             (Ok(Commit::Fenced), _) => Ok(Transacted::Fenced),
-            (Err(failure), Some(row)) => Err(Undone::Rejected(row, failure)),
+            (Err(failure), Some((row, kind))) => Err(Undone::Rejected(row, kind, failure)),
             (Err(failure), None) => Err(Undone::Failed(failure)),
         }
     }
 
     /// Applies the rows in order. The first that can not be applied ends it: what came after it might fail only
     /// because of it.
-    fn apply_rows(&self, transaction: &Transaction<'_>, rejected: &mut Option<u32>) -> Result<(), Failure> {
+    fn apply_rows(
+        &self,
+        transaction: &Transaction<'_>,
+        rejected: &mut Option<(u32, FaultKind)>,
+    ) -> Result<(), Failure> {
         for row in &self.rows {
             let change = Change::new(Arc::clone(&self.batch), *row);
             let applied = self.apply.apply(transaction, &change, &self.grant);
             if let Err(failure) = applied {
-                *rejected = failure.is_of_the_change().then_some(*row);
+                *rejected = failure.of_the_change().map(|kind| (*row, kind));
                 return Err(failure);
             }
         }
@@ -204,9 +209,9 @@ impl TransactionalWriter for Writer {
         let transact = move |connection: &mut Connection| match work.transact(connection) {
             Ok(answer) => Ok(answer),
             Err(Undone::Failed(failure)) => Err(failure),
-            Err(Undone::Rejected(row, failure)) => {
+            Err(Undone::Rejected(row, kind, failure)) => {
                 let error = failure.into_error(&path);
-                Ok(Transacted::Rejected(vec![Fault { row, kind: FaultKind::Reject, error }]))
+                Ok(Transacted::Rejected(vec![Fault { row, kind, error }]))
             }
         };
         self.client.run(cx, transact).await

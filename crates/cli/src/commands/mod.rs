@@ -15,6 +15,7 @@ mod why;
 
 use std::process::ExitCode;
 
+use tokio::runtime::Runtime;
 use watchkeeper::{Error, Result};
 
 use crate::answer;
@@ -41,6 +42,8 @@ fn program(args: Args) -> Result<ExitCode> {
             clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Demo(demo) => crate::demo::run(&runtime()?, &demo, common.json),
+        Command::DemoInstance(instance) => block_on(crate::demo::run_instance(instance)),
         Command::Run => block_on(run::run(&common)),
         Command::Check => block_on(check::run(&common)),
         Command::Operate(command) => block_on(operate::run(&common, &command)),
@@ -54,6 +57,10 @@ fn tool(common: &Common, call: Call) -> Result<ExitCode> {
 }
 
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    runtime()?.block_on(work)
+}
+
+fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))?.block_on(work)
+    runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))
 }

@@ -2,6 +2,7 @@
 
 mod beginning;
 mod checking;
+mod demo;
 mod desk;
 mod ending;
 mod letters;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, CheckpointWrite, Entropy, Epoch, Error, ErrorKind, Facts, Grant, LeaseKey, Limits,
-    OpenedSink, Operation, Reason, Sink, SinkContext, Source, StartAt, Transacted, TransactionalWriter, ValueRef,
+    Batch, Change, CheckpointStore, CheckpointWrite, Entropy, Epoch, Error, ErrorKind, Facts, FaultKind, Grant,
+    LeaseKey, Limits, OpenedSink, Operation, Reason, Sink, SinkContext, Source, StartAt, Transacted,
+    TransactionalWriter, ValueRef,
 };
 use watchkeeper_sqlite::rusqlite::Transaction;
 use watchkeeper_sqlite::{Apply, ChangeLog, Client, Failure, Mirror, Transactional, tools};
@@ -137,6 +138,26 @@ fn what_is_not_the_changes_fault_is_tried_again_and_not_rejected() {
         let mut opened = open(target, unready).await;
         let error = opened.write(&batch, &[0], 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(opened.committed_seq().await, None);
+    });
+}
+
+#[test]
+fn a_fatal_failure_names_its_change_and_nothing_is_written() {
+    let folder = Folder::new();
+    block_on(async {
+        let batch = batch_of(&folder, "INSERT INTO orders VALUES (1, 'ada', 500), (2, 'bob', 300)").await;
+        let target = folder.client("view.db").await;
+        execute(&target, "CREATE TABLE spent(customer TEXT PRIMARY KEY, cents INTEGER NOT NULL)").await.unwrap();
+        let second_is_fatal = |transaction: &Transaction<'_>, change: &Change| match change.version().time {
+            2 => Err(Failure::fatal("out of luck")),
+            _ => spent(transaction, change),
+        };
+        let mut opened = open(target.clone(), second_is_fatal).await;
+        let answer = opened.write(&batch, &[0, 1], 1).await.unwrap();
+        let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
+        assert_eq!(faults.iter().map(|fault| (fault.row, fault.kind)).collect::<Vec<_>>(), [(1, FaultKind::Fatal)]);
+        assert_eq!(column(&target, TOTALS).await, Vec::<String>::new());
         assert_eq!(opened.committed_seq().await, None);
     });
 }

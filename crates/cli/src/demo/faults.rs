@@ -1,0 +1,204 @@
+//! What is done to the one on watch, and how it is made good.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use watchkeeper::engine::group::control::Controls;
+use watchkeeper::sqlite::rusqlite::Connection;
+use watchkeeper::{Cx, Epoch, Error, Result};
+use watchkeeper_drill::{Fault, Order};
+
+use super::happening::{Happening, Takeover, doing};
+use super::place::{LEASE, STREAM};
+use super::scene::Role;
+use super::stage::Stage;
+
+/// How long to wait for one on watch and two who stand by.
+const READY: Duration = Duration::from_secs(5);
+
+/// How long a takeover may take; far longer than any should.
+const RELIEF: Duration = Duration::from_secs(10);
+
+/// How long an answer of a process may take.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// How often a process is stopped again that held somebody up.
+const STOPS_MAX: usize = 20;
+
+/// How an operator asks for a hand-over.
+pub(super) struct Operator {
+    pub(super) runtime: Handle,
+    pub(super) controls: Controls,
+    pub(super) cx: Cx,
+}
+
+impl Operator {
+    fn hand_over(&self, epoch: u64) -> Result<()> {
+        let cx = self.cx.within(ANSWER);
+        let wish = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
+        self.runtime.block_on(wish).map(drop)
+    }
+}
+
+/// Who was struck, and when.
+struct Struck {
+    name: &'static str,
+    epoch: u64,
+    since: Instant,
+}
+
+impl Stage {
+    /// Does this to the one on watch, waits for its relief, and makes it good.
+    pub(super) fn strike(&mut self, fault: Fault, operator: &Operator) -> Result<()> {
+        self.replace_the_lost()?;
+        let is_ready = |stage: &Self| {
+            let delivers = stage.on_watch().is_some_and(|(_, epoch)| epoch == stage.target.newest_epoch());
+            delivers && stage.standing_by() >= 2
+        };
+        if !self.wait(READY, is_ready)? {
+            return Ok(());
+        }
+        let Some((name, epoch)) = self.on_watch() else { return Ok(()) };
+        let pid = self.actor(name).pid;
+        self.doing = doing(fault, name, pid);
+        if fault == Fault::Pause && !self.hold(name)? {
+            return Ok(());
+        }
+        self.tell(Happening::Fault { kind: fault, instance: name.to_owned(), pid, epoch });
+        let since = self.act(fault, name, epoch, operator)?;
+        self.done.push(fault);
+        self.relieve(fault, &Struck { name, epoch, since })?;
+        if fault == Fault::Pause {
+            // Past its lease, whenever that was renewed last.
+            let over = since + LEASE + LEASE / 10;
+            self.wait(over.saturating_duration_since(Instant::now()), |_| false)?;
+        }
+        self.mend(fault, name)
+    }
+
+    /// Does it. The answer is the moment from which the takeover is counted.
+    fn act(&mut self, fault: Fault, name: &'static str, epoch: u64, operator: &Operator) -> Result<Instant> {
+        let done = match fault {
+            Fault::Kill => self.children.kill(name),
+            Fault::Stop => self.children.terminate(name),
+            Fault::Fail => self.children.order(name, Order::Fail),
+            Fault::Pause | Fault::PauseInside => self.freeze(name),
+            Fault::HandOver => {
+                operator.hand_over(epoch)?;
+                Ok(())
+            }
+        };
+        let since = Instant::now();
+        done.map_err(|error| Error::internal(format!("{fault} of {name} failed: {error}")).caused_by(error))?;
+        match fault {
+            Fault::Kill => self.actor(name).role = Role::Gone,
+            Fault::Stop => self.actor(name).role = Role::Leaving,
+            Fault::Pause | Fault::PauseInside => self.actor(name).role = Role::Frozen,
+            Fault::HandOver | Fault::Fail => {}
+        }
+        Ok(since)
+    }
+
+    /// Has it take a write in hand; whether it did.
+    fn hold(&mut self, name: &'static str) -> Result<bool> {
+        self.actor(name).holding = false;
+        let ordered = self.children.order(name, Order::Hold { inside: false });
+        let holds = |stage: &Self| stage.actors.iter().any(|actor| actor.name == name && actor.holding);
+        if ordered.is_ok() && self.wait(ANSWER, holds)? {
+            return Ok(true);
+        }
+        // It may take one in hand later; then it is let go at once.
+        let _ = self.children.order(name, Order::Go);
+        Ok(false)
+    }
+
+    /// Stops a process, but not where it holds everybody else up: in the middle of a renewal or a note, a file of SQLite
+    /// would have a writer that never ends. Inside the sink it may be stopped, since there it is evicted.
+    fn freeze(&mut self, name: &str) -> std::io::Result<()> {
+        let files = [self.place.group(), self.place.shop()];
+        for _ in 0..STOPS_MAX {
+            self.children.pause(name)?;
+            if files.iter().all(|file| is_free(file)) {
+                return Ok(());
+            }
+            self.children.wake(name)?;
+            std::thread::sleep(LEASE / 50);
+        }
+        self.children.pause(name)
+    }
+
+    /// Waits for the first change under a newer epoch.
+    fn relieve(&mut self, fault: Fault, struck: &Struck) -> Result<()> {
+        let epoch = struck.epoch;
+        let relieved = |stage: &Self| {
+            let next = stage.target.next_epoch(epoch);
+            next.is_some_and(|(next, _)| stage.on_watch().is_some_and(|(_, newest)| newest >= next))
+        };
+        if !self.wait(RELIEF, relieved)? {
+            self.doing.push_str(": nobody took over");
+            return Ok(());
+        }
+        let (Some((epoch, at)), Some((to, _))) = (self.target.next_epoch(epoch), self.on_watch()) else {
+            return Ok(());
+        };
+        let millis = at.saturating_duration_since(struck.since).as_secs_f64() * 1e3;
+        let (from, to) = (struck.name.to_owned(), to.to_owned());
+        let takeover = Takeover { kind: fault, from, to, epoch, millis: (millis * 10.0).round() / 10.0 };
+        // It stays to be read until the next fault.
+        self.doing = format!("{}: {} took over", self.doing, takeover.to);
+        self.takeovers.push(takeover.clone());
+        self.tell(Happening::Takeover(takeover));
+        Ok(())
+    }
+
+    /// Makes it good: what was killed or stopped is started again, what was frozen is woken.
+    fn mend(&mut self, fault: Fault, name: &'static str) -> Result<()> {
+        match fault {
+            Fault::Kill | Fault::Stop => {
+                let gone =
+                    |stage: &Self| stage.actors.iter().any(|actor| actor.name == name && actor.role == Role::Gone);
+                self.wait(ANSWER, gone)?;
+                self.start(name)
+            }
+            Fault::Pause | Fault::PauseInside => self.thaw(name),
+            Fault::HandOver | Fault::Fail => Ok(()),
+        }
+    }
+
+    /// Wakes a process and lets it try the write that it has in hand.
+    fn thaw(&mut self, name: &'static str) -> Result<()> {
+        let pid = self.actor(name).pid;
+        if self.children.wake(name).is_err() {
+            let cause = "was stopped inside a transaction and evicted".to_owned();
+            self.tell(Happening::Ended { instance: name.to_owned(), pid, cause });
+            return self.start(name);
+        }
+        self.actor(name).role = Role::Starting;
+        self.doing = format!("SIGCONT: {name} (pid {pid}) wakes up, and what it still tries to write is refused");
+        self.tell(Happening::Woken { instance: name.to_owned(), pid });
+        // Should it have ended meanwhile, it is replaced before the next fault.
+        let _ = self.children.order(name, Order::Go);
+        let refused = self.refused;
+        self.wait(ANSWER, |stage| stage.refused > refused).map(drop)
+    }
+
+    /// Wakes whoever is still frozen, so that it can stop in order.
+    pub(super) fn wake_all(&mut self) {
+        let frozen: Vec<_> = self.actors.iter().filter(|actor| actor.role == Role::Frozen).collect();
+        for name in frozen.iter().map(|actor| actor.name) {
+            // Who can not be woken has ended.
+            let _ = self.children.wake(name).and_then(|()| self.children.order(name, Order::Go));
+        }
+    }
+}
+
+/// Whether somebody could write to a file of SQLite.
+fn is_free(file: &Path) -> bool {
+    let patience = Duration::from_millis(50);
+    let tried = Connection::open(file).and_then(|connection| {
+        connection.busy_timeout(patience)?;
+        connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK")
+    });
+    tried.is_ok()
+}

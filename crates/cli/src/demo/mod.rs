@@ -1,0 +1,162 @@
+//! The demo: three processes of this program on an embedded database, faults in turn, and a verdict.
+//!
+//! It needs nothing but this program. What it shows is counted from what the sink really received.
+
+mod faults;
+mod hands;
+mod happening;
+mod instance;
+mod place;
+mod report;
+mod scene;
+mod script;
+mod show;
+mod sink;
+mod stage;
+mod target;
+mod writer;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use watchkeeper::engine::group::control::Controls;
+use watchkeeper::{Error, ErrorKind, Result, Seams};
+use watchkeeper_drill::{Ledger, Verdict};
+
+use faults::Operator;
+use happening::Happening;
+pub(crate) use instance::{Args as InstanceArgs, run as run_instance};
+use place::{GROUP, LEASE, Place};
+use report::Report;
+use script::{Quota, Script};
+use show::Show;
+use stage::{Interrupts, NAMES, Stage, millis};
+use target::Target;
+use writer::Writer;
+
+/// How long the first one may take to have the watch.
+const FIRST: Duration = Duration::from_secs(15);
+
+/// How long what was written may take to arrive, once nothing disturbs it.
+const CATCH_UP: Duration = Duration::from_secs(15);
+
+/// How long processes may take to stop in order.
+const STOP: Duration = Duration::from_secs(5);
+
+/// How long, and how it is shown.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// For how long faults are made
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u64).range(5..=600))]
+    seconds: u64,
+    /// Lines instead of a live picture
+    #[arg(long)]
+    no_tty: bool,
+    /// Keep the folder with the databases and logs, and say where it is
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs the demo. The exit code is 1 when a promise was broken, or too little was tried to tell.
+pub(crate) fn run(runtime: &Runtime, args: &Args, json: bool) -> Result<ExitCode> {
+    let folder = tempfile::Builder::new().prefix("watchkeeper-demo-").tempdir();
+    let mut folder =
+        folder.map_err(|error| Error::new(ErrorKind::Denied, "no temporary folder can be made").caused_by(error))?;
+    folder.disable_cleanup(args.keep);
+    let place = Place::new(folder.path());
+    let interrupts = listen(runtime)?;
+    let mut show = Show::new(json, args.no_tty);
+    show.greet();
+    let (mut stage, operator) = set_up(runtime, &place, args, (show, interrupts))?;
+    play(&mut stage, &operator, args)?;
+    let report = conclude(stage)?;
+    if args.keep {
+        eprintln!("kept: {}", place.folder().display());
+    }
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Counts Ctrl-C and its kin.
+fn listen(runtime: &Runtime) -> Result<Interrupts> {
+    let interrupts = Arc::new(AtomicUsize::new(0));
+    let _inside = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let signals = signal(kind).map_err(|error| Error::internal("no signal can be heard").caused_by(error));
+        let (mut signals, count) = (signals?, Arc::clone(&interrupts));
+        runtime.spawn(async move {
+            while signals.recv().await.is_some() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    Ok(interrupts)
+}
+
+fn set_up(runtime: &Runtime, place: &Place, args: &Args, audience: (Show, Interrupts)) -> Result<(Stage, Operator)> {
+    let operator = runtime.block_on(async {
+        let cx = Seams::system().cx();
+        place.set_up(&cx).await?;
+        let controls = Controls::new(place.stores(&cx).await?.records, GROUP);
+        Ok::<_, Error>(Operator { runtime: runtime.handle().clone(), controls, cx })
+    })?;
+    let origin = Instant::now();
+    let target = Target::open(&place.received(), origin)?;
+    let writer = Writer::start(&place.shop(), origin)?;
+    let stage = Stage::new(place.clone(), writer, target, Duration::from_secs(args.seconds), audience)?;
+    Ok((stage, operator))
+}
+
+/// Makes faults until the time is over.
+fn play(stage: &mut Stage, operator: &Operator, args: &Args) -> Result<()> {
+    let instances = NAMES.map(str::to_owned).to_vec();
+    let folder = args.keep.then(|| stage.place.folder().to_owned());
+    stage.tell(Happening::Started { seconds: args.seconds, lease_ms: millis(LEASE), instances, folder });
+    NAMES.iter().try_for_each(|name| stage.start(name))?;
+    if !stage.wait(FIRST, |stage| stage.target.received() > 0 && stage.standing_by() == 2)? && !stage.is_interrupted() {
+        stage.replace_the_lost()?;
+        return Err(Error::unavailable("nobody took the watch").remedy("look into the logs that --keep leaves"));
+    }
+    stage.began = Instant::now();
+    let mut script = Script::new(stage.length);
+    while !stage.is_interrupted() {
+        stage.wait(script.calm, |_| false)?;
+        let left = stage.length.saturating_sub(stage.began.elapsed());
+        let Some(fault) = script.next(left) else { break };
+        stage.strike(fault, operator)?;
+    }
+    Ok(())
+}
+
+/// Stops writing, waits until everything has arrived, stops the processes, and counts.
+fn conclude(mut stage: Stage) -> Result<Report> {
+    let interrupted = stage.is_interrupted();
+    stage.wake_all();
+    stage.doing = "no more faults; the last changes are on their way".to_owned();
+    let (written, delivered) = (stage.writer.written(), stage.target.received());
+    stage.tell(Happening::CatchingUp { written, delivered });
+    let ledger = stage.writer.stop()?;
+    let due = ledger.len() as u64;
+    stage.wait(CATCH_UP, |stage| stage.target.received() >= due)?;
+    stage.doing = "everything that was written has had its time to arrive".to_owned();
+    stage.draw();
+    // Whoever still had something in hand has said so, or never will.
+    stage.stop_all(STOP)?;
+    let report = judge(&stage, &ledger, interrupted);
+    stage.show.conclude(&report);
+    Ok(report)
+}
+
+fn judge(stage: &Stage, ledger: &Ledger, interrupted: bool) -> Report {
+    let verdict = Verdict::new(ledger, stage.target.arrivals(), stage.refused);
+    let done = |fault| stage.done.iter().filter(|it| **it == fault).count();
+    let (takeovers, faults) = (stage.takeovers.clone(), stage.done.clone());
+    let mut missing = if interrupted { Vec::new() } else { Quota::new(stage.length).missing(done) };
+    if !interrupted && takeovers.len() < faults.len() {
+        missing.push(format!("takeover: {} of {}", takeovers.len(), faults.len()));
+    }
+    Report { verdict, takeovers, faults, missing, interrupted }
+}

@@ -1,0 +1,258 @@
+//! The demo as it runs: its processes, its writer, what arrived, and whoever looks on.
+
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use watchkeeper::{Error, Result};
+use watchkeeper_drill::{Children, Event, Fault, Told, What};
+
+use super::happening::{Happening, Takeover};
+use super::place::Place;
+use super::scene::{Actor, Role, Scene};
+use super::show::Show;
+use super::target::Target;
+use super::writer::Writer;
+
+/// The instances' names.
+pub(super) const NAMES: [&str; 3] = ["anchor", "beacon", "compass"];
+
+/// Between two looks at what arrived, which is how exactly a takeover is timed.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// So many processes may end without having been told to; then something is wrong with the place, not with one of them.
+const UNEXPECTED_MAX: usize = 5;
+
+/// How often somebody pressed Ctrl-C.
+pub(super) type Interrupts = Arc<AtomicUsize>;
+
+/// Everything that is on the stage.
+pub(super) struct Stage {
+    pub(super) place: Place,
+    pub(super) children: Children,
+    pub(super) actors: Vec<Actor>,
+    pub(super) target: Target,
+    pub(super) writer: Writer,
+    pub(super) takeovers: Vec<Takeover>,
+    pub(super) done: Vec<Fault>,
+    pub(super) refused: u64,
+    pub(super) doing: String,
+    pub(super) began: Instant,
+    pub(super) length: Duration,
+    pub(super) show: Show,
+    interrupts: Interrupts,
+    /// The last thing that a process said of its end.
+    last_words: Option<String>,
+    unexpected: usize,
+    /// The newest epoch that anyone took the watch under.
+    newest_epoch: u64,
+    progress_told: Instant,
+}
+
+impl Stage {
+    pub(super) fn new(
+        place: Place,
+        writer: Writer,
+        target: Target,
+        length: Duration,
+        (show, interrupts): (Show, Interrupts),
+    ) -> Result<Self> {
+        let children = Children::new().map_err(|error| Error::unavailable("no thread can be had").caused_by(error))?;
+        let began = Instant::now();
+        Ok(Self {
+            place,
+            children,
+            actors: NAMES.map(Actor::new).to_vec(),
+            target,
+            writer,
+            takeovers: Vec::new(),
+            done: Vec::new(),
+            refused: 0,
+            doing: "the first one to ask gets the watch".to_owned(),
+            began,
+            length,
+            show,
+            interrupts,
+            last_words: None,
+            unexpected: 0,
+            newest_epoch: 0,
+            progress_told: began,
+        })
+    }
+
+    /// Hears, looks and shows until `done`, for at most this time; whether it was done. Ctrl-C ends it early.
+    pub(super) fn wait(&mut self, within: Duration, done: impl Fn(&Self) -> bool) -> Result<bool> {
+        let (until, interrupts) = (Instant::now() + within, self.interrupts());
+        loop {
+            self.turn()?;
+            if done(self) {
+                return Ok(true);
+            }
+            if Instant::now() >= until || self.interrupts() > interrupts {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn interrupts(&self) -> usize {
+        self.interrupts.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody wants it to end, or nobody looks on any more.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupts() > 0 || self.show.is_closed()
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        let mut told = self.children.next(LOOK);
+        while let Some(heard) = told {
+            self.hear(heard);
+            told = self.children.next(Duration::ZERO);
+        }
+        self.target.look()?;
+        if self.show.is_due() {
+            self.draw();
+        }
+        if self.progress_told.elapsed() >= self.show.progress_every() {
+            self.progress_told = Instant::now();
+            let progress = self.progress();
+            self.tell(progress);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, told: Told) {
+        let Some(actor) = self.actors.iter_mut().find(|actor| actor.pid == told.pid) else { return };
+        let (instance, pid) = (actor.name.to_owned(), actor.pid);
+        match told.what {
+            What::Event(Event::State { state, epoch, .. }) => {
+                let taken = actor.stands(&state, epoch, self.newest_epoch);
+                if let Some(epoch) = taken {
+                    self.newest_epoch = epoch;
+                    self.tell(Happening::OnWatch { instance, pid, epoch });
+                }
+            }
+            What::Event(Event::Holding { .. }) => actor.holding = true,
+            What::Event(Event::Refused { epoch, changes }) => {
+                self.refused += 1;
+                self.tell(Happening::Refused { instance, epoch, changes });
+            }
+            What::Event(Event::Failed { cause }) => self.last_words = Some(cause),
+            What::Ended => actor.role = Role::Gone,
+            _ => {}
+        }
+    }
+
+    /// Tells people and programs.
+    pub(super) fn tell(&mut self, happening: Happening) {
+        self.show.tell(self.began.elapsed(), &happening);
+    }
+
+    fn progress(&self) -> Happening {
+        Happening::Progress {
+            elapsed_ms: millis(self.began.elapsed()),
+            written: self.writer.written(),
+            delivered: self.target.received(),
+            per_second: self.target.per_second(),
+            lag_ms: millis(self.target.lag()),
+        }
+    }
+
+    /// Draws the picture, if there is one.
+    pub(super) fn draw(&mut self) {
+        let scene = Scene {
+            actors: &self.actors,
+            takeovers: &self.takeovers,
+            doing: &self.doing,
+            elapsed: self.began.elapsed(),
+            length: self.length,
+            written: self.writer.written(),
+            delivered: self.target.received(),
+            per_second: self.target.per_second(),
+            lag: self.target.lag(),
+            refused: self.refused,
+        };
+        self.show.draw(&scene);
+    }
+
+    /// Starts a process, in the place of the last one of that name.
+    pub(super) fn start(&mut self, name: &'static str) -> Result<()> {
+        let started = self.command(name).and_then(|command| self.children.start(name, command));
+        started.map_err(|error| Error::internal(format!("{name} does not start: {error}")).caused_by(error))?;
+        let pid = self.children.pid(name).unwrap_or(0);
+        self.actor(name).restart(pid);
+        self.tell(Happening::Up { instance: name.to_owned(), pid });
+        Ok(())
+    }
+
+    fn command(&self, name: &str) -> std::io::Result<Command> {
+        let log = OpenOptions::new().create(true).append(true).open(self.place.log(name))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("demo-instance").arg(self.place.folder()).arg(name).stderr(log);
+        // In a group of its own, so that Ctrl-C is for the demo alone.
+        command.process_group(0);
+        Ok(command)
+    }
+
+    /// Starts those again who have ended without having been told to.
+    ///
+    /// # Errors
+    /// That happens too often.
+    pub(super) fn replace_the_lost(&mut self) -> Result<()> {
+        for name in NAMES {
+            if !self.children.has_ended(name) {
+                continue;
+            }
+            self.unexpected += 1;
+            let cause = self.last_words.take().unwrap_or_else(|| "it gave no cause".to_owned());
+            if self.unexpected > UNEXPECTED_MAX {
+                return Err(Error::internal(format!("processes of the demo keep ending: {cause}"))
+                    .remedy("run it with --keep and look into the logs of its folder"));
+            }
+            let pid = self.actor(name).pid;
+            self.tell(Happening::Ended {
+                instance: name.to_owned(),
+                pid,
+                cause: format!("ended unexpectedly: {cause}"),
+            });
+            self.start(name)?;
+        }
+        Ok(())
+    }
+
+    /// Stops all processes in order, and looks once more at what arrived.
+    pub(super) fn stop_all(&mut self, within: Duration) -> Result<()> {
+        for name in NAMES {
+            // Who can not be told has ended.
+            let _ = self.children.terminate(name);
+        }
+        self.wait(within, |stage| stage.actors.iter().all(|actor| actor.role == Role::Gone))?;
+        self.target.look()
+    }
+
+    /// Who is on watch, and under which epoch.
+    pub(super) fn on_watch(&self) -> Option<(&'static str, u64)> {
+        let on_watch = |actor: &Actor| match actor.role {
+            Role::OnWatch(epoch) => Some((actor.name, epoch)),
+            _ => None,
+        };
+        self.actors.iter().filter_map(on_watch).max_by_key(|(_, epoch)| *epoch)
+    }
+
+    /// How many stand by.
+    pub(super) fn standing_by(&self) -> usize {
+        self.actors.iter().filter(|actor| actor.role == Role::StandingBy).count()
+    }
+
+    pub(super) fn actor(&mut self, name: &str) -> &mut Actor {
+        let at = NAMES.iter().position(|it| *it == name).unwrap_or(0);
+        &mut self.actors[at]
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
