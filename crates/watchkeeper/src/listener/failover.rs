@@ -67,7 +67,7 @@ impl FailoverManager {
         self.watcher.detect_failures().await
     }
 
-    /// Has the best of the other healthy listeners take over from `failed_listener_id`.
+    /// Has the best of the other healthy listeners that stand by for its stream take over from `failed_listener_id`.
     ///
     /// A holder that is alive is *asked* to hand over: it drains, commits and releases. Its lease is never broken; one that
     /// is dead is relieved when its lease ends.
@@ -122,10 +122,7 @@ impl Watcher {
             return Err(ObserverError::NotRegistered { listener_id: failed.to_owned() });
         };
         let stream = leaving.saying.stream.clone();
-        let could = |seen: &&Seen| {
-            let listens = seen.is_healthy && seen.saying.state != ListenerState::Stopped;
-            listens && seen.listener_id != failed && seen.saying.stream == stream
-        };
+        let could = |seen: &&Seen| seen.is_healthy && seen.listener_id != failed && is_ready(seen, stream.as_deref());
         let able: Vec<_> = everyone.iter().filter(could).map(|seen| seen.listener_id.clone()).collect();
         let what = stream.as_deref().unwrap_or(self.coordinator.group());
         let Some(target) = self.coordinator.ranked(what, &able).into_iter().next() else {
@@ -255,6 +252,14 @@ impl Watcher {
         }
         Ok(())
     }
+}
+
+/// Whether a listener could take over now. One that does not stand by yet could not: the watch would go back to where it was.
+fn is_ready(seen: &Seen, stream: Option<&str>) -> bool {
+    use ListenerState::{Connecting, Recovering, Running, Stopped};
+    let state = seen.saying.state;
+    let listens = matches!(state, Connecting | Running | Recovering) || (stream.is_none() && state != Stopped);
+    listens && seen.saying.stream.as_deref() == stream
 }
 
 /// What the lease and the checkpoint of a stream are kept under: as `StreamSpec::key` says it of one that is not split.

@@ -65,7 +65,7 @@ async fn test_failover_checkpoint_consistency() {
     let second = shop.listener("listener-2", &there).await;
     let failover = FailoverManager::new(&there);
     let relieved = async {
-        // The second one registers when it is first asked for a batch.
+        // The second one registers when it is first asked for a batch, and is chosen when it stands by.
         let event = until("the second one is there", async || failover.trigger_failover("listener-1").await.ok());
         let event = event.await;
         assert_eq!((event.failover_target_id.as_str(), event.checkpoint), ("listener-2", 5));
