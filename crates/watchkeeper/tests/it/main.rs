@@ -7,7 +7,7 @@ mod conformance;
 mod examples;
 #[cfg(feature = "file")]
 mod files;
-mod pull;
 #[cfg(feature = "sqlite")]
 mod listener;
+mod pull;
 mod relief;
