@@ -241,7 +241,7 @@ impl MultiListenerCoordinator {
     }
 
     pub(super) fn seams(&self) -> Seams {
-        self.inner.seams.get_or_init(Seams::system).clone()
+        self.inner.seams.get_or_init(seams_with_peers).clone()
     }
 
     pub(super) fn metrics(&self) -> &Recorder {
@@ -314,7 +314,7 @@ impl Inner {
     fn start_heart(&self, this: &Arc<Self>) {
         let mut heart = self.heart.lock().unwrap_or_else(PoisonError::into_inner);
         if heart.is_none() {
-            let seams = self.seams.get_or_init(Seams::system);
+            let seams = self.seams.get_or_init(seams_with_peers);
             let every = self.config.health_check_interval().min(self.config.lease().renew_every);
             let beating = beat(Arc::downgrade(this), seams.clone(), Arc::clone(&self.wake), every);
             *heart = Some(Task::spawn(&*seams.spawn, "listeners", beating));
@@ -347,6 +347,18 @@ impl Inner {
             outcome = outcome.and(cx.run(self.roster.sweep(&cx)).await.map_err(ObserverError::from));
         }
         outcome
+    }
+}
+
+/// The system's seams, with peers over TCP, so that the process of a dead listener is relieved before its lease ends.
+fn seams_with_peers() -> Seams {
+    let system = Seams::system();
+    match watchkeeper_peers::TcpPeers::new(watchkeeper_peers::Settings::default()) {
+        Ok(peers) => Seams { peers: Arc::new(peers), ..system },
+        Err(error) => {
+            tracing::warn!(%error, "deaths can not be proved here; a dead listener is relieved when its lease ends");
+            system
+        }
     }
 }
 
