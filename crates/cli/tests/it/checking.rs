@@ -84,3 +84,13 @@ fn tools_answer_in_json_and_the_help_lists_the_exit_codes() {
     let help = desk.run(&["--help"]);
     assert!(help.out.contains("143  ended at once by a second SIGTERM"), "{help:?}");
 }
+
+#[test]
+fn the_settings_in_the_guide_are_accepted() {
+    let guide = include_str!("../../../../docs/guide/configuration.md");
+    let (_, rest) = guide.split_once("```toml\n").expect("the guide shows a file");
+    let (file, _) = rest.split_once("```").expect("the file has an end");
+    let desk = Desk::with(file);
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}

@@ -57,8 +57,10 @@ fn less_can_be_logged_and_what_is_no_level_is_refused() {
     let refused = desk.run(&["run", "--log", "loud=ly"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.err.contains("--log: ") && refused.err.contains("; write error"), "{refused:?}");
-    let mut running = Running::start(desk.command().args(["run", "--log", "warn,watchkeeper=info"]));
+    let mut running = Running::start(desk.command().args(["run", "--log", "info,watchkeeper_engine=warn"]));
     running.says(&["started"]);
+    desk.order(0..1);
+    crate::desk::until("it has arrived", || desk.delivered() == [0]);
     running.ends_in_order();
     assert!(!running.seen.iter().any(|line| line.contains("to=running")), "{:#?}", running.seen);
 }
