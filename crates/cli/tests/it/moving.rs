@@ -1,5 +1,7 @@
 //! Moving a checkpoint.
 
+use rustix::process::Signal;
+
 use crate::shop::{Shop, until};
 
 /// Five changes, delivered and committed.
@@ -64,6 +66,22 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     assert!(usage.code == Some(2) && usage.told.contains("is no place"), "{usage:?}");
     let shown = shop.ask(&["checkpoint", "show", "orders"]);
     assert_eq!(shown["checkpoint"]["position"], "0000000000000005");
+}
+
+#[test]
+fn a_move_that_is_interrupted_leaves_nothing_behind() {
+    let shop = Shop::new("stop");
+    shop.lengthen_leases();
+    let a = shop.start("a");
+    five(&shop);
+    // Killed: nobody gives its lease back.
+    drop(a);
+    let moving = shop.begin(&["checkpoint", "rewind", "orders", "--steps", "1", "--yes"]);
+    shop.until_state("pausing");
+    moving.signal(Signal::INT);
+    moving.end().refused(1, &["is still held by a", "stop that instance"]);
+    let orders = shop.orders();
+    assert_eq!((&orders["state"], &orders["checkpoint"]["by"]), (&"running".into(), &"a".into()), "{orders}");
 }
 
 #[test]

@@ -51,6 +51,13 @@ impl Shop {
         shop
     }
 
+    /// Lets leases run for longer than a test.
+    pub(crate) fn lengthen_leases(&self) {
+        let file = self.file("watchkeeper.toml");
+        let text = std::fs::read_to_string(&file).expect("it was written");
+        std::fs::write(file, text.replace("lease = \"1s\"", "lease = \"60s\"")).expect("it can be written again");
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
