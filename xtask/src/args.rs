@@ -4,14 +4,17 @@
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
 
-  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant
+  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults
                             (--quick leaves out the docs and the mutants)
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
   sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)
   sim --no-self-fencing     simulate holders that do not end themselves: the fences must hold alone
   sim --mutants             every mutant with the seeds that are known to catch it
+  chaos sqlite [--faults N] three real processes on SQLite under N faults, with each kind of sink
+                            (also: --sink transactional|fenced, --seed S, --no-self-fencing)
   bench engine              what the engine itself costs, with source and sink in memory
+  bench failover            how long a takeover takes after each kind of fault (--rounds N, 30 by default)
   help                      this list
 ";
 
@@ -24,6 +27,8 @@ pub(crate) enum Command {
     },
     /// The arguments of the simulation's own program.
     Sim(Vec<String>),
+    /// The arguments of the program that strikes real processes.
+    Chaos(Vec<String>),
     BenchEngine,
 }
 
@@ -38,6 +43,10 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "test" => parse_test(rest),
         "sim" => parse_sim(rest),
         "bench" => parse_bench(rest),
+        // Its own program knows its words, and says what is wrong with them.
+        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite`".to_owned()),
+        "chaos" if rest[0] != "sqlite" => Err(format!("there is no chaos on `{}`; there is on `sqlite`", rest[0])),
+        "chaos" => Ok(Command::Chaos(rest.to_vec())),
         unknown => Err(format!("there is no command `{unknown}`")),
     }
 }
@@ -64,8 +73,9 @@ fn parse_test(rest: &[String]) -> Result<Command, String> {
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
     match rest.split_first() {
         Some((what, after)) if what == "engine" => nothing_after("bench engine", after).map(|()| Command::BenchEngine),
-        Some((what, _)) => Err(format!("there is no benchmark `{what}`; there is `engine`")),
-        None => Err("`bench` needs the name of a benchmark: `engine`".to_owned()),
+        Some((what, _)) if what == "failover" => Ok(Command::Chaos(rest.to_vec())),
+        Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are `engine` and `failover`")),
+        None => Err("`bench` needs the name of a benchmark: `engine` or `failover`".to_owned()),
     }
 }
 
@@ -177,14 +187,23 @@ mod tests {
     }
 
     #[test]
+    fn chaos_and_the_benchmark_of_failover_are_one_program() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(parsed("chaos sqlite --faults 60"), Ok(Command::Chaos(words("sqlite --faults 60"))));
+        assert_eq!(parsed("bench failover --rounds 5"), Ok(Command::Chaos(words("failover --rounds 5"))));
+    }
+
+    #[test]
     fn a_wrong_call_is_refused_with_its_cause() {
         for (line, cause) in [
             ("", "no command was given"),
             ("fly", "there is no command `fly`"),
             ("test --slow", "`test` does not take `--slow`"),
             ("help me", "`help` does not take `me`"),
-            ("bench", "`bench` needs the name of a benchmark: `engine`"),
-            ("bench disk", "there is no benchmark `disk`; there is `engine`"),
+            ("bench", "`bench` needs the name of a benchmark: `engine` or `failover`"),
+            ("bench disk", "there is no benchmark `disk`; there are `engine` and `failover`"),
+            ("chaos", "`chaos` needs the name of a store: `sqlite`"),
+            ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),
             ("sim --seeds", "`--seeds` needs a value"),

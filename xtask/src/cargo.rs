@@ -70,6 +70,13 @@ pub(crate) fn sim(arguments: &[String]) -> Call {
     call
 }
 
+/// Real processes under faults, optimised, since takeovers are timed.
+pub(crate) fn chaos(arguments: &[String]) -> Call {
+    let mut call = Call::new("run --release --quiet --package watchkeeper-chaos --");
+    call.words.extend_from_slice(arguments);
+    call
+}
+
 /// A benchmark.
 pub(crate) fn bench(name: &str) -> Call {
     Call::new(&format!("run --release --quiet --package watchkeeper-bench -- {name}"))
@@ -88,7 +95,7 @@ pub(crate) fn hand_over(call: &Call) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, bench, sim};
+    use super::{Call, bench, chaos, sim};
 
     #[test]
     fn a_call_is_shown_as_a_person_would_type_it() {
@@ -97,9 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn simulation_and_benchmarks_run_optimised() {
+    fn simulation_chaos_and_benchmarks_run_optimised() {
         let words = ["--seed".to_owned(), "7".to_owned()];
         assert_eq!(sim(&words).line(), "cargo run --release --quiet --package watchkeeper-sim -- --seed 7");
+        assert_eq!(chaos(&words).line(), "cargo run --release --quiet --package watchkeeper-chaos -- --seed 7");
         assert_eq!(bench("engine").line(), "cargo run --release --quiet --package watchkeeper-bench -- engine");
     }
 }

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Test { quick }) => steps::test(quick),
         Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
+        Ok(Command::Chaos(passed_on)) => cargo::hand_over(&cargo::chaos(&passed_on)),
         Ok(Command::BenchEngine) => cargo::hand_over(&cargo::bench("engine")),
         Err(cause) => {
             eprint!("error: {cause}\n\n{}", args::HELP);

@@ -9,6 +9,9 @@ use crate::tools;
 /// How many seeds every test run simulates; long runs are a command of their own.
 const SEEDS: u32 = 100;
 
+/// How many faults every test run strikes at each kind of sink; many are a command of their own.
+const FAULTS: u32 = 6;
+
 /// One thing that has to pass.
 #[derive(Debug)]
 struct Step {
@@ -38,6 +41,7 @@ fn steps() -> Vec<Step> {
         step("engine, with metrics", "test -p watchkeeper-engine --features metrics"),
         step("simulation", &seeds),
         step("simulation, fences only", &format!("{seeds} --no-self-fencing")),
+        step("chaos", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
         Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
     ]
 }

@@ -139,3 +139,46 @@ pub(crate) async fn read_back(rig: &dyn Rig, kind: Kind) -> Result<Vec<Arrival>,
     let read = async { rig.target(&cx(), kind).await?.news().await };
     read.await.map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn campaign(kind: Kind, self_fencing: bool) -> Campaign {
+        Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1) }
+    }
+
+    fn sound() -> Record {
+        let reliefs = BTreeMap::from([(Fault::Pause, vec![Duration::from_secs(1)])]);
+        Record { reliefs, verdict: Verdict { delivered: 1, ..Verdict::default() }, ..Record::default() }
+    }
+
+    fn wrong(campaign: &Campaign, record: &Record) -> Vec<String> {
+        campaign.wrong(record, &Plan { faults: vec![(Duration::ZERO, Fault::Pause)] })
+    }
+
+    #[test]
+    fn without_self_fencing_the_fence_must_have_been_tried() {
+        assert_eq!(wrong(&campaign(Kind::Fenced, true), &sound()), Vec::<String>::new());
+        let open = campaign(Kind::Fenced, false);
+        assert_eq!(wrong(&open, &sound()), ["the fence was never tried: no stale write was refused"]);
+        let mut tried = sound();
+        tried.verdict.stale_refused = 1;
+        assert_eq!(wrong(&open, &tried), Vec::<String>::new());
+        assert_eq!(open.kinds(), [Fault::Pause]);
+    }
+
+    #[test]
+    fn duplicates_are_for_transactions_to_forbid() {
+        let mut record = sound();
+        record.verdict.duplicated.count = 1;
+        assert_eq!(wrong(&campaign(Kind::Fenced, true), &record), Vec::<String>::new());
+        assert_eq!(wrong(&campaign(Kind::Transactional, true), &record).len(), 1);
+    }
+
+    #[test]
+    fn a_fault_that_did_not_happen_is_missed() {
+        let record = Record { reliefs: BTreeMap::new(), ..sound() };
+        assert_eq!(wrong(&campaign(Kind::Fenced, true), &record), ["not every fault of the plan happened"]);
+    }
+}

@@ -18,7 +18,11 @@ enum Role {
     Backend,
     /// The facade and the program: what users get.
     Shipped,
+    /// Processes and verdicts, of use to programs and developers alike.
+    Drill,
     Sim,
+    /// The developers' own program of real processes.
+    Chaos,
     Bench,
     Developer,
 }
@@ -33,7 +37,9 @@ impl Role {
             Some("engine") => Self::Engine,
             Some("testkit") => Self::Testkit,
             Some("watchkeeper" | "cli") => Self::Shipped,
+            Some("drill") => Self::Drill,
             Some("sim") => Self::Sim,
+            Some("chaos") => Self::Chaos,
             Some("bench") => Self::Bench,
             _ => Self::Backend,
         }
@@ -44,13 +50,15 @@ impl Role {
         match self {
             Self::Core => false,
             Self::Testkit => on == Self::Core,
+            // It is shipped inside the program, so it takes nothing from the testkit, not even its judge.
+            Self::Drill => on == Self::Core,
             Self::Engine | Self::Backend => on == Self::Core || (in_tests_only && on == Self::Testkit),
             Self::Shipped => match on {
                 Self::Testkit => in_tests_only,
-                Self::Sim | Self::Bench | Self::Developer => false,
+                Self::Sim | Self::Chaos | Self::Bench | Self::Developer => false,
                 _ => true,
             },
-            Self::Sim | Self::Bench | Self::Developer => true,
+            Self::Sim | Self::Chaos | Self::Bench | Self::Developer => true,
         }
     }
 }
@@ -66,7 +74,8 @@ fn violations(metadata: &Value) -> Vec<String> {
         found.extend(enabled_mutants(package, &roles));
     }
     let by_default = list(&metadata["workspace_default_members"]);
-    let outside = packages.iter().filter(|package| matches!(roles[text(&package["name"])], Role::Sim | Role::Bench));
+    let is_outside = |role| matches!(role, Role::Sim | Role::Chaos | Role::Bench);
+    let outside = packages.iter().filter(|package| is_outside(roles[text(&package["name"])]));
     for package in outside.filter(|package| by_default.contains(&package["id"])) {
         found.push(format!("{} is a default member", text(&package["name"])));
     }
@@ -82,11 +91,11 @@ fn forbidden_dependencies(package: &Value, roles: &BTreeMap<&str, Role>) -> Vec<
         .collect()
 }
 
-/// The mutants must be reachable from the simulation only: neither a dependency nor a feature of any
+/// The mutants must be reachable from the simulation and from chaos only: neither a dependency nor a feature of any
 /// other crate may turn them on.
 fn enabled_mutants(package: &Value, roles: &BTreeMap<&str, Role>) -> Vec<String> {
     let name = text(&package["name"]);
-    if roles[name] == Role::Sim {
+    if matches!(roles[name], Role::Sim | Role::Chaos) {
         return Vec::new();
     }
     let is_engine = |on: &Value| roles.get(text(&on["name"])) == Some(&Role::Engine);
@@ -167,6 +176,8 @@ fn with(changed: Value) -> Value {
         package("watchkeeper", &[(core, None, &[]), (engine, None, &["metrics"]), ("watchkeeper-redis", None, &[])]),
         package("sim", &[(engine, None, &["mutants"]), (testkit, None, &[])]),
         package("bench", &[(engine, None, &[])]),
+        package("drill", &[(core, None, &[])]),
+        package("chaos", &[(engine, None, &["mutants"]), ("watchkeeper-drill", None, &[])]),
     ];
     packages.retain(|package| package["name"] != changed["name"]);
     packages.push(changed);
@@ -180,7 +191,7 @@ fn the_made_up_workspace_keeps_the_rule() {
 
 #[test]
 fn a_forbidden_dependency_is_found_whoever_has_it() {
-    let cases: [(&str, &str, Option<&str>); 12] = [
+    let cases: [(&str, &str, Option<&str>); 16] = [
         ("core", "watchkeeper-testkit", Some("dev")),
         ("engine", "watchkeeper-redis", None),
         ("engine", "watchkeeper-testkit", None),
@@ -193,6 +204,10 @@ fn a_forbidden_dependency_is_found_whoever_has_it() {
         ("watchkeeper", "watchkeeper-sim", Some("dev")),
         ("watchkeeper", "watchkeeper-bench", None),
         ("cli", "watchkeeper-testkit", None),
+        ("cli", "watchkeeper-chaos", None),
+        ("redis", "watchkeeper-drill", None),
+        ("drill", "watchkeeper-engine", None),
+        ("drill", "watchkeeper-testkit", Some("dev")),
     ];
     for (folder, on, kind) in cases {
         let changed = package(folder, &[(on, kind, &[])]);
@@ -226,7 +241,7 @@ fn mutants_are_found_wherever_they_are_enabled() {
 
 #[test]
 fn a_default_member_that_is_not_for_users_is_found() {
-    for folder in ["sim", "bench"] {
+    for folder in ["sim", "chaos", "bench"] {
         let mut metadata = with(package(folder, &[]));
         metadata["workspace_default_members"] = json!(["watchkeeper", folder]);
         assert_eq!(violations(&metadata), [format!("watchkeeper-{folder} is a default member")]);

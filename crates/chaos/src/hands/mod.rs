@@ -116,3 +116,48 @@ impl Hands {
         drop(wanted);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_held_without_an_order() {
+        let hands = Hands::new();
+        assert!(hands.hold(1).await.is_none());
+        hands.take(Order::Hold { inside: true });
+        assert!(hands.hold(1).await.is_none(), "it was told to hold inside");
+        assert!(!hands.is_full());
+    }
+
+    #[tokio::test]
+    async fn a_write_is_in_hand_from_the_hold_to_its_answer() {
+        let hands = Hands::new();
+        hands.take(Order::Hold { inside: false });
+        let theirs = Arc::clone(&hands);
+        let writing = tokio::spawn(async move {
+            let in_hand = theirs.hold(1).await;
+            (in_hand.is_some(), theirs.is_full())
+        });
+        let held = async {
+            while !hands.is_full() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), held).await.expect("it holds soon");
+        assert!(!writing.is_finished());
+        hands.take(Order::Go);
+        assert_eq!(writing.await.expect("it does not panic"), (true, true), "let go, and not yet answered");
+        assert!(!hands.is_full(), "it was answered");
+    }
+
+    #[test]
+    fn one_order_to_fail_is_one_failure() {
+        let hands = Hands::new();
+        hands.take(Order::Fail);
+        assert!(hands.fails());
+        assert!(!hands.fails());
+    }
+}

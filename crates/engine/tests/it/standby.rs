@@ -243,6 +243,21 @@ fn a_hand_over_back_to_one_that_has_just_left_is_as_fast_as_any() {
 }
 
 #[test]
+fn whoever_handed_over_relieves_a_successor_that_dies_soon() {
+    let rig = Rig::new();
+    let (a, b) = usual(&rig);
+    rig.want(|control| control.hand_over = Some(Epoch(1)));
+    rig.until("b has the watch", || b.is_running());
+    rig.run_for(100 * MILLI);
+    assert_eq!(rig.town.watches("b"), 1, "a knows the new holder long before its own next look");
+    b.node.kill();
+    rig.town.judge("b", Verdict::Dead);
+    let began = rig.now();
+    rig.until("a has the watch again", || a.status().epoch == Some(Epoch(3)));
+    assert!(rig.now().since(began) < 50 * MILLI, "{:?}", rig.now().since(began));
+}
+
+#[test]
 fn a_hand_over_to_nobody_comes_back_under_a_newer_epoch() {
     let rig = Rig::new();
     let a = rig.start("a");
@@ -302,6 +317,18 @@ fn an_acquire_whose_answer_was_lost_is_the_same_grant() {
     rig.until("it runs", || a.is_running());
     assert!(rig.now().since(began) <= 2 * SECOND, "it need not wait for its own lease: {:?}", rig.now().since(began));
     assert_eq!(a.status().epoch, Some(Epoch(1)));
+}
+
+#[test]
+fn a_grant_is_answered_for_before_its_holder_hears_of_it() {
+    let rig = Rig::new();
+    let (plan, gate) = (rig.instance("a"), Gate::default());
+    plan.faults.leases.next("try_acquire", Fault::HoldAnswer(gate));
+    let a = plan.start();
+    rig.until("it is granted", || rig.holder_of("orders").is_some());
+    let tenure = rig.holder_of("orders").unwrap().candidate.tenure;
+    assert!(!a.is_running(), "the answer is held");
+    assert!(rig.town.answers("a", tenure));
 }
 
 #[test]
