@@ -10,8 +10,8 @@ use watchkeeper::{Cx, Epoch, Error, Result};
 use watchkeeper_drill::{Fault, Order};
 
 use super::happening::{Happening, Takeover, doing};
-use super::place::{LEASE, STREAM};
-use super::scene::Role;
+use super::place::{LEASE, REST, STREAM};
+use super::scene::{Actor, Role};
 use super::stage::Stage;
 
 /// How long to wait for one on watch and two who stand by.
@@ -54,7 +54,7 @@ impl Stage {
         self.replace_the_lost()?;
         let is_ready = |stage: &Self| {
             let delivers = stage.on_watch().is_some_and(|(_, epoch)| epoch == stage.target.newest_epoch());
-            delivers && stage.standing_by() >= 2
+            delivers && stage.standing_by() >= 2 && stage.actors.iter().any(Actor::is_at_hand)
         };
         if !self.wait(READY, is_ready)? {
             return Ok(());
@@ -95,7 +95,7 @@ impl Stage {
             Fault::Kill => self.actor(name).role = Role::Gone,
             Fault::Stop => self.actor(name).role = Role::Leaving,
             Fault::Pause | Fault::PauseInside => self.actor(name).role = Role::Frozen,
-            Fault::HandOver | Fault::Fail => {}
+            Fault::HandOver | Fault::Fail => self.actor(name).rests_until = Some(since + REST),
         }
         Ok(since)
     }

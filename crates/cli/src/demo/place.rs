@@ -15,6 +15,9 @@ use super::sink::{Handled, Receipts};
 /// How long a lease is.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
+/// How long at most one that gave up the watch leaves it to others: for a lease, and until it looks again.
+pub(super) const REST: Duration = Duration::from_millis(1_250);
+
 /// The group's name.
 pub(super) const GROUP: &str = "demo";
 
@@ -111,6 +114,7 @@ pub(super) fn instance_settings(name: &str) -> InstanceSettings {
         heartbeat_every: LEASE / 4,
         unhealthy_after: LEASE,
         bar: LEASE,
+        retry_floor: LEASE / 4,
         ..InstanceSettings::new(GROUP, name)
     }
 }

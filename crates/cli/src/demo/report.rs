@@ -54,6 +54,7 @@ impl Report {
         let upper = millis.get(middle).copied();
         let median_ms =
             upper.map(|upper| if millis.len() % 2 == 1 { upper } else { (millis[middle - 1] + upper) / 2.0 });
+        let median_ms = median_ms.map(|median| (median * 10.0).round() / 10.0);
         let max_ms = millis.last().copied();
         Figures { faults, count: millis.len(), median_ms, max_ms }
     }

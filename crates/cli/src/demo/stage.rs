@@ -191,7 +191,7 @@ impl Stage {
     fn command(&self, name: &str) -> std::io::Result<Command> {
         let log = OpenOptions::new().create(true).append(true).open(self.place.log(name))?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("demo-instance").arg(self.place.folder()).arg(name).stderr(log);
+        command.args(["demo-instance", "--log", "info"]).arg(self.place.folder()).arg(name).stderr(log);
         // In a group of its own, so that Ctrl-C is for the demo alone.
         command.process_group(0);
         Ok(command)
