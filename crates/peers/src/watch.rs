@@ -1,6 +1,7 @@
 //! Watches a holder until its death is proved, or nothing can be.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -14,8 +15,7 @@ use crate::protocol::ask;
 const RECONNECTS_MAX: usize = 10;
 
 /// How often a connection that was closed before an answer is tried again. A dying process closes its sockets
-/// one after the other: for a moment its connections may be closed while its listener still takes new ones. And a new
-/// holder may be asked before it has itself been told that it holds.
+/// one after the other: for a moment its connections may be closed while its listener still takes new ones.
 const TRIES: u32 = 6;
 
 /// Before the second try; doubled each time.
@@ -34,7 +34,7 @@ enum Asked {
 }
 
 pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Duration) -> Verdict {
-    let Asked::Answered(mut socket) = insist(&*address.0, tenure, answer_within).await else {
+    let Asked::Answered(mut socket) = reach(&*address.0, tenure, answer_within).await else {
         return Verdict::Unproven;
     };
     for _ in 0..RECONNECTS_MAX {
@@ -44,7 +44,7 @@ pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Dur
             return Verdict::Unproven;
         }
         drop(socket);
-        match insist(there, tenure, answer_within).await {
+        match again(there, tenure, answer_within).await {
             Asked::Refused => return Verdict::Dead,
             Asked::Answered(next) => socket = next,
             Asked::Closed | Asked::Unclear => return Verdict::Unproven,
@@ -63,7 +63,7 @@ async fn is_cut(socket: &mut TcpStream) -> bool {
     }
 }
 
-async fn insist(there: impl ToSocketAddrs + Copy, tenure: TenureId, answer_within: Duration) -> Asked {
+async fn again(there: SocketAddr, tenure: TenureId, answer_within: Duration) -> Asked {
     for attempt in 0..TRIES {
         match reach(there, tenure, answer_within).await {
             Asked::Closed => sleep(TRY_AGAIN * 2_u32.pow(attempt)).await,

@@ -1,10 +1,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use watchkeeper_core::{Peers, Verdict};
 
-use crate::support::{A_WHILE, Holder, SOON, Watching, cx, listen, peers, tenure};
+use crate::support::{A_WHILE, Holder, Watching, cx, listen, peers, tenure};
 
 /// Waits until the holder answers, so that what follows happens to a watch that stands.
 async fn stands(watching: &mut Watching) {
@@ -60,22 +59,6 @@ async fn a_tenure_that_was_struck_is_not_answered_for_and_its_release_is_no_deat
     let refused = tokio::net::TcpStream::connect(&*address.0).await.expect_err("the port was given back");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(Watching::start(&address, tenure).verdict().await, Verdict::Unproven, "it never answered here");
-}
-
-#[tokio::test]
-async fn a_holder_that_was_not_told_yet_that_it_holds_is_asked_again() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port can be listened on");
-    let address = watchkeeper_core::Address(listener.local_addr().expect("it listens").to_string().into());
-    let mut watching = Watching::start(&address, tenure());
-    // The store has granted, but its answer is still on the way: the tenure is not on the roll, and nobody answers.
-    drop(listener.accept().await.expect("it is asked"));
-    let again = tokio::time::timeout(SOON, listener.accept()).await.expect("it is asked again");
-    let (mut socket, _) = again.expect("it is asked again");
-    let mut line = [0; 20];
-    socket.read_exact(&mut line).await.expect("a question is 20 bytes");
-    line[..4].copy_from_slice(b"wk!1");
-    socket.write_all(&line).await.expect("it listens");
-    stands(&mut watching).await;
 }
 
 #[tokio::test]
