@@ -65,7 +65,7 @@ impl Campaign {
         for (wait, fault) in &plan.faults {
             fleet.listen(*wait)?;
             let struck = fleet.strike(*fault)?;
-            record.reliefs.entry(*fault).or_default().push(fleet.relieved(&struck, &mut *target, None)?);
+            record.reliefs.entry(*fault).or_default().push(fleet.relieved(&struck, &mut *target, |_| true)?);
             fleet.mend(&struck)?;
         }
         fleet.steady()?;

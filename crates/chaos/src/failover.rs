@@ -5,10 +5,12 @@
 //! target under the next epoch, as a reader of the target sees it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use watchkeeper_drill::{Entry, Fault, Verdict};
+use watchkeeper_drill::{Arrival, Entry, Fault, Ledger, Verdict};
 
 use crate::LEASE;
 use crate::bars::{Bar, Limit};
@@ -20,6 +22,9 @@ use crate::rig::{self, Kind, Rig, Target, Writer, Written};
 
 /// The key of the changes that are waited for. The load writes other ones.
 const PROBE: &str = "probe";
+
+/// Between two of them.
+const PROBE_EVERY: Duration = Duration::from_millis(1);
 
 /// The longest calm before a fault, so that faults fall on no rhythm.
 const CALM_MAX: Duration = Duration::from_millis(40);
@@ -67,7 +72,7 @@ pub(crate) fn run(rounds: usize, runtime: &Handle) -> Result<bool, Trouble> {
         kept &= bar.judge(&durations);
     }
     let mut ledger = runtime.block_on(load.finish())?.ledger();
-    (0..range.probes).for_each(|_| ledger.enter(PROBE, Entry::Acknowledged));
+    range.probes.entries().for_each(|(key, _, entry)| ledger.enter(key, entry));
     await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
     fleet.disband()?;
     let arrivals = runtime.block_on(read_back(&*rig, kind))?;
@@ -76,12 +81,13 @@ pub(crate) fn run(rounds: usize, runtime: &Handle) -> Result<bool, Trouble> {
     Ok(kept && verdict.is_sound() && verdict.duplicated.count == 0)
 }
 
-/// What one measurement needs.
+/// Where faults are measured.
 struct Range<'a> {
     runtime: &'a Handle,
-    writer: Box<dyn Writer>,
+    /// Not there while it writes.
+    writer: Option<Box<dyn Writer>>,
     target: Box<dyn Target>,
-    probes: u64,
+    probes: Ledger,
 }
 
 impl<'a> Range<'a> {
@@ -89,19 +95,36 @@ impl<'a> Range<'a> {
         let cx = cx();
         let opened = async { Ok((rig.writer(&cx).await?, rig.target(&cx, Kind::Transactional).await?)) };
         let (writer, target) = runtime.block_on(opened).map_err(|error: watchkeeper_core::Error| error.to_string())?;
-        Ok(Self { runtime, writer, target, probes: 0 })
+        Ok(Self { runtime, writer: Some(writer), target, probes: Ledger::default() })
     }
 
     /// One fault, and how long it took.
     fn measure(&mut self, fleet: &mut Fleet, fault: Fault) -> Result<Duration, Trouble> {
+        let first = self.probes.next(PROBE);
+        let writer = self.writer.take().ok_or("the writer of probes is gone")?;
         let struck = fleet.strike(fault)?;
-        let probe = (PROBE.to_owned(), self.probes + 1);
-        if self.runtime.block_on(self.writer.write(std::slice::from_ref(&probe))) != Written::Acknowledged {
-            return Err(format!("the change after {fault} could not be written"));
-        }
-        self.probes += 1;
-        let took = fleet.relieved(&struck, &mut *self.target, Some(&probe))?;
+        // Several, since one that leaves in order may still deliver the first.
+        let stop = Arc::new(AtomicBool::new(false));
+        let probing = self.runtime.spawn(probe(writer, std::mem::take(&mut self.probes), Arc::clone(&stop)));
+        let wanted = |arrival: &Arrival| arrival.key == PROBE && arrival.number >= first;
+        let took = fleet.relieved(&struck, &mut *self.target, wanted);
+        stop.store(true, Ordering::Relaxed);
+        let (writer, probes) = self.runtime.block_on(probing).map_err(|error| format!("probing failed: {error}"))?;
+        (self.writer, self.probes) = (Some(writer), probes);
         fleet.mend(&struck)?;
-        Ok(took)
+        took
     }
+}
+
+/// Writes changes one after the other until it is stopped.
+async fn probe(mut writer: Box<dyn Writer>, mut ledger: Ledger, stop: Arc<AtomicBool>) -> (Box<dyn Writer>, Ledger) {
+    while !stop.load(Ordering::Relaxed) {
+        match writer.write(&[(PROBE.to_owned(), ledger.next(PROBE))]).await {
+            Written::Acknowledged => ledger.enter(PROBE, Entry::Acknowledged),
+            Written::Unknown => ledger.enter(PROBE, Entry::Unknown),
+            Written::Refused => {}
+        }
+        tokio::time::sleep(PROBE_EVERY).await;
+    }
+    (writer, ledger)
 }

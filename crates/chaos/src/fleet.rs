@@ -164,19 +164,17 @@ impl Fleet {
         }
     }
 
-    /// Waits until a change has arrived under a newer epoch, or this one of them; how long that took.
+    /// Waits until a change that is `wanted` has arrived under a newer epoch; how long that took.
     pub(crate) fn relieved(
         &mut self,
         struck: &Struck,
         target: &mut dyn Target,
-        wanted: Option<&(String, u64)>,
+        wanted: impl Fn(&Arrival) -> bool,
     ) -> Result<Duration, Trouble> {
         loop {
             let news = self.runtime.block_on(target.news()).map_err(|error| error.to_string())?;
-            let is_wanted =
-                |arrival: &Arrival| wanted.is_none_or(|(key, number)| arrival.key == *key && arrival.number == *number);
             let took = struck.at.elapsed();
-            if news.iter().any(|arrival| arrival.epoch > struck.epoch && is_wanted(arrival)) {
+            if news.iter().any(|arrival| arrival.epoch > struck.epoch && wanted(arrival)) {
                 return Ok(took);
             }
             if took > PATIENCE {

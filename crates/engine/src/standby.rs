@@ -33,6 +33,12 @@ const ASKS: usize = 16;
 /// Between the turns of two instances at a free lease: longer than an ask takes, too short to be felt.
 const TURN: Duration = Duration::from_millis(10);
 
+/// After so long everybody has had a turn.
+const ALL_TURNS: Duration = Duration::from_millis(60);
+
+/// A lease is looked at again so long after it may have expired.
+const JUST_AFTER: Duration = Duration::from_millis(1);
+
 /// The last turn.
 const TURNS_MAX: usize = 5;
 
@@ -45,6 +51,8 @@ struct Berth {
     unanswered: Option<TenureId>,
     /// Not before this moment.
     barred: Option<Moment>,
+    /// Not before this moment, unless another has had it meanwhile.
+    yielding: Option<Moment>,
     halted: bool,
     /// Whether the control record says so, as last seen.
     hinted: bool,
@@ -95,6 +103,7 @@ impl Standby {
             running: None,
             unanswered: None,
             barred: None,
+            yielding: None,
             halted: false,
             hinted: false,
             holder: None,
@@ -193,7 +202,8 @@ impl Standby {
         for (berth, holder) in wanted.into_iter().zip(holders) {
             self.see(berth, holder.as_ref());
             match holder {
-                None if self.defers(berth, now) => {}
+                // Nobody tells when another takes it; and whoever does not know the holder can not watch it.
+                None if self.defers(berth, now) || self.yields(berth, now) => next = next.min(now + ALL_TURNS),
                 None => match self.turn(berth, now) {
                     turn if turn <= now => asks.push((berth, None)),
                     turn => next = next.min(turn),
@@ -205,15 +215,18 @@ impl Standby {
                 Some(holder) => match self.may_break(berth, &holder) {
                     Some(broken) => asks.push((berth, Some(broken))),
                     None => {
-                        // Just after it may have expired.
-                        next = next.min(now + holder.remaining + Duration::from_millis(1));
+                        next = next.min(now + holder.remaining + JUST_AFTER);
                         self.watch(&holder);
                     }
                 },
             }
         }
+        let asked: Vec<usize> = asks.iter().map(|(berth, _)| *berth).collect();
         self.ask_all(asks).await;
-        next
+        // Somebody else was faster: its lease may expire, too.
+        let faster = asked.iter().filter_map(|berth| self.berths[*berth].holder.as_ref());
+        let soonest = faster.map(|holder| self.instance.seams.clock.now() + holder.remaining + JUST_AFTER).min();
+        soonest.map_or(next, |soonest| next.min(soonest))
     }
 
     fn is_wanted(&self, berth: usize, now: Moment) -> bool {
@@ -250,15 +263,21 @@ impl Standby {
         now.since(since) < instance.settings.lease.ttl
     }
 
+    /// Whether the lease is left to the others, since this instance was asked to leave.
+    fn yields(&self, berth: usize, now: Moment) -> bool {
+        self.berths[berth].yielding.is_some_and(|until| now < until)
+    }
+
     /// When it is this instance's turn to ask for a free lease. All compute the same order among those who
-    /// are there, without whoever had it last, so that they do not all ask at once; the store decides.
+    /// are there, without whoever had it last or was proved dead, so that they do not all ask at once; the store decides.
     fn turn(&mut self, berth: usize, now: Moment) -> Moment {
         let me = self.instance.id;
         let members = self.instance.view.members();
-        let berth = &mut self.berths[berth];
+        let (berth, dead) = (&mut self.berths[berth], &self.dead);
         let could = |listed: &&Listed| {
             let id = listed.member.instance;
-            listed.healthy && Some(id) != berth.last && listed.member.streams.iter().any(|it| it == berth.post.name())
+            let is_there = listed.healthy && !dead.contains_key(&id);
+            is_there && Some(id) != berth.last && listed.member.streams.iter().any(|it| it == berth.post.name())
         };
         let mut there: Vec<_> = members.iter().filter(could).map(|listed| listed.member.instance).collect();
         there.push(me);
@@ -283,6 +302,8 @@ impl Standby {
         }
         if let Some(holder) = holder {
             berth.deferring = None;
+            // Somebody has it, so nothing has to be left to anybody any more.
+            berth.yielding = None;
             berth.free_since = None;
             berth.last = Some(holder.candidate.instance);
         }
@@ -322,10 +343,11 @@ impl Standby {
             tracing::info!(%instance, "a holder is proved dead");
             self.dead.insert(instance, self.instance.seams.clock.now());
         }
-        // Those who hold nothing any more need not be remembered.
-        let holding: BTreeSet<_> =
-            self.berths.iter().filter_map(|berth| Some(berth.holder.as_ref()?.candidate.instance)).collect();
-        self.dead.retain(|dead, _| holding.contains(dead) || *dead == instance);
+        // Those who hold nothing and are listed no more need not be remembered.
+        let holding = self.berths.iter().filter_map(|berth| Some(berth.holder.as_ref()?.candidate.instance));
+        let listed = self.instance.view.members().into_iter().map(|listed| listed.member.instance);
+        let remembered: BTreeSet<_> = holding.chain(listed).collect();
+        self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
     }
 
     async fn ask_all(&mut self, asks: Vec<(usize, Option<Broken>)>) {
@@ -349,6 +371,9 @@ impl Standby {
 
     fn prepare(&mut self, berth: usize, broken: Option<Broken>) -> (usize, Ask, Option<Moment>) {
         let tenure = self.berths[berth].unanswered.take().unwrap_or_else(|| self.instance.seams.entropy.tenure());
+        // Answered for from here on: a peer may see the grant in the store before this instance hears of it, and
+        // one that was not answered would not ask again for a while.
+        self.instance.roll.enter(tenure);
         let ask = Ask {
             key: self.berths[berth].post.key.clone(),
             candidate: self.instance.candidate(tenure),
@@ -372,7 +397,11 @@ impl Standby {
                 let relief = Relief { grant, sent, previous, proved };
                 self.begin(at, relief);
             }
-            Ok(Acquired::Held(holder)) => self.see(at, Some(&holder)),
+            Ok(Acquired::Held(holder)) => {
+                self.instance.roll.strike(tenure);
+                self.see(at, Some(&holder));
+                self.watch(&holder);
+            }
             Err(error) => {
                 tracing::debug!(stream = self.berths[at].post.name(), %error, "an ask was not answered");
                 self.berths[at].unanswered = Some(tenure);
@@ -409,7 +438,7 @@ impl Standby {
         berth.running = None;
         match outcome {
             // Whoever was asked to leave lets the others go first.
-            Outcome::Released => berth.barred = others.then(|| now + settings.lease.ttl),
+            Outcome::Released => berth.yielding = others.then(|| now + settings.lease.ttl),
             // Whoever was stuck lets the others go first, too.
             Outcome::Lost(Loss::Stalled) => berth.barred = Some(now + settings.bar),
             Outcome::Lost(_) => {}

@@ -1,8 +1,5 @@
 //! Fenced checkpoints and the ledger.
 
-use std::path::Path;
-use std::time::Duration;
-
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 use watchkeeper_core::{
@@ -10,7 +7,7 @@ use watchkeeper_core::{
     LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
 };
 
-use crate::client::{Client, Process, Schema, write_on};
+use crate::client::{Client, Process, Schema, write_on, write_or_evict};
 use crate::error::Failure;
 use crate::json;
 
@@ -113,35 +110,11 @@ fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
     Ok(Claim::Claimed(checkpoint))
 }
 
-/// How long a claim waits for the write lock before it looks for somebody to evict.
-const BEFORE_EVICTION: Duration = Duration::from_millis(100);
-
-/// Kills the process that has claimed before `grant`, if it is stopped and has the write lock. Whether it did.
-///
-/// A stopped process inside a write transaction blocks the file until it goes on or dies, and the one that replaces it
-/// could not even claim. It is matched by its number and its start, as it wrote them with its claim.
-fn evict(connection: &Connection, grant: &Grant, path: &Path) -> Result<bool, Failure> {
+/// The process that has claimed before `grant`, as it wrote itself down with its claim.
+fn claimer(connection: &Connection, grant: &Grant) -> Result<Option<(i32, i64)>, Failure> {
     let sql = "SELECT pid, started FROM watchkeeper_checkpoints WHERE key = ?1 AND epoch < ?2 AND tenure <> ?3";
     let values = (grant.key.as_str(), grant.epoch.0.cast_signed(), grant.tenure.to_string());
-    let claimer = connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-    let Some(claimer): Option<(i32, i64)> = claimer else { return Ok(false) };
-    let writing = Process::writing(path).filter(|process| process.is_stopped() && process.identity() == claimer);
-    Ok(writing.is_some_and(|process| process.kill()))
-}
-
-fn claim_or_evict(connection: &mut Connection, grant: &Grant, path: &Path) -> Result<Claim, Failure> {
-    let patience = connection.query_row("PRAGMA busy_timeout", [], |row| row.get::<_, u32>(0))?;
-    let patience = Duration::from_millis(patience.into());
-    connection.busy_timeout(patience.min(BEFORE_EVICTION))?;
-    let brief = write_on(connection, |transaction| claim(transaction, grant));
-    connection.busy_timeout(patience)?;
-    match brief {
-        Err(Failure::Native(native)) if native.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => {
-            evict(connection, grant, path)?;
-            write_on(connection, |transaction| claim(transaction, grant))
-        }
-        answer => answer,
-    }
+    Ok(connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
 }
 
 /// Commits one write by the rules C5 to C7, inside the caller's write transaction.
@@ -234,7 +207,11 @@ impl CheckpointStore for Checkpoints {
             return self.client.write(cx, move |transaction| claim(transaction, &grant)).await;
         }
         let path = config.path.clone();
-        self.client.run(cx, move |connection| claim_or_evict(connection, &grant, &path)).await
+        let claim = move |connection: &mut Connection| {
+            let replaced = |connection: &Connection| claimer(connection, &grant);
+            write_or_evict(connection, &path, |transaction| claim(transaction, &grant), replaced)
+        };
+        self.client.run(cx, claim).await
     }
 
     async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {

@@ -1,6 +1,7 @@
 //! One connection on an OS thread of its own.
 
 mod connect;
+mod evict;
 mod pulse;
 mod schema;
 mod writer;
@@ -14,6 +15,7 @@ use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Cx, Error, Result};
 
 pub(crate) use connect::{connect, refuse_network};
+pub(crate) use evict::write_or_evict;
 pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;
 pub(crate) use writer::Process;

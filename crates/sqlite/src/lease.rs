@@ -10,7 +10,7 @@ use watchkeeper_core::{
     Released, Renewal, Result, Wakeups,
 };
 
-use crate::client::{Client, Pulse, Schema};
+use crate::client::{Client, Process, Pulse, Schema, write_or_evict};
 use crate::clock::Stamp;
 use crate::error::Failure;
 use crate::json;
@@ -24,7 +24,9 @@ const SCHEMA: Schema = Schema {
         holder TEXT,
         boot TEXT NOT NULL,
         millis INTEGER NOT NULL,
-        previous TEXT) STRICT, WITHOUT ROWID;
+        previous TEXT,
+        pid INTEGER NOT NULL,
+        started INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     INSERT OR IGNORE INTO watchkeeper_meta VALUES ('releases', 0);",
 };
 
@@ -85,11 +87,14 @@ impl Entry {
         });
         let holder = self.holder.as_ref().map(json::text).transpose()?;
         let previous = story.as_ref().map(json::text).transpose()?;
-        let sql = "INSERT INTO watchkeeper_leases VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+        let sql = "INSERT INTO watchkeeper_leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
             ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, holder = excluded.holder,
-                boot = excluded.boot, millis = excluded.millis, previous = excluded.previous";
+                boot = excluded.boot, millis = excluded.millis, previous = excluded.previous,
+                pid = excluded.pid, started = excluded.started";
         let (epoch, at) = (self.epoch.0.cast_signed(), &self.at);
-        let values = (key.as_str(), epoch, holder, &at.boot, at.millis, previous);
+        // Whoever stores is the holder, or was.
+        let (pid, started) = Process::own();
+        let values = (key.as_str(), epoch, holder, &at.boot, at.millis, previous, pid, started);
         connection.prepare_cached(sql)?.execute(values)?;
         Ok(())
     }
@@ -152,6 +157,18 @@ fn acquire(connection: &Connection, ask: &Ask, now: &Stamp) -> Result<Acquired, 
     Ok(granted(epoch, previous))
 }
 
+/// The process that `ask` would replace, as it wrote itself down with its grant: the holder of a lease that has expired or
+/// is to be broken.
+fn replaced(connection: &Connection, ask: &Ask, now: &Stamp) -> Result<Option<(i32, i64)>, Failure> {
+    let entry = Entry::load(connection, &ask.key)?.filter(|entry| entry.holder.is_some());
+    let Some(entry) = entry.filter(|entry| !entry.is_the_same(ask, now) && entry.vacate(ask, now).is_ok()) else {
+        return Ok(None);
+    };
+    let sql = "SELECT pid, started FROM watchkeeper_leases WHERE key = ?1 AND epoch = ?2";
+    let values = (ask.key.as_str(), entry.epoch.0.cast_signed());
+    Ok(connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
+}
+
 fn prolong(connection: &Connection, key: &LeaseKey, expires: &Stamp) -> Result<(), Failure> {
     let sql = "UPDATE watchkeeper_leases SET boot = ?2, millis = ?3 WHERE key = ?1";
     connection.prepare_cached(sql)?.execute((key.as_str(), &expires.boot, expires.millis))?;
@@ -186,8 +203,16 @@ impl LeaseStore for Leases {
 
     async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
         let (ask, client) = (ask.clone(), self.client.clone());
-        // The time is read under the write lock, so that waiting for it does not age it.
-        self.client.write(cx, move |transaction| acquire(transaction, &ask, &client.now())).await
+        if !client.config().evict {
+            // The time is read under the write lock, so that waiting for it does not age it.
+            return self.client.write(cx, move |transaction| acquire(transaction, &ask, &client.now())).await;
+        }
+        let or_evict = move |connection: &mut Connection| {
+            let replaced = |connection: &Connection| replaced(connection, &ask, &client.now());
+            let acquire = |transaction: &rusqlite::Transaction<'_>| acquire(transaction, &ask, &client.now());
+            write_or_evict(connection, &client.config().path, acquire, replaced)
+        };
+        self.client.run(cx, or_evict).await
     }
 
     async fn renew(&self, cx: &Cx, leases: &[Lease]) -> Result<Vec<Renewal>> {

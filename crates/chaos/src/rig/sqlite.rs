@@ -57,7 +57,7 @@ impl Rig for Files {
     }
 
     async fn stores(&self, cx: &Cx) -> Result<Stores> {
-        let leases = Leases::open(cx, self.client(cx, "state.db", false).await?).await?;
+        let leases = Leases::open(cx, self.client(cx, "state.db", true).await?).await?;
         let records = Notes::open(cx, self.client(cx, "state.db", false).await?).await?;
         let checkpoints = Checkpoints::open(cx, self.client(cx, "checkpoints.db", true).await?).await?;
         Ok(Stores { leases: Arc::new(leases), checkpoints: Arc::new(checkpoints), records: Arc::new(records) })

@@ -74,7 +74,7 @@ impl Place {
 
     /// What the group shares.
     pub(super) async fn stores(&self, cx: &Cx) -> Result<Stores> {
-        let client = Client::open(cx, Config::new(self.group())).await?;
+        let client = Client::open(cx, Config { evict: true, ..Config::new(self.group()) }).await?;
         let leases = Leases::open(cx, client.clone()).await?;
         let checkpoints = Checkpoints::open(cx, client.clone()).await?;
         let records = Notes::open(cx, client.separate(cx).await?).await?;

@@ -7,8 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use watchkeeper_core::{CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey};
-use watchkeeper_sqlite::{Checkpoints, Client, Config};
+use watchkeeper_core::{
+    Acquired, Ask, Candidate, CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey, LeaseStore,
+};
+use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases};
 
 use crate::support::{Folder, assert_told, block_on, cx};
 
@@ -19,7 +21,23 @@ fn grant(key: &str, epoch: u64) -> Grant {
     Grant { key: LeaseKey::new(key), tenure: Entropy::from_system().tenure(), epoch: Epoch(epoch) }
 }
 
-/// The other process: it claims, opens a write transaction, says so, and never ends it. Without the variables, as one of
+/// The key of a lease that lasts longer than its test.
+const LASTING: &str = "a lasting stream";
+
+fn ask(key: &str) -> Ask {
+    let entropy = Entropy::from_system();
+    let (instance, tenure) = (entropy.instance(), entropy.tenure());
+    let candidate = Candidate { instance, name: "other".to_owned(), address: None, tenure };
+    let ttl = if key == LASTING { Duration::from_secs(600) } else { Duration::from_millis(100) };
+    Ask { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+}
+
+async fn leases(file: &Path) -> Leases {
+    let config = Config { evict: true, busy: Duration::from_millis(300), ..Config::new(file) };
+    Leases::open(&cx(), Client::open(&cx(), config).await.unwrap()).await.unwrap()
+}
+
+/// The other process: it claims and acquires, opens a write transaction, says so, and never ends it. Without the variables, as one of
 /// all tests, it has nothing to hold.
 #[test]
 fn other_process() {
@@ -27,6 +45,7 @@ fn other_process() {
     block_on(async {
         let client = Client::open(&cx(), Config::new(file)).await.unwrap();
         Checkpoints::open(&cx(), client.clone()).await.unwrap().claim(&cx(), &grant(&key, 1)).await.unwrap();
+        Leases::open(&cx(), client.clone()).await.unwrap().try_acquire(&cx(), &ask(&key)).await.unwrap();
         let hold = |_: &watchkeeper_sqlite::rusqlite::Transaction<'_>| {
             println!("\nholding");
             // Ends with the one who started it, at the latest.
@@ -99,5 +118,33 @@ fn a_stopped_writer_of_another_key_is_spared() {
     let mut other = stopped_in_a_transaction(&file, "another stream");
     let answer = block_on(async { checkpoints(&file, true).await.claim(&cx(), &grant("stream", 2)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "a process that nobody replaces was killed");
+    assert_told(answer, ErrorKind::Unavailable, "which is stopped");
+}
+
+#[test]
+fn a_stopped_holder_whose_lease_has_expired_is_evicted() {
+    let folder = Folder::new();
+    let file = folder.file("state.db");
+    let mut other = stopped_in_a_transaction(&file, "stream");
+    let answer = block_on(async {
+        let leases = leases(&file).await;
+        let keys = [LeaseKey::new("stream")];
+        // Ends when the lease of 100 ms does: readers wait for no writer.
+        while leases.holders(&cx(), &keys).await.unwrap()[0].is_some() {
+            std::thread::yield_now();
+        }
+        leases.try_acquire(&cx(), &ask("stream")).await
+    });
+    assert!(matches!(answer, Ok(Acquired::Granted { .. })), "{answer:?}");
+    assert_eq!(other.0.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn a_stopped_holder_whose_lease_lasts_is_spared() {
+    let folder = Folder::new();
+    let file = folder.file("state.db");
+    let mut other = stopped_in_a_transaction(&file, LASTING);
+    let answer = block_on(async { leases(&file).await.try_acquire(&cx(), &ask(LASTING)).await });
+    assert_eq!(other.0.try_wait().unwrap(), None, "a holder in its own right was killed");
     assert_told(answer, ErrorKind::Unavailable, "which is stopped");
 }
