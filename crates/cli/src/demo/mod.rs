@@ -122,8 +122,11 @@ fn play(stage: &mut Stage, operator: &Operator, args: &Args) -> Result<()> {
     }
     stage.began = Instant::now();
     let mut script = Script::new(stage.length);
-    while !stage.is_interrupted() {
+    loop {
         stage.wait(script.calm, |_| false)?;
+        if stage.is_interrupted() {
+            break;
+        }
         let left = stage.length.saturating_sub(stage.began.elapsed());
         let Some(fault) = script.next(left) else { break };
         stage.strike(fault, operator)?;
@@ -140,9 +143,11 @@ fn conclude(mut stage: Stage) -> Result<Report> {
     stage.tell(Happening::CatchingUp { written, delivered });
     let ledger = stage.writer.stop()?;
     let due = ledger.len() as u64;
-    stage.wait(CATCH_UP, |stage| stage.target.received() >= due)?;
+    if !stage.wait(CATCH_UP, |stage| stage.target.received() >= due)? && stage.is_urged() {
+        return Err(Error::unavailable("ended before everything could be counted").remedy("press Ctrl-C only once"));
+    }
     stage.doing = "everything that was written has had its time to arrive".to_owned();
-    stage.draw();
+    stage.draw_last();
     // Whoever still had something in hand has said so, or never will.
     stage.stop_all(STOP)?;
     let report = judge(&stage, &ledger, interrupted);

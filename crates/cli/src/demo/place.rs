@@ -15,7 +15,7 @@ use super::sink::{Handled, Receipts};
 /// How long a lease is.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
-/// How long at most one that gave up the watch leaves it to others: for a lease, and until it looks again.
+/// How long at most one that failed leaves the watch to others: while it is barred, and until it looks again.
 pub(super) const REST: Duration = Duration::from_millis(1_250);
 
 /// The group's name.

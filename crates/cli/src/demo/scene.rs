@@ -27,7 +27,7 @@ pub(super) struct Actor {
     pub(super) role: Role,
     /// It has a write in hand.
     pub(super) holding: bool,
-    /// Until when it leaves the watch to others, because it has just given it up.
+    /// Until when it leaves the watch to others, because it has failed.
     pub(super) rests_until: Option<Instant>,
 }
 
