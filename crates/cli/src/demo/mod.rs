@@ -64,8 +64,10 @@ pub(crate) struct Args {
 /// Runs the demo. The exit code is 1 when a promise was broken, or too little was tried to tell.
 pub(crate) fn run(runtime: &Runtime, args: &Args, json: bool) -> Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("watchkeeper-demo-").tempdir();
-    let mut folder =
-        folder.map_err(|error| Error::new(ErrorKind::Denied, "no temporary folder can be made").caused_by(error))?;
+    let mut folder = folder.map_err(|error| {
+        Error::new(ErrorKind::Denied, format!("no temporary folder can be made: {error}"))
+            .remedy("set TMPDIR to a folder that can be written")
+    })?;
     folder.disable_cleanup(args.keep);
     let place = Place::new(folder.path());
     let interrupts = listen(runtime)?;
@@ -146,7 +148,7 @@ fn conclude(mut stage: Stage) -> Result<Report> {
     if !stage.wait(CATCH_UP, |stage| stage.target.received() >= due)? && stage.is_urged() {
         return Err(Error::unavailable("ended before everything could be counted").remedy("press Ctrl-C only once"));
     }
-    stage.doing = "everything that was written has had its time to arrive".to_owned();
+    stage.doing = "the writer has stopped; what arrived is counted".to_owned();
     stage.draw_last();
     // Whoever still had something in hand has said so, or never will.
     stage.stop_all(STOP)?;
