@@ -1,5 +1,7 @@
 //! The command line.
 
+mod operate;
+
 use std::path::PathBuf;
 
 use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -15,6 +17,8 @@ Exit codes:
   143  ended at once by a second SIGTERM
 
 Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.";
+
+pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, Operate, Patience, Tail, Which};
 
 /// Keeps change streams watched: one instance has the watch, the others stand by and relieve it.
 #[derive(Debug, Parser)]
@@ -71,13 +75,13 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Show who has the watch of each stream, how far it is, and who stands by
-    Status,
     /// See it work: three processes, faults in turn, and a verdict. Needs nothing
     Demo(crate::demo::Args),
     /// One of the processes of the demo
     #[command(hide = true)]
     DemoInstance(crate::demo::InstanceArgs),
+    #[command(flatten)]
+    Operate(Operate),
 }
 
 /// What was asked for: a command of the program, or one of a backend.

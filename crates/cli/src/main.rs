@@ -1,14 +1,18 @@
 //! The program `watchkeeper`.
 
+mod answer;
 mod args;
 mod commands;
 mod config;
+mod console;
 mod demo;
 mod exit;
 mod logging;
+mod overview;
 mod signals;
 mod site;
 mod tools;
+mod when;
 
 use std::process::ExitCode;
 

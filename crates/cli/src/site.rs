@@ -99,6 +99,11 @@ async fn stores(seams: &Seams, group: &Group) -> Result<Stores> {
         Some(system) => open(system).await?.records.ok_or_else(|| lacks(system, "records"))?,
         None => offer.records.ok_or_else(|| lacks(&group.store, "records"))?,
     };
+    let (lease, shortest) = (group.settings.lease.ttl, leases.profile().shortest);
+    if lease < shortest {
+        let cause = format!("the lease is {lease:?}, but this store takes none below {shortest:?}");
+        return Err(Error::config(cause).remedy("lengthen the lease").at(&group.lease_origin));
+    }
     let checkpoints = offer.checkpoints.ok_or_else(|| lacks(&group.store, "checkpoints"))?;
     Ok(Stores { leases, checkpoints, records })
 }

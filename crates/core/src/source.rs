@@ -84,6 +84,17 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// `PositionLost` when the history is gone.
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>>;
+
+    /// Begins to read for a person who looks on: nothing is kept for such a reader, so history may go while it reads,
+    /// and what it acknowledges counts for nothing.
+    ///
+    /// A source that holds its log back for those who open it overrides this.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), also later from the open stream.
+    async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        self.open(cx, start).await
+    }
 }
 
 /// An open log.

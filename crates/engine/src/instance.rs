@@ -35,6 +35,13 @@ pub struct Stores {
     pub records: Arc<dyn Records>,
 }
 
+impl Stores {
+    /// Where the checkpoint of `stream` is kept: with its transactional sink if it brings one, with the group otherwise.
+    pub fn checkpoints_of(&self, stream: &StreamSpec) -> Arc<dyn CheckpointStore> {
+        Arc::clone(stream.checkpoints.as_ref().unwrap_or(&self.checkpoints))
+    }
+}
+
 /// What all parts of one instance share.
 #[derive(Debug)]
 pub struct Instance {
@@ -193,7 +200,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         let told = Latest::new(Control::default());
         let control = told.follow();
         controls.insert(stream.settings.name.clone(), told);
-        let checkpoints = stream.checkpoints.clone().unwrap_or_else(|| Arc::clone(&stores.checkpoints));
+        let checkpoints = stores.checkpoints_of(&stream);
         let clock = Arc::clone(&instance.seams.clock);
         posts.push(Arc::new(Post::new(stream, &instance.settings.group, checkpoints, control, clock)));
     }

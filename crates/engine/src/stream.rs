@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{CheckpointStore, Error, Grade, LeaseKey, Result, Sink, Source};
+use watchkeeper_core::{CheckpointStore, Error, Grade, LeaseKey, Result, Sink, SinkProfile, Source};
 
 use crate::delivery::filter::Filter;
 use crate::delivery::parking::OnReject;
@@ -51,6 +51,11 @@ impl StreamSpec {
         LeaseKey::new(format!("{group}/{}/0/0", self.settings.name))
     }
 
+    /// Its sinks by name, as an operator's move wants to know them.
+    pub fn profiles(&self) -> Vec<(String, SinkProfile)> {
+        self.sinks.iter().map(|spec| (spec.name.clone(), spec.sink.profile())).collect()
+    }
+
     /// The weakest grade of its sinks: what the stream as a whole can promise.
     pub fn grade(&self) -> Option<Grade> {
         self.sinks.iter().map(|spec| spec.sink.profile().grade).min()
@@ -91,7 +96,7 @@ impl StreamSpec {
 #[cfg(test)]
 mod tests {
     use watchkeeper_core::memory::{Checkpoints, Log, Table, TableSink, TransactionalTable};
-    use watchkeeper_core::{Entropy, ErrorKind, SinkProfile, StoreIdentity};
+    use watchkeeper_core::{Entropy, ErrorKind, StoreIdentity};
 
     use super::*;
 

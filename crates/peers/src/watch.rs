@@ -37,6 +37,7 @@ pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Dur
     let Asked::Answered(mut socket) = reach(&*address.0, tenure, answer_within).await else {
         return Verdict::Unproven;
     };
+    tracing::debug!(%address, %tenure, "the holder has answered; its death would be seen");
     for _ in 0..RECONNECTS_MAX {
         // The very address that has answered, if the name has several.
         let Ok(there) = socket.peer_addr() else { return Verdict::Unproven };

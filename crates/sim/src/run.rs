@@ -237,7 +237,7 @@ async fn left_over(sea: &Sea) -> Option<(String, Left)> {
 async fn ask_for_replay(sea: &Sea, stream: &str, id: u64) {
     let controls = Controls::new(Arc::new(sea.notes.clone()), "sim");
     let cx = sea.world.cx();
-    let request = ReplayRequest { id, sink: None };
+    let request = ReplayRequest { id, sink: None, numbers: Vec::new() };
     let asked = controls.update(&cx, stream, |control| {
         if control.replay.is_none() {
             control.replay = Some(request.clone());

@@ -250,8 +250,12 @@ impl Source for ChangeLog {
             Ok(after)
         };
         let after = self.client.write(cx, begin).await?;
-        let pulse = Pulse::start(cx, &self.client, NEWEST).await?;
-        Ok(Box::new(Reader { log: self.clone(), after, pulse, acknowledged: None, noted: cx.now() }))
+        Ok(Box::new(Reader::new(cx, self, after, true).await?))
+    }
+
+    async fn peek(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
+        let after = self.client.read(cx, move |transaction| start(transaction, &at)).await?;
+        Ok(Box::new(Reader::new(cx, self, after, false).await?))
     }
 }
 
@@ -265,12 +269,19 @@ struct Reader {
     log: ChangeLog,
     after: u64,
     pulse: Pulse,
+    /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
+    consumes: bool,
     /// What was acknowledged and is not yet written.
     acknowledged: Option<u64>,
     noted: Moment,
 }
 
 impl Reader {
+    async fn new(cx: &Cx, log: &ChangeLog, after: u64, consumes: bool) -> Result<Self> {
+        let pulse = Pulse::start(cx, &log.client, NEWEST).await?;
+        Ok(Self { log: log.clone(), after, pulse, consumes, acknowledged: None, noted: cx.now() })
+    }
+
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {
         let Some(number) = self.acknowledged else { return Ok(()) };
         let (consumer, retention) = (Arc::clone(&self.log.consumer), self.log.retention);
@@ -319,7 +330,8 @@ impl ChangeStream for Reader {
     }
 
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        self.acknowledged = Some(ChangeLog::number(position)?);
+        let number = ChangeLog::number(position)?;
+        self.acknowledged = self.consumes.then_some(number);
         if cx.now().since(self.noted) < NOTE_EVERY {
             return Ok(());
         }

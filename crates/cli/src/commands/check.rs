@@ -4,11 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchkeeper::core::{Cx, Finding, Grade, Purpose, Severity, SinkProfile};
+use watchkeeper::core::{Cx, Finding, Grade, Purpose, Report, Severity, SinkProfile};
 use watchkeeper::{Error, ErrorKind, FastTakeover, Result, Seams};
 
+use crate::answer;
 use crate::args::Common;
-use crate::config::{self, Config, Stream, System, secrets};
+use crate::config::{self, Config, Stream, System};
 
 /// How long one part may take to answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
@@ -41,11 +42,8 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
         streams.push(look_at(&cx, &config, stream).await);
     }
     let worst = worst(stores.iter().chain(streams.iter().flat_map(|stream| &stream.parts)));
-    let text = match common.json {
-        true => as_json(&config, &stores, &streams, worst).to_string(),
-        false => as_text(&config, &stores, &streams, worst),
-    };
-    println!("{}", secrets::masked(&text));
+    let lines = as_lines(&config, &stores, &streams, worst);
+    answer::say(&Report { lines, data: as_json(&config, &stores, &streams, worst) }, common.json);
     Ok(ExitCode::from(worst))
 }
 
@@ -192,7 +190,7 @@ fn word(severity: Severity) -> &'static str {
     }
 }
 
-fn as_text(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> String {
+fn as_lines(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> Vec<String> {
     let mut lines = vec![format!("group {}", config.group.settings.group)];
     stores.iter().for_each(|part| lines.extend(lines_of(part)));
     for stream in streams {
@@ -205,7 +203,7 @@ fn as_text(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> S
     }
     let verdict = if worst == 0 { "all is well" } else { "there are errors" };
     lines.push(verdict.to_owned());
-    lines.join("\n")
+    lines
 }
 
 fn lines_of(part: &Part) -> Vec<String> {

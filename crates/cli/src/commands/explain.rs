@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use watchkeeper::core::Report;
 use watchkeeper::{Error, ErrorKind, Result};
 
+use crate::answer;
 use crate::args::Common;
 
 /// All kinds, in the order in which people meet them.
@@ -74,19 +76,16 @@ pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
         None => KINDS.to_vec(),
         Some(code) => vec![find(code)?],
     };
-    if common.json {
-        let pages = kinds.into_iter().map(|kind| {
-            let (meaning, remedy) = page(kind);
-            json!({ "code": kind.code(), "meaning": meaning, "remedy": remedy })
-        });
-        println!("{}", serde_json::Value::from_iter(pages));
-        return Ok(ExitCode::SUCCESS);
-    }
-    for (at, kind) in kinds.into_iter().enumerate() {
-        let (meaning, remedy) = page(kind);
+    let pages = kinds.iter().map(|kind| {
+        let (meaning, remedy) = page(*kind);
+        json!({ "code": kind.code(), "meaning": meaning, "remedy": remedy })
+    });
+    let lines = kinds.iter().enumerate().map(|(at, kind)| {
+        let (meaning, remedy) = page(*kind);
         let apart = if at > 0 { "\n" } else { "" };
-        println!("{apart}{}\n  {meaning}\n  What to do: {remedy}", kind.code());
-    }
+        format!("{apart}{}\n  {meaning}\n  What to do: {remedy}", kind.code())
+    });
+    answer::say(&Report { lines: lines.collect(), data: pages.collect() }, common.json);
     Ok(ExitCode::SUCCESS)
 }
 

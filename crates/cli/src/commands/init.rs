@@ -5,8 +5,10 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use serde_json::json;
+use watchkeeper::core::Report;
 use watchkeeper::{Error, Result};
 
+use crate::answer;
 use crate::args::Common;
 
 /// The file as it is written.
@@ -24,13 +26,12 @@ pub(crate) fn run(common: &Common) -> Result<ExitCode> {
             .remedy("make its folder writable, or name another with --config")
             .at(&name),
     })?;
-    if common.json {
-        println!("{}", json!({ "written": name }));
-        return Ok(ExitCode::SUCCESS);
-    }
-    println!("{name} is written. What comes next:");
-    println!("  watchkeeper sqlite install --db app.db --table orders   # log the changes of a table");
-    println!("  watchkeeper check                                       # see whether all is well");
-    println!("  watchkeeper run                                         # once, or several times for relief");
+    let lines = vec![
+        format!("{name} is written. What comes next:"),
+        "  watchkeeper sqlite install --db app.db --table orders   # log the changes of a table".to_owned(),
+        "  watchkeeper check                                       # see whether all is well".to_owned(),
+        "  watchkeeper run                                         # once, or several times for relief".to_owned(),
+    ];
+    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,24 @@
 //! One file per command.
 
 mod check;
+mod checkpoint;
+mod dead_letters;
 mod explain;
+mod handoff;
 mod init;
+mod operate;
+mod pause;
 mod run;
+mod status;
+mod tail;
+mod why;
 
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
 use watchkeeper::{Error, Result};
 
+use crate::answer;
 use crate::args::{self, Args, Asked, Command, Common};
 use crate::logging;
 use crate::tools::Call;
@@ -37,20 +46,13 @@ fn program(args: Args) -> Result<ExitCode> {
         Command::DemoInstance(instance) => block_on(crate::demo::run_instance(instance)),
         Command::Run => block_on(run::run(&common)),
         Command::Check => block_on(check::run(&common)),
-        Command::Status => block_on(async {
-            crate::site::Site::open(&common).await?;
-            Ok(ExitCode::SUCCESS)
-        }),
+        Command::Operate(command) => block_on(operate::run(&common, &command)),
     }
 }
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
     logging::begin(common, "warn")?;
-    let report = block_on(call.run())?;
-    match common.json {
-        true => println!("{}", report.data),
-        false => report.lines.iter().for_each(|line| println!("{line}")),
-    }
+    answer::say(&block_on(call.run())?, common.json);
     Ok(ExitCode::SUCCESS)
 }
 

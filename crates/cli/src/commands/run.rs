@@ -81,11 +81,8 @@ async fn start(config: &Config, mut site: Site) -> Result<Running> {
     let names: Vec<_> = site.streams.iter().map(|stream| stream.settings.name.clone()).collect();
     let (group, name) = (site.settings.group.clone(), site.settings.name.clone());
     let running = Running::start(site.seams, site.stores, site.settings, site.streams).await;
-    let running = running.map_err(|error| match error.kind() {
-        // All else was validated where it was written: what is left is what the store says of the lease.
-        ErrorKind::Config => error.at(&config.group.lease_origin),
-        _ => error,
-    })?;
+    // All settings were validated where they are written: what is left is where to listen.
+    let running = running.map_err(|error| error.at(&config.group.peers_origin))?;
     let (instance, streams) = (running.id(), names.join(", "));
     tracing::info!(group, name, %instance, streams, "started");
     Ok(running)

@@ -15,6 +15,8 @@ pub(crate) struct Group {
     pub(crate) records: Option<System>,
     /// Where peers are answered; nowhere without it.
     pub(crate) peers: Option<watchkeeper_peers::Settings>,
+    /// Where it is written where peers are answered.
+    pub(crate) peers_origin: Origin,
     /// Where the length of leases is written.
     pub(crate) lease_origin: Origin,
 }
@@ -35,10 +37,11 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     let leases = System::take(&mut group, "leases")?;
     let records = System::take(&mut group, "records")?;
     let peers = peers(&mut instance)?;
+    let peers_origin = instance.origin_of("listen").clone();
     group.finish()?;
     instance.finish()?;
     settings.validate().map_err(|error| error.at(group.origin()))?;
-    Ok(Group { settings, store, leases, records, peers, lease_origin })
+    Ok(Group { settings, store, leases, records, peers, peers_origin, lease_origin })
 }
 
 fn lease(group: &mut Options) -> Result<LeaseSettings> {

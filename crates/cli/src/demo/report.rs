@@ -110,9 +110,9 @@ impl Report {
         let faults = self.faults.len();
         let _ = match (self.is_sound(), self.missing.is_empty()) {
             (true, true) => {
-                writeln!(text, "  {green}All {} changes arrived, once and in order, through {faults} faults.{reset}", {
-                    self.verdict.delivered
-                })
+                let delivered = self.verdict.delivered;
+                let sentence = format!("All {delivered} changes arrived, once and in order, through {faults} faults.");
+                writeln!(text, "  {green}{sentence}{reset}")
             }
             (true, false) => {
                 let missing = self.missing.join(", ");
@@ -125,10 +125,11 @@ impl Report {
                 writeln!(text, "  {red}A promise was broken. Please report this, with what --keep leaves.{reset}")
             }
         };
-        let _ = writeln!(
-            text,
-            "  Now your own: `watchkeeper init` writes a first file, `watchkeeper run` keeps the watch."
-        );
+        if self.is_sound() {
+            text.push_str(
+                "  Now your own: `watchkeeper init` writes a first file, `watchkeeper run` keeps the watch.\n",
+            );
+        }
     }
 }
 

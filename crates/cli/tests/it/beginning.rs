@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, until};
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, until};
 
 #[test]
 fn a_newcomer_comes_from_nothing_to_relief() {
@@ -36,8 +36,10 @@ fn a_killed_holder_is_relieved_long_before_its_lease_expires() {
     first.says(&["to=running"]);
     desk.order(0..5);
     until("they have arrived", || desk.delivered().len() == 5);
-    let mut second = desk.start("second");
+    // A death can be proved only of a holder that has answered.
+    let mut second = Running::start(desk.command().args(["run", "--log", "info,watchkeeper_peers=debug"]));
     second.says(&["standing by", "holder=\"first\""]);
+    second.says(&["the holder has answered"]);
     let begun = std::time::Instant::now();
     first.signal(Signal::KILL);
     second.says(&["to=running", "epoch=2"]);
@@ -84,7 +86,7 @@ fn variables_are_settings_too() {
         ("WATCHKEEPER__STREAM__ORDERS__SINK__0__FOLDER", "out"),
         ("WATCHKEEPER__STREAM__orders__SINK__FILE__PREFIX", "right"),
     ];
-    let mut running = crate::desk::Running::start(desk.command().arg("run").envs(variables));
+    let mut running = Running::start(desk.command().arg("run").envs(variables));
     running.says(&["to=running"]);
     desk.order(0..1);
     until("it has arrived", || desk.path("out/right-000001.ndjson").exists());

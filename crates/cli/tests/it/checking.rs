@@ -79,7 +79,18 @@ fn shells_complete_the_commands_of_backends_too() {
 fn tools_answer_in_json_and_the_help_lists_the_exit_codes() {
     let desk = Desk::new();
     let installed = desk.run(&["sqlite", "install", "--db", "app.db", "--table", "orders", "--json"]);
-    assert_eq!(installed.out.trim(), r#"{"logged":["orders"]}"#);
+    let told: Value = serde_json::from_str(&installed.out).expect("it is JSON");
+    assert_eq!(told, serde_json::json!({ "logged": ["orders"] }));
     let help = desk.run(&["--help"]);
     assert!(help.out.contains("143  ended at once by a second SIGTERM"), "{help:?}");
+}
+
+#[test]
+fn the_settings_in_the_guide_are_accepted() {
+    let guide = include_str!("../../../../docs/guide/configuration.md");
+    let (_, rest) = guide.split_once("```toml\n").expect("the guide shows a file");
+    let (file, _) = rest.split_once("```").expect("the file has an end");
+    let desk = Desk::with(file);
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
 }

@@ -57,8 +57,10 @@ fn less_can_be_logged_and_what_is_no_level_is_refused() {
     let refused = desk.run(&["run", "--log", "loud=ly"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.err.contains("--log: ") && refused.err.contains("; write error"), "{refused:?}");
-    let mut running = Running::start(desk.command().args(["run", "--log", "warn,watchkeeper=info"]));
+    let mut running = Running::start(desk.command().args(["run", "--log", "info,watchkeeper_engine=warn"]));
     running.says(&["started"]);
+    desk.order(0..1);
+    crate::desk::until("it has arrived", || desk.delivered() == [0]);
     running.ends_in_order();
     assert!(!running.seen.iter().any(|line| line.contains("to=running")), "{:#?}", running.seen);
 }
@@ -78,4 +80,22 @@ fn a_store_that_is_busy_is_waited_for_with_one_line() {
     running.ends_in_order();
     let told = running.seen.iter().filter(|line| line.contains("not everything")).count();
     assert_eq!(told, 1, "{:#?}", running.seen);
+}
+
+#[test]
+fn a_stream_that_halts_is_told_with_what_to_do_and_the_program_stays() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..3);
+    crate::desk::until("all have arrived", || desk.delivered().len() == 3);
+    running.ends_in_order();
+    // As if the log had been cut off while nobody watched.
+    desk.order(3..6);
+    desk.sql("DELETE FROM watchkeeper_changes; UPDATE watchkeeper_meta SET value = 6 WHERE name = 'pruned_through'");
+    let mut running = desk.start("only");
+    running.says(&["halted until a person resumes it", "[WK-POSITION-LOST]; accept the gap"]);
+    running.says(&["to=stopped"]);
+    running.ends_in_order();
+    assert_eq!(desk.delivered(), [0, 1, 2], "nothing is passed over silently");
 }

@@ -149,3 +149,12 @@ fn a_code_that_nobody_knows() {
     let desk = Desk::new();
     assert_refused(&desk.run(&["explain", "WK-NOTHING"]), 2, &["WK-NOTHING", "WK-CONFIG, WK-DENIED"]);
 }
+
+#[test]
+fn an_address_that_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = taken.local_addr().expect("it is bound");
+    let desk = Desk::with(&format!("{}[instance]\nlisten = \"{address}\"\n", good()));
+    let refused = desk.run(&["run", "--log", "error"]);
+    assert_refused(&refused, 2, &["watchkeeper.toml:16: ", &address.to_string()]);
+}

@@ -21,6 +21,8 @@ pub enum Back {
     To(Box<HistoryEntry>),
     /// So many different positions back in the history, from the current one.
     Steps(usize),
+    /// At least so many changes, to the nearest checkpoint of the history.
+    Changes(u64),
 }
 
 /// An operator's wish.
@@ -128,6 +130,7 @@ impl Planner<'_> {
         let target = match back {
             Back::To(entry) => *entry,
             Back::Steps(steps) => self.steps_back(cx, current, steps).await?,
+            Back::Changes(changes) => self.changes_back(cx, current, changes).await?,
         };
         if self.subject.source.compare(&target.position, current) != Some(Ordering::Less) {
             let (target, key) = (&target.position, self.subject.key);
@@ -152,6 +155,24 @@ impl Planner<'_> {
             Error::config(format!(
                 "can not go back {steps} checkpoints: the history has {known} before the current one"
             ))
+        })
+    }
+
+    /// Changes are counted over all deliveries, so after a rewind the count of a place is that of its *first* passing: the
+    /// smallest count of any checkpoint that is not before it.
+    async fn changes_back(&self, cx: &Cx, current: &Position, changes: u64) -> Result<HistoryEntry> {
+        let is_before =
+            |entry: &HistoryEntry| self.subject.source.compare(&entry.position, current) == Some(Ordering::Less);
+        let (before, after): (Vec<_>, Vec<_>) =
+            self.history.read(cx, usize::MAX).await?.into_iter().partition(is_before);
+        let now = self.current.map_or(0, |current| current.facts.changes);
+        let here = after.iter().map(|entry| entry.changes).min().map_or(now, |first| first.min(now));
+        let reach = before.iter().map(|entry| here.saturating_sub(entry.changes)).max().unwrap_or(0);
+        let far_enough = |entry: &HistoryEntry| entry.changes.saturating_add(changes) <= here;
+        let target = before.into_iter().filter(far_enough).max_by_key(|entry| entry.changes);
+        target.ok_or_else(|| {
+            Error::config(format!("can not go back {changes} changes: the history reaches back {reach}"))
+                .remedy("go back to a time or to the oldest change, for which the log itself is asked")
         })
     }
 
@@ -189,7 +210,7 @@ impl Planner<'_> {
     /// The first change after the checkpoint; both halves of a key update.
     async fn first_unit(&self, cx: &Cx) -> Result<Vec<Change>> {
         let start = self.position().cloned().map_or(StartAt::Oldest, StartAt::After);
-        let mut stream = self.subject.source.open(cx, start).await?;
+        let mut stream = self.subject.source.peek(cx, start).await?;
         let limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
         let mut unit = Vec::new();
         // A source may answer with a position only, and does not split halves; so this is short.
@@ -251,7 +272,7 @@ impl Planner<'_> {
 
 /// What each sink that will swallow a replay does with it, in a sentence. Transactional and fenced
 /// sinks are not among them: the replay comes under a new epoch, so they take it, and so do plain ones.
-pub(super) fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
+pub fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
     let sentence = |(name, profile): &(String, SinkProfile)| match profile.grade {
         Grade::Versioned => Some(format!(
             "Sink {name} keeps the newest version of each key and will ignore every replayed change that is not newer than what it has."

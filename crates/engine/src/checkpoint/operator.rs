@@ -16,13 +16,16 @@ use watchkeeper_core::{
     ErrorKind, Facts, Grant, Halted, Holder, LeaseStore, Position, Reason, Records, Result, TenureId, Wakeups,
 };
 
-pub use super::moves::{Back, Move, Subject};
+pub use super::moves::{Back, Move, Subject, swallowing};
 
 use super::history::{CAPACITY, History};
-use super::moves::{Plan, Planner, swallowing};
+use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
 use crate::group::journal::{Cause, Journal};
 use crate::group::poison::Poison;
+use crate::instance::Stores;
+use crate::settings::InstanceSettings;
+use crate::stream::StreamSpec;
 
 /// The name that an operator's tenure goes by.
 pub const NAME: &str = "operator";
@@ -76,6 +79,18 @@ pub struct MoveReport {
 }
 
 impl Operator {
+    /// The operator of one stream of a group: with the checkpoint store that the stream has, which need not be the group's.
+    pub fn of(stream: &StreamSpec, stores: &Stores, settings: &InstanceSettings, entropy: Arc<Entropy>) -> Self {
+        Self {
+            leases: Arc::clone(&stores.leases),
+            checkpoints: stores.checkpoints_of(stream),
+            records: Arc::clone(&stores.records),
+            group: settings.group.clone(),
+            entropy,
+            ttl: settings.lease.ttl,
+        }
+    }
+
     /// Performs a move and answers with what it did.
     ///
     /// It waits until the holder has left, for as long as `cx` allows. Whatever happens, the lease is

@@ -16,6 +16,10 @@ pub struct ReplayRequest {
     /// Only those of this sink.
     #[serde(default)]
     pub sink: Option<String>,
+    /// Only these numbers of the ledger; none means all open ones. A letter whose elder of the same key is not among
+    /// them has to wait for it.
+    #[serde(default)]
+    pub numbers: Vec<u64>,
 }
 
 /// Asks the holder to give dead letters up, with its next commit.

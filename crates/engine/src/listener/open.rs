@@ -231,7 +231,7 @@ fn wishes_of(control: &Control) -> Vec<Wish> {
     let replay = control.replay.as_ref().map(|request| Wish {
         id: request.id,
         sink: request.sink.clone(),
-        numbers: Vec::new(),
+        numbers: request.numbers.clone(),
         what: Resolution::Replayed,
     });
     let purge = control.purge.as_ref().map(|request| Wish {

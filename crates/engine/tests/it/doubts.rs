@@ -46,7 +46,7 @@ fn with_two_letters(rig: &Rig) -> Actor {
 }
 
 fn replay(rig: &Rig, wish: u64) {
-    rig.want(|control| control.replay = Some(ReplayRequest { id: wish, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: wish, sink: None, numbers: Vec::new() }));
 }
 
 /// What became of each letter.
@@ -142,7 +142,7 @@ fn a_letter_that_is_replayed_and_purged_at_once_is_settled_once() {
     let a = with_two_letters(&rig);
     a.faults.checkpoints.always("commit", Fault::Delay(50 * MILLI));
     rig.want(|control| {
-        control.replay = Some(ReplayRequest { id: 1, sink: None });
+        control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() });
         control.purge = Some(PurgeRequest { id: 1, sink: None, numbers: vec![1] });
     });
     rig.run_for(20 * SECOND);

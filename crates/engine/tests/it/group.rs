@@ -290,7 +290,7 @@ fn updates_of_one_control_by_many_are_all_kept() {
             let pause = controls.update(&world.cx, "orders", |control| control.pause());
             let prefer = controls.update(&world.cx, "orders", |control| control.preferred = Some("b".into()));
             let leave = controls.update(&world.cx, "orders", |control| control.hand_over = Some(Epoch(4)));
-            let replay = Some(ReplayRequest { id: 1, sink: None });
+            let replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() });
             let again = controls.update(&world.cx, "orders", |control| control.replay = replay.clone());
             let (a, b, c, d) = tokio::join!(pause, prefer, leave, again);
             assert!([a, b, c, d].iter().all(Result::is_ok));

@@ -20,7 +20,7 @@ fn plan(rig: &Rig, name: &str) -> Plan {
 }
 
 fn replay(rig: &Rig, request: u64) {
-    rig.want(|control| control.replay = Some(ReplayRequest { id: request, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: request, sink: None, numbers: Vec::new() }));
     rig.until("the request is served", || rig.control().replay.is_none());
 }
 
@@ -132,7 +132,7 @@ fn a_replay_of_a_key_that_keeps_changing_keeps_its_order() {
     let a = parked(&rig);
     let gate = Gate::default();
     a.faults.sink.next("write", Fault::Hold(gate.clone()));
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
     rig.until("the first letter is under way", || gate.arrived() == 1);
     rig.append(&["k", "k"]);
     rig.run_for(5 * SECOND);
@@ -164,7 +164,7 @@ fn a_replay_goes_on_at_once_when_a_sink_that_was_away_is_back() {
     let rig = Rig::new();
     let a = parked(&rig);
     a.faults.sink.times("write", 6, &Fault::Reject(ErrorKind::Unavailable));
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
     rig.until("the sink is back", || a.faults.sink.pending("write") == 0);
     let began = rig.now();
     rig.until("all letters are settled", || letters(&rig) == 0);
@@ -188,9 +188,28 @@ fn a_request_is_served_once() {
 fn a_replay_of_another_sink_touches_nothing() {
     let rig = Rig::new();
     let _a = parked(&rig);
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: Some("other".to_owned()) }));
+    rig.want(|control| {
+        control.replay = Some(ReplayRequest { id: 1, sink: Some("other".to_owned()), numbers: Vec::new() })
+    });
     rig.until("the request is served", || rig.control().replay.is_none());
     assert_eq!((rig.delivered(), letters(&rig)), (vec![2, 5], 3));
+}
+
+#[test]
+fn a_replay_by_number_leaves_the_others_and_passes_over_none_of_a_key() {
+    let rig = Rig::new();
+    let _a = parked(&rig);
+    let numbers: Vec<u64> = rig.ledger().iter().map(|record| record.number).collect();
+    let wish = |id, numbers: &[u64]| {
+        let request = ReplayRequest { id, sink: None, numbers: numbers.to_vec() };
+        rig.want(|control| control.replay = Some(request.clone()));
+        rig.until("the request is served", || rig.control().replay.is_none());
+    };
+    wish(1, &numbers[1..2]);
+    assert_eq!((rig.delivered(), letters(&rig)), (vec![2, 5], 3), "the first of the key is not among them");
+    wish(2, &numbers[..2]);
+    rig.until("two are settled", || letters(&rig) == 1);
+    assert_eq!(rig.delivered(), [2, 5, 1, 3]);
 }
 
 #[test]

@@ -181,6 +181,22 @@ fn halt() -> Option<Halted> {
 }
 
 #[test]
+fn going_back_by_changes_counts_what_was_delivered_twice_once() {
+    let world = World::new();
+    block_on(async {
+        world.stood_at(8).await;
+        world.perform(Move::Rewind(Back::Changes(3))).await.unwrap();
+        assert_eq!(world.stands_at().await, 5);
+        world.perform(Move::Rewind(Back::Changes(2))).await.unwrap();
+        assert_eq!(world.stands_at().await, 3, "8 were delivered, but 5 was passed as the fifth");
+        let error = world.perform(Move::Rewind(Back::Changes(3))).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.message().contains("the history reaches back 2"), "{error}");
+        assert_eq!(world.stands_at().await, 3);
+    });
+}
+
+#[test]
 fn a_rewind_is_one_commit_of_a_tenure_of_its_own() {
     block_on(async {
         let world = World::new();

@@ -121,7 +121,7 @@ fn letters(rig: &Rig) -> Vec<(LedgerKind, String)> {
 }
 
 fn replay(rig: &Rig) {
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
 }
 
 /// Asks the instance to end, and says how long that took.
@@ -641,7 +641,7 @@ fn a_letter_that_a_transaction_rejects_again_does_not_undo_what_other_sinks_sett
     let resolved = |sink: &str| rig.ledger().iter().find(|it| it.entry.sink == sink).unwrap().resolution;
     assert_eq!((resolved("table"), resolved("transactional")), (Some(Resolution::Replayed), None));
     assert_eq!((rig.delivered(), rig.checkpoint().unwrap().facts.letters), (vec![1], 1));
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 2, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 2, sink: None, numbers: Vec::new() }));
     rig.until("the other one is settled, too", || resolved("transactional").is_some());
     assert_eq!((rig.delivered(), numbers(&rig.checkpoints.delivered())), (vec![1], vec![1]), "each once");
 }

@@ -148,7 +148,7 @@ fn a_dead_letter_parks_its_key_within_the_transaction_and_after_and_is_replayed_
     let kinds: Vec<_> = rig.ledger().iter().map(|record| record.entry.kind).collect();
     assert_eq!(kinds, [LedgerKind::DeadLetter, LedgerKind::Parked, LedgerKind::Parked]);
     assert_eq!(rig.checkpoint().unwrap().facts.letters, 3);
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
     rig.until("they are replayed", || rig.checkpoint().unwrap().facts.letters == 0);
     assert_eq!(written(&rig), [2, 5, 1, 3, 4]);
     assert!(rig.ledger().iter().all(|record| record.resolution == Some(Resolution::Replayed)));
@@ -164,7 +164,7 @@ fn a_dead_letter_that_is_rejected_again_stays_with_all_behind_it() {
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 2);
     rig.append(&["k", "k", "other"]);
     rig.until("all is passed", || rig.committed() == 3);
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
     rig.until("it was tried", || rig.control().replay.is_none());
     assert_eq!((written(&rig), rig.checkpoint().unwrap().facts.letters), (vec![3], 2));
     rig.append(&["k"]);
@@ -239,12 +239,12 @@ fn what_other_sinks_replayed_is_settled_although_the_transaction_rejects_its_own
     rig.append(&["a"]);
     rig.until("it is passed", || rig.committed() == 1);
     assert_eq!(rig.checkpoint().unwrap().facts.letters, 2, "one for each sink");
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
     rig.until("it was tried", || rig.control().replay.is_none());
     assert_eq!((numbers(&probe.delivered()), written(&rig)), (vec![1], vec![]));
     let settled = |sink: &str| rig.ledger().iter().any(|it| it.entry.sink == sink && it.resolution.is_some());
     assert_eq!((settled("other"), settled("table")), (true, false));
-    rig.want(|control| control.replay = Some(ReplayRequest { id: 2, sink: None }));
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 2, sink: None, numbers: Vec::new() }));
     rig.until("the rest is replayed", || written(&rig) == [1]);
     assert_eq!(numbers(&probe.delivered()), [1], "what was settled is not delivered again");
 }

@@ -1,5 +1,5 @@
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use watchkeeper_core::{Error, Result};
@@ -35,13 +35,11 @@ pub(crate) fn connect(config: &Config) -> Result<Connection> {
 /// same time is made here, within the same bound.
 fn write_ahead(connection: &Connection, config: &Config) -> Result<(), Failure> {
     let pause = Duration::from_millis(2);
-    let mut waited = Duration::ZERO;
+    // By the clock: a file whose readers are locked out lets each attempt wait by itself.
+    let began = Instant::now();
     let mode: String = loop {
         match connection.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0)) {
-            Err(error) if is_busy(&error) && waited < config.busy => {
-                std::thread::sleep(pause);
-                waited += pause;
-            }
+            Err(error) if is_busy(&error) && began.elapsed() < config.busy => std::thread::sleep(pause),
             answer => break answer?,
         }
     };
@@ -76,7 +74,12 @@ pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     // A folder that can not be looked at is told by the opening itself, with its cause.
     let Ok(found) = rustix::fs::statfs(folder) else { return Ok(()) };
     // Sign extension on some platforms must not hide a number.
-    network(u64::from(found.f_type as u32)).map_or(Ok(()), |name| {
+    refuse(path, u64::from(found.f_type as u32))
+}
+
+/// Refuses a file on a filesystem with this magic number.
+fn refuse(path: &Path, magic: u64) -> Result<()> {
+    network(magic).map_or(Ok(()), |name| {
         Err(Error::config(format!("{}: SQLite can not share a file over {name}", path.display()))
             .remedy("keep the file on a local disk, or use a server as the store"))
     })
@@ -88,7 +91,9 @@ fn network(magic: u64) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::network;
+    use std::path::Path;
+
+    use super::{network, refuse};
 
     #[test]
     fn network_filesystems_are_known_by_their_numbers() {
@@ -97,6 +102,17 @@ mod tests {
         // ext4, tmpfs, btrfs.
         for local in [0xef53, 0x0102_1994, 0x9123_683e] {
             assert_eq!(network(local), None);
+            refuse(Path::new("state.db"), local).expect("it is local");
         }
+    }
+
+    #[test]
+    fn a_file_on_one_is_refused_with_what_to_do() {
+        let error = refuse(Path::new("/mnt/shop/state.db"), 0x6969).expect_err("it is on NFS").to_string();
+        assert_eq!(
+            error,
+            "/mnt/shop/state.db: SQLite can not share a file over NFS [WK-CONFIG]; \
+             keep the file on a local disk, or use a server as the store"
+        );
     }
 }

@@ -41,7 +41,7 @@ fn a_source_of_some_tables_passes_over_the_others_and_moves_past_them() {
         let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
         let batch = stream.next_batch(&cx(), LIMITS).await.unwrap();
         assert_eq!(batch.len(), 1);
-        assert_eq!((batch.namespace(0), batch.rows()[0].operation), ("B", Operation::Insert));
+        assert_eq!((&**batch.namespace(0), batch.rows()[0].operation), ("B", Operation::Insert));
         assert_eq!(ChangeLog::number(&batch.end).unwrap(), 3, "it does not look at the others again");
         execute(&client, "INSERT INTO a VALUES (4)").await.unwrap();
         let batch = stream.next_batch(&cx(), LIMITS).await.unwrap();

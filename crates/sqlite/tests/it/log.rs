@@ -342,3 +342,29 @@ fn pruning_goes_on_over_many_small_steps() {
         assert_eq!(left, ["1700"]);
     });
 }
+
+#[test]
+fn one_who_looks_on_holds_nothing_back_and_moves_nobody() {
+    let folder = Folder::new();
+    block_on(async {
+        let client = with_table(&folder, ITEMS, "items").await;
+        execute(&client, "INSERT INTO items VALUES (1, 'x', 1, 1), (2, 'y', 2, 2)").await.unwrap();
+        let log = ChangeLog::open(&cx(), client.clone(), "it").await.unwrap();
+        let mut looking = log.peek(&cx(), StartAt::Oldest).await.unwrap();
+        let batch = looking.next_batch(&cx(), LIMITS).await.unwrap();
+        assert_eq!(batch.len(), 2);
+        looking.acknowledge(&cx(), &batch.end).await.unwrap();
+        looking.close(&cx()).await.unwrap();
+        assert!(column(&client, "SELECT name FROM watchkeeper_consumers").await.is_empty(), "nobody consumes");
+
+        let consuming = log.open(&cx(), StartAt::Oldest).await.unwrap();
+        let mut looking = log.peek(&cx(), StartAt::Now).await.unwrap();
+        let newest = ChangeLog::number(&looking.position().unwrap()).unwrap();
+        assert_eq!(newest, ChangeLog::number(&batch.end).unwrap());
+        looking.acknowledge(&cx(), &batch.end).await.unwrap();
+        looking.close(&cx()).await.unwrap();
+        let acknowledged = column(&client, "SELECT CAST(acknowledged AS TEXT) FROM watchkeeper_consumers").await;
+        assert_eq!(acknowledged, ["0"], "the consumer stands where it stood");
+        consuming.close(&cx()).await.unwrap();
+    });
+}

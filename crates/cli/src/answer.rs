@@ -1,0 +1,51 @@
+//! What commands say: to people in lines, to programs as one JSON document.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use serde::Serialize;
+use watchkeeper::core::Report;
+use watchkeeper::{Error, Result};
+
+use crate::config::secrets;
+
+/// A report of these lines and this document.
+pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Report> {
+    let data = serde_json::to_value(document);
+    let data = data.map_err(|error| Error::internal("the answer can not be written as JSON").caused_by(error))?;
+    Ok(Report { lines, data })
+}
+
+/// Prints a report, without secrets. A reader that has gone, as `head` does, is no error.
+pub(crate) fn say(report: &Report, json: bool) {
+    let mut out = io::stdout().lock();
+    let mut line = |text: &str| writeln!(out, "{}", secrets::masked(text));
+    let said = match json {
+        true => line(&format!("{:#}", report.data)),
+        false => report.lines.iter().try_for_each(|text| line(text)),
+    };
+    // There is nobody left to tell.
+    let _ = said.and_then(|()| out.flush());
+}
+
+/// Tells a person what is about to happen and asks whether to go on.
+///
+/// # Errors
+/// `Config` when there is nobody to ask, or when the answer is not yes. Nothing has been changed then.
+pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    plan.iter().for_each(|line| eprintln!("{line}"));
+    if !io::stdin().is_terminal() {
+        let cause = "this has to be confirmed, and there is no terminal to ask at";
+        return Err(Error::config(cause).remedy("add --yes if this is what you want"));
+    }
+    eprint!("Go on? [y/N] ");
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Error::internal("the answer can not be read").caused_by(error))?;
+    match line.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Error::config("not confirmed: nothing was changed")),
+    }
+}

@@ -1,0 +1,183 @@
+//! `checkpoint`, `seek`, `skip` and `accept-gap`: where a stream stands, and moving it.
+
+mod plan;
+
+use serde::Serialize;
+use watchkeeper::core::Report;
+use watchkeeper::engine::checkpoint::history::HistoryEntry;
+use watchkeeper::engine::checkpoint::operator::{Move, MoveReport};
+use watchkeeper::{Operation, Result, StreamSpec};
+
+use super::status::committed_lines;
+use crate::answer::{confirm, report};
+use crate::args::{Back, Checkpoint, Decision};
+use crate::overview::Committed;
+use crate::site::Site;
+use crate::when::{Target, iso};
+
+/// Runs a command about a checkpoint.
+pub(crate) async fn run(site: &Site, command: &Checkpoint) -> Result<Report> {
+    match command {
+        Checkpoint::Show { stream } => show(site, stream).await,
+        Checkpoint::History { stream, limit } => history(site, stream, *limit).await,
+        Checkpoint::Set { stream, to, decision } => set(site, stream, to, *decision).await,
+        Checkpoint::Rewind { stream, back, decision } => rewind(site, stream, *back, *decision).await,
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    stream: &'a str,
+    checkpoint: Option<&'a Committed>,
+}
+
+async fn show(site: &Site, name: &str) -> Result<Report> {
+    let checkpoint = site.checkpoint(&site.look(), site.stream(name)?).await?;
+    let committed = checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis()));
+    let mut lines = vec![name.to_owned()];
+    lines.extend(committed_lines(committed.as_ref()));
+    let halted = committed.as_ref().and_then(|committed| committed.halted.as_ref());
+    lines.extend(halted.map(|halted| format!("  halted       {}", halted.cause)));
+    report(lines, &Shown { stream: name, checkpoint: committed.as_ref() })
+}
+
+/// A checkpoint of the history.
+#[derive(Debug, Serialize)]
+struct Earlier {
+    position: String,
+    epoch: u64,
+    seq: u64,
+    last_operation: Option<Operation>,
+    last_event_at: Option<String>,
+    committed_at: String,
+    changes: u64,
+    by: String,
+}
+
+impl Earlier {
+    fn of(entry: &HistoryEntry) -> Self {
+        Self {
+            position: entry.position.to_string(),
+            epoch: entry.epoch.0,
+            seq: entry.seq,
+            last_operation: entry.operation,
+            last_event_at: entry.time.map(|time| iso(time.0)),
+            committed_at: iso(entry.updated_at_millis),
+            changes: entry.changes,
+            by: entry.by.clone(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { committed_at, position, changes, epoch, by, .. } = self;
+        format!("{committed_at}  {position}  {changes} changes  epoch {epoch}  by {by}")
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Past<'a> {
+    stream: &'a str,
+    checkpoints: Vec<Earlier>,
+    remarks: Vec<String>,
+}
+
+async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let cx = site.look();
+    let history = site.history(stream);
+    let reading = cx.run(history.inspect(&cx, limit)).await?;
+    let checkpoints: Vec<_> = reading.entries.iter().map(Earlier::of).collect();
+    let remarks: Vec<_> = reading.damaged.iter().map(ToString::to_string).collect();
+    let mut lines: Vec<_> = checkpoints.iter().map(Earlier::line).collect();
+    if lines.is_empty() {
+        lines.push("No checkpoint is in the history yet: whoever has the watch adds them by the block.".to_owned());
+    }
+    lines.extend(remarks.iter().map(|remark| format!("remark: {remark}")));
+    report(lines, &Past { stream: name, checkpoints, remarks })
+}
+
+/// Resumes `name` from `to`.
+pub(crate) async fn set(site: &Site, name: &str, to: &Target, decision: Decision) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let plan = plan::set(site, stream, to).await?;
+    confirm(&plan.lines, decision.yes)?;
+    perform(site, stream, plan.wish, decision).await
+}
+
+async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let plan = plan::rewind(site, stream, back).await?;
+    confirm(&plan.lines, decision.yes)?;
+    perform(site, stream, plan.wish, decision).await
+}
+
+/// Passes over the one change after the checkpoint of `name`.
+pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decision) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let plan = plan::skip(site, stream, cause).await?;
+    confirm(&plan.lines, decision.yes)?;
+    perform(site, stream, plan.wish, decision).await
+}
+
+/// Goes on with `name` at `to`, after history that is lost.
+pub(crate) async fn accept_gap(
+    site: &Site,
+    name: &str,
+    to: &Target,
+    cause: &str,
+    decision: Decision,
+) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let plan = plan::accept_gap(site, stream, to, cause).await?;
+    confirm(&plan.lines, decision.yes)?;
+    perform(site, stream, plan.wish, decision).await
+}
+
+/// What a move did.
+#[derive(Debug, Serialize)]
+pub(super) struct Moved<'a> {
+    stream: &'a str,
+    epoch: u64,
+    before: Option<String>,
+    after: Option<String>,
+    ledgered: usize,
+    lifted: Option<watchkeeper::core::Halted>,
+    swallowing: Vec<String>,
+    remarks: Vec<String>,
+}
+
+impl<'a> Moved<'a> {
+    pub(super) fn of(stream: &'a str, done: MoveReport) -> Self {
+        Self {
+            stream,
+            epoch: done.epoch.0,
+            before: done.before.map(|position| position.to_string()),
+            after: done.after.map(|position| position.to_string()),
+            ledgered: done.ledgered,
+            lifted: done.lifted,
+            swallowing: done.swallowing,
+            remarks: done.remarks,
+        }
+    }
+
+    pub(super) fn lines(&self) -> Vec<String> {
+        let place = |position: &Option<String>| position.clone().unwrap_or_else(|| "its start".to_owned());
+        let (stream, epoch) = (self.stream, self.epoch);
+        let mut lines = vec![match self.before == self.after {
+            true => format!("{stream} stays at {}, epoch {epoch}.", place(&self.after)),
+            false => format!("{stream} went from {} to {}, epoch {epoch}.", place(&self.before), place(&self.after)),
+        }];
+        if self.ledgered > 0 {
+            lines.push("What was passed over stands in the ledger: `watchkeeper dead-letters list --all`.".to_owned());
+        }
+        lines.extend(self.lifted.as_ref().map(|halted| format!("Its halt is lifted; it was: {}", halted.cause)));
+        lines.extend(self.swallowing.iter().chain(&self.remarks).cloned());
+        lines
+    }
+}
+
+async fn perform(site: &Site, stream: &StreamSpec, wish: Move, decision: Decision) -> Result<Report> {
+    let done = site.perform(stream, wish, decision.patience).await?;
+    let moved = Moved::of(&stream.settings.name, done);
+    report(moved.lines(), &moved)
+}

@@ -1,0 +1,187 @@
+//! What a move is going to do, told before it is done.
+//!
+//! Everything here only looks. The move itself looks again under its own claim, and refuses what is no longer so.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper::core::{LedgerEntry, LedgerKind, Limits, StoredChange};
+use watchkeeper::engine::checkpoint::history::HistoryEntry;
+use watchkeeper::engine::checkpoint::operator::{self, Move, swallowing};
+use watchkeeper::{Change, Checkpoint, Cx, Error, Position, Result, StartAt, StreamSpec};
+
+use crate::args::Back;
+use crate::commands::tail::readable;
+use crate::site::Site;
+use crate::when::{Amount, Target, iso, millis};
+
+/// A move, and what a person should know before it.
+pub(super) struct Plan {
+    pub(super) wish: Move,
+    pub(super) lines: Vec<String>,
+}
+
+pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result<Plan> {
+    let cx = site.look();
+    let target = site.locate(&cx, stream, to).await?;
+    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let current = position(checkpoint.as_ref());
+    let mut lines = vec![heading(stream, current, Some(&target))];
+    match current.map(|current| stream.source.compare(&target, current)) {
+        None | Some(Some(Ordering::Equal)) => {}
+        Some(Some(Ordering::Less)) => lines.extend(replaying(stream)),
+        Some(Some(Ordering::Greater)) => lines.push(PASSING.to_owned()),
+        Some(None) => {
+            lines.push(PASSING.to_owned());
+            lines.extend(replaying(stream));
+        }
+    }
+    lines.extend(lifting(checkpoint.as_ref()));
+    Ok(Plan { wish: Move::Set(target), lines })
+}
+
+const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
+
+pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Result<Plan> {
+    let cx = site.look();
+    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let Some(current) = position(checkpoint.as_ref()).cloned() else { return Err(nowhere(stream)) };
+    let back = match back {
+        Back { steps: Some(steps), .. } => operator::Back::Steps(steps),
+        Back { to: Some(millis), .. } => to_time(site, &cx, stream, millis).await?,
+        Back { by: Some(Amount::Time(span)), .. } => {
+            let last = current.time.or_else(|| checkpoint.as_ref()?.facts.last_event_time);
+            let last = last.ok_or_else(|| {
+                Error::config("the checkpoint has no time to count back from").remedy("use --to, --steps or a number")
+            })?;
+            to_time(site, &cx, stream, last.0.saturating_sub(millis(span))).await?
+        }
+        Back { by: Some(Amount::Changes(changes)), .. } => operator::Back::Changes(changes),
+        Back { by: None, to: None, steps: None } => {
+            return Err(Error::config("how far to go back was not said").remedy("use --by, --to or --steps"));
+        }
+    };
+    let target = match &back {
+        operator::Back::To(entry) => Some(&entry.position),
+        operator::Back::Steps(_) | operator::Back::Changes(_) => None,
+    };
+    let mut lines = vec![heading(stream, Some(&current), target)];
+    match &back {
+        operator::Back::Steps(steps) => lines.push(format!("It goes back by {steps} checkpoints of the history.")),
+        operator::Back::Changes(changes) => {
+            lines.push(format!(
+                "It goes back by {changes} changes, or by a few more to the next checkpoint of the history."
+            ));
+        }
+        operator::Back::To(_) => {}
+    }
+    lines.extend(replaying(stream));
+    lines.extend(lifting(checkpoint.as_ref()));
+    Ok(Plan { wish: Move::Rewind(back), lines })
+}
+
+/// The place before the first change at or after a time, as the log is now.
+async fn to_time(site: &Site, cx: &Cx, stream: &StreamSpec, millis: u64) -> Result<operator::Back> {
+    let target = site.locate(cx, stream, &Target::Time(millis)).await?;
+    let pedigree = cx.run(stream.source.identity(cx)).await?;
+    Ok(operator::Back::To(Box::new(HistoryEntry {
+        position: target,
+        pedigree: Some(pedigree),
+        epoch: watchkeeper::Epoch::ZERO,
+        seq: 0,
+        time: None,
+        operation: None,
+        updated_at_millis: 0,
+        changes: 0,
+        by: String::new(),
+    })))
+}
+
+pub(super) async fn skip(site: &Site, stream: &StreamSpec, cause: &str) -> Result<Plan> {
+    let cx = site.look();
+    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let before = position(checkpoint.as_ref()).cloned();
+    let unit = first_unit(&cx, stream, before.clone()).await?;
+    let Some(last) = unit.last() else {
+        return Err(Error::config(format!("stream {:?} has no change to skip", stream.settings.name)));
+    };
+    let names: Vec<_> = stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let entry = LedgerEntry {
+        kind: LedgerKind::Skipped,
+        sink: names.join(", "),
+        change_id: last.id().to_string(),
+        cause: cause.to_owned(),
+        before,
+        change: Some(StoredChange::keep(last)),
+    };
+    let mut lines: Vec<_> = unit.iter().map(told).collect();
+    lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
+    lines.extend(lifting(checkpoint.as_ref()));
+    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines })
+}
+
+fn told(change: &Change) -> String {
+    let key = change.key().map_or_else(|| "-".to_owned(), readable);
+    format!("Skip the {} of {key} in {}, of {}.", change.operation(), change.namespace(), iso(change.time().0))
+}
+
+/// The first change after a position; both halves of a key update.
+async fn first_unit(cx: &Cx, stream: &StreamSpec, after: Option<Position>) -> Result<Vec<Change>> {
+    let start = after.map_or(StartAt::Oldest, StartAt::After);
+    let mut log = cx.run(stream.source.peek(cx, start)).await?;
+    let limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
+    let mut unit = Vec::new();
+    // A source may answer with a position only, and does not split halves; so this is short.
+    for _ in 0..8 {
+        let batch = Arc::new(cx.run(log.next_batch(cx, limits)).await?);
+        for row in (0_u32..).take(batch.len()) {
+            unit.push(Change::new(Arc::clone(&batch), row));
+            if batch.rows()[row as usize].committable {
+                cx.run(log.close(cx)).await?;
+                return Ok(unit);
+            }
+        }
+    }
+    cx.run(log.close(cx)).await?;
+    Ok(unit)
+}
+
+pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, cause: &str) -> Result<Plan> {
+    let cx = site.look();
+    let target = site.locate(&cx, stream, to).await?;
+    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
+    lines.push("The history in between is given up; the gap is noted in the ledger.".to_owned());
+    lines.extend(lifting(checkpoint.as_ref()));
+    Ok(Plan { wish: Move::AcceptGap { to: target, cause: cause.to_owned() }, lines })
+}
+
+fn position(checkpoint: Option<&Checkpoint>) -> Option<&Position> {
+    checkpoint.and_then(|checkpoint| checkpoint.position.as_ref())
+}
+
+fn nowhere(stream: &StreamSpec) -> Error {
+    Error::config(format!("stream {:?} has no checkpoint to go back from", stream.settings.name))
+        .remedy("it starts where its settings say; use `checkpoint set` to start it elsewhere")
+}
+
+fn heading(stream: &StreamSpec, current: Option<&Position>, target: Option<&Position>) -> String {
+    let name = &stream.settings.name;
+    let current = current.map_or_else(|| "its start".to_owned(), ToString::to_string);
+    match target {
+        Some(target) => format!("Stream {name} is moved from {current} to {target}."),
+        None => format!("Stream {name} is moved back from {current}."),
+    }
+}
+
+fn replaying(stream: &StreamSpec) -> Vec<String> {
+    let mut lines = vec!["Changes that were delivered are delivered again.".to_owned()];
+    lines.extend(swallowing(&stream.profiles()));
+    lines
+}
+
+fn lifting(checkpoint: Option<&Checkpoint>) -> Option<String> {
+    let halted = checkpoint.and_then(|checkpoint| checkpoint.halted.as_ref())?;
+    Some(format!("The stream is halted, and runs again afterwards. It was halted since: {}", halted.cause))
+}

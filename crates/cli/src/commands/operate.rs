@@ -1,0 +1,36 @@
+//! Operators' commands: each looks at the site, and answers to people or to programs.
+
+use std::process::ExitCode;
+
+use watchkeeper::Result;
+
+use super::{checkpoint, dead_letters, handoff, pause, status, tail, why};
+use crate::answer::say;
+use crate::args::{Common, Operate};
+use crate::site::Site;
+
+/// Runs one of them, on the site that the file describes.
+pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> {
+    let site = &Site::open(common).await?;
+    let json = common.json;
+    let report = match command {
+        Operate::Tail(args) => {
+            tail::tail(site, args, json).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Operate::Status { stream } => status::status(site, stream.as_deref()).await?,
+        Operate::Why { stream, last } => why::why(site, stream, *last).await?,
+        Operate::Checkpoint { command } => checkpoint::run(site, command).await?,
+        Operate::Seek { stream, to, decision } => checkpoint::set(site, stream, to, *decision).await?,
+        Operate::Skip { stream, cause, decision } => checkpoint::skip(site, stream, cause, *decision).await?,
+        Operate::AcceptGap { stream, to, cause, decision } => {
+            checkpoint::accept_gap(site, stream, to, cause, *decision).await?
+        }
+        Operate::Handoff { stream, to, patience } => handoff::handoff(site, stream, to.as_deref(), *patience).await?,
+        Operate::Pause { stream, patience } => pause::pause(site, stream, *patience).await?,
+        Operate::Resume { stream, patience } => pause::resume(site, stream, *patience).await?,
+        Operate::DeadLetters { command } => dead_letters::run(site, command).await?,
+    };
+    say(&report, json);
+    Ok(ExitCode::SUCCESS)
+}

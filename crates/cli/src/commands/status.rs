@@ -1,0 +1,100 @@
+//! `status`: who has the watch, how far it is, who stands by.
+
+use std::time::Duration;
+
+use watchkeeper::Result;
+use watchkeeper::core::Report;
+
+use crate::answer::report;
+use crate::overview::{Committed, Member, Overview, State, Stream, gather};
+use crate::site::Site;
+use crate::when::span;
+
+/// Looks at all streams, or at one.
+pub(crate) async fn status(site: &Site, only: Option<&str>) -> Result<Report> {
+    let overview = gather(site, only).await?;
+    report(lines(&overview), &overview)
+}
+
+fn lines(overview: &Overview) -> Vec<String> {
+    let mut lines = vec![format!("group {}", overview.group)];
+    for stream in &overview.streams {
+        lines.push(String::new());
+        lines.extend(stream_lines(stream));
+    }
+    lines.push(String::new());
+    match overview.members.is_empty() {
+        true => lines.push("no instance is there".to_owned()),
+        false => lines.push("instances".to_owned()),
+    }
+    lines.extend(overview.members.iter().map(member_line));
+    lines.extend(overview.remarks.iter().map(|remark| format!("remark: {remark}")));
+    lines
+}
+
+fn stream_lines(stream: &Stream) -> Vec<String> {
+    let mut lines = vec![format!("{}: {}", stream.name, state(stream))];
+    lines.extend(stream.cause.as_ref().map(|cause| format!("  why          {cause}")));
+    if !stream.standing_by.is_empty() {
+        lines.push(format!("  standing by  {}", stream.standing_by.join(", ")));
+    }
+    lines.extend(stream.preferred.as_ref().map(|name| format!("  preferred    {name}")));
+    lines.extend(committed_lines(stream.checkpoint.as_ref()));
+    lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}", span(Duration::from_millis(lag)))));
+    let sinks: Vec<_> = stream.sinks.iter().map(|sink| format!("{} ({})", sink.name, grade(sink.grade))).collect();
+    lines.push(format!("  sinks        {}", sinks.join(", ")));
+    lines.extend(stream.grade.map(|weakest| format!("  grade        {}", grade(weakest))));
+    lines.extend(stream.remarks.iter().map(|remark| format!("  remark       {remark}")));
+    lines
+}
+
+fn state(stream: &Stream) -> String {
+    match (&stream.watch, stream.state) {
+        (Some(watch), state @ (State::Running | State::Pausing)) => {
+            let lease = span(Duration::from_millis(watch.lease_millis));
+            format!("{state} on {}, epoch {}, its lease runs for {lease}", watch.name, watch.epoch)
+        }
+        (_, state) => state.to_string(),
+    }
+}
+
+/// The lines about a checkpoint, which `checkpoint show` prints too.
+pub(super) fn committed_lines(checkpoint: Option<&Committed>) -> Vec<String> {
+    let Some(at) = checkpoint else { return vec!["  position     none yet".to_owned()] };
+    let position = at.position.as_deref().unwrap_or("none yet");
+    let last = match (at.last_operation, &at.last_event_at) {
+        (Some(operation), Some(time)) => format!(", after a {operation} of {time}"),
+        _ => String::new(),
+    };
+    let age = span(Duration::from_millis(at.committed_age_millis));
+    vec![
+        format!("  position     {position}{last}"),
+        format!("  committed    {age} ago by {}, epoch {}", at.by, at.epoch),
+        format!(
+            "  so far       {}, {}, {}",
+            count(at.changes, "change"),
+            count(at.failovers, "failover"),
+            count(at.dead_letters, "open dead letter")
+        ),
+    ]
+}
+
+/// `1 change`, `2 changes`.
+pub(super) fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn grade(grade: watchkeeper::Grade) -> String {
+    format!("{grade:?}").to_lowercase()
+}
+
+fn member_line(member: &Member) -> String {
+    let health = if member.healthy { "healthy" } else { "unhealthy" };
+    let silent = span(Duration::from_millis(member.silent_millis));
+    let holds = match member.holds.is_empty() {
+        true => "stands by".to_owned(),
+        false => format!("has {}", member.holds.join(", ")),
+    };
+    let (name, version, hash) = (&member.name, &member.version, &member.config_hash);
+    format!("  {name}: {health}, heard of {silent} ago, {holds}, version {version}, settings {hash}")
+}

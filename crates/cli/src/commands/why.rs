@@ -1,0 +1,57 @@
+//! `why`: the last changes of the watch in sentences, and why nobody has it now.
+
+use serde::Serialize;
+use watchkeeper::Result;
+use watchkeeper::core::Report;
+use watchkeeper::engine::group::journal::Takeover;
+
+use crate::answer::report;
+use crate::overview::{State, gather};
+use crate::site::Site;
+use crate::when::iso;
+
+/// A change of the watch.
+#[derive(Debug, Serialize)]
+struct Told {
+    at: String,
+    #[serde(flatten)]
+    takeover: Takeover,
+    sentence: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Why {
+    stream: String,
+    state: State,
+    now: String,
+    takeovers: Vec<Told>,
+}
+
+/// Tells the last `last` changes of the watch of `name`, the oldest first.
+pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> {
+    let mut overview = gather(site, Some(name)).await?;
+    let stream = overview.streams.remove(0);
+    let cx = site.look();
+    let journal = site.journal();
+    let mut takeovers = cx.run(journal.recent(&cx, name, last)).await?;
+    takeovers.reverse();
+    let farewell = cx.run(journal.farewell(&cx, name)).await?;
+    let mut now = match (&stream.watch, &stream.cause) {
+        (Some(watch), None) => format!("Now {} has the watch, epoch {}.", watch.name, watch.epoch),
+        (_, Some(cause)) => format!("Now it is {}: {cause}.", stream.state),
+        (None, None) => format!("Now it is {}.", stream.state),
+    };
+    if let (None, Some((farewell, age))) = (&stream.watch, farewell)
+        && !farewell.text.is_empty()
+    {
+        now += &format!(" The last to leave said, {} ago: {}.", crate::when::span(age), farewell.text);
+    }
+    let told = |takeover: Takeover| Told { at: iso(takeover.at_millis), sentence: takeover.sentence(), takeover };
+    let takeovers: Vec<_> = takeovers.into_iter().map(told).collect();
+    let mut lines: Vec<_> = takeovers.iter().map(|told| told.sentence.clone()).collect();
+    if lines.is_empty() {
+        lines.push("Nobody has ever had the watch.".to_owned());
+    }
+    lines.push(now.clone());
+    report(lines, &Why { stream: name.to_owned(), state: stream.state, now, takeovers })
+}

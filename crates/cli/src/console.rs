@@ -1,0 +1,151 @@
+//! What operators' commands reach of a site.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use watchkeeper::core::{Holder, SourceTime};
+use watchkeeper::engine::checkpoint::history::History;
+use watchkeeper::engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
+use watchkeeper::engine::group::control::Controls;
+use watchkeeper::engine::group::journal::Journal;
+use watchkeeper::engine::group::registry::{Listed, Registry};
+use watchkeeper::{Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Position, Records, Result, StartAt, StreamSpec};
+
+use crate::args::Patience;
+use crate::signals::Signals;
+use crate::site::Site;
+use crate::when::{Target, iso};
+
+/// How long one look may take before a person is told that nothing answers.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// What is added to the times that instances need, for the way there and back.
+const WAY: Duration = Duration::from_secs(5);
+
+/// Between two looks at something that will change.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+impl Site {
+    /// The context of one look at the stores.
+    pub(crate) fn look(&self) -> Cx {
+        self.seams.cx().within(LOOK)
+    }
+
+    /// The context of a wait for the instances. It ends early when a person interrupts.
+    pub(crate) fn wait(&self, patience: Patience) -> Cx {
+        let usual = self.settings.lease.ttl + self.settings.shutdown_grace + WAY;
+        let interrupted = CancellationToken::new();
+        let cx = self.seams.cx().within(patience.wait.unwrap_or(usual)).cancelled_by(interrupted.clone());
+        tokio::spawn(async move {
+            // Where they can not be taken they end the program, as they do by themselves.
+            if let Ok(mut signals) = Signals::take() {
+                signals.next().await;
+                interrupted.cancel();
+            }
+        });
+        cx
+    }
+
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.stores.records)
+    }
+
+    /// What people want of the streams.
+    pub(crate) fn controls(&self) -> Controls {
+        Controls::new(self.records(), &self.settings.group)
+    }
+
+    /// Who relieved whom.
+    pub(crate) fn journal(&self) -> Journal {
+        Journal::new(self.records(), &self.settings.group)
+    }
+
+    /// Where the checkpoint of `stream` is kept.
+    pub(crate) fn checkpoints(&self, stream: &StreamSpec) -> Arc<dyn CheckpointStore> {
+        self.stores.checkpoints_of(stream)
+    }
+
+    /// The newest checkpoint of `stream`.
+    pub(crate) async fn checkpoint(&self, cx: &Cx, stream: &StreamSpec) -> Result<Option<Checkpoint>> {
+        cx.run(self.checkpoints(stream).load(cx, &self.key(stream))).await
+    }
+
+    /// The checkpoints of `stream` before the newest one.
+    pub(crate) fn history(&self, stream: &StreamSpec) -> History {
+        History::new(self.records(), &self.settings.group, &self.key(stream), stream.settings.history)
+    }
+
+    /// Who is there.
+    pub(crate) async fn members(&self, cx: &Cx) -> Result<Vec<Listed>> {
+        let registry = Registry::new(self.records(), &self.settings.group);
+        let registry = registry.unhealthy_after(self.settings.unhealthy_after);
+        cx.run(registry.list(cx)).await
+    }
+
+    /// Who is there and could run `stream`.
+    pub(crate) async fn able(&self, cx: &Cx, stream: &str) -> Result<Vec<Listed>> {
+        let mut members = self.members(cx).await?;
+        members.retain(|listed| listed.healthy && listed.member.streams.iter().any(|known| known == stream));
+        Ok(members)
+    }
+
+    /// Who has the watch of `stream`.
+    pub(crate) async fn holder(&self, cx: &Cx, stream: &StreamSpec) -> Result<Option<Holder>> {
+        let mut holders = cx.run(self.stores.leases.holders(cx, &[self.key(stream)])).await?;
+        Ok(holders.pop().flatten())
+    }
+
+    /// Performs an operator's move.
+    pub(crate) async fn perform(&self, stream: &StreamSpec, wish: Move, patience: Patience) -> Result<MoveReport> {
+        let operator = Operator::of(stream, &self.stores, &self.settings, Arc::clone(&self.seams.entropy));
+        let (key, sinks) = (self.key(stream), stream.profiles());
+        let subject = Subject { stream: &stream.settings.name, key: &key, source: &*stream.source, sinks: &sinks };
+        operator.move_to(&self.wait(patience), &subject, wish).await
+    }
+
+    /// The position that `target` means in the log of `stream` as it is now.
+    ///
+    /// # Errors
+    /// `Config` when the log does not reach back so far: less than was asked for would be delivered again.
+    pub(crate) async fn locate(&self, cx: &Cx, stream: &StreamSpec, target: &Target) -> Result<Position> {
+        let start = match target {
+            Target::Position(bytes) => return Ok(Position::new(bytes.clone(), None)),
+            Target::Oldest => StartAt::Oldest,
+            Target::Now => StartAt::Now,
+            Target::Time(millis) => StartAt::Time(SourceTime(*millis)),
+        };
+        let mut log = cx.run(stream.source.peek(cx, start)).await?;
+        let window = cx.run(log.window(cx)).await;
+        let position = log.position();
+        cx.run(log.close(cx)).await?;
+        if let (Target::Time(millis), Some(oldest)) = (target, window?.oldest)
+            && oldest.0 > *millis
+        {
+            let cause = format!("the log reaches back to {} only, not to {}", iso(oldest.0), iso(*millis));
+            return Err(Error::config(cause).remedy("choose a later time, or oldest to take what there is"));
+        }
+        position.ok_or_else(|| {
+            Error::config("this source does not name the position there").remedy("name a position or a time")
+        })
+    }
+}
+
+/// Asks again and again until there is an answer; `None` when the time of `cx` is over, or when a person interrupted.
+///
+/// # Errors
+/// What the last look said, if it was an error. Earlier ones may be over.
+pub(crate) async fn until<T>(cx: &Cx, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    loop {
+        let failed = match ask().await {
+            Ok(Some(answer)) => return Ok(Some(answer)),
+            Ok(None) => None,
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Some(error),
+            Err(error) => return Err(error),
+        };
+        cx.sleep(LOOK_EVERY).await;
+        if cx.check().is_err() {
+            return failed.map_or(Ok(None), Err);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A group as people see it: its streams, who has their watch, how far they are, and who is there.
+//!
+//! The shape is what `status --json` prints, and so is kept stable: fields are added, none changes its meaning.
+//! It holds no address, no URL and no payload, so nothing secret can be in it.
+
+mod stream;
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use serde::Serialize;
+use watchkeeper::core::Holder;
+use watchkeeper::engine::group::registry::Listed;
+use watchkeeper::{LeaseKey, Result};
+
+pub(crate) use stream::{Committed, State, Stream};
+
+use crate::site::Site;
+use crate::when::{iso, millis};
+
+/// A group.
+#[derive(Debug, Serialize)]
+pub(crate) struct Overview {
+    /// Its name.
+    pub(crate) group: String,
+    /// When this was looked at, by the clock of this machine.
+    pub(crate) at: String,
+    /// Its streams, as the file names them.
+    pub(crate) streams: Vec<Stream>,
+    /// Who is there.
+    pub(crate) members: Vec<Member>,
+    /// What a person should know, a sentence each.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// An instance of the group.
+#[derive(Debug, Serialize)]
+pub(crate) struct Member {
+    /// Its name.
+    pub(crate) name: String,
+    /// This start of its process.
+    pub(crate) instance: String,
+    /// Whether it was heard of recently.
+    pub(crate) healthy: bool,
+    /// How long ago it was heard of, by the store's clock.
+    pub(crate) silent_millis: u64,
+    /// The version of its program.
+    pub(crate) version: String,
+    /// A hash of its settings.
+    pub(crate) config_hash: String,
+    /// The streams that it has the watch of.
+    pub(crate) holds: Vec<String>,
+    /// The streams that it could run.
+    pub(crate) streams: Vec<String>,
+}
+
+/// Looks at the group, or at one stream of it.
+///
+/// # Errors
+/// What the group's stores say when they do not answer. A source that does not answer is a remark.
+pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> {
+    let wanted: Vec<_> = match only {
+        Some(name) => vec![site.stream(name)?],
+        None => site.streams.iter().collect(),
+    };
+    let cx = site.look();
+    let keys: Vec<LeaseKey> = wanted.iter().map(|stream| site.key(stream)).collect();
+    let holders = cx.run(site.stores.leases.holders(&cx, &keys)).await?;
+    let members = site.members(&cx).await?;
+    let controls = site.controls();
+    let mut controls = cx.run(controls.read_all(&cx)).await?;
+    let parts = wanted.iter().zip(holders).map(|(spec, holder)| {
+        let control = controls.remove(&spec.settings.name).unwrap_or_default();
+        stream::look(site, spec, holder, control, &members)
+    });
+    let parts: Vec<_> = parts.collect();
+    let streams = join_all(parts).await.into_iter().collect::<Result<Vec<_>>>()?;
+    let absent = site.absent.iter().filter(|_| only.is_none());
+    let absent = absent.map(|absent| format!("Stream {} can not be looked at: {}.", absent.name, absent.error));
+    Ok(Overview {
+        group: site.settings.group.clone(),
+        at: iso(site.seams.clock.wall_millis()),
+        remarks: absent.chain(differences(&members)).collect(),
+        members: members.iter().map(|listed| member(listed, &streams)).collect(),
+        streams,
+    })
+}
+
+fn member(listed: &Listed, streams: &[Stream]) -> Member {
+    let instance = listed.member.instance.to_string();
+    let holds = |stream: &&Stream| stream.watch.as_ref().is_some_and(|watch| watch.instance == instance);
+    Member {
+        name: listed.member.name.clone(),
+        healthy: listed.healthy,
+        silent_millis: millis(listed.age),
+        version: listed.member.version.clone(),
+        config_hash: listed.member.config_hash.clone(),
+        holds: streams.iter().filter(holds).map(|stream| stream.name.clone()).collect(),
+        streams: listed.member.streams.clone(),
+        instance,
+    }
+}
+
+/// Whether a holder is one of the members.
+fn is(listed: &Listed, holder: Option<&Holder>) -> bool {
+    holder.is_some_and(|holder| holder.candidate.instance == listed.member.instance)
+}
+
+/// What the healthy instances do not agree on.
+fn differences(members: &[Listed]) -> Vec<String> {
+    let by = |what: fn(&Listed) -> &str| {
+        let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for listed in members.iter().filter(|listed| listed.healthy) {
+            groups.entry(what(listed)).or_default().push(&listed.member.name);
+        }
+        let parties: Vec<_> = groups.values().map(|names| names.join(", ")).collect();
+        (parties.len() > 1).then(|| parties.join(" / "))
+    };
+    let settings = by(|listed| &listed.member.config_hash);
+    let versions = by(|listed| &listed.member.version);
+    let remarks = [
+        settings.map(|parties| format!("The instances have different settings: {parties}.")),
+        versions.map(|parties| format!("The instances run different versions: {parties}.")),
+    ];
+    remarks.into_iter().flatten().collect()
+}

@@ -1,0 +1,69 @@
+//! Dead letters.
+
+use serde_json::{Value, json};
+
+use crate::shop::{Instance, Shop, until};
+
+fn open(shop: &Shop) -> Vec<Value> {
+    shop.ask(&["dead-letters", "list", "orders"])["letters"].as_array().expect("a list").clone()
+}
+
+/// A running stream of which orders of poison are dead letters, and as many of them.
+fn rejected(count: usize) -> (Shop, Instance) {
+    let shop = Shop::new("dead_letter");
+    let a = shop.start("a");
+    shop.order(&["rope"]);
+    shop.until_delivered(1);
+    shop.refuse("poison");
+    shop.order(&vec!["poison"; count]);
+    until("the letters are there", || (open(&shop).len() == count).then_some(()));
+    (shop, a)
+}
+
+#[test]
+fn a_rejected_change_is_listed_replayed_and_gone() {
+    let (shop, _a) = rejected(2);
+    let letters = open(&shop);
+    assert_eq!(
+        (&letters[0]["kind"], &letters[0]["key"], &letters[0]["sink"]),
+        (&"dead-letter".into(), &"[2]".into(), &"events".into())
+    );
+    assert!(letters[0]["cause"].as_str().is_some_and(|cause| cause.contains("no poison here")), "{letters:?}");
+    assert_eq!(shop.orders()["checkpoint"]["dead_letters"], 2);
+    let said = shop.run(&["dead-letters", "list", "orders"]).said;
+    assert!(said.contains("dead letter: insert of [2] in orders at events"), "{said}");
+
+    let again = shop.ask(&["dead-letters", "replay", "orders"]);
+    assert_eq!((&again["settled"], again["left"].as_array().map(Vec::len)), (&0.into(), Some(2)), "still refused");
+    shop.accept_all();
+    let number = letters[1]["number"].to_string();
+    let one = shop.ask(&["dead-letters", "replay", "orders", &number]);
+    assert_eq!((&one["asked"], &one["settled"]), (&1.into(), &1.into()));
+    assert_eq!(shop.delivered(), ["[1]", "[3]"]);
+    let rest = shop.ask(&["dead-letters", "replay", "orders", "--sink", "events"]);
+    assert_eq!((&rest["settled"], &rest["left"]), (&1.into(), &json!([])));
+    assert_eq!(shop.delivered(), ["[1]", "[3]", "[2]"]);
+    assert!(open(&shop).is_empty());
+    shop.run(&["dead-letters", "replay", "orders", &number]).refused(2, &["no open dead letter", "list them"]);
+    let all = shop.ask(&["dead-letters", "list", "orders", "--all"]);
+    assert_eq!(all["letters"][0]["resolution"], "replayed");
+}
+
+#[test]
+fn letters_are_purged_by_whoever_runs_the_stream_or_by_nobody() {
+    let (shop, a) = rejected(3);
+    let numbers: Vec<_> = open(&shop).iter().map(|letter| letter["number"].to_string()).collect();
+    shop.run(&["dead-letters", "purge", "orders"]).refused(2, &["no terminal", "--yes"]);
+    let one = shop.ask(&["dead-letters", "purge", "orders", &numbers[0], "--yes"]);
+    assert_eq!((&one["settled"], &one["left"]), (&1.into(), &json!([])));
+    assert_eq!(open(&shop).len(), 2);
+
+    shop.ask(&["pause", "orders"]);
+    drop(a);
+    shop.run(&["dead-letters", "replay", "orders"]).refused(1, &["nobody runs orders"]);
+    let rest = shop.ask(&["dead-letters", "purge", "orders", "--yes"]);
+    assert_eq!((&rest["settled"], &rest["left"]), (&2.into(), &json!([])));
+    assert!(open(&shop).is_empty());
+    assert_eq!(shop.orders()["checkpoint"]["dead_letters"], 0);
+    assert_eq!(shop.delivered(), ["[1]"], "what is given up is never delivered");
+}

@@ -1,0 +1,97 @@
+//! Moving a checkpoint.
+
+use crate::shop::{Shop, until};
+
+/// Five changes, delivered and committed.
+fn five(shop: &Shop) {
+    shop.order(&["a", "b", "c", "d", "e"]);
+    shop.until_delivered(5);
+    until("all is committed", || (shop.orders()["checkpoint"]["changes"] == 5).then_some(()));
+}
+
+#[test]
+fn a_rewind_delivers_again() {
+    let shop = Shop::new("stop");
+    let _a = shop.start("a");
+    five(&shop);
+    let moved = shop.ask(&["checkpoint", "rewind", "orders", "--by", "2", "--yes"]);
+    assert_eq!((&moved["before"], &moved["after"]), (&"0000000000000005".into(), &"0000000000000003".into()));
+    shop.until_delivered(7);
+    assert_eq!(shop.delivered(), ["[1]", "[2]", "[3]", "[4]", "[5]", "[4]", "[5]"]);
+    let history = shop.ask(&["checkpoint", "history", "orders", "--limit", "3"]);
+    let past = history["checkpoints"].as_array().expect("a list");
+    assert!(past.len() == 3 && past[0]["by"] == "operator" && past[1]["position"] == "0000000000000005", "{history}");
+}
+
+#[test]
+fn a_move_is_confirmed_by_a_person_or_by_a_flag() {
+    let shop = Shop::new("stop");
+    let _a = shop.start("a");
+    five(&shop);
+    for command in [
+        &["checkpoint", "rewind", "orders", "--steps", "1"][..],
+        &["checkpoint", "set", "orders", "oldest"],
+        &["seek", "orders", "now"],
+        &["accept-gap", "orders"],
+    ] {
+        let answer = shop.run(command);
+        answer.refused(2, &["no terminal", "--yes"]);
+        assert!(answer.told.contains("Stream orders is moved"), "{}", answer.told);
+    }
+    assert_eq!(shop.delivered().len(), 5, "nothing was moved");
+}
+
+#[test]
+fn a_position_a_time_or_a_word_says_where_to_go() {
+    let shop = Shop::new("stop");
+    let a = shop.start("a");
+    five(&shop);
+    shop.ask(&["pause", "orders"]);
+    drop(a);
+    let to = |target: &str| shop.ask(&["checkpoint", "set", "orders", target, "--yes"])["after"].clone();
+    assert_eq!(to("0000000000000002"), "0000000000000002");
+    assert_eq!(to("oldest"), "0000000000000000");
+    assert_eq!(to("now"), "0000000000000005");
+    let gaps = shop.ask(&["dead-letters", "list", "orders", "--all"]);
+    assert_eq!(gaps["letters"][0]["kind"], "gap", "what is passed over is noted: {gaps}");
+    assert_eq!(shop.orders()["state"], "paused", "a move leaves what people want");
+    shop.run(&["checkpoint", "set", "orders", "2020-01-01", "--yes"])
+        .refused(2, &["the log reaches back to", "oldest"]);
+    shop.run(&["checkpoint", "set", "orders", "00000000000000ff", "--yes"]).refused(1, &["after the newest one"]);
+    shop.run(&["checkpoint", "rewind", "orders", "--by", "9", "--yes"]).refused(2, &["can not go back 9 changes"]);
+    let usage = shop.run(&["checkpoint", "set", "orders", "yesterday"]);
+    assert!(usage.code == Some(2) && usage.told.contains("is no place"), "{usage:?}");
+    let shown = shop.ask(&["checkpoint", "show", "orders"]);
+    assert_eq!(shown["checkpoint"]["position"], "0000000000000005");
+}
+
+#[test]
+fn a_halted_stream_is_resumed_or_its_change_is_skipped() {
+    let shop = Shop::new("stop");
+    let _a = shop.start("a");
+    shop.order(&["rope"]);
+    shop.until_delivered(1);
+    shop.refuse("poison");
+    shop.order(&["poison", "lamp", "poison"]);
+    let halted = shop.until_state("halted");
+    assert!(halted["cause"].as_str().is_some_and(|cause| cause.contains("no poison here")), "{halted}");
+
+    shop.accept_all();
+    let resumed = shop.ask(&["resume", "orders"]);
+    assert!(resumed["lifted"]["cause"].is_string() && resumed["running_on"] == "a", "{resumed}");
+    shop.until_delivered(4);
+
+    shop.refuse("poison");
+    shop.order(&["poison", "axe"]);
+    shop.until_state("halted");
+    let skipped = shop.ask(&["skip", "orders", "--yes", "--cause", "it is poison"]);
+    assert_eq!(skipped["ledgered"], 1);
+    shop.until_delivered(5);
+    assert_eq!(shop.delivered().last().map(String::as_str), Some("[6]"));
+    let ledger = shop.ask(&["dead-letters", "list", "orders", "--all"]);
+    let entry = &ledger["letters"][0];
+    assert_eq!(
+        (&entry["kind"], &entry["key"], &entry["cause"]),
+        (&"skipped".into(), &"[5]".into(), &"it is poison".into())
+    );
+}
