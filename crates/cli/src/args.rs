@@ -75,13 +75,13 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    #[command(flatten)]
-    Operate(Operate),
     /// See it work: three processes, faults in turn, and a verdict. Needs nothing
     Demo(crate::demo::Args),
     /// One of the processes of the demo
     #[command(hide = true)]
     DemoInstance(crate::demo::InstanceArgs),
+    #[command(flatten)]
+    Operate(Operate),
 }
 
 /// What was asked for: a command of the program, or one of a backend.

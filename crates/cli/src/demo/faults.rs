@@ -10,8 +10,8 @@ use watchkeeper::{Cx, Epoch, Error, Result};
 use watchkeeper_drill::{Fault, Order};
 
 use super::happening::{Happening, Takeover, doing};
-use super::place::{LEASE, STREAM};
-use super::scene::Role;
+use super::place::{LEASE, REST, STREAM};
+use super::scene::{Actor, Role};
 use super::stage::Stage;
 
 /// How long to wait for one on watch and two who stand by.
@@ -54,7 +54,7 @@ impl Stage {
         self.replace_the_lost()?;
         let is_ready = |stage: &Self| {
             let delivers = stage.on_watch().is_some_and(|(_, epoch)| epoch == stage.target.newest_epoch());
-            delivers && stage.standing_by() >= 2
+            delivers && stage.standing_by() >= 2 && stage.actors.iter().any(Actor::is_at_hand)
         };
         if !self.wait(READY, is_ready)? {
             return Ok(());
@@ -65,8 +65,11 @@ impl Stage {
         if fault == Fault::Pause && !self.hold(name)? {
             return Ok(());
         }
+        // What could not be done (its process has just ended, or a store is busy) does not count, and comes again.
+        let Ok(since) = self.act(fault, name, epoch, operator) else {
+            return self.let_go(fault, name);
+        };
         self.tell(Happening::Fault { kind: fault, instance: name.to_owned(), pid, epoch });
-        let since = self.act(fault, name, epoch, operator)?;
         self.done.push(fault);
         self.relieve(fault, &Struck { name, epoch, since })?;
         if fault == Fault::Pause {
@@ -95,7 +98,8 @@ impl Stage {
             Fault::Kill => self.actor(name).role = Role::Gone,
             Fault::Stop => self.actor(name).role = Role::Leaving,
             Fault::Pause | Fault::PauseInside => self.actor(name).role = Role::Frozen,
-            Fault::HandOver | Fault::Fail => {}
+            Fault::Fail => self.actor(name).rests_until = Some(since + REST),
+            Fault::HandOver => {}
         }
         Ok(since)
     }
@@ -111,6 +115,14 @@ impl Stage {
         // It may take one in hand later; then it is let go at once.
         let _ = self.children.order(name, Order::Go);
         Ok(false)
+    }
+
+    /// Has it let go of what it has in hand for nothing. Who can not be told has ended.
+    fn let_go(&mut self, fault: Fault, name: &'static str) -> Result<()> {
+        if fault == Fault::Pause {
+            let _ = self.children.wake(name).and_then(|()| self.children.order(name, Order::Go));
+        }
+        Ok(())
     }
 
     /// Stops a process, but not where it holds everybody else up: in the middle of a renewal or a note, a file of SQLite

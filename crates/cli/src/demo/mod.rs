@@ -64,8 +64,10 @@ pub(crate) struct Args {
 /// Runs the demo. The exit code is 1 when a promise was broken, or too little was tried to tell.
 pub(crate) fn run(runtime: &Runtime, args: &Args, json: bool) -> Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("watchkeeper-demo-").tempdir();
-    let mut folder =
-        folder.map_err(|error| Error::new(ErrorKind::Denied, "no temporary folder can be made").caused_by(error))?;
+    let mut folder = folder.map_err(|error| {
+        Error::new(ErrorKind::Denied, format!("no temporary folder can be made: {error}"))
+            .remedy("set TMPDIR to a folder that can be written")
+    })?;
     folder.disable_cleanup(args.keep);
     let place = Place::new(folder.path());
     let interrupts = listen(runtime)?;
@@ -122,8 +124,11 @@ fn play(stage: &mut Stage, operator: &Operator, args: &Args) -> Result<()> {
     }
     stage.began = Instant::now();
     let mut script = Script::new(stage.length);
-    while !stage.is_interrupted() {
+    loop {
         stage.wait(script.calm, |_| false)?;
+        if stage.is_interrupted() {
+            break;
+        }
         let left = stage.length.saturating_sub(stage.began.elapsed());
         let Some(fault) = script.next(left) else { break };
         stage.strike(fault, operator)?;
@@ -140,9 +145,11 @@ fn conclude(mut stage: Stage) -> Result<Report> {
     stage.tell(Happening::CatchingUp { written, delivered });
     let ledger = stage.writer.stop()?;
     let due = ledger.len() as u64;
-    stage.wait(CATCH_UP, |stage| stage.target.received() >= due)?;
-    stage.doing = "everything that was written has had its time to arrive".to_owned();
-    stage.draw();
+    if !stage.wait(CATCH_UP, |stage| stage.target.received() >= due)? && stage.is_urged() {
+        return Err(Error::unavailable("ended before everything could be counted").remedy("press Ctrl-C only once"));
+    }
+    stage.doing = "the writer has stopped; what arrived is counted".to_owned();
+    stage.draw_last();
     // Whoever still had something in hand has said so, or never will.
     stage.stop_all(STOP)?;
     let report = judge(&stage, &ledger, interrupted);

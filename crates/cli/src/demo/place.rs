@@ -15,6 +15,9 @@ use super::sink::{Handled, Receipts};
 /// How long a lease is.
 pub(super) const LEASE: Duration = Duration::from_secs(1);
 
+/// How long at most one that failed leaves the watch to others: while it is barred, and until it looks again.
+pub(super) const REST: Duration = Duration::from_millis(1_250);
+
 /// The group's name.
 pub(super) const GROUP: &str = "demo";
 
@@ -71,7 +74,7 @@ impl Place {
 
     /// What the group shares.
     pub(super) async fn stores(&self, cx: &Cx) -> Result<Stores> {
-        let client = Client::open(cx, Config::new(self.group())).await?;
+        let client = Client::open(cx, Config { evict: true, ..Config::new(self.group()) }).await?;
         let leases = Leases::open(cx, client.clone()).await?;
         let checkpoints = Checkpoints::open(cx, client.clone()).await?;
         let records = Notes::open(cx, client.separate(cx).await?).await?;
@@ -111,6 +114,7 @@ pub(super) fn instance_settings(name: &str) -> InstanceSettings {
         heartbeat_every: LEASE / 4,
         unhealthy_after: LEASE,
         bar: LEASE,
+        retry_floor: LEASE / 4,
         ..InstanceSettings::new(GROUP, name)
     }
 }

@@ -54,6 +54,7 @@ impl Report {
         let upper = millis.get(middle).copied();
         let median_ms =
             upper.map(|upper| if millis.len() % 2 == 1 { upper } else { (millis[middle - 1] + upper) / 2.0 });
+        let median_ms = median_ms.map(|median| (median * 10.0).round() / 10.0);
         let max_ms = millis.last().copied();
         Figures { faults, count: millis.len(), median_ms, max_ms }
     }
@@ -109,9 +110,9 @@ impl Report {
         let faults = self.faults.len();
         let _ = match (self.is_sound(), self.missing.is_empty()) {
             (true, true) => {
-                writeln!(text, "  {green}All {} changes arrived, once and in order, through {faults} faults.{reset}", {
-                    self.verdict.delivered
-                })
+                let delivered = self.verdict.delivered;
+                let sentence = format!("All {delivered} changes arrived, once and in order, through {faults} faults.");
+                writeln!(text, "  {green}{sentence}{reset}")
             }
             (true, false) => {
                 let missing = self.missing.join(", ");
@@ -124,10 +125,11 @@ impl Report {
                 writeln!(text, "  {red}A promise was broken. Please report this, with what --keep leaves.{reset}")
             }
         };
-        let _ = writeln!(
-            text,
-            "  Now your own: `watchkeeper init` writes a first file, `watchkeeper run` keeps the watch."
-        );
+        if self.is_sound() {
+            text.push_str(
+                "  Now your own: `watchkeeper init` writes a first file, `watchkeeper run` keeps the watch.\n",
+            );
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::happening::Takeover;
 
@@ -27,16 +27,23 @@ pub(super) struct Actor {
     pub(super) role: Role,
     /// It has a write in hand.
     pub(super) holding: bool,
+    /// Until when it leaves the watch to others, because it has failed.
+    pub(super) rests_until: Option<Instant>,
 }
 
 impl Actor {
     pub(super) fn new(name: &'static str) -> Self {
-        Self { name, pid: 0, role: Role::Gone, holding: false }
+        Self { name, pid: 0, role: Role::Gone, holding: false, rests_until: None }
     }
 
     /// A new process of that name.
     pub(super) fn restart(&mut self, pid: u32) {
         *self = Self { pid, role: Role::Starting, ..Self::new(self.name) };
+    }
+
+    /// Whether it would take the watch at once.
+    pub(super) fn is_at_hand(&self) -> bool {
+        self.role == Role::StandingBy && self.rests_until.is_none_or(|until| until <= Instant::now())
     }
 
     /// Takes what it says of itself; the epoch, if it has just taken the watch. Who slept may believe to have it under an

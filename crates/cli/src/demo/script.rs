@@ -18,7 +18,7 @@ const LONG: [Fault; 9] = [
 ];
 
 /// A shorter run: everything once, before anything comes again.
-const SHORT: [Fault; 5] = [Fault::Kill, Fault::HandOver, Fault::Fail, Fault::Pause, Fault::Stop];
+const SHORT: [Fault; 5] = [Fault::Kill, Fault::HandOver, Fault::Stop, Fault::Pause, Fault::Fail];
 
 /// How long a run is that has to fulfil the whole quota.
 const FULL: Duration = Duration::from_secs(20);

@@ -106,6 +106,11 @@ impl Stage {
         self.interrupts() > 0 || self.show.is_closed()
     }
 
+    /// Whether somebody does not even want to wait for the verdict.
+    pub(super) fn is_urged(&self) -> bool {
+        self.interrupts() > 1
+    }
+
     fn turn(&mut self) -> Result<()> {
         let mut told = self.children.next(LOOK);
         while let Some(heard) = told {
@@ -161,8 +166,13 @@ impl Stage {
         }
     }
 
-    /// Draws the picture, if there is one.
-    pub(super) fn draw(&mut self) {
+    /// Draws the picture for the last time: processes that stop because it is over are not worth seeing.
+    pub(super) fn draw_last(&mut self) {
+        self.draw();
+        self.show.freeze();
+    }
+
+    fn draw(&mut self) {
         let scene = Scene {
             actors: &self.actors,
             takeovers: &self.takeovers,
@@ -191,7 +201,7 @@ impl Stage {
     fn command(&self, name: &str) -> std::io::Result<Command> {
         let log = OpenOptions::new().create(true).append(true).open(self.place.log(name))?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("demo-instance").arg(self.place.folder()).arg(name).stderr(log);
+        command.args(["demo-instance", "--log", "info"]).arg(self.place.folder()).arg(name).stderr(log);
         // In a group of its own, so that Ctrl-C is for the demo alone.
         command.process_group(0);
         Ok(command)

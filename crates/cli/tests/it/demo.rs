@@ -95,6 +95,14 @@ fn nobody_outlives_a_demo_that_is_killed() {
 }
 
 #[test]
+fn without_a_place_to_write_it_says_what_to_do() {
+    let temporary = tempfile::tempdir().unwrap();
+    let output = demo(&temporary.path().join("missing"), &["--seconds", "5", "--no-tty"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("set TMPDIR"), "{output:?}");
+}
+
+#[test]
 fn a_length_that_makes_no_sense_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let output = demo(temporary.path(), &["--seconds", "2"]).output().unwrap();

@@ -20,6 +20,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(125);
 pub(super) struct Show {
     way: Way,
     drawn: Option<Instant>,
+    frozen: bool,
     closed: bool,
 }
 
@@ -45,7 +46,7 @@ impl Show {
             (false, true) => Way::Lines,
             (false, false) => Way::Picture(Screen::new()),
         };
-        Self { way, drawn: None, closed: false }
+        Self { way, drawn: None, frozen: false, closed: false }
     }
 
     /// Says what this is.
@@ -81,7 +82,13 @@ impl Show {
 
     /// Whether it is time for the next picture.
     pub(super) fn is_due(&self) -> bool {
-        matches!(self.way, Way::Picture(_)) && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY)
+        let is_picture = matches!(self.way, Way::Picture(_)) && !self.frozen;
+        is_picture && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY)
+    }
+
+    /// The picture stays as it is.
+    pub(super) fn freeze(&mut self) {
+        self.frozen = true;
     }
 
     /// Draws the picture.

@@ -117,8 +117,8 @@ fn bar(scene: &Scene<'_>, width: usize) -> Line {
     // A part of some dozens of cells.
     let full = (part * cells as f64) as usize;
     let (done, left) = ("=".repeat(full), "-".repeat(cells - full));
-    let (elapsed, length) = (scene.elapsed.min(length).as_secs(), length.as_secs());
-    (DIM, format!("  [{done}{left}] {elapsed:>3} of {length} s"))
+    let (elapsed, length) = (scene.elapsed.min(length).as_secs_f64(), length.as_secs());
+    (DIM, format!("  [{done}{left}] {elapsed:>3.0} of {length} s"))
 }
 
 fn actor(actor: &Actor) -> Line {
