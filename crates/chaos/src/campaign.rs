@@ -34,6 +34,8 @@ pub(crate) struct Record {
     pub(crate) reliefs: BTreeMap<Fault, Vec<Duration>>,
     /// How many processes were evicted.
     pub(crate) evicted: u64,
+    /// How many blocked their successor until they were woken.
+    pub(crate) blocked: u64,
     pub(crate) verdict: Verdict,
     /// What is wrong, one sentence each.
     pub(crate) wrong: Vec<Trouble>,
@@ -74,7 +76,7 @@ impl Campaign {
         fleet.disband()?;
         let arrivals = runtime.block_on(read_back(&*rig, self.kind))?;
         record.verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
-        record.evicted = fleet.evicted;
+        (record.evicted, record.blocked) = (fleet.evicted, fleet.blocked);
         record.wrong = self.wrong(&record, &plan);
         Ok(record)
     }
@@ -97,7 +99,10 @@ impl Campaign {
         let struck: usize = record.reliefs.values().map(Vec::len).sum();
         expect(struck == plan.faults.len(), "not every fault of the plan happened");
         let inside = record.reliefs.get(&Fault::PauseInside).map_or(0, Vec::len) as u64;
-        expect(record.evicted >= inside, "a process that was stopped inside a transaction was not evicted");
+        expect(
+            record.evicted + record.blocked >= inside,
+            "a process that was stopped inside a transaction was not evicted",
+        );
         wrong
     }
 }

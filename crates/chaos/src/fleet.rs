@@ -19,6 +19,9 @@ pub(crate) const NAMES: [&str; 3] = ["ann", "ben", "cat"];
 /// How long anything may take that should happen soon.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A stopped process that nobody has relieved for so long blocks its successor, and is woken as a person would do.
+const BLOCKED: Duration = Duration::from_secs(6);
+
 /// Between two looks at the target.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -45,6 +48,9 @@ pub(crate) struct Fleet {
     pub(crate) refused: u64,
     /// Processes that were killed by their successor, since they were stopped inside a transaction.
     pub(crate) evicted: u64,
+    /// Processes that were woken before they were relieved: they had stopped inside a transaction on the application's own
+    /// file, where nobody evicts them.
+    pub(crate) blocked: u64,
 }
 
 /// A fault that has been struck, before anything followed from it.
@@ -74,7 +80,7 @@ impl Fleet {
         let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
         let children = Children::new().map_err(io("processes"))?;
         let controls = Controls::new(stores.records, GROUP);
-        let mut fleet = Self { make, children, controls, runtime: runtime.clone(), refused: 0, evicted: 0 };
+        let mut fleet = Self { make, children, controls, runtime: runtime.clone(), refused: 0, evicted: 0, blocked: 0 };
         for name in NAMES {
             fleet.start(name)?;
         }
@@ -171,11 +177,19 @@ impl Fleet {
         target: &mut dyn Target,
         wanted: impl Fn(&Arrival) -> bool,
     ) -> Result<Duration, Trouble> {
+        let mut woken = false;
         loop {
             let news = self.runtime.block_on(target.news()).map_err(|error| error.to_string())?;
             let took = struck.at.elapsed();
             if news.iter().any(|arrival| arrival.epoch > struck.epoch && wanted(arrival)) {
                 return Ok(took);
+            }
+            let is_stopped = matches!(struck.fault, Fault::Pause | Fault::PauseInside);
+            if is_stopped && took > BLOCKED && !woken {
+                woken = true;
+                self.blocked += 1;
+                // It may have been evicted just now; then there is nothing to wake.
+                let _ = self.let_go(&struck.victim);
             }
             if took > PATIENCE {
                 return Err(format!("waited in vain for a successor of {} after {}", struck.victim, struck.fault));
@@ -192,8 +206,7 @@ impl Fleet {
             Fault::Kill | Fault::Stop => drop(self.children.reap(name, PATIENCE).map_err(io("reap"))?),
             Fault::Pause | Fault::PauseInside => {
                 if !self.children.has_ended(name) {
-                    self.children.order(name, Order::Go).map_err(io("an order to go"))?;
-                    self.children.wake(name).map_err(io("wake"))?;
+                    self.let_go(name)?;
                     let what = format!("{name} to see that it was relieved");
                     let epoch = struck.epoch;
                     return self.until(&what, PATIENCE, |fleet| !fleet.is_on_watch(epoch));
@@ -202,6 +215,11 @@ impl Fleet {
             }
         }
         self.start(name)
+    }
+
+    fn let_go(&mut self, name: &str) -> Result<(), Trouble> {
+        self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+        self.children.wake(name).map_err(io("wake"))
     }
 
     fn is_on_watch(&self, epoch: u64) -> bool {

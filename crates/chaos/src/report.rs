@@ -32,7 +32,8 @@ pub(crate) fn table(record: &Record) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{fault:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
     }
-    let _ = writeln!(text, "{:<16} {:>5}\n\n{}", "evicted", record.evicted, record.verdict);
+    let _ = writeln!(text, "{:<16} {:>5}\n{:<16} {:>5}", "evicted", record.evicted, "blocked", record.blocked);
+    let _ = writeln!(text, "\n{}", record.verdict);
     for wrong in &record.wrong {
         let _ = writeln!(text, "FAILED: {wrong}");
     }
