@@ -23,8 +23,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 /// What asking came to.
 enum Asked {
-    /// The tenure answered here.
-    Answered(TcpStream),
+    /// The tenure answered here: the very address, if the name has several.
+    Answered(TcpStream, SocketAddr),
     /// The connection was refused.
     Refused,
     /// The connection was taken and closed without an answer.
@@ -34,20 +34,18 @@ enum Asked {
 }
 
 pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Duration) -> Verdict {
-    let Asked::Answered(mut socket) = reach(&*address.0, tenure, answer_within).await else {
+    let Asked::Answered(mut socket, mut there) = reach(&*address.0, tenure, answer_within).await else {
         return Verdict::Unproven;
     };
     tracing::debug!(%address, %tenure, "the holder has answered; its death would be seen");
     for _ in 0..RECONNECTS_MAX {
-        // The very address that has answered, if the name has several.
-        let Ok(there) = socket.peer_addr() else { return Verdict::Unproven };
         if !is_cut(&mut socket).await {
             return Verdict::Unproven;
         }
         drop(socket);
         match again(there, tenure, answer_within).await {
             Asked::Refused => return Verdict::Dead,
-            Asked::Answered(next) => socket = next,
+            Asked::Answered(next, address) => (socket, there) = (next, address),
             Asked::Closed | Asked::Unclear => return Verdict::Unproven,
         }
     }
@@ -85,8 +83,10 @@ async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> Asked {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Asked::Refused,
         Err(_) => return Asked::Unclear,
     };
+    // Asked for now: a connection that the other side has reset since does not know any more whose it was.
+    let Ok(address) = socket.peer_addr() else { return Asked::Closed };
     match ask(&mut socket, tenure).await {
-        Ok(true) => Asked::Answered(socket),
+        Ok(true) => Asked::Answered(socket, address),
         Err(error) if is_closing(&error) => Asked::Closed,
         Ok(false) | Err(_) => Asked::Unclear,
     }
