@@ -1,5 +1,7 @@
 //! What was asked for on the command line.
 
+use crate::servers;
+
 /// One line per command, shown by `help` and below every wrong call.
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
@@ -11,6 +13,7 @@ Usage: cargo xtask <command>
   sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)
   sim --no-self-fencing     simulate holders that do not end themselves: the fences must hold alone
   sim --mutants             every mutant with the seeds that are known to catch it
+  servers [NAME…]           install the real servers that the tests start (mongodb) into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   help                      this list
 ";
@@ -24,6 +27,8 @@ pub(crate) enum Command {
     },
     /// The arguments of the simulation's own program.
     Sim(Vec<String>),
+    /// The servers to install; none named means all.
+    Servers(Vec<String>),
     BenchEngine,
 }
 
@@ -37,6 +42,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Command::Help),
         "test" => parse_test(rest),
         "sim" => parse_sim(rest),
+        "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         unknown => Err(format!("there is no command `{unknown}`")),
     }
@@ -59,6 +65,14 @@ fn parse_test(rest: &[String]) -> Result<Command, String> {
         }
     }
     Ok(Command::Test { quick })
+}
+
+fn parse_servers(rest: &[String]) -> Result<Command, String> {
+    let known = servers::names();
+    match rest.iter().find(|word| !known.contains(&word.as_str())) {
+        Some(word) => Err(format!("there is no server `{word}`; there is {}", known.join(", "))),
+        None => Ok(Command::Servers(rest.to_vec())),
+    }
 }
 
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
@@ -163,6 +177,8 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test { quick: false }));
         assert_eq!(parsed("test --quick"), Ok(Command::Test { quick: true }));
         assert_eq!(parsed("bench engine"), Ok(Command::BenchEngine));
+        assert_eq!(parsed("servers"), Ok(Command::Servers(Vec::new())));
+        assert_eq!(parsed("servers mongodb"), Ok(Command::Servers(vec!["mongodb".to_owned()])));
         assert_eq!(parsed("help"), Ok(Command::Help));
         assert_eq!(parsed("sim --help"), Ok(Command::Help));
     }
@@ -183,6 +199,7 @@ mod tests {
             ("fly", "there is no command `fly`"),
             ("test --slow", "`test` does not take `--slow`"),
             ("help me", "`help` does not take `me`"),
+            ("servers oracle", "there is no server `oracle`; there is mongodb"),
             ("bench", "`bench` needs the name of a benchmark: `engine`"),
             ("bench disk", "there is no benchmark `disk`; there is `engine`"),
             ("bench engine 5", "`bench engine` does not take `5`"),

@@ -15,7 +15,7 @@ fn help_lists_every_command() {
     let output = xtask(&["help"]);
     assert!(output.status.success());
     let shown = text(&output.stdout);
-    for command in ["test ", "sim ", "bench engine ", "help "] {
+    for command in ["test ", "sim ", "servers ", "bench engine ", "help "] {
         assert!(shown.contains(&format!("\n  {command}")), "{command} is missing in:\n{shown}");
     }
 }
