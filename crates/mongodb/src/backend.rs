@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Backend, Cx, Offer, Options, Result};
+use watchkeeper_core::{Backend, Cx, Offer, Options, Purpose, Result, Target};
 
-use crate::{Checkpoints, Client, Config, Leases, Notes};
+use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Transactional};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,5 +28,18 @@ impl Backend for MongoDb {
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
             records: Some(Arc::new(Notes::open(cx, client).await?)),
         })
+    }
+
+    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let config = Config::from_options(options)?;
+        let collection = options.required("collection", "\"events\"")?;
+        let mirror = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
+        let client = Client::open(cx, config).await?;
+        let sink = match mirror {
+            true => Transactional::open(cx, client, Mirror::into(&collection)?).await?,
+            false => Transactional::open(cx, client, Events::into(&collection)?).await?,
+        };
+        let checkpoints = Arc::new(sink.checkpoints().clone());
+        Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 }

@@ -93,11 +93,12 @@ impl Claimed {
         self.checkpoint.clone().map(|document| read(client, document)).transpose()
     }
 
-    /// What a write means that was not taken for the next one.
-    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Commit> {
+    /// What a write means that was not taken; `None` when it is the next one.
+    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Option<Commit>> {
         match claimed.filter(|claimed| claimed.is_by(&write.grant)) {
-            None => Ok(Commit::Fenced),
-            Some(claimed) if claimed.seq == write.seq => Ok(Commit::AlreadyDone),
+            None => Ok(Some(Commit::Fenced)),
+            Some(claimed) if claimed.seq == write.seq => Ok(Some(Commit::AlreadyDone)),
+            Some(claimed) if claimed.seq + 1 == write.seq => Ok(None),
             Some(claimed) => {
                 let (got, stored) = (write.seq, claimed.seq);
                 Err(Error::internal(format!("commit {got} after {stored} of one tenure")))
@@ -200,6 +201,13 @@ impl Checkpoints {
         if done {
             return Ok(Commit::Committed);
         }
+        // Not the next one now; if it is when looked at again, another one with our grant was undone meanwhile.
+        let changed = || Error::unavailable("the checkpoint was changed meanwhile");
+        self.standing(cx, write).await?.ok_or_else(changed)
+    }
+
+    /// What a write means that was not taken: `None` when it could be taken now.
+    pub(crate) async fn standing(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Commit>> {
         let claimed = Claimed::load(cx, &self.client, &write.grant.key).await?;
         Claimed::answer(claimed.as_ref(), write)
     }

@@ -3,6 +3,8 @@
 //! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
+//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
+//!   newest documents, or by a handler ([`Handle`]) that is given the open session.
 //!
 //! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
 //! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
@@ -16,6 +18,7 @@ mod config;
 mod error;
 mod lease;
 mod records;
+mod sink;
 
 pub use backend::MongoDb;
 pub use checkpoint::Checkpoints;
@@ -25,3 +28,4 @@ pub use error::{Class, Doing};
 pub use lease::Leases;
 pub use mongodb;
 pub use records::Notes;
+pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, refuse};

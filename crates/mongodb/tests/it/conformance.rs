@@ -58,3 +58,61 @@ mod records {
 
     watchkeeper_testkit::records_laws!(run);
 }
+
+mod transactional_sink {
+    use async_trait::async_trait;
+    use watchkeeper_core::{Result, Sink, Version};
+    use watchkeeper_mongodb::mongodb::bson::{Bson, Document};
+    use watchkeeper_mongodb::{Client, Events, Transactional};
+    use watchkeeper_testkit::laws::{Effect, TransactionalBench};
+
+    use super::*;
+    use crate::support::in_order;
+
+    struct Collection {
+        checkpoints: CheckpointBench,
+        sink: Transactional,
+        reader: Client,
+    }
+
+    fn effect(event: &Document) -> Effect {
+        let version = event.get_document("version").expect("an event has a version");
+        let part = |name: &str| version.get_i64(name).expect("a part of a version is a number").cast_unsigned();
+        let key = match event.get("key") {
+            Some(Bson::Binary(key)) => Some(key.bytes.clone().into()),
+            _ => None,
+        };
+        let id = event.get_str("change").ok().map(str::to_owned);
+        Effect { id, key, version: Version { time: part("time"), ordinal: part("ordinal") } }
+    }
+
+    #[async_trait]
+    impl TransactionalBench for Collection {
+        fn sink(&self) -> Arc<dyn Sink> {
+            Arc::new(self.sink.clone())
+        }
+
+        fn checkpoints(&self) -> &CheckpointBench {
+            &self.checkpoints
+        }
+
+        async fn delivered(&self) -> Result<Vec<Effect>> {
+            Ok(in_order(&self.reader, "events").await.iter().map(effect).collect())
+        }
+    }
+
+    fn run(law: &LawOf<dyn TransactionalBench>) -> Law {
+        let base = Base::new();
+        block_on(async {
+            let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
+            let sink = Transactional::open(&cx, base.client().await, Events::into("events")?).await?;
+            sink.check(&cx).await?;
+            let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+            let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+            let checkpoints = CheckpointBench { cx, a, b, entropy };
+            law.holds_on(&Collection { checkpoints, sink, reader: base.client().await }).await
+        })
+    }
+
+    watchkeeper_testkit::transactional_laws!(run);
+}

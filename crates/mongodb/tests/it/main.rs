@@ -2,5 +2,6 @@
 
 mod conformance;
 mod errors;
+mod sink;
 mod specifics;
 mod support;
