@@ -5,11 +5,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use watchkeeper_core::{Backend, Cx, Offer, Options, Purpose, Result, Target};
 
-use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Transactional};
+use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Transactional, Versioned};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MongoDb;
+
+/// How a sink writes.
+#[derive(Debug, Clone, Copy)]
+enum Mode {
+    Events,
+    Mirror,
+    Versioned,
+}
 
 #[async_trait]
 impl Backend for MongoDb {
@@ -33,11 +41,16 @@ impl Backend for MongoDb {
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let config = Config::from_options(options)?;
         let collection = options.required("collection", "\"events\"")?;
-        let mirror = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
+        let modes = [("events", Mode::Events), ("mirror", Mode::Mirror), ("versioned", Mode::Versioned)];
+        let mode = options.choice("mode", &modes)?.unwrap_or(Mode::Events);
         let client = Client::open(cx, config).await?;
-        let sink = match mirror {
-            true => Transactional::open(cx, client, Mirror::into(&collection)?).await?,
-            false => Transactional::open(cx, client, Events::into(&collection)?).await?,
+        let sink = match mode {
+            Mode::Events => Transactional::open(cx, client, Events::into(&collection)?).await?,
+            Mode::Mirror => Transactional::open(cx, client, Mirror::into(&collection)?).await?,
+            Mode::Versioned => {
+                let sink = Arc::new(Versioned::new(client, Mirror::into(&collection)?));
+                return Ok(Target { sink, checkpoints: None });
+            }
         };
         let checkpoints = Arc::new(sink.checkpoints().clone());
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })

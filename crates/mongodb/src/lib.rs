@@ -5,6 +5,7 @@
 //! * [`Notes`] are records: small documents and logs.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
 //!   newest documents, or by a handler ([`Handle`]) that is given the open session.
+//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
 //!
 //! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
 //! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
@@ -28,4 +29,4 @@ pub use error::{Class, Doing};
 pub use lease::Leases;
 pub use mongodb;
 pub use records::Notes;
-pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, refuse};
+pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse};

@@ -2,6 +2,7 @@
 
 mod collections;
 mod document;
+mod versioned;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use watchkeeper_core::{
 };
 
 pub use collections::{Events, Mirror};
+pub use versioned::Versioned;
 
 use crate::checkpoint::{Checkpoints, Seat};
 use crate::client::{Client, Reply};

@@ -27,6 +27,16 @@ impl Events {
         Ok(Self { collection: Name::new(collection)? })
     }
 
+    /// Inserts the events of the changes from `first` on.
+    async fn insert(&self, open: &mut Open<'_>, first: usize, documents: Vec<Document>) -> Result<(), Failure> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<usize> = (first..first + documents.len()).collect();
+        let command = doc! { "insert": self.collection.0.as_str(), "documents": documents };
+        open.state(command).await.map_err(|failure| failure.placed(&places))
+    }
+
     fn document(open: &Open<'_>, change: &Change, place: usize) -> Result<Document> {
         let (grant, version) = (open.grant(), change.version());
         let key = change.key().map(|key| Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() });
@@ -52,13 +62,17 @@ impl Apply for Events {
     }
 
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
-        let mut load = Load::new("insert", "documents", &self.collection.0);
+        let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
         for (at, change) in changes.iter().enumerate() {
             fits(at, change)?;
-            let document = Self::document(open, change, at).map_err(|error| unreadable(at, error))?;
-            load.add(open, at, change.body().len(), document).await?;
+            bytes += STATEMENT_BYTES + change.body().len();
+            if bytes > BYTES_MAX || documents.len() >= STATEMENTS_MAX {
+                self.insert(open, first, std::mem::take(&mut documents)).await?;
+                (first, bytes) = (at, STATEMENT_BYTES + change.body().len());
+            }
+            documents.push(Self::document(open, change, at).map_err(|error| unreadable(at, error))?);
         }
-        load.send(open).await
+        self.insert(open, first, documents).await
     }
 }
 
@@ -80,22 +94,59 @@ impl Mirror {
         Ok(Self { collection: Name::new(collection)? })
     }
 
-    fn target(&self, change: &Change) -> String {
+    /// The one collection that it writes, if it is always the same.
+    pub(super) fn only_target(&self) -> Option<&str> {
+        (!self.collection.0.contains(SOURCE)).then_some(&self.collection.0)
+    }
+
+    /// The collection that a change is written to.
+    pub(super) fn target(&self, change: &Change) -> String {
         let source = change.namespace();
         let source = source.split_once('.').map_or(source, |(_, name)| name);
         self.collection.0.replace(SOURCE, source)
     }
 }
 
-/// What becomes of a document: put as it is here, or taken away.
-type Fate = (usize, Bson, Option<Document>);
+/// What becomes of a document.
+#[derive(Debug)]
+pub(super) struct Fate {
+    /// The place of the last change of it.
+    pub(super) at: usize,
+    /// The document's `_id`.
+    pub(super) id: Bson,
+    /// As it is to be; `None` when it is to be taken away.
+    pub(super) document: Option<Document>,
+    /// About how large a statement with it is.
+    pub(super) bytes: usize,
+}
+
+/// What a statement has beside its document.
+const STATEMENT_BYTES: usize = 256;
+
+/// Parts of a list that each fit into one command.
+pub(super) fn parts(fates: Vec<Fate>) -> Vec<Vec<Fate>> {
+    let mut parts: Vec<Vec<Fate>> = Vec::new();
+    let mut bytes = 0;
+    for fate in fates {
+        bytes += fate.bytes;
+        match parts.last_mut() {
+            Some(part) if bytes <= BYTES_MAX && part.len() < STATEMENTS_MAX => part.push(fate),
+            _ => {
+                bytes = fate.bytes;
+                parts.push(vec![fate]);
+            }
+        }
+    }
+    parts
+}
 
 /// What changes come to, by target and key.
 #[derive(Debug, Default)]
-struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
+pub(super) struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
 
 impl Fates {
-    fn note(&mut self, target: String, at: usize, change: &Change, key: &[u8]) -> Result<(), Failure> {
+    /// Notes what a change comes to, over what was noted of its key.
+    pub(super) fn note(&mut self, target: String, at: usize, change: &Change, key: &[u8]) -> Result<(), Failure> {
         let id = mirrored_id(change, key).map_err(|error| unreadable(at, error))?;
         let document = match change.operation() {
             Operation::Delete => None,
@@ -109,30 +160,38 @@ impl Fates {
                 _ => return Err(Failure::Refused(at, incomplete(change))),
             },
         };
-        self.0.insert((target, key.to_vec()), (at, id, document));
+        let bytes = STATEMENT_BYTES + document.as_ref().map_or(0, |_| change.body().len());
+        self.0.insert((target, key.to_vec()), Fate { at, id, document, bytes });
         Ok(())
+    }
+
+    /// All that was noted, by target.
+    pub(super) fn take_by_target(&mut self) -> BTreeMap<String, Vec<Fate>> {
+        let mut targets: BTreeMap<String, Vec<Fate>> = BTreeMap::new();
+        for ((target, _), fate) in std::mem::take(&mut self.0) {
+            targets.entry(target).or_default().push(fate);
+        }
+        targets
     }
 
     /// Writes all, in any order: no two are about the same document.
     async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
-        let mut loads: BTreeMap<(String, bool), Load> = BTreeMap::new();
-        for ((target, _), (at, id, document)) in std::mem::take(&mut self.0) {
-            let upsert = document.is_some();
-            let load = loads.entry((target.clone(), upsert)).or_insert_with(|| match upsert {
-                true => Load::new("update", "updates", &target),
-                false => Load::new("delete", "deletes", &target),
-            });
-            let (size, statement) = match document {
-                Some(document) => {
-                    let size = document.iter().count() * 64;
-                    (size, doc! { "q": { "_id": id }, "u": document, "upsert": true })
-                }
-                None => (64, doc! { "q": { "_id": id }, "limit": 1 }),
-            };
-            load.add(open, at, size, statement).await?;
-        }
-        for load in loads.values_mut() {
-            load.send(open).await?;
+        for (target, fates) in self.take_by_target() {
+            let (upserts, deletes): (Vec<_>, Vec<_>) = fates.into_iter().partition(|fate| fate.document.is_some());
+            for part in parts(upserts) {
+                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
+                let upsert = |fate: Fate| doc! { "q": { "_id": fate.id }, "u": fate.document, "upsert": true };
+                let updates: Vec<Document> = part.into_iter().map(upsert).collect();
+                let command = doc! { "update": target.as_str(), "updates": updates };
+                open.state(command).await.map_err(|failure| failure.placed(&places))?;
+            }
+            for part in parts(deletes) {
+                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
+                let delete = |fate: Fate| doc! { "q": { "_id": fate.id }, "limit": 1 };
+                let deletes: Vec<Document> = part.into_iter().map(delete).collect();
+                let command = doc! { "delete": target.as_str(), "deletes": deletes };
+                open.state(command).await.map_err(|failure| failure.placed(&places))?;
+            }
         }
         Ok(())
     }
@@ -147,10 +206,10 @@ fn incomplete(change: &Change) -> Error {
 #[async_trait]
 impl Apply for Mirror {
     async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
-        if self.collection.0.contains(SOURCE) {
-            return Ok(());
+        match self.only_target() {
+            Some(collection) => create(cx, client, doc! { "create": collection }).await,
+            None => Ok(()),
         }
-        create(cx, client, doc! { "create": self.collection.0.as_str() }).await
     }
 
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
@@ -173,45 +232,6 @@ impl Apply for Mirror {
 
     fn acts_on_barriers(&self) -> bool {
         true
-    }
-}
-
-/// Statements of one command, sent when there are many.
-#[derive(Debug)]
-struct Load {
-    command: &'static str,
-    list: &'static str,
-    collection: String,
-    statements: Vec<Document>,
-    /// Which change each is for.
-    places: Vec<usize>,
-    bytes: usize,
-}
-
-impl Load {
-    fn new(command: &'static str, list: &'static str, collection: &str) -> Self {
-        let collection = collection.to_owned();
-        Self { command, list, collection, statements: Vec::new(), places: Vec::new(), bytes: 0 }
-    }
-
-    async fn add(&mut self, open: &mut Open<'_>, at: usize, size: usize, statement: Document) -> Result<(), Failure> {
-        if self.bytes + size > BYTES_MAX || self.statements.len() >= STATEMENTS_MAX {
-            self.send(open).await?;
-        }
-        self.bytes += size;
-        self.places.push(at);
-        self.statements.push(statement);
-        Ok(())
-    }
-
-    async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
-        if self.statements.is_empty() {
-            return Ok(());
-        }
-        let (statements, places) = (std::mem::take(&mut self.statements), std::mem::take(&mut self.places));
-        self.bytes = 0;
-        let command = doc! { self.command: self.collection.as_str(), self.list: statements };
-        open.state(command).await.map_err(|failure| failure.placed(&places))
     }
 }
 
@@ -240,5 +260,24 @@ impl Name {
             return Err(Error::config(cause).remedy("choose another name"));
         }
         Ok(Self(collection.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(bytes: &[usize]) -> Vec<usize> {
+        let fate = |bytes: &usize| Fate { at: 0, id: Bson::Null, document: None, bytes: *bytes };
+        parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn no_command_is_larger_than_the_server_takes() {
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+        assert_eq!(sizes(&[BYTES_MAX, 1, BYTES_MAX - 1, 1]), [1, 2, 1]);
+        // One alone may be larger than a part should be, but never than the server takes.
+        assert_eq!(sizes(&[BYTES_MAX + 5, 5]), [1, 1]);
+        assert_eq!(sizes(&vec![1; STATEMENTS_MAX + 1]), [STATEMENTS_MAX, 1]);
     }
 }

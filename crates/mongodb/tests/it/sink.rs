@@ -14,7 +14,7 @@ use watchkeeper_core::{
 use watchkeeper_mongodb::mongodb::IndexModel;
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::mongodb::error::Error as Native;
-use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Transactional, refuse};
+use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Transactional, Versioned, refuse};
 
 use crate::support::{Base, block_on, cx, in_order};
 
@@ -227,5 +227,41 @@ fn events_are_in_the_order_of_the_stream() {
             events.iter().map(|event| event.get_document("event").expect("a body").get_i64("n").expect("n")).collect();
         assert_eq!(order, (0..30).collect::<Vec<_>>());
         assert!(Events::into("watchkeeper_leases").is_err(), "our own collections are no targets");
+    });
+}
+
+#[test]
+fn a_late_write_does_not_bring_back_what_was_deleted() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let sink = Versioned::new(client.clone(), Mirror::into("copy").expect("a name"));
+        let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
+        let store = watchkeeper_core::StoreIdentity(Entropy::from_system().uuid());
+        let (stream, name) = ("orders".to_owned(), "copy".to_owned());
+        let context = SinkContext { grant, stream, sink: name, partition: 0, lanes: 1, store };
+        let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
+            panic!("it has no transactions");
+        };
+        let rows = batch(&[
+            (INSERT, Some("a"), r#"{"n":1}"#),
+            (Operation::Update, Some("a"), r#"{"n":2}"#),
+            (Operation::Delete, Some("a"), r#"{"n":2}"#),
+            (INSERT, Some("a"), r#"{"n":4}"#),
+        ]);
+        let live = async || {
+            let copies = in_order(&client, "copy").await;
+            let there = copies
+                .iter()
+                .filter(|copy| copy.get_document("_watchkeeper").is_ok_and(|mark| !mark.contains_key("deleted")));
+            there.map(|copy| copy.get_i64("n").expect("n")).collect::<Vec<_>>()
+        };
+        let written = writer.write(&cx(), 0, &rows, &[0, 2]).await.expect("the server answers");
+        assert!(written.done == 2 && written.rejected.is_empty(), "{written:?}");
+        assert_eq!(live().await, Vec::<i64>::new());
+        writer.write(&cx(), 0, &rows, &[1]).await.expect("the server answers");
+        assert_eq!(live().await, Vec::<i64>::new(), "an update from before the delete came late");
+        writer.write(&cx(), 0, &rows, &[3]).await.expect("the server answers");
+        assert_eq!(live().await, [4], "a newer one counts");
     });
 }
