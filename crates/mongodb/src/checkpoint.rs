@@ -60,8 +60,8 @@ struct Claimed {
     tenure: String,
     seq: u64,
     checkpoint: Option<Document>,
-    /// The session in which the claimant's transactions run, if it has one.
-    session: Option<Binary>,
+    /// The sessions in which the claimant's transactions run.
+    sessions: Vec<Binary>,
 }
 
 impl Claimed {
@@ -72,10 +72,7 @@ impl Claimed {
             tenure: document.get_str("tenure").map_err(|_| damaged(client))?.to_owned(),
             seq: field("seq")?,
             checkpoint: document.get_document("checkpoint").ok().cloned(),
-            session: match document.get("session") {
-                Some(Bson::Binary(session)) => Some(session.clone()),
-                _ => None,
-            },
+            sessions: document.get_array("sessions").into_iter().flatten().filter_map(session_id).collect(),
         })
     }
 
@@ -104,6 +101,13 @@ impl Claimed {
                 Err(Error::internal(format!("commit {got} after {stored} of one tenure")))
             }
         }
+    }
+}
+
+fn session_id(value: &Bson) -> Option<Binary> {
+    match value {
+        Bson::Binary(id) => Some(id.clone()),
+        _ => None,
     }
 }
 
@@ -152,22 +156,21 @@ fn claiming(grant: &Grant) -> Vec<Document> {
             "epoch": choose(epoch, "$epoch"),
             "tenure": choose(grant.tenure.to_string().into(), "$tenure"),
             "seq": choose(Bson::Int64(0), "$seq"),
-            "session": choose("$$REMOVE".into(), "$session"),
+            "sessions": choose("$$REMOVE".into(), "$sessions"),
         } },
         doc! { "$unset": "claim" },
     ]
 }
 
 impl Checkpoints {
-    /// Ends the transaction that an older claimant may have left open: it has locked the document, and the server would
-    /// undo it only after a minute.
-    async fn kill_older_session(&self, cx: &Cx, grant: &Grant) -> Result<()> {
+    /// Ends the transactions that an older claimant may have left open: they have locked the document, and the server would
+    /// undo them only after a minute.
+    async fn kill_older_sessions(&self, cx: &Cx, grant: &Grant) -> Result<()> {
         let claimed = Claimed::load(cx, &self.client, &grant.key).await?;
-        let session = claimed.filter(|claimed| claimed.epoch < grant.epoch).and_then(|claimed| claimed.session);
-        if let Some(session) = session {
-            seat::kill(cx, &self.client, session).await?;
+        match claimed.filter(|claimed| claimed.epoch < grant.epoch).map(|claimed| claimed.sessions) {
+            Some(sessions) if !sessions.is_empty() => seat::kill(cx, &self.client, sessions).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The document before the claim; `None` when it was made by it.
@@ -272,7 +275,7 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
-        self.kill_older_session(cx, grant).await?;
+        self.kill_older_sessions(cx, grant).await?;
         let before = self.take(cx, grant).await?;
         let Some(before) = before.map(|before| Claimed::read(&self.client, &before)).transpose()? else {
             return Ok(Claim::Claimed(None));

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, Change, CheckpointStore, CheckpointWrite, Claim, Entropy, Epoch, Facts, Grant, LeaseKey,
-    OpenedSink, Operation, Position, Reason, Result, RowParts, Sink, SinkContext, SourceTime, Transacted,
-    TransactionalWriter, Version,
+    LedgerEntry, LedgerKind, OpenedSink, Operation, Position, Reason, Result, RowParts, Sink, SinkContext, SourceTime,
+    Transacted, TransactionalWriter, Version,
 };
 use watchkeeper_mongodb::mongodb::IndexModel;
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
@@ -194,12 +194,24 @@ fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
         let stuck = Arc::new(AtomicBool::new(false));
         let mut stage = Stage::new(&base, Each(Count { stuck: Arc::clone(&stuck) })).await;
         stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
+        // A commit without rows runs in a session of its own, beside which the sink's must not be forgotten.
+        let gap = LedgerEntry {
+            kind: LedgerKind::Gap,
+            sink: String::new(),
+            change_id: String::new(),
+            cause: "a test".to_owned(),
+            before: None,
+            change: None,
+        };
+        let noted = CheckpointWrite { ledger: vec![gap], ..write(&stage.grant, 2) };
+        let noted = stage.writer.write_and_commit(&cx(), &batch(&[]), &[], &noted).await;
+        assert!(matches!(noted, Ok(Transacted::Committed)), "{noted:?}");
         stuck.store(true, Ordering::SeqCst);
         let short = cx().within(Duration::from_millis(300));
         let rows = batch(&[(INSERT, Some("b"), "{}")]);
         let old = stage.grant.clone();
         // Abandoned in the middle, as a holder that died: its transaction has written and is still open.
-        let abandoned = stage.writer.write_and_commit(&short, &rows, &[0], &write(&old, 2)).await;
+        let abandoned = stage.writer.write_and_commit(&short, &rows, &[0], &write(&old, 3)).await;
         assert!(abandoned.is_err(), "{abandoned:?}");
         let successor = Grant { tenure: Entropy::from_system().tenure(), epoch: Epoch(2), ..old.clone() };
         let begun = Instant::now();
@@ -207,7 +219,7 @@ fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
         assert!(matches!(claim, Claim::Claimed(Some(_))), "{claim:?}");
         assert!(begun.elapsed() < Duration::from_secs(1), "the claim took {:?}", begun.elapsed());
         stuck.store(false, Ordering::SeqCst);
-        let late = stage.transact(2, &[(INSERT, Some("b"), "{}")]).await;
+        let late = stage.transact(3, &[(INSERT, Some("b"), "{}")]).await;
         assert!(matches!(late, Ok(Transacted::Fenced)), "{late:?}");
         assert_eq!(total(&stage.client).await, 1, "nothing of the old holder came through");
     });

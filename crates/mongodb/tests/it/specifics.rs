@@ -93,7 +93,7 @@ async fn leave_open(client: &Client, grant: &Grant) -> watchkeeper_mongodb::mong
     let mut session = driver.start_session().await.expect("a session can be started");
     let id = session.id().get("id").cloned().expect("a session has an id");
     let key = doc! { "_id": grant.key.as_str() };
-    checkpoints.update_one(key.clone(), doc! { "$set": { "session": id } }).await.expect("it is registered");
+    checkpoints.update_one(key.clone(), doc! { "$set": { "sessions": [id] } }).await.expect("it is registered");
     session.start_transaction().await.expect("a transaction can be started");
     let touch = checkpoints.update_one(key, doc! { "$set": { "seq": 1_i64 } });
     touch.session(&mut session).await.expect("the document is there");
