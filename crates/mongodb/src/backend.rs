@@ -3,13 +3,36 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Backend, Cx, Offer, Options, Purpose, Result, Target};
+use mongodb::bson::{Document, doc};
+use watchkeeper_core::{Backend, Cx, Finding, Offer, Options, Purpose, Result, Severity, Target};
 
 use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Transactional, Versioned};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MongoDb;
+
+/// The wire version of MongoDB 5.0, the oldest that Watchkeeper is made for.
+const WIRE_VERSION_MIN: i32 = 13;
+
+/// What a server's greeting tells about it as a store.
+fn findings(hello: &Document) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if hello.get_i32("maxWireVersion").is_ok_and(|version| version < WIRE_VERSION_MIN) {
+        let what = "the servers are older than MongoDB 5.0".to_owned();
+        found.push(Finding { severity: Severity::Error, what, remedy: Some("use 5.0 or newer".to_owned()) });
+    }
+    let set = hello.get_str("setName").unwrap_or("(sharded)");
+    match hello.get_array("hosts").map(Vec::len) {
+        Ok(members) if members < 3 => {
+            let what = format!("the replica set {set} has {members} of the three members that survive a failure");
+            let remedy = Some("add members, or accept that nobody takes over while it is down".to_owned());
+            found.push(Finding { severity: Severity::Warning, what, remedy });
+        }
+        _ => {}
+    }
+    found
+}
 
 /// How a sink writes.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +59,11 @@ impl Backend for MongoDb {
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
             records: Some(Arc::new(Notes::open(cx, client).await?)),
         })
+    }
+
+    async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        Ok(findings(&client.read(cx, doc! { "hello": 1 }).await?))
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {

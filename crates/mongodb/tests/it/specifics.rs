@@ -236,6 +236,21 @@ fn a_store_is_named_by_its_url_in_a_file() {
 }
 
 #[test]
+fn a_check_of_the_store_changes_nothing_and_tells_of_a_set_of_one() {
+    block_on(async {
+        let (origin, name) = (Origin::new("watchkeeper.toml:3"), fresh_name());
+        let mut options = Options::new("group.store", origin.clone());
+        options.insert("url", Written::text(url(shared(), &name), origin));
+        let findings = MongoDb.check_store(&cx(), &mut options).await.expect("the server is there");
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(findings[0].what.contains("has 1 of the three"), "{findings:?}");
+        let client = Client::open(&cx(), Config::new(url(shared(), &name)).expect("a URL")).await.expect("it is there");
+        let made = client.database(&cx()).await.expect("it is open").list_collection_names().await.expect("an answer");
+        assert!(made.is_empty(), "a check has made {made:?}");
+    });
+}
+
+#[test]
 fn a_release_wakes_another_client_within_moments() {
     let base = Base::new();
     block_on(async {
