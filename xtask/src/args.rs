@@ -1,5 +1,7 @@
 //! What was asked for on the command line.
 
+use crate::servers;
+
 /// One line per command, shown by `help` and below every wrong call.
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
@@ -13,6 +15,7 @@ Usage: cargo xtask <command>
   sim --mutants             every mutant with the seeds that are known to catch it
   chaos sqlite [--faults N] three real processes on SQLite under N faults, with each kind of sink
                             (also: --sink transactional|fenced, --seed S, --no-self-fencing)
+  servers [NAME…]           install the real servers that the tests start (mongodb) into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover            how long a takeover takes after each kind of fault (--rounds N, 30 by default)
   help                      this list
@@ -29,6 +32,8 @@ pub(crate) enum Command {
     Sim(Vec<String>),
     /// The arguments of the program that strikes real processes.
     Chaos(Vec<String>),
+    /// The servers to install; none named means all.
+    Servers(Vec<String>),
     BenchEngine,
 }
 
@@ -42,6 +47,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Command::Help),
         "test" => parse_test(rest),
         "sim" => parse_sim(rest),
+        "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         // Its own program knows its words, and says what is wrong with them.
         "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite`".to_owned()),
@@ -68,6 +74,14 @@ fn parse_test(rest: &[String]) -> Result<Command, String> {
         }
     }
     Ok(Command::Test { quick })
+}
+
+fn parse_servers(rest: &[String]) -> Result<Command, String> {
+    let known = servers::names();
+    match rest.iter().find(|word| !known.contains(&word.as_str())) {
+        Some(word) => Err(format!("there is no server `{word}`; there is {}", known.join(", "))),
+        None => Ok(Command::Servers(rest.to_vec())),
+    }
 }
 
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
@@ -173,6 +187,8 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test { quick: false }));
         assert_eq!(parsed("test --quick"), Ok(Command::Test { quick: true }));
         assert_eq!(parsed("bench engine"), Ok(Command::BenchEngine));
+        assert_eq!(parsed("servers"), Ok(Command::Servers(Vec::new())));
+        assert_eq!(parsed("servers mongodb"), Ok(Command::Servers(vec!["mongodb".to_owned()])));
         assert_eq!(parsed("help"), Ok(Command::Help));
         assert_eq!(parsed("sim --help"), Ok(Command::Help));
     }
@@ -204,6 +220,7 @@ mod tests {
             ("bench disk", "there is no benchmark `disk`; there are `engine` and `failover`"),
             ("chaos", "`chaos` needs the name of a store: `sqlite`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`"),
+            ("servers oracle", "there is no server `oracle`; there is mongodb"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),
             ("sim --seeds", "`--seeds` needs a value"),

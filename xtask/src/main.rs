@@ -4,7 +4,11 @@
 //! in a clean clone.
 
 mod args;
+// One truth about where servers are kept, without a dependency.
+#[path = "../../crates/testkit/src/servers/cache.rs"]
+mod cache;
 mod cargo;
+mod servers;
 mod steps;
 mod tools;
 
@@ -22,6 +26,13 @@ fn main() -> ExitCode {
         Ok(Command::Test { quick }) => steps::test(quick),
         Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
         Ok(Command::Chaos(passed_on)) => cargo::hand_over(&cargo::chaos(&passed_on)),
+        Ok(Command::Servers(wanted)) => match servers::install(&wanted) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(cause) => {
+                eprintln!("error: {cause}");
+                ExitCode::FAILURE
+            }
+        },
         Ok(Command::BenchEngine) => cargo::hand_over(&cargo::bench("engine")),
         Err(cause) => {
             eprint!("error: {cause}\n\n{}", args::HELP);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cargo::Call;
-use crate::tools;
+use crate::{servers, tools};
 
 /// How many seeds every test run simulates; long runs are a command of their own.
 const SEEDS: u32 = 100;
@@ -56,7 +56,7 @@ enum Outcome {
 
 /// Runs the steps up to the first that fails.
 pub(crate) fn test(quick: bool) -> ExitCode {
-    if let Err(cause) = tools::install_missing() {
+    if let Err(cause) = tools::install_missing().and_then(|()| servers::install(&[])) {
         eprintln!("error: {cause}");
         return ExitCode::FAILURE;
     }

@@ -6,6 +6,7 @@
 //! * [`history`]: a judge of what arrived, against what the source told.
 //! * [`known_bad`]: implementations with one flaw each, which the laws must find.
 //! * [`laws`]: the laws of every contract, and the macros that make tests of them.
+//! * [`servers`]: real servers, which end with the test that started them.
 //!
 //! It depends on core only, so that it can judge the engine as well as the backends.
 #![deny(missing_docs)]
@@ -14,6 +15,7 @@ pub mod faults;
 pub mod history;
 pub mod known_bad;
 pub mod laws;
+pub mod servers;
 pub mod world;
 
 pub use world::{Node, Stuck, World};

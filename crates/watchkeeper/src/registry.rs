@@ -6,6 +6,8 @@
 pub(crate) mod backends {
     #[cfg(feature = "file")]
     pub use watchkeeper_file as file;
+    #[cfg(feature = "mongodb")]
+    pub use watchkeeper_mongodb as mongodb;
     pub use watchkeeper_peers as peers;
     #[cfg(feature = "sqlite")]
     pub use watchkeeper_sqlite as sqlite;
@@ -22,6 +24,8 @@ pub fn all() -> Vec<Arc<dyn Backend>> {
         Arc::new(watchkeeper_file::Files),
         #[cfg(feature = "file")]
         Arc::new(watchkeeper_file::Stdout),
+        #[cfg(feature = "mongodb")]
+        Arc::new(watchkeeper_mongodb::MongoDb),
         #[cfg(feature = "sqlite")]
         Arc::new(watchkeeper_sqlite::Sqlite),
     ]

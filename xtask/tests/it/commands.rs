@@ -15,7 +15,7 @@ fn help_lists_every_command() {
     let output = xtask(&["help"]);
     assert!(output.status.success());
     let shown = text(&output.stdout);
-    for command in ["test ", "sim ", "chaos sqlite ", "bench engine ", "bench failover ", "help "] {
+    for command in ["test ", "sim ", "servers ", "chaos sqlite ", "bench engine ", "bench failover ", "help "] {
         assert!(shown.contains(&format!("\n  {command}")), "{command} is missing in:\n{shown}");
     }
 }

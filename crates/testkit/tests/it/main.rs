@@ -4,4 +4,5 @@ mod conformance;
 mod faults;
 mod history;
 mod matrix;
+mod servers;
 mod world;

@@ -9,5 +9,7 @@ mod examples;
 mod files;
 #[cfg(feature = "sqlite")]
 mod listener;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod pull;
 mod relief;

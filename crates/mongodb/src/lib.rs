@@ -1,0 +1,32 @@
+//! MongoDB as source, coordination store, checkpoint store and sink.
+//!
+//! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
+//! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
+//! * [`Notes`] are records: small documents and logs.
+//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
+//!   newest documents, or by a handler ([`Handle`]) that is given the open session.
+//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
+//!
+//! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
+//! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
+//! of a lease is left.
+#![deny(missing_docs)]
+
+mod backend;
+mod checkpoint;
+mod client;
+mod config;
+mod error;
+mod lease;
+mod records;
+mod sink;
+
+pub use backend::MongoDb;
+pub use checkpoint::Checkpoints;
+pub use client::Client;
+pub use config::Config;
+pub use error::{Class, Doing};
+pub use lease::Leases;
+pub use mongodb;
+pub use records::Notes;
+pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse};

@@ -1,0 +1,7 @@
+//! MongoDB, on real servers.
+
+mod conformance;
+mod errors;
+mod sink;
+mod specifics;
+mod support;

@@ -1,0 +1,16 @@
+//! Where the programs of real servers are kept. The developer commands install them there and include this very file.
+
+use std::path::PathBuf;
+
+/// The folder of MongoDB's `mongod`, below [`folder`].
+pub(crate) const MONGODB: &str = "mongodb-6.0.5";
+
+/// The folder outside of every clone that they are kept in: `WATCHKEEPER_SERVERS`, or one in the user's cache.
+pub(crate) fn folder() -> PathBuf {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(folder) = named("WATCHKEEPER_SERVERS") {
+        return folder;
+    }
+    let home = || named("HOME").unwrap_or_else(std::env::temp_dir).join(".cache");
+    named("XDG_CACHE_HOME").unwrap_or_else(home).join("watchkeeper").join("servers")
+}

