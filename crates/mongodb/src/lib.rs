@@ -1,1 +1,6 @@
 //! MongoDB.
+#![deny(missing_docs)]
+
+mod payload;
+
+pub use payload::{BsonPayload, canonical_key};
