@@ -1,6 +1,29 @@
-//! MongoDB.
+//! MongoDB as source, coordination store, checkpoint store and sink.
+//!
+//! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
+//! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
+//! * [`Notes`] are records: small documents and logs.
+//!
+//! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
+//! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
+//! of a lease is left.
 #![deny(missing_docs)]
 
+mod backend;
+mod checkpoint;
+mod client;
+mod config;
+mod error;
+mod lease;
 mod payload;
+mod records;
 
+pub use backend::MongoDb;
+pub use checkpoint::Checkpoints;
+pub use client::Client;
+pub use config::Config;
+pub use error::{Class, Doing};
+pub use lease::Leases;
+pub use mongodb;
 pub use payload::{BsonPayload, canonical_key};
+pub use records::Notes;

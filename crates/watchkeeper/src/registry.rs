@@ -13,6 +13,8 @@ pub fn all() -> Vec<Arc<dyn Backend>> {
         Arc::new(watchkeeper_file::Files),
         #[cfg(feature = "file")]
         Arc::new(watchkeeper_file::Stdout),
+        #[cfg(feature = "mongodb")]
+        Arc::new(watchkeeper_mongodb::MongoDb),
         #[cfg(feature = "sqlite")]
         Arc::new(watchkeeper_sqlite::Sqlite),
     ]

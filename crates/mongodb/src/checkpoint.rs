@@ -1,0 +1,266 @@
+//! Fenced checkpoints and the ledger.
+
+use async_trait::async_trait;
+use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use watchkeeper_core::{
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, ErrorKind, Grant, LeaseKey,
+    LedgerQuery, LedgerRecord, Result, StoreIdentity,
+};
+
+use crate::client::{Client, DUPLICATE, ensure, is_code, number, number_bson};
+
+mod ledger;
+mod transaction;
+
+pub(crate) use transaction::Transaction;
+
+pub(crate) const COLLECTION: &str = "watchkeeper_checkpoints";
+
+/// Checkpoints in MongoDB: one document per key, and the ledger in a collection beside it.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    client: Client,
+    identity: StoreIdentity,
+}
+
+impl Checkpoints {
+    /// The checkpoints in the client's database, whose collections are made where they are missing.
+    pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
+        let identity = ensure(cx, &client, &[COLLECTION, ledger::COLLECTION]).await?;
+        Ok(Self { client, identity })
+    }
+
+    /// The identity of the database.
+    pub fn store_identity(&self) -> StoreIdentity {
+        self.identity
+    }
+
+    /// The connections behind it.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// The newest claim of a key.
+#[derive(Debug)]
+struct Claimed {
+    epoch: Epoch,
+    tenure: String,
+    seq: u64,
+    checkpoint: Option<Document>,
+    /// The session in which the claimant's transactions run, if it has one.
+    session: Option<Binary>,
+}
+
+impl Claimed {
+    fn read(client: &Client, document: &Document) -> Result<Self> {
+        let field = |name: &str| number(document.get(name)).ok_or_else(|| damaged(client));
+        Ok(Self {
+            epoch: Epoch(field("epoch")?),
+            tenure: document.get_str("tenure").map_err(|_| damaged(client))?.to_owned(),
+            seq: field("seq")?,
+            checkpoint: document.get_document("checkpoint").ok().cloned(),
+            session: match document.get("session") {
+                Some(Bson::Binary(session)) => Some(session.clone()),
+                _ => None,
+            },
+        })
+    }
+
+    async fn load(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Self>> {
+        let find = doc! { "find": COLLECTION, "filter": { "_id": key.as_str() }, "limit": 1 };
+        let found = client.rows(cx, find).await?;
+        found.first().map(|document| Self::read(client, document)).transpose()
+    }
+
+    fn is_by(&self, grant: &Grant) -> bool {
+        self.epoch == grant.epoch && self.tenure == grant.tenure.to_string()
+    }
+
+    fn checkpoint(&self, client: &Client) -> Result<Option<Checkpoint>> {
+        self.checkpoint.clone().map(|document| read(client, document)).transpose()
+    }
+
+    /// What a write means that was not taken for the next one.
+    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Commit> {
+        match claimed.filter(|claimed| claimed.is_by(&write.grant)) {
+            None => Ok(Commit::Fenced),
+            Some(claimed) if claimed.seq == write.seq => Ok(Commit::AlreadyDone),
+            Some(claimed) => {
+                let (got, stored) = (write.seq, claimed.seq);
+                Err(Error::internal(format!("commit {got} after {stored} of one tenure")))
+            }
+        }
+    }
+}
+
+fn damaged(client: &Client) -> Error {
+    Error::corrupt(format!("{}: a checkpoint is not what it should be", client.place()))
+        .remedy("restore it from a backup; collections watchkeeper_* are not to be edited")
+}
+
+fn read<T: DeserializeOwned>(client: &Client, document: Document) -> Result<T> {
+    mongodb::bson::deserialize_from_document(document).map_err(|error| damaged(client).caused_by(error))
+}
+
+fn stored<T: Serialize>(value: &T) -> Result<Document> {
+    mongodb::bson::serialize_to_document(value)
+        .map_err(|error| Error::internal("a value can not be stored").caused_by(error))
+}
+
+/// Bytes as a value.
+fn binary(bytes: &[u8]) -> Bson {
+    Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() })
+}
+
+/// The document that this write may change: claimed by its grant, one commit behind.
+fn next_of(write: &CheckpointWrite) -> Document {
+    doc! {
+        "_id": write.grant.key.as_str(),
+        "epoch": number_bson(write.grant.epoch.0),
+        "tenure": write.grant.tenure.to_string(),
+        "seq": number_bson(write.seq.saturating_sub(1)),
+    }
+}
+
+/// What it changes there.
+fn moved_by(write: &CheckpointWrite) -> Result<Document> {
+    Ok(doc! { "seq": number_bson(write.seq), "checkpoint": stored(&write.to_checkpoint())? })
+}
+
+/// A claim that changes a document only if it is by a lower epoch; a new document is always claimed.
+fn claiming(grant: &Grant) -> Vec<Document> {
+    let epoch = number_bson(grant.epoch.0);
+    let newer = doc! { "$lt": [{ "$ifNull": ["$epoch", Bson::Int64(-1)] }, epoch.clone()] };
+    let choose = |new: Bson, old: &str| doc! { "$cond": ["$claim", new, old] };
+    vec![
+        doc! { "$set": { "claim": newer } },
+        doc! { "$set": {
+            "epoch": choose(epoch, "$epoch"),
+            "tenure": choose(grant.tenure.to_string().into(), "$tenure"),
+            "seq": choose(Bson::Int64(0), "$seq"),
+            "session": choose("$$REMOVE".into(), "$session"),
+        } },
+        doc! { "$unset": "claim" },
+    ]
+}
+
+impl Checkpoints {
+    /// Ends the transaction that an older claimant may have left open: it has locked the document, and the server would
+    /// undo it only after a minute.
+    async fn kill_older_session(&self, cx: &Cx, grant: &Grant) -> Result<()> {
+        let claimed = Claimed::load(cx, &self.client, &grant.key).await?;
+        let session = claimed.filter(|claimed| claimed.epoch < grant.epoch).and_then(|claimed| claimed.session);
+        if let Some(session) = session {
+            self.client.read(cx, doc! { "killSessions": [{ "id": session }] }).await?;
+        }
+        Ok(())
+    }
+
+    /// The document before the claim; `None` when it was made by it.
+    async fn take(&self, cx: &Cx, grant: &Grant) -> Result<Option<Document>> {
+        let command = || {
+            doc! {
+                "findAndModify": COLLECTION,
+                "query": { "_id": grant.key.as_str() },
+                "update": claiming(grant),
+                "upsert": true,
+                "new": false,
+            }
+        };
+        let reply = match self.client.write(cx, command()).await {
+            // Another one made it at the same moment: now there is one to look at.
+            Err(error) if is_code(&error, DUPLICATE) => self.client.write(cx, command()).await?,
+            answer => answer?,
+        };
+        Ok(reply.value().cloned())
+    }
+
+    async fn commit_one(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Commit> {
+        if write.seq == 0 {
+            return Err(Error::internal("the first commit of a tenure is 1"));
+        }
+        let done = match write.ledger.is_empty() && write.resolve.is_empty() {
+            true => self.commit_alone(cx, write).await?,
+            false => self.commit_with_ledger(cx, write).await?,
+        };
+        if done {
+            return Ok(Commit::Committed);
+        }
+        let claimed = Claimed::load(cx, &self.client, &write.grant.key).await?;
+        Claimed::answer(claimed.as_ref(), write)
+    }
+
+    /// A write without ledger: one document, so no transaction is needed. Whether it was the next one.
+    async fn commit_alone(&self, cx: &Cx, write: &CheckpointWrite) -> Result<bool> {
+        let update = doc! { "q": next_of(write), "u": { "$set": moved_by(write)? } };
+        let reply = self.client.write(cx, doc! { "update": COLLECTION, "updates": [update] }).await?;
+        Ok(reply.whole(&self.client)?.count() == 1)
+    }
+
+    async fn commit_with_ledger(&self, cx: &Cx, write: &CheckpointWrite) -> Result<bool> {
+        let mut transaction = Transaction::begin(cx, &self.client).await?;
+        match transaction.checkpoint(write).await {
+            Ok(true) => transaction.commit().await.map(|()| true),
+            answer => {
+                transaction.abort().await;
+                answer
+            }
+        }
+    }
+}
+
+/// One answer for the slice: each write was tried, whatever became of the others (C7).
+fn summed_up(answers: Vec<Result<Commit>>) -> Result<Vec<Commit>> {
+    let may_be_written = |answer: &Result<Commit>| match answer {
+        Ok(commit) => *commit == Commit::Committed,
+        Err(error) => error.kind() == ErrorKind::Unknown,
+    };
+    let written = answers.iter().any(may_be_written);
+    let answers: Result<Vec<Commit>> = answers.into_iter().collect();
+    answers.map_err(|error| match error.kind() {
+        // "Unavailable" would promise that nothing was changed by any of them.
+        ErrorKind::Unavailable if written => Error::unknown("a part of the slice may be written").caused_by(error),
+        _ => error,
+    })
+}
+
+#[async_trait]
+impl CheckpointStore for Checkpoints {
+    async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
+        ensure(cx, &self.client, &[]).await
+    }
+
+    async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
+        self.kill_older_session(cx, grant).await?;
+        let before = self.take(cx, grant).await?;
+        let Some(before) = before.map(|before| Claimed::read(&self.client, &before)).transpose()? else {
+            return Ok(Claim::Claimed(None));
+        };
+        if !before.is_by(grant) && before.epoch >= grant.epoch {
+            return Ok(Claim::Behind { newest: before.epoch });
+        }
+        Ok(Claim::Claimed(before.checkpoint(&self.client)?.map(Box::new)))
+    }
+
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+        let mut answers = Vec::with_capacity(writes.len());
+        for write in writes {
+            answers.push(self.commit_one(cx, write).await);
+        }
+        summed_up(answers)
+    }
+
+    async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        match Claimed::load(cx, &self.client, key).await? {
+            Some(claimed) => claimed.checkpoint(&self.client),
+            None => Ok(None),
+        }
+    }
+
+    async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
+        ledger::find(cx, &self.client, key, query).await
+    }
+}

@@ -1,0 +1,288 @@
+//! One table from MongoDB's errors to kinds.
+
+use mongodb::error::{Error as Native, ErrorKind as NativeKind, WriteFailure};
+use watchkeeper_core::{Error, ErrorKind};
+
+/// What a call was about, which decides what an error leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Nothing can have changed: reading, or a statement of a transaction that was not committed.
+    Reading,
+    /// A write of its own, without retries.
+    Writing,
+    /// The commit of a transaction.
+    Committing,
+}
+
+/// What an error means, before it is asked what it leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// The cursor was killed, or forgotten: open it again from our own token.
+    CursorGone,
+    /// The server is not the primary: it did nothing.
+    NotPrimary,
+    /// Network, elections, shutdown: open again, with back-off.
+    Network,
+    /// Someone else was in the way; the server undid what it had begun.
+    Busy,
+    /// It took longer than it was allowed to.
+    Late,
+    /// The write was done, but it is not known whether by a majority.
+    NotYetMajority,
+    /// The position has left the oplog.
+    HistoryLost,
+    /// A capped collection (or the oplog) rolled over below a cursor: open once more, then as [`HistoryLost`](Self::HistoryLost).
+    Overrun,
+    /// The token's event is not visible through this pipeline, or the pipeline changed it: often recoverable from the token's time.
+    TokenUnseen,
+    /// The token was refused: from an invalidate (use `startAfter`), or of another scope.
+    TokenRefused,
+    /// The bytes are no token.
+    TokenCorrupt,
+    /// An event above 16 MiB.
+    TooLarge,
+    /// An image that is required is missing.
+    ImageMissing,
+    /// There is no such collection.
+    NamespaceMissing,
+    /// The server can not, or may not, do what the settings ask for.
+    Settings,
+    /// Credentials or privileges are missing.
+    Denied,
+    /// Another one wrote it first.
+    Duplicate,
+    /// Anything else.
+    Other,
+}
+
+/// The codes of a class, and what to say of it.
+struct Row {
+    class: Class,
+    codes: &'static [i32],
+    cause: &'static str,
+    remedy: &'static str,
+}
+
+const TABLE: &[Row] = &[
+    Row {
+        class: Class::CursorGone,
+        codes: &[43, 237, 11601, 175],
+        cause: "the server ended the cursor",
+        remedy: "it is opened again",
+    },
+    Row {
+        class: Class::NotPrimary,
+        codes: &[10107, 13435, 13436],
+        cause: "the server is not the primary",
+        remedy: "wait for the election",
+    },
+    Row {
+        class: Class::Network,
+        codes: &[6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 11600, 11602, 13388],
+        cause: "the servers can not be reached, or elect a primary",
+        remedy: "look at the replica set and the network",
+    },
+    Row {
+        class: Class::Busy,
+        codes: &[24, 46, 112, 225, 239, 244, 246, 251, 290],
+        cause: "another transaction was in the way",
+        remedy: "it is tried again",
+    },
+    Row {
+        class: Class::Late,
+        codes: &[50, 202],
+        cause: "it took longer than it was allowed to",
+        remedy: "look at the load of the server",
+    },
+    Row {
+        class: Class::NotYetMajority,
+        codes: &[64],
+        cause: "a majority of the servers did not confirm it in time",
+        remedy: "look at the replica set: a majority has to be up and in step",
+    },
+    Row {
+        class: Class::HistoryLost,
+        codes: &[286, 464, 40576, 40585, 40615],
+        cause: "the position has left the oplog",
+        remedy: "choose what becomes of the gap (on_history_lost), and enlarge the oplog",
+    },
+    Row {
+        class: Class::Overrun,
+        codes: &[136],
+        cause: "the oplog rolled over below the cursor",
+        remedy: "enlarge the oplog",
+    },
+    Row {
+        class: Class::TokenUnseen,
+        codes: &[280],
+        cause: "the position is not visible through this pipeline",
+        remedy: "use the scope, pipeline and options that the position was made with, and do not change _id",
+    },
+    Row {
+        class: Class::TokenRefused,
+        codes: &[260],
+        cause: "the position does not fit this stream",
+        remedy: "use the scope (collection, database or cluster) that the position was made with",
+    },
+    Row {
+        class: Class::TokenCorrupt,
+        codes: &[50811],
+        cause: "the stored position is damaged",
+        remedy: "go back to an earlier checkpoint from the history",
+    },
+    Row {
+        class: Class::TooLarge,
+        codes: &[10334],
+        cause: "an event is larger than 16 MiB",
+        remedy: "leave fields out of it with a $project, or use a server that splits events",
+    },
+    Row {
+        class: Class::ImageMissing,
+        codes: &[47],
+        cause: "an image that is required is missing",
+        remedy: "use \"whenAvailable\", or enable changeStreamPreAndPostImages on the collection",
+    },
+    Row {
+        class: Class::NamespaceMissing,
+        codes: &[26],
+        cause: "there is no such collection",
+        remedy: "create it, or correct its name",
+    },
+    Row {
+        class: Class::Settings,
+        codes: &[20, 72, 79, 100, 40324, 40415, 40573],
+        cause: "the server does not do this",
+        remedy: "use a replica set of MongoDB 5.0 or newer, and correct the settings that the cause names",
+    },
+    Row {
+        class: Class::Denied,
+        codes: &[13, 18],
+        cause: "access is denied",
+        remedy: "correct user and password, or grant the privilege that the cause names",
+    },
+    Row {
+        class: Class::Duplicate,
+        codes: &[11000],
+        cause: "another one wrote it first",
+        remedy: "it is looked at again",
+    },
+];
+
+const OTHER: (&str, &str) = ("the server refused it", "look at the cause; if nobody edited the collections, report it");
+
+impl Class {
+    /// The class of a server's code.
+    pub fn of_code(code: i32) -> Self {
+        TABLE.iter().find(|row| row.codes.contains(&code)).map_or(Self::Other, |row| row.class)
+    }
+
+    /// The class of a driver's error.
+    pub fn of(native: &Native) -> Self {
+        let known = code(native).map(Self::of_code).filter(|class| *class != Self::Other);
+        known.unwrap_or_else(|| match &*native.kind {
+            _ if native.contains_label("TransientTransactionError") => Self::Busy,
+            _ if native.contains_label("RetryableWriteError") => Self::Network,
+            _ if native.contains_label("ResumableChangeStreamError") => Self::CursorGone,
+            NativeKind::Authentication { .. } => Self::Denied,
+            // A certificate that is not trusted looks like a server that is not there.
+            NativeKind::ServerSelection { message, .. } if message.contains("certificate") => Self::Settings,
+            NativeKind::InvalidArgument { .. }
+            | NativeKind::InvalidTlsConfig { .. }
+            | NativeKind::IncompatibleServer { .. }
+            | NativeKind::SessionsNotSupported => Self::Settings,
+            // Nothing was sent.
+            NativeKind::ServerSelection { .. } | NativeKind::ConnectionPoolCleared { .. } => Self::NotPrimary,
+            NativeKind::DnsResolve { .. } => Self::NotPrimary,
+            NativeKind::Io(_) | NativeKind::InvalidResponse { .. } => Self::Network,
+            _ => Self::Other,
+        })
+    }
+
+    /// What to do about it, given what the call was about.
+    pub fn kind(self, doing: Doing) -> ErrorKind {
+        match self {
+            Self::HistoryLost | Self::Overrun | Self::TokenUnseen => ErrorKind::PositionLost,
+            Self::TokenCorrupt => ErrorKind::Corrupt,
+            Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
+            Self::NamespaceMissing | Self::Settings => ErrorKind::Config,
+            Self::Denied => ErrorKind::Denied,
+            Self::NotPrimary | Self::Busy | Self::Late => ErrorKind::Unavailable,
+            Self::Network | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
+                ErrorKind::Unavailable
+            }
+            Self::Network | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
+            Self::Duplicate | Self::Other => ErrorKind::Internal,
+        }
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
+        TABLE.iter().find(|row| row.class == self).map_or(OTHER, |row| (row.cause, row.remedy))
+    }
+}
+
+/// The server's code, if a server said it.
+pub(crate) fn code(native: &Native) -> Option<i32> {
+    match &*native.kind {
+        NativeKind::Command(error) => Some(error.code),
+        NativeKind::Write(WriteFailure::WriteError(error)) => Some(error.code),
+        NativeKind::Write(WriteFailure::WriteConcernError(error)) => Some(error.code),
+        NativeKind::InsertMany(error) => {
+            let first = error.write_errors.iter().flatten().next().map(|error| error.code);
+            first.or_else(|| error.write_concern_error.as_ref().map(|error| error.code))
+        }
+        _ => None,
+    }
+}
+
+/// What a driver's error means for a call to `place`.
+pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
+    let class = Class::of(&native);
+    let majority_missing = matches!(&*native.kind, NativeKind::Write(WriteFailure::WriteConcernError(_)));
+    let undone = native.contains_label("TransientTransactionError");
+    let kind = match doing {
+        // Whatever went wrong, the server has undone it.
+        _ if undone => ErrorKind::Unavailable,
+        // The driver asks twice: a refusal of the second question says nothing about the first.
+        Doing::Committing => ErrorKind::Unknown,
+        Doing::Writing if majority_missing => ErrorKind::Unknown,
+        _ => class.kind(doing),
+    };
+    told(kind, class, &native.kind.to_string(), place).caused_by(native)
+}
+
+/// What a server's code inside of an answer means.
+pub(crate) fn translate_code(code: i32, said: &str, kind: Option<ErrorKind>, place: &str) -> Error {
+    let class = Class::of_code(code);
+    told(kind.unwrap_or_else(|| class.kind(Doing::Writing)), class, &format!("error {code}: {said}"), place)
+}
+
+/// The longest that is quoted of what a server said.
+const QUOTED_CHARS_MAX: usize = 300;
+
+fn told(kind: ErrorKind, class: Class, said: &str, place: &str) -> Error {
+    let (cause, remedy) = class.words();
+    let said: String = said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
+    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_code_stands_in_two_rows() {
+        let mut codes: Vec<i32> = TABLE.iter().flat_map(|row| row.codes).copied().collect();
+        let count = codes.len();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), count);
+    }
+
+    #[test]
+    fn only_what_certainly_did_nothing_is_unavailable_to_a_writer() {
+        assert_eq!(Class::NotPrimary.kind(Doing::Writing), ErrorKind::Unavailable);
+        assert_eq!(Class::Network.kind(Doing::Writing), ErrorKind::Unknown);
+        assert_eq!(Class::Network.kind(Doing::Reading), ErrorKind::Unavailable);
+    }
+}

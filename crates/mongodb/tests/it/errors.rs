@@ -1,0 +1,1 @@
+//! Every row of the table, provoked on a real server.

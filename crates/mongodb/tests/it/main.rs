@@ -1,0 +1,6 @@
+//! MongoDB, on real servers.
+
+mod conformance;
+mod errors;
+mod specifics;
+mod support;
