@@ -3,6 +3,7 @@
 //! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
+//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster.
 //!
 //! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
 //! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
@@ -16,7 +17,9 @@ mod config;
 mod error;
 mod lease;
 mod payload;
+mod position;
 mod records;
+mod source;
 
 pub use backend::MongoDb;
 pub use checkpoint::Checkpoints;
@@ -27,3 +30,4 @@ pub use lease::Leases;
 pub use mongodb;
 pub use payload::{BsonPayload, canonical_key};
 pub use records::Notes;
+pub use source::{Before, Feed, Scope, Shown, View};

@@ -2,5 +2,9 @@
 
 mod conformance;
 mod errors;
+mod source;
+mod source_errors;
+mod source_pedigree;
+mod source_pipelines;
 mod specifics;
 mod support;

@@ -1,0 +1,134 @@
+//! Change streams as a source.
+
+mod event;
+mod open;
+mod pedigree;
+mod pipeline;
+mod read;
+mod view;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mongodb::bson::{Document, Timestamp, doc};
+use watchkeeper_core::{
+    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+};
+
+pub use view::{Before, Scope, Shown, View};
+
+use crate::client::Client;
+use crate::payload::BsonPayload;
+use crate::position::{Token, compare};
+use open::Start;
+use read::Reader;
+
+/// The changes that a cluster, a database or collections tell of.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    client: Client,
+    view: Arc<View>,
+    /// What the server applies behind `$changeStream`.
+    stages: Arc<[Document]>,
+    /// Whether something is kept aside in the events.
+    aside: bool,
+}
+
+impl Feed {
+    /// What `view` shows of the client's cluster. Nothing is asked of the server yet.
+    pub fn new(client: Client, view: View) -> Self {
+        let (stages, aside) = pipeline::stages(&view);
+        Self { client, view: Arc::new(view), stages: stages.into(), aside }
+    }
+
+    /// What is watched, and how it is shown.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Refuses collections that are not there, unless they are waited for: it may be a slip in a name.
+    async fn named_rightly(&self, cx: &Cx) -> Result<()> {
+        let Scope::Collections(names) = &self.view.scope else { return Ok(()) };
+        if self.view.wait {
+            return Ok(());
+        }
+        let database = self.client.config().database();
+        for name in names {
+            let list = doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": name } };
+            if self.first(cx, database, list).await?.is_none() {
+                return Err(Error::config(format!("{}: there is no collection {name:?}", self.client.place()))
+                    .remedy("create it, correct its name, or write wait = true"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest entry's time, from which a stream can begin.
+    async fn oldest_time(&self, cx: &Cx) -> Result<Timestamp> {
+        let oldest = self.oldest(cx).await?.and_then(|entry| entry.get_timestamp("ts").ok());
+        oldest.ok_or_else(|| {
+            Error::config(format!(
+                "{}: this user may not read the oplog, so the oldest change is not known",
+                self.client.place()
+            ))
+            .remedy("grant the role read on the database local, or begin at a time")
+        })
+    }
+
+    async fn start(&self, cx: &Cx, at: &StartAt) -> Result<Start> {
+        match at {
+            StartAt::Now => Ok(Start::Now),
+            StartAt::Oldest => Ok(Start::At(self.oldest_time(cx).await?)),
+            StartAt::Time(time) => Ok(Start::At(timestamp(*time))),
+            StartAt::After(position) => Ok(Start::After(Token::decode(position)?)),
+            StartAt::Snapshot => Err(Error::config("a MongoDB source can not begin with a snapshot yet")
+                .remedy("begin with now or the oldest change, and copy what was there before by hand")),
+        }
+    }
+}
+
+/// The first cluster time of the second that a time lies in.
+fn timestamp(time: SourceTime) -> Timestamp {
+    Timestamp { time: u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX), increment: 1 }
+}
+
+#[async_trait]
+impl Source for Feed {
+    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        Ok(self.lineage(cx).await?.to_pedigree())
+    }
+
+    async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
+        self.recognise(cx, &Token::decode(position)?, pedigree).await
+    }
+
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        compare(a, b)
+    }
+
+    fn payload(&self) -> Arc<dyn Payload> {
+        Arc::new(BsonPayload)
+    }
+
+    async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
+        let start = self.start(cx, &at).await?;
+        let lineage = self.lineage(cx).await?;
+        let origin: Arc<str> = format!("mongodb-{}", lineage.cluster.as_deref().unwrap_or("unknown")).into();
+        let (opened, token) = match start {
+            Start::After(token) => {
+                self.not_of_the_future(cx, &token).await?;
+                (self.open_after(cx, token.clone()).await?, token)
+            }
+            start => {
+                self.named_rightly(cx).await?;
+                self.open_at(cx, start).await?
+            }
+        };
+        Ok(Box::new(Reader::new(self.clone(), opened, origin, token, lineage, cx.now())))
+    }
+}

@@ -1,0 +1,1 @@
+//! What goes wrong while a stream is opened or read.

@@ -1,0 +1,1 @@
+//! Positions that do not belong to the log that answers.
