@@ -163,7 +163,8 @@ impl Feed {
         let Some(at) = token.timestamp() else { return Ok(()) };
         let answer = self.ask(cx, "admin", doc! { "ping": 1 }).await?;
         match answer.get_timestamp("operationTime") {
-            Ok(now) if at > now => {
+            // A stream from now on begins one tick after what has happened, and events of that tick lie after its token.
+            Ok(now) if at > (Timestamp { increment: now.increment.saturating_add(1), ..now }) => {
                 let cause =
                     format!("the position is {}s in the future of this cluster", at.time - now.time.min(at.time));
                 Err(lost(cause))
