@@ -1,5 +1,9 @@
 //! Fenced checkpoints and the ledger.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
 use async_trait::async_trait;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use serde::Serialize;
@@ -12,24 +16,30 @@ use watchkeeper_core::{
 use crate::client::{Client, DUPLICATE, ensure, is_code, number, number_bson};
 
 mod ledger;
-mod transaction;
+mod seat;
 
-pub(crate) use transaction::Transaction;
+pub(crate) use seat::Seat;
 
 pub(crate) const COLLECTION: &str = "watchkeeper_checkpoints";
+
+/// The longest time for a claim. A predecessor that opened a transaction just now, in a session that was not known yet, holds
+/// it up; then it is claimed again, and the session is known.
+const CLAIM_MAX: Duration = Duration::from_secs(2);
 
 /// Checkpoints in MongoDB: one document per key, and the ledger in a collection beside it.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     client: Client,
     identity: StoreIdentity,
+    /// Where writes with a ledger are committed, by key: as many as there are streams.
+    seats: Arc<Mutex<BTreeMap<LeaseKey, Arc<tokio::sync::Mutex<Seat>>>>>,
 }
 
 impl Checkpoints {
     /// The checkpoints in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         let identity = ensure(cx, &client, &[COLLECTION, ledger::COLLECTION]).await?;
-        Ok(Self { client, identity })
+        Ok(Self { client, identity, seats: Arc::default() })
     }
 
     /// The identity of the database.
@@ -154,7 +164,7 @@ impl Checkpoints {
         let claimed = Claimed::load(cx, &self.client, &grant.key).await?;
         let session = claimed.filter(|claimed| claimed.epoch < grant.epoch).and_then(|claimed| claimed.session);
         if let Some(session) = session {
-            self.client.read(cx, doc! { "killSessions": [{ "id": session }] }).await?;
+            seat::kill(cx, &self.client, session).await?;
         }
         Ok(())
     }
@@ -170,6 +180,7 @@ impl Checkpoints {
                 "new": false,
             }
         };
+        let cx = &cx.within(CLAIM_MAX);
         let reply = match self.client.write(cx, command()).await {
             // Another one made it at the same moment: now there is one to look at.
             Err(error) if is_code(&error, DUPLICATE) => self.client.write(cx, command()).await?,
@@ -200,12 +211,31 @@ impl Checkpoints {
         Ok(reply.whole(&self.client)?.count() == 1)
     }
 
+    /// The seat of a grant. A newer grant gets a new one.
+    async fn seat(&self, grant: &Grant) -> Arc<tokio::sync::Mutex<Seat>> {
+        let fresh = || Arc::new(tokio::sync::Mutex::new(Seat::new(self.client.clone(), grant.clone())));
+        let kept = {
+            let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(seats.entry(grant.key.clone()).or_insert_with(fresh))
+        };
+        if kept.lock().await.grant() == grant {
+            return kept;
+        }
+        let fresh = fresh();
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(grant.key.clone(), Arc::clone(&fresh));
+        fresh
+    }
+
     async fn commit_with_ledger(&self, cx: &Cx, write: &CheckpointWrite) -> Result<bool> {
-        let mut transaction = Transaction::begin(cx, &self.client).await?;
-        match transaction.checkpoint(write).await {
-            Ok(true) => transaction.commit().await.map(|()| true),
+        let seat = self.seat(&write.grant).await;
+        let mut seat = seat.lock().await;
+        if !seat.begin(cx).await? {
+            return Ok(false);
+        }
+        match seat.checkpoint(cx, write).await {
+            Ok(true) => seat.commit(cx).await.map(|()| true),
             answer => {
-                transaction.abort().await;
+                seat.abort(cx).await;
                 answer
             }
         }

@@ -181,9 +181,6 @@ impl Class {
     pub fn of(native: &Native) -> Self {
         let known = code(native).map(Self::of_code).filter(|class| *class != Self::Other);
         known.unwrap_or_else(|| match &*native.kind {
-            _ if native.contains_label("TransientTransactionError") => Self::Busy,
-            _ if native.contains_label("RetryableWriteError") => Self::Network,
-            _ if native.contains_label("ResumableChangeStreamError") => Self::CursorGone,
             NativeKind::Authentication { .. } => Self::Denied,
             // A certificate that is not trusted looks like a server that is not there.
             NativeKind::ServerSelection { message, .. } if message.contains("certificate") => Self::Settings,
@@ -195,6 +192,10 @@ impl Class {
             NativeKind::ServerSelection { .. } | NativeKind::ConnectionPoolCleared { .. } => Self::NotPrimary,
             NativeKind::DnsResolve { .. } => Self::NotPrimary,
             NativeKind::Io(_) | NativeKind::InvalidResponse { .. } => Self::Network,
+            // A code of a newer server, with a word on what it is like.
+            _ if native.contains_label("TransientTransactionError") => Self::Busy,
+            _ if native.contains_label("RetryableWriteError") => Self::Network,
+            _ if native.contains_label("ResumableChangeStreamError") => Self::CursorGone,
             _ => Self::Other,
         })
     }
@@ -239,7 +240,8 @@ pub(crate) fn code(native: &Native) -> Option<i32> {
 pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
     let class = Class::of(&native);
     let majority_missing = matches!(&*native.kind, NativeKind::Write(WriteFailure::WriteConcernError(_)));
-    let undone = native.contains_label("TransientTransactionError");
+    let undone =
+        native.contains_label("TransientTransactionError") && !native.contains_label("UnknownTransactionCommitResult");
     let kind = match doing {
         // Whatever went wrong, the server has undone it.
         _ if undone => ErrorKind::Unavailable,
@@ -277,6 +279,14 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), count);
+    }
+
+    /// A server that is not sharded can not be made to say these.
+    #[test]
+    fn codes_of_shards_are_like_elections() {
+        for code in [63, 150, 13388] {
+            assert_eq!(Class::of_code(code), Class::Network, "{code}");
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;
 #[cfg(feature = "file")]
 pub use watchkeeper_file as file;
+#[cfg(feature = "mongodb")]
+pub use watchkeeper_mongodb as mongodb;
 #[cfg(feature = "sqlite")]
 pub use watchkeeper_sqlite as sqlite;
 

@@ -1,1 +1,256 @@
-//! What is special about MongoDB.
+//! What is special about MongoDB: elections, open transactions, runtimes, users.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use watchkeeper_core::options::Written;
+use watchkeeper_core::{
+    Acquired, Ask, Backend, Candidate, CheckpointStore, CheckpointWrite, Claim, Commit, Entropy, Epoch, ErrorKind,
+    Facts, Grant, Lease, LeaseKey, LeaseStore, Options, Origin, Reason, Renewal, Result,
+};
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases, MongoDb};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+
+use crate::support::{Base, assert_told, block_on, cx, fresh_name, shared, url};
+
+fn ask(key: &str, ttl: Duration) -> Ask {
+    let entropy = Entropy::from_system();
+    let candidate =
+        Candidate { instance: entropy.instance(), name: "a".to_owned(), address: None, tenure: entropy.tenure() };
+    Ask { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+}
+
+async fn granted(leases: &Leases, ask: &Ask) -> Grant {
+    match leases.try_acquire(&cx(), ask).await.expect("the server answers") {
+        Acquired::Granted { grant, .. } => grant,
+        Acquired::Held(holder) => panic!("a free key is held by {holder:?}"),
+    }
+}
+
+fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
+    CheckpointWrite {
+        grant: grant.clone(),
+        seq,
+        position: None,
+        pedigree: None,
+        reason: Reason::Progress,
+        halted: None,
+        facts: Facts::default(),
+        ledger: Vec::new(),
+        resolve: Vec::new(),
+    }
+}
+
+/// Repeats a call unchanged, as the engine does, while the servers elect.
+async fn insist<T>(mut call: impl AsyncFnMut() -> Result<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => {
+                assert!(begun.elapsed() < Duration::from_secs(30), "no answer after an election: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("an election is no {error}"),
+        }
+    }
+}
+
+#[test]
+fn lease_and_checkpoint_go_on_through_elections_under_the_same_epoch() {
+    let set = ReplicaSet::with(&Settings { nodes: 3, election_timeout_ms: Some(1_000), ..Settings::default() });
+    block_on(async {
+        let base = Base::on(&set);
+        let client = base.client().await;
+        let leases = Leases::open(&cx(), client.clone()).await.expect("the collections can be made");
+        let checkpoints = Checkpoints::open(&cx(), client).await.expect("the collections can be made");
+        let ttl = Duration::from_secs(60);
+        let grant = granted(&leases, &ask("orders", ttl)).await;
+        checkpoints.claim(&cx(), &grant).await.expect("it is free");
+        let lease = [Lease { grant: grant.clone(), ttl }];
+        for (seq, election) in
+            [ReplicaSet::step_down as fn(&ReplicaSet), |set| _ = set.kill_primary()].iter().enumerate()
+        {
+            election(&set);
+            let bounded = || cx().within(Duration::from_secs(2));
+            assert_eq!(insist(async || leases.renew(&bounded(), &lease).await).await, [Renewal::Held]);
+            let next = [write(&grant, seq as u64 + 1)];
+            let answers = insist(async || checkpoints.commit(&bounded(), &next).await).await;
+            assert!(matches!(answers[..], [Commit::Committed | Commit::AlreadyDone]), "{answers:?}");
+        }
+        let stored = checkpoints.load(&cx(), &grant.key).await.expect("two of three are a majority");
+        assert_eq!(stored.map(|stored| (stored.epoch, stored.seq)), Some((grant.epoch, 2)));
+    });
+}
+
+/// Opens a transaction that has written the checkpoint of `grant`, as a holder that died in the middle of one leaves it.
+async fn leave_open(client: &Client, grant: &Grant) -> watchkeeper_mongodb::mongodb::ClientSession {
+    let driver = client.driver(&cx()).await.expect("it is open");
+    let checkpoints =
+        client.database(&cx()).await.expect("it is open").collection::<Document>("watchkeeper_checkpoints");
+    let mut session = driver.start_session().await.expect("a session can be started");
+    let id = session.id().get("id").cloned().expect("a session has an id");
+    let key = doc! { "_id": grant.key.as_str() };
+    checkpoints.update_one(key.clone(), doc! { "$set": { "session": id } }).await.expect("it is registered");
+    session.start_transaction().await.expect("a transaction can be started");
+    let touch = checkpoints.update_one(key, doc! { "$set": { "seq": 1_i64 } });
+    touch.session(&mut session).await.expect("the document is there");
+    session
+}
+
+#[test]
+fn a_claim_ends_the_open_transaction_of_the_one_it_replaces() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let checkpoints = Checkpoints::open(&cx(), client.clone()).await.expect("the collections can be made");
+        let entropy = Entropy::from_system();
+        let key = LeaseKey::new("orders");
+        let old = Grant { key: key.clone(), tenure: entropy.tenure(), epoch: Epoch(1) };
+        let new = Grant { key, tenure: entropy.tenure(), epoch: Epoch(2) };
+        checkpoints.claim(&cx(), &old).await.expect("it is free");
+        let mut session = leave_open(&client, &old).await;
+        let begun = Instant::now();
+        assert_eq!(checkpoints.claim(&cx(), &new).await.expect("nobody is in the way"), Claim::Claimed(None));
+        assert!(begun.elapsed() < Duration::from_secs(1), "the claim took {:?}", begun.elapsed());
+        assert!(session.commit_transaction().await.is_err(), "the old transaction can not be committed any more");
+        assert_eq!(checkpoints.commit(&cx(), &[write(&old, 1)]).await.expect("an answer"), [Commit::Fenced]);
+        assert_eq!(checkpoints.commit(&cx(), &[write(&new, 1)]).await.expect("an answer"), [Commit::Committed]);
+    });
+}
+
+#[test]
+fn a_separate_client_needs_nothing_of_the_runtime_that_made_it() {
+    let base = Base::new();
+    let (leases, grant, separate) = block_on(async {
+        let leases = Leases::open(&cx(), base.client().await).await.expect("the collections can be made");
+        let grant = granted(&leases, &ask("orders", Duration::from_secs(60))).await;
+        let separate = leases.separate(&cx()).await.expect("nothing is sent");
+        (leases, grant, separate)
+    });
+    // The runtime that all of the above lives on is gone; a keeper's thread must not notice.
+    let renewed = block_on(async {
+        let lease = [Lease { grant, ttl: Duration::from_secs(60) }];
+        separate.renew(&cx(), &lease).await.expect("it has connections of its own")
+    });
+    assert_eq!(renewed, [Renewal::Held]);
+    drop(leases);
+}
+
+#[test]
+fn asking_for_a_held_lease_writes_nothing() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let leases = Leases::open(&cx(), client.clone()).await.expect("the collections can be made");
+        granted(&leases, &ask("orders", Duration::from_secs(60))).await;
+        let oplog =
+            client.driver(&cx()).await.expect("it is open").database("local").collection::<Document>("oplog.rs");
+        let ours = doc! { "ns": format!("{}.watchkeeper_leases", client.config().database()) };
+        let before = oplog.count_documents(ours.clone()).await.expect("the oplog can be read");
+        assert!(before > 0, "a grant is written");
+        for _ in 0..5 {
+            let answer = leases.try_acquire(&cx(), &ask("orders", Duration::from_secs(60))).await;
+            assert!(matches!(answer, Ok(Acquired::Held(_))), "{answer:?}");
+        }
+        assert_eq!(oplog.count_documents(ours).await.expect("the oplog can be read"), before);
+    });
+}
+
+#[test]
+fn collections_of_a_newer_version_are_refused() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        Leases::open(&cx(), client.clone()).await.expect("the collections can be made");
+        let meta = client.database(&cx()).await.expect("it is open").collection::<Document>("watchkeeper_meta");
+        let newer = doc! { "$set": { "version": 99_i64 } };
+        meta.update_one(doc! { "_id": "identity" }, newer).await.expect("it can be written");
+        assert_told(Leases::open(&cx(), client).await, ErrorKind::Config, "version 99");
+    });
+}
+
+#[test]
+fn the_identity_is_of_the_database_and_not_of_the_url() {
+    let (base, other) = (Base::new(), Base::new());
+    block_on(async {
+        let open = async |base: &Base| Checkpoints::open(&cx(), base.client().await).await.expect("it can be opened");
+        let (a, b, c) = (open(&base).await, open(&base).await, open(&other).await);
+        assert_eq!(a.store_identity(), b.store_identity());
+        assert_eq!(a.identity(&cx()).await.expect("it can be read"), a.store_identity());
+        assert_ne!(a.store_identity(), c.store_identity());
+    });
+}
+
+#[test]
+fn users_are_let_in_by_their_password_which_is_never_shown() {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let key = folder.path().join("key");
+    std::fs::write(&key, "c2VjcmV0IG9mIHRoZSBzZXQ=").expect("a file can be written");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
+    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    block_on(async {
+        let direct = format!("mongodb://{}/?directConnection=true", set.hosts()[0]);
+        let first = watchkeeper_mongodb::mongodb::Client::with_uri_str(direct).await.expect("the server is there");
+        let user = doc! { "createUser": "keeper", "pwd": "hunter2", "roles": ["root"] };
+        first.database("admin").run_command(user).await.expect("the first user can be made from here");
+        let url = |password: &str| {
+            let rest = url(&set, &fresh_name()).replace("mongodb://", "");
+            format!("mongodb://keeper:{password}@{rest}&authSource=admin")
+        };
+        let wrong = Client::open(&cx(), Config::new(url("hunter3")).expect("a URL")).await;
+        assert!(!format!("{wrong:?}").contains("hunter3"), "{wrong:?}");
+        let error = match wrong {
+            Err(error) => error,
+            // Greeting is allowed to everyone; nothing else is.
+            Ok(client) => Leases::open(&cx(), client).await.expect_err("the password is wrong"),
+        };
+        assert!(!format!("{error} {error:?}").contains("hunter3"), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        let client = Client::open(&cx(), Config::new(url("hunter2")).expect("a URL")).await.expect("it is right");
+        assert!(!format!("{client:?}").contains("hunter2"), "{client:?}");
+        Leases::open(&cx(), client).await.expect("this user may do it");
+    });
+}
+
+#[test]
+fn a_store_is_named_by_its_url_in_a_file() {
+    block_on(async {
+        let origin = || Origin::new("watchkeeper.toml:3");
+        let mut options = Options::new("group.store", origin());
+        options.insert("url", Written::text(url(shared(), &fresh_name()), origin()));
+        options.insert("timeout", Written::text("3s", origin()));
+        let offer = MongoDb.store(&cx(), &mut options).await.expect("the server is there");
+        options.finish().expect("all settings are known");
+        assert!(offer.leases.is_some() && offer.checkpoints.is_some() && offer.records.is_some());
+
+        let mut options = Options::new("group.store", origin());
+        options.insert("url", Written::text("mongodb://user:hunter2@:x/y", origin()));
+        let error = MongoDb.store(&cx(), &mut options).await.expect_err("this is no URL");
+        assert!(error.to_string().starts_with("watchkeeper.toml:3: group.store.url: "), "{error}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    });
+}
+
+#[test]
+fn a_release_wakes_another_client_within_moments() {
+    let base = Base::new();
+    block_on(async {
+        let a = Leases::open(&cx(), base.client().await).await.expect("the collections can be made");
+        let b: Arc<dyn LeaseStore> = Arc::new(Leases::open(&cx(), base.client().await).await.expect("they are there"));
+        let mut slowest = Duration::ZERO;
+        for _ in 0..10 {
+            let grant = granted(&a, &ask("orders", Duration::from_secs(60))).await;
+            let mut wakeups = b.wakeups(&cx()).await.expect("the collection is there");
+            a.release(&cx(), &grant).await.expect("it is ours");
+            let begun = Instant::now();
+            let soon = cx().within(Duration::from_secs(5));
+            soon.run(wakeups.next(&soon)).await.expect("a release is told");
+            slowest = slowest.max(begun.elapsed());
+        }
+        assert!(slowest < Duration::from_millis(500), "a release was told only after {slowest:?}");
+    });
+}

@@ -27,6 +27,7 @@ pub struct ReplicaSet {
 struct Node {
     port: u16,
     data: PathBuf,
+    set: Option<&'static str>,
     arguments: Vec<String>,
     program: Option<Program>,
 }
@@ -42,11 +43,34 @@ pub struct Settings {
     pub election_timeout_ms: Option<i32>,
 }
 
+/// A single `mongod` that is no member of a replica set: what Watchkeeper can not work with.
+#[derive(Debug)]
+pub struct Standalone {
+    node: Node,
+    _folder: Folder,
+}
+
+impl Standalone {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// As [`ReplicaSet::start`].
+    pub fn start() -> Self {
+        let folder = Folder::new("mongodb");
+        Self { node: Node::new(folder.path().join("node"), None, &[]), _folder: folder }
+    }
+
+    /// Its URL, for this database.
+    pub fn url(&self, database: &str) -> String {
+        format!("mongodb://127.0.0.1:{}/{database}", self.node.port)
+    }
+}
+
 impl Node {
     /// Starts it on a new port; another program may take a free port first, so it is tried again.
-    fn new(data: PathBuf, arguments: &[String]) -> Self {
+    fn new(data: PathBuf, set: Option<&'static str>, arguments: &[String]) -> Self {
         std::fs::create_dir_all(&data).expect("a folder can be made");
-        let mut node = Self { port: 0, data, arguments: arguments.to_vec(), program: None };
+        let mut node = Self { port: 0, data, set, arguments: arguments.to_vec(), program: None };
         for _ in 0..5 {
             node.port = free_port();
             if node.start() {
@@ -67,7 +91,8 @@ impl Node {
         let program = program(cache::MONGODB, "mongod", INSTALL);
         let (program, data, port) = (program.display().to_string(), self.data.display().to_string(), self.port);
         let mut line = vec![program, "--dbpath".to_owned(), data, "--port".to_owned(), port.to_string()];
-        line.extend(["--bind_ip", "127.0.0.1", "--replSet", SET, "--nounixsocket"].map(str::to_owned));
+        line.extend(["--bind_ip", "127.0.0.1", "--nounixsocket"].map(str::to_owned));
+        line.extend(self.set.into_iter().flat_map(|set| ["--replSet".to_owned(), set.to_owned()]));
         line.extend(["--wiredTigerCacheSizeGB", "0.25"].map(str::to_owned));
         line.extend(["--setParameter", "enableTestCommands=1"].map(str::to_owned));
         // Without it a stopping server keeps its clients waiting for fifteen seconds.
@@ -103,7 +128,7 @@ impl ReplicaSet {
     /// As [`start`](Self::start).
     pub fn with(settings: &Settings) -> Self {
         let folder = Folder::new("mongodb");
-        let made = |at: usize| Node::new(folder.path().join(format!("node{at}")), &settings.arguments);
+        let made = |at: usize| Node::new(folder.path().join(format!("node{at}")), Some(SET), &settings.arguments);
         let nodes: Vec<_> = (0..settings.nodes).map(|at| Mutex::new(made(at))).collect();
         let set = Self { nodes, _folder: folder };
         set.initiate(settings);
