@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mongodb::bson::{Document, Timestamp, doc};
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
 
 pub use view::{Before, Scope, Shown, View};
@@ -21,7 +21,7 @@ pub use view::{Before, Scope, Shown, View};
 use crate::client::Client;
 use crate::payload::BsonPayload;
 use crate::position::{Token, compare};
-use open::Start;
+use open::{Opened, Start};
 use read::Reader;
 
 /// The changes that a cluster, a database or collections tell of.
@@ -64,10 +64,12 @@ impl Feed {
         Ok(())
     }
 
-    /// The oldest entry's time, from which a stream can begin.
+    /// The earliest time at which a stream can begin: one tick after the oldest entry, since servers take no other's word
+    /// that nothing before it is missing.
     async fn oldest_time(&self, cx: &Cx) -> Result<Timestamp> {
         let oldest = self.oldest(cx).await?.and_then(|entry| entry.get_timestamp("ts").ok());
-        oldest.ok_or_else(|| {
+        let next = |at: Timestamp| Timestamp { increment: at.increment.saturating_add(1), ..at };
+        oldest.map(next).ok_or_else(|| {
             Error::config(format!(
                 "{}: this user may not read the oplog, so the oldest change is not known",
                 self.client.place()
@@ -76,17 +78,36 @@ impl Feed {
         })
     }
 
-    async fn start(&self, cx: &Cx, at: &StartAt) -> Result<Start> {
+    /// Opens with the oldest change, which may leave the oplog while it is asked for.
+    async fn open_oldest(&self, cx: &Cx) -> Result<(Opened, Token)> {
+        for _ in 0..OLDEST_TRIES {
+            match self.open_at(cx, Start::At(self.oldest_time(cx).await?)).await {
+                Err(error) if error.kind() == ErrorKind::PositionLost => {}
+                opened => return opened,
+            }
+        }
+        Err(Error::unavailable("the oplog rolls over faster than it can be opened").remedy("enlarge the oplog"))
+    }
+
+    async fn begin(&self, cx: &Cx, at: StartAt) -> Result<(Opened, Token)> {
+        if let StartAt::After(position) = at {
+            let token = Token::decode(&position)?;
+            self.not_of_the_future(cx, &token).await?;
+            return Ok((self.open_after(cx, token.clone()).await?, token));
+        }
+        self.named_rightly(cx).await?;
         match at {
-            StartAt::Now => Ok(Start::Now),
-            StartAt::Oldest => Ok(Start::At(self.oldest_time(cx).await?)),
-            StartAt::Time(time) => Ok(Start::At(timestamp(*time))),
-            StartAt::After(position) => Ok(Start::After(Token::decode(position)?)),
+            StartAt::Now | StartAt::After(_) => self.open_at(cx, Start::Now).await,
+            StartAt::Oldest => self.open_oldest(cx).await,
+            StartAt::Time(time) => self.open_at(cx, Start::At(timestamp(time))).await,
             StartAt::Snapshot => Err(Error::config("a MongoDB source can not begin with a snapshot yet")
                 .remedy("begin with now or the oldest change, and copy what was there before by hand")),
         }
     }
 }
+
+/// How often the oldest change is asked for, when it is gone before it was reached.
+const OLDEST_TRIES: usize = 5;
 
 /// The first cluster time of the second that a time lies in.
 fn timestamp(time: SourceTime) -> Timestamp {
@@ -116,19 +137,9 @@ impl Source for Feed {
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
-        let start = self.start(cx, &at).await?;
         let lineage = self.lineage(cx).await?;
         let origin: Arc<str> = format!("mongodb-{}", lineage.cluster.as_deref().unwrap_or("unknown")).into();
-        let (opened, token) = match start {
-            Start::After(token) => {
-                self.not_of_the_future(cx, &token).await?;
-                (self.open_after(cx, token.clone()).await?, token)
-            }
-            start => {
-                self.named_rightly(cx).await?;
-                self.open_at(cx, start).await?
-            }
-        };
+        let (opened, token) = self.begin(cx, at).await?;
         Ok(Box::new(Reader::new(self.clone(), opened, origin, token, lineage, cx.now())))
     }
 }

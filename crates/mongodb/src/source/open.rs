@@ -57,6 +57,10 @@ impl Feed {
             );
             return Error::config(cause).remedy("keep _id as it is in every stage").caused_by(native);
         }
+        if said.contains("KeyString format error") {
+            let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
+            return Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native);
+        }
         self.client.error(native, Doing::Reading)
     }
 
