@@ -15,6 +15,7 @@ use super::Feed;
 use super::event::{Event, Scratch, without_aside};
 use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
+use crate::error::Class;
 use crate::payload::{BsonPayload, damaged};
 use crate::position::Token;
 
@@ -212,6 +213,17 @@ impl Reader {
         });
     }
 
+    fn failure(&self, native: mongodb::error::Error) -> Error {
+        let overrun = Class::of(&native) == Class::Overrun;
+        let error = self.feed.failure(native);
+        // Only opening again tells whether our own position is still there: this was about the cursor's.
+        if overrun {
+            Error::unavailable(error.message()).remedy("it is opened again; enlarge the oplog")
+        } else {
+            error
+        }
+    }
+
     /// Goes on after an invalidate, on whatever has this name next.
     async fn begin_anew(&mut self, cx: &Cx) -> Result<()> {
         let opened = self.feed.open_after(cx, self.at.clone()).await?;
@@ -244,7 +256,7 @@ impl ChangeStream for Reader {
                 biased;
                 received = self.opened.batches.recv() => match received {
                     Some(Ok(batch)) => self.received = Some(Received::new(batch)?),
-                    Some(Err(native)) => return Err(self.feed.failure(native)),
+                    Some(Err(native)) => return Err(self.failure(native)),
                     None if self.invalidated => self.begin_anew(cx).await?,
                     None => return Err(Error::unavailable("the server ended the cursor").remedy("it is opened again")),
                 },

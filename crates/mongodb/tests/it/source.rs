@@ -32,6 +32,13 @@ impl Shop {
         Self { base, client, database }
     }
 
+    /// The same shop by new connections, after its servers were away.
+    pub(crate) async fn again(self) -> Self {
+        let client = self.base.client().await;
+        let database = client.database(&cx()).await.expect("it is there");
+        Self { client, database, ..self }
+    }
+
     pub(crate) fn orders(&self) -> Collection<Document> {
         self.database.collection("orders")
     }

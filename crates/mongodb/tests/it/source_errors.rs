@@ -5,9 +5,11 @@ use std::time::Duration;
 use watchkeeper_core::{ErrorKind, Limits, Source, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, Scope, Shown, View};
+use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
+use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, operations, read};
-use crate::support::{assert_told, block_on, cx, fail, fresh_name};
+use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
 
 /// A feed whose client can be failed apart from all others.
 async fn apart(shop: &Shop, view: View) -> (Feed, String) {
@@ -15,8 +17,8 @@ async fn apart(shop: &Shop, view: View) -> (Feed, String) {
     (Feed::new(shop.base.named_client(&name).await, view), name)
 }
 
-async fn read_code(code: i32) -> watchkeeper_core::Result<()> {
-    let shop = Shop::open().await;
+async fn read_code(set: &ReplicaSet, code: i32) -> watchkeeper_core::Result<()> {
+    let shop = Shop::on(Base::on(set)).await;
     let (feed, app) = apart(&shop, View::collection("orders")).await;
     let mut stream = feed.open(&cx(), StartAt::Now).await.expect("it opens");
     fail(&shop.client, &app, "getMore", 1, doc! { "errorCode": code }).await;
@@ -26,8 +28,8 @@ async fn read_code(code: i32) -> watchkeeper_core::Result<()> {
     Ok(())
 }
 
-async fn open_code(code: i32) -> watchkeeper_core::Result<()> {
-    let shop = Shop::open().await;
+async fn open_code(set: &ReplicaSet, code: i32) -> watchkeeper_core::Result<()> {
+    let shop = Shop::on(Base::on(set)).await;
     let (feed, app) = apart(&shop, View::collection("orders")).await;
     let position = feed.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
     fail(&shop.client, &app, "aggregate", 1, doc! { "errorCode": code }).await;
@@ -50,19 +52,21 @@ fn every_code_while_reading_has_its_kind() {
         (13436, Unavailable),
         (286, PositionLost),
         (464, PositionLost),
-        (136, PositionLost),
+        (136, Unavailable),
         (280, PositionLost),
         (10334, Config),
         (47, Config),
         (13, Denied),
         (50811, Corrupt),
     ];
-    block_on(async {
-        for (code, kind) in rows {
-            let error = read_code(code).await.expect_err("the server fails");
-            assert_eq!(error.kind(), kind, "{code}: {error}");
-            assert!(error.advice().is_some(), "{error}");
-        }
+    in_turn(|set| {
+        block_on(async {
+            for (code, kind) in rows {
+                let error = read_code(set, code).await.expect_err("the server fails");
+                assert_eq!(error.kind(), kind, "{code}: {error}");
+                assert!(error.advice().is_some(), "{error}");
+            }
+        })
     });
 }
 
@@ -74,6 +78,7 @@ fn every_code_while_opening_has_its_kind() {
         (189, Unavailable),
         (11602, Unavailable),
         (286, PositionLost),
+        (136, PositionLost),
         (260, Config),
         (50811, Corrupt),
         (26, Config),
@@ -85,40 +90,44 @@ fn every_code_while_opening_has_its_kind() {
         (40585, PositionLost),
         (40615, PositionLost),
     ];
-    block_on(async {
-        for (code, kind) in rows {
-            let error = open_code(code).await.expect_err("the server fails");
-            assert_eq!(error.kind(), kind, "{code}: {error}");
-            assert!(error.advice().is_some(), "{error}");
-        }
+    in_turn(|set| {
+        block_on(async {
+            for (code, kind) in rows {
+                let error = open_code(set, code).await.expect_err("the server fails");
+                assert_eq!(error.kind(), kind, "{code}: {error}");
+                assert!(error.advice().is_some(), "{error}");
+            }
+        })
     });
 }
 
 #[test]
 fn a_cursor_that_was_killed_is_opened_again_from_the_last_position_and_nothing_is_lost() {
-    block_on(async {
-        let shop = Shop::open().await;
-        let (feed, app) = apart(&shop, View::collection("orders")).await;
-        let mut stream = feed.open(&cx(), StartAt::Now).await.expect("it opens");
-        shop.insert(doc! { "_id": 1 }).await;
-        let first = read(&mut *stream, 1).await;
-        fail(&shop.client, &app, "getMore", 1, doc! { "closeConnection": true }).await;
-        shop.insert(doc! { "_id": 2 }).await;
-        let mut failed = None;
-        for _ in 0..20 {
-            match stream.next_batch(&cx(), LIMITS).await {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(_) => break,
-                Err(error) => {
-                    failed = Some(error.kind());
-                    break;
+    in_turn(|set| {
+        block_on(async {
+            let shop = Shop::on(Base::on(set)).await;
+            let (feed, app) = apart(&shop, View::collection("orders")).await;
+            let mut stream = feed.open(&cx(), StartAt::Now).await.expect("it opens");
+            shop.insert(doc! { "_id": 1 }).await;
+            let first = read(&mut *stream, 1).await;
+            fail(&shop.client, &app, "getMore", 1, doc! { "closeConnection": true }).await;
+            shop.insert(doc! { "_id": 2 }).await;
+            let mut failed = None;
+            for _ in 0..20 {
+                match stream.next_batch(&cx(), LIMITS).await {
+                    Ok(batch) if batch.is_empty() => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        failed = Some(error.kind());
+                        break;
+                    }
                 }
             }
-        }
-        // The change may have been on its way before the connection was closed.
-        assert!(failed.is_none_or(|kind| kind == ErrorKind::Unavailable), "{failed:?}");
-        let mut again = feed.open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
-        assert_eq!(read(&mut *again, 1).await[0].key(), Some(&b"2"[..]));
+            // The change may have been on its way before the connection was closed.
+            assert!(failed.is_none_or(|kind| kind == ErrorKind::Unavailable), "{failed:?}");
+            let mut again = feed.open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
+            assert_eq!(read(&mut *again, 1).await[0].key(), Some(&b"2"[..]));
+        })
     });
 }
 

@@ -154,3 +154,49 @@ fn batches_carry_a_fresh_proof_of_their_history() {
         panic!("{} proofs were seen", proofs.len());
     });
 }
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a folder can be made");
+    for entry in std::fs::read_dir(from).expect("it can be read").map(|entry| entry.expect("it can be read")) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("it is known").is_dir() {
+            copy(&entry.path(), &target);
+        } else if entry.file_name() != "mongod.lock" {
+            std::fs::copy(entry.path(), target).expect("it can be copied");
+        }
+    }
+}
+
+#[test]
+fn data_that_were_restored_from_a_backup_are_recognised() {
+    let set = ReplicaSet::start(1);
+    let backup = tempfile::tempdir().expect("a folder can be made");
+    let (data, copied) = (set.data(0), backup.path().join("data"));
+    let base = Base::on(&set);
+    block_on(async {
+        let shop = Shop::on(base).await;
+        shop.insert(doc! { "_id": "before the backup" }).await;
+        set.kill(0);
+        copy(&data, &copied);
+        set.restart(0);
+        set.primary();
+        let shop = shop.again().await;
+        let mut stream = shop.watch(View::collection("orders")).await;
+        shop.insert(doc! { "_id": "after the backup" }).await;
+        read(&mut *stream, 1).await;
+        // An idle token: the server itself would accept it for ever.
+        let silence = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+        let feed = shop.feed(View::collection("orders"));
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        feed.verify(&cx(), &silence.end, &pedigree).await.expect("nothing has happened yet");
+        set.kill(0);
+        std::fs::remove_dir_all(&data).expect("it can be removed");
+        copy(&copied, &data);
+        set.restart(0);
+        set.primary();
+        let shop = shop.again().await;
+        shop.insert(doc! { "_id": "after the restore" }).await;
+        let verified = shop.feed(View::collection("orders")).verify(&cx(), &silence.end, &pedigree).await;
+        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+    });
+}
