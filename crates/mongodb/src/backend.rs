@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Backend, Cx, Offer, Options, Result};
+use watchkeeper_core::{Backend, Cx, Offer, Options, Purpose, Result, Source};
 
-use crate::{Checkpoints, Client, Config, Leases, Notes};
+use crate::{Checkpoints, Client, Config, Feed, Leases, Notes, View};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,5 +28,10 @@ impl Backend for MongoDb {
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
             records: Some(Arc::new(Notes::open(cx, client).await?)),
         })
+    }
+
+    async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+        let (config, view) = (Config::from_options(options)?, View::from_options(options)?);
+        Ok(Arc::new(Feed::new(Client::open(cx, config).await?, view)))
     }
 }

@@ -1,5 +1,6 @@
 //! Change streams as a source.
 
+mod check;
 mod event;
 mod open;
 mod pedigree;
@@ -116,8 +117,8 @@ fn timestamp(time: SourceTime) -> Timestamp {
 
 #[async_trait]
 impl Source for Feed {
-    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.findings(cx).await
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {

@@ -3,6 +3,7 @@
 mod conformance;
 mod errors;
 mod source;
+mod source_check;
 mod source_errors;
 mod source_pedigree;
 mod source_pipelines;
