@@ -8,6 +8,7 @@ use mongodb::bson::raw::RawElement;
 use mongodb::bson::{RawArray, RawBson, RawBsonRef, RawDocument};
 use watchkeeper_core::{Error, Image, Operation, Payload, Result, ValueRef, Visit};
 
+pub(crate) use key::Decimal;
 pub use key::canonical_key;
 
 /// What an event has by itself; everything else was added by a pipeline.

@@ -3,8 +3,6 @@
 //! A token is kept as the bytes of its `_data`, whose order is the order of events. Its beginning is read (the cluster
 //! time, and the place within a transaction); the rest is opaque.
 
-use std::cmp::Ordering;
-
 use mongodb::bson::{Binary, Document, RawBsonRef, RawDocument, Timestamp, doc, spec::BinarySubtype};
 use watchkeeper_core::{Error, Position, Result, SourceTime, Version};
 
@@ -12,6 +10,8 @@ use watchkeeper_core::{Error, Position, Result, SourceTime, Version};
 const RESUME_AFTER: u8 = 1;
 /// The first byte of a position after an invalidate: only `startAfter` goes on from there.
 const START_AFTER: u8 = 2;
+/// Added to the first byte while a snapshot runs: how far it is stands behind the token.
+const SNAPSHOT: u8 = 2;
 
 /// The byte that a token's cluster time follows.
 const TIMESTAMP: u8 = 0x82;
@@ -60,14 +60,17 @@ impl Token {
         token
     }
 
-    /// Appends the bytes of the position.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(if self.start_after { START_AFTER } else { RESUME_AFTER });
-        // A token is far below 64 KiB: the largest part of it is an index key.
-        let length = u16::try_from(self.data.len()).unwrap_or(u16::MAX);
-        out.extend_from_slice(&length.to_be_bytes());
-        out.extend_from_slice(&self.data);
-        out.extend_from_slice(&self.type_bits);
+    /// Appends the bytes of the position. `progress` is that of a running snapshot.
+    pub(crate) fn encode(&self, progress: Option<&[u8]>, out: &mut Vec<u8>) {
+        let tag = if self.start_after { START_AFTER } else { RESUME_AFTER };
+        out.push(if progress.is_some() { tag + SNAPSHOT } else { tag });
+        for part in [&self.data, &self.type_bits] {
+            // A token is far below 64 KiB: the largest part of it is an index key.
+            let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(part);
+        }
+        out.extend_from_slice(progress.unwrap_or_default());
     }
 
     /// The token of a position.
@@ -75,25 +78,35 @@ impl Token {
     /// # Errors
     /// `Corrupt` when it is not one of this source.
     pub(crate) fn decode(position: &Position) -> Result<Self> {
-        let bytes = &position.bytes;
-        let (tag, length) = match bytes.get(..3) {
-            Some([tag @ (RESUME_AFTER | START_AFTER), high, low]) => {
-                (*tag, usize::from(*high) << 8 | usize::from(*low))
-            }
-            _ => return Err(foreign()),
-        };
-        let (data, type_bits) = bytes[3..].split_at_checked(length).ok_or_else(foreign)?;
-        if data.is_empty() {
+        Self::decode_with_progress(position).map(|(token, _)| token)
+    }
+
+    /// The token of a position, and the progress of the snapshot that ran there.
+    pub(crate) fn decode_with_progress(position: &Position) -> Result<(Self, Option<&[u8]>)> {
+        let (tag, rest) = position.bytes.split_first().ok_or_else(foreign)?;
+        let (data, rest) = part(rest)?;
+        let (type_bits, rest) = part(rest)?;
+        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT).contains(tag);
+        let is_snapshot = *tag > START_AFTER;
+        if !is_known || data.is_empty() || (!is_snapshot && !rest.is_empty()) {
             return Err(foreign());
         }
-        Ok(Self { data: data.to_vec(), type_bits: type_bits.to_vec(), start_after: tag == START_AFTER })
+        let start_after = *tag == START_AFTER || *tag == START_AFTER + SNAPSHOT;
+        let token = Self { data: data.to_vec(), type_bits: type_bits.to_vec(), start_after };
+        Ok((token, is_snapshot.then_some(rest)))
     }
 
     /// The position after what this token stands for.
-    pub(crate) fn position(&self, time: Option<SourceTime>) -> Position {
-        let mut bytes = Vec::with_capacity(3 + self.data.len() + self.type_bits.len());
-        self.encode(&mut bytes);
+    pub(crate) fn position(&self, progress: Option<&[u8]>, time: Option<SourceTime>) -> Position {
+        let mut bytes = Vec::with_capacity(5 + self.data.len() + self.type_bits.len());
+        self.encode(progress, &mut bytes);
         Position::new(bytes, time.or_else(|| self.time()))
+    }
+
+    /// Whether it stands for a time, and not for an event: the second number after the cluster time is the type.
+    pub(crate) fn is_of_a_time(&self) -> bool {
+        let kind = self.data.get(9..).and_then(number).and_then(|(_, rest)| number(rest));
+        kind.is_some_and(|(kind, _)| kind == 0)
     }
 
     /// The cluster time.
@@ -145,9 +158,10 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     }
 }
 
-/// Which of two positions is earlier.
-pub(crate) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
-    Some(Token::decode(a).ok()?.data.cmp(&Token::decode(b).ok()?.data))
+/// A part with its length before it, and the rest.
+fn part(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).ok_or_else(foreign)
 }
 
 fn unhex(hex: &str, out: &mut Vec<u8>) -> Result<()> {
@@ -192,8 +206,10 @@ mod tests {
         let mut token = token(INSERT);
         token.start_after = true;
         token.type_bits = vec![1, 2];
-        assert_eq!(Token::decode(&token.position(None)).expect("it is one"), token);
-        assert_eq!(token.to_document().get_str("_data"), Ok(INSERT.replace(' ', "").as_str()));
+        assert_eq!(Token::decode(&token.position(None, None)).expect("it is one"), token);
+        let snapshot = token.position(Some(b"half"), None);
+        assert_eq!(Token::decode_with_progress(&snapshot).expect("it is one"), (token.clone(), Some(&b"half"[..])));
+        assert_eq!(token.to_document().get_str("_data").ok(), Some(INSERT.replace(' ', "").as_str()));
         assert!(Token::decode(&Position::new(&b"\x01\x00\x09short"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"another log"[..], None)).is_err());
     }
@@ -206,7 +222,7 @@ mod tests {
         assert_eq!(token(THIRD).version().ordinal, 2);
         assert!(token(INSERT).version() < token(THIRD).version());
         assert!(token(THIRD).version() < token(IDLE).version());
-        let [a, b] = [token(THIRD), token(IDLE)].map(|token| token.position(None));
-        assert_eq!(compare(&a, &b), Some(Ordering::Less));
+        assert!(token(THIRD).data < token(IDLE).data);
+        assert!(token(IDLE).is_of_a_time() && !token(THIRD).is_of_a_time());
     }
 }

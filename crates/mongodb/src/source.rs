@@ -3,9 +3,11 @@
 mod check;
 mod event;
 mod open;
+mod order;
 mod pedigree;
 mod pipeline;
 mod read;
+mod snapshot;
 mod view;
 
 use std::cmp::Ordering;
@@ -21,9 +23,10 @@ pub use view::{Before, Scope, Shown, View};
 
 use crate::client::Client;
 use crate::payload::BsonPayload;
-use crate::position::{Token, compare};
+use crate::position::Token;
 use open::{Opened, Start};
 use read::Reader;
+use snapshot::Snapshot;
 
 /// The changes that a cluster, a database or collections tell of.
 #[derive(Debug, Clone)]
@@ -101,8 +104,7 @@ impl Feed {
             StartAt::Now | StartAt::After(_) => self.open_at(cx, Start::Now).await,
             StartAt::Oldest => self.open_oldest(cx).await,
             StartAt::Time(time) => self.open_at(cx, Start::At(timestamp(time))).await,
-            StartAt::Snapshot => Err(Error::config("a MongoDB source can not begin with a snapshot yet")
-                .remedy("begin with now or the oldest change, and copy what was there before by hand")),
+            StartAt::Snapshot => self.open_at(cx, Start::Now).await,
         }
     }
 }
@@ -130,7 +132,7 @@ impl Source for Feed {
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
-        compare(a, b)
+        snapshot::compare(a, b)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
@@ -140,7 +142,16 @@ impl Source for Feed {
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
         let lineage = self.lineage(cx).await?;
         let origin: Arc<str> = format!("mongodb-{}", lineage.cluster.as_deref().unwrap_or("unknown")).into();
-        let (opened, token) = self.begin(cx, at).await?;
-        Ok(Box::new(Reader::new(self.clone(), opened, origin, token, lineage, cx.now())))
+        let snapshot = match &at {
+            StartAt::Snapshot => Some(Snapshot::new(self, cx, None).await?),
+            StartAt::After(position) => match Token::decode_with_progress(position)? {
+                (_, Some(progress)) => Some(Snapshot::new(self, cx, Some(progress)).await?),
+                _ => None,
+            },
+            _ => None,
+        };
+        let feed = if snapshot.is_some() { self.impatient() } else { self.clone() };
+        let (opened, token) = feed.begin(cx, at).await?;
+        Ok(Box::new(Reader::new(feed, opened, origin, token, lineage, cx.now()).joined_to(snapshot)))
     }
 }

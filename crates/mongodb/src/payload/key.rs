@@ -3,12 +3,13 @@
 //! The bytes are JSON text, so that people can read them: an `_id` of `1`, `1.0`, `NumberLong(1)` or
 //! `NumberDecimal("1.00")` is `1`. The form is fixed for ever, since lanes and partitions are chosen by it.
 
+use std::cmp::Ordering;
+
 use mongodb::bson::{RawBsonRef, RawDocument};
-use watchkeeper_core::Result;
 use watchkeeper_core::format::JsonWriter;
+use watchkeeper_core::{Result, Visit};
 
 use super::{damaged, scalar};
-use watchkeeper_core::Visit;
 
 /// Appends the canonical form of a `documentKey` to `out`: the value of `_id` alone, or, in a sharded collection,
 /// all of it in the order of the server.
@@ -43,7 +44,7 @@ fn value(value_of: RawBsonRef<'_>, out: &mut Vec<u8>) -> Result<()> {
         RawBsonRef::Int32(whole) => integer(i64::from(whole), out),
         RawBsonRef::Int64(whole) => integer(whole, out),
         RawBsonRef::Double(real) if real.is_finite() => double(real, out),
-        RawBsonRef::Double(real) => named(&real.to_string(), out),
+        RawBsonRef::Double(real) => number(&real.to_string(), out),
         RawBsonRef::Decimal128(decimal) => number(&decimal.to_string(), out),
         // To a server a symbol is a text.
         RawBsonRef::String(content) | RawBsonRef::Symbol(content) => text(content, out),
@@ -86,37 +87,103 @@ fn double(real: f64, out: &mut Vec<u8>) {
 
 /// Appends a number that is written with decimal digits, perhaps a point, perhaps an exponent.
 fn number(written: &str, out: &mut Vec<u8>) {
-    let (sign, rest) = written.strip_prefix('-').map_or(("", written), |rest| ("-", rest));
-    let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let Ok(exponent) = exponent.parse::<i64>() else { return named(written, out) };
-    let all = format!("{whole}{fraction}");
-    if !all.bytes().all(|digit| digit.is_ascii_digit()) {
-        return named(written, out);
-    }
-    let significant = all.trim_start_matches('0');
-    let digits = significant.trim_end_matches('0');
-    if digits.is_empty() {
-        return out.push(b'0');
-    }
-    let zeros = i64::try_from(significant.len() - digits.len()).unwrap_or(0);
-    let exponent = exponent - i64::try_from(fraction.len()).unwrap_or(0) + zeros;
-    let plain = match usize::try_from(exponent) {
-        Ok(zeros) if zeros <= DIGITS => format!("{sign}{digits}{}", "0".repeat(zeros)),
-        _ => format!("{sign}{digits}e{exponent}"),
-    };
-    out.extend_from_slice(plain.as_bytes());
-}
-
-/// Appends what is no number in JSON: infinities, and what is not a number at all.
-fn named(written: &str, out: &mut Vec<u8>) {
-    let lower = written.to_ascii_lowercase();
-    let name = match (lower.contains("nan"), lower.starts_with('-')) {
-        (true, _) => "NaN",
-        (false, false) => "Infinity",
-        (false, true) => "-Infinity",
+    let name = match Decimal::parse(written) {
+        Decimal::Finite { digits, .. } if digits.is_empty() => return out.push(b'0'),
+        Decimal::Finite { negative, digits, exponent } => {
+            let sign = if negative { "-" } else { "" };
+            let plain = match usize::try_from(exponent) {
+                Ok(zeros) if zeros <= DIGITS => format!("{sign}{digits}{}", "0".repeat(zeros)),
+                _ => format!("{sign}{digits}e{exponent}"),
+            };
+            return out.extend_from_slice(plain.as_bytes());
+        }
+        Decimal::NaN => "NaN",
+        Decimal::Infinite { negative: false } => "Infinity",
+        Decimal::Infinite { negative: true } => "-Infinity",
     };
     out.extend_from_slice(format!("{{\"$numberDouble\":\"{name}\"}}").as_bytes());
+}
+
+/// A number of whatever type, as servers compare it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decimal {
+    /// Not a number; less than all others.
+    NaN,
+    /// An infinity.
+    Infinite {
+        /// Whether it is the lesser one.
+        negative: bool,
+    },
+    /// Digits without zeros at either end, times ten to the exponent. Zero has no digits.
+    Finite {
+        /// Whether it is less than zero.
+        negative: bool,
+        /// The digits.
+        digits: String,
+        /// Of ten.
+        exponent: i64,
+    },
+}
+
+impl Decimal {
+    /// The number that a value is.
+    pub(crate) fn of(value: RawBsonRef<'_>) -> Option<Self> {
+        Some(match value {
+            RawBsonRef::Int32(whole) => Self::parse(&whole.to_string()),
+            RawBsonRef::Int64(whole) => Self::parse(&whole.to_string()),
+            RawBsonRef::Double(real) if real.is_finite() => Self::parse(&format!("{real:.*e}", DIGITS - 1)),
+            RawBsonRef::Double(real) => Self::parse(&real.to_string()),
+            RawBsonRef::Decimal128(decimal) => Self::parse(&decimal.to_string()),
+            _ => return None,
+        })
+    }
+
+    fn parse(written: &str) -> Self {
+        let (negative, rest) = written.strip_prefix('-').map_or((false, written), |rest| (true, rest));
+        let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all = format!("{whole}{fraction}");
+        let exponent = exponent.strip_prefix('+').unwrap_or(exponent).parse::<i64>();
+        let (Ok(exponent), true) = (exponent, all.bytes().all(|digit| digit.is_ascii_digit())) else {
+            let is_nan = rest.to_ascii_lowercase().contains("nan");
+            return if is_nan { Self::NaN } else { Self::Infinite { negative } };
+        };
+        let significant = all.trim_start_matches('0');
+        let digits = significant.trim_end_matches('0');
+        // Lengths of texts that a number is written with are small.
+        let length = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX);
+        let exponent = exponent - length(fraction) + length(significant) - length(digits);
+        Self::Finite { negative: negative && !digits.is_empty(), digits: digits.to_owned(), exponent }
+    }
+
+    /// What decides first: kind and sign, then size, then digits.
+    fn weight(&self) -> (i8, i64, &str) {
+        match self {
+            Self::NaN => (-3, 0, ""),
+            Self::Infinite { negative } => (if *negative { -2 } else { 2 }, 0, ""),
+            Self::Finite { digits, .. } if digits.is_empty() => (0, 0, ""),
+            Self::Finite { negative, digits, exponent } => {
+                let size = exponent + i64::try_from(digits.len()).unwrap_or(i64::MAX);
+                (if *negative { -1 } else { 1 }, size, digits)
+            }
+        }
+    }
+}
+
+impl Ord for Decimal {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (a, b) = (self.weight(), other.weight());
+        // Of two that are less than zero the larger digits are the lesser number. Digits compare as text, since they
+        // begin at the same place.
+        let within = (a.1, a.2).cmp(&(b.1, b.2));
+        a.0.cmp(&b.0).then(if a.0 == -1 { within.reverse() } else { within })
+    }
+}
+
+impl PartialOrd for Decimal {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 #[cfg(test)]

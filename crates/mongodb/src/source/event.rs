@@ -43,6 +43,12 @@ impl<'a> Event<'a> {
         Ok(event)
     }
 
+    /// The collection and the `_id` that it is about.
+    pub(super) fn subject(&self) -> Option<(&'a str, RawBsonRef<'a>)> {
+        let collection = self.namespace?.get_str("coll").ok()?;
+        Some((collection, self.key?.get("_id").ok()??))
+    }
+
     fn note(&mut self, name: &str, value: RawBsonRef<'a>) {
         match (name, value) {
             ("operationType", RawBsonRef::String(operation)) => self.operation = Some(operation),
@@ -89,11 +95,15 @@ impl Scratch {
         if has_key {
             canonical_key(event.key.ok_or_else(|| dropped("documentKey"))?, &mut self.key)?;
         }
-        self.position.clear();
-        self.token.encode(&mut self.position);
         let wall = event.wall_millis.and_then(|millis| u64::try_from(millis).ok()).map(SourceTime);
         let time = wall.or_else(|| self.token.time()).unwrap_or_default();
         Ok(Head { operation, has_key, time })
+    }
+
+    /// Makes the position of the event. `progress` is that of a running snapshot.
+    pub(super) fn place(&mut self, progress: Option<&[u8]>) {
+        self.position.clear();
+        self.token.encode(progress, &mut self.position);
     }
 
     fn name(&mut self, namespace: Option<&RawDocument>, scope: &str) {

@@ -112,23 +112,24 @@ impl Feed {
 
     /// The oldest entry of the oplog; `None` when this user may not read it, or there is none (a mongos).
     pub(super) async fn oldest(&self, cx: &Cx) -> Result<Option<Document>> {
-        self.entry(cx, doc! {}, 1).await
+        // By what is there now: an older view, as that of a majority may be, shows entries that have been cut off since.
+        self.entry(cx, doc! {}, 1, "local").await
     }
 
     /// The newest entry of the oplog.
     pub(super) async fn newest(&self, cx: &Cx) -> Result<Option<Document>> {
-        self.entry(cx, doc! {}, -1).await
+        self.entry(cx, doc! {}, -1, "majority").await
     }
 
     /// The entry of the oplog at this time.
     pub(super) async fn entry_at(&self, cx: &Cx, at: Timestamp) -> Result<Option<Document>> {
-        self.entry(cx, doc! { "ts": { "$gte": at, "$lte": at } }, 1).await
+        self.entry(cx, doc! { "ts": { "$gte": at, "$lte": at } }, 1, "majority").await
     }
 
-    async fn entry(&self, cx: &Cx, filter: Document, direction: i32) -> Result<Option<Document>> {
+    async fn entry(&self, cx: &Cx, filter: Document, direction: i32, concern: &str) -> Result<Option<Document>> {
         let find = doc! {
             "find": "oplog.rs", "filter": filter, "sort": { "$natural": direction }, "limit": 1, "singleBatch": true,
-            "projection": { "ts": 1, "t": 1 }, "readConcern": { "level": "majority" },
+            "projection": { "ts": 1, "t": 1 }, "readConcern": { "level": concern },
         };
         Ok(permitted(self.first(cx, "local", find).await)?.flatten())
     }
@@ -228,7 +229,7 @@ impl Feed {
             .flat_map(|name| [doc! { "o.drop": name }, doc! { "o.renameCollection": format!("{database}.{name}") }])
             .collect();
         let filter = doc! { "ts": { "$gte": at }, "op": "c", "ns": command, "$or": ends };
-        Ok(self.entry(cx, filter, 1).await?.is_some())
+        Ok(self.entry(cx, filter, 1, "majority").await?.is_some())
     }
 }
 

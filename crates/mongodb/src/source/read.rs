@@ -8,16 +8,18 @@ use bytes::Bytes;
 use mongodb::bson::{RawBsonRef, RawDocument};
 use mongodb::raw_batch_cursor::RawBatch;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Cx, Error, Limits, Moment, Position, Result, SourceTime, Window,
+    Batch, BatchBuilder, ChangeStream, Cx, Error, Limits, Moment, Operation, Position, Result, RowParts, SourceTime,
+    Version, Window,
 };
 
 use super::Feed;
 use super::event::{Event, Scratch, without_aside};
 use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
+use super::snapshot::{Snapshot, has_passed};
 use crate::error::Class;
-use crate::payload::{BsonPayload, damaged};
-use crate::position::Token;
+use crate::payload::{BsonPayload, canonical_key, damaged};
+use crate::position::{Token, source_time};
 
 /// How often the oplog is asked for an entry that proves whose positions these are.
 const MARK_EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ struct Received {
 }
 
 /// The bytes of an answer, shared with the batches made of them.
-struct Answer(RawBatch);
+pub(super) struct Answer(pub(super) RawBatch);
 
 impl AsRef<[u8]> for Answer {
     fn as_ref(&self) -> &[u8] {
@@ -45,26 +47,31 @@ impl Received {
     fn new(batch: RawBatch) -> Result<Self> {
         let end = post_batch_token(&batch)?;
         let bytes = Bytes::from_owner(Answer(batch));
-        let answer = RawDocument::from_bytes(&bytes).map_err(damaged)?;
-        let cursor = answer
-            .get_document("cursor")
-            .map_err(|error| Error::corrupt("an answer has no cursor").caused_by(error))?;
-        let mut events = Vec::new();
-        for field in cursor.iter() {
-            let (name, value) = field.map_err(damaged)?;
-            let RawBsonRef::Array(batch) = value else { continue };
-            if !matches!(name.as_str(), "firstBatch" | "nextBatch") {
-                continue;
-            }
-            for event in batch {
-                let RawBsonRef::Document(event) = event.map_err(damaged)? else { continue };
-                // Both lie in the same bytes, so the difference of their addresses is the place.
-                let start = event.as_bytes().as_ptr() as usize - bytes.as_ptr() as usize;
-                events.push((start, start + event.as_bytes().len()));
-            }
-        }
+        let events = events_in(&bytes)?;
         Ok(Self { bytes, events, next: 0, end })
     }
+}
+
+/// Where each document of an answer's batch lies in its bytes.
+pub(super) fn events_in(bytes: &Bytes) -> Result<Vec<(usize, usize)>> {
+    let answer = RawDocument::from_bytes(bytes).map_err(damaged)?;
+    let cursor =
+        answer.get_document("cursor").map_err(|error| Error::corrupt("an answer has no cursor").caused_by(error))?;
+    let mut events = Vec::new();
+    for field in cursor.iter() {
+        let (name, value) = field.map_err(damaged)?;
+        let RawBsonRef::Array(batch) = value else { continue };
+        if !matches!(name.as_str(), "firstBatch" | "nextBatch") {
+            continue;
+        }
+        for event in batch {
+            let RawBsonRef::Document(event) = event.map_err(damaged)? else { continue };
+            // Both lie in the same bytes, so the difference of their addresses is the place.
+            let start = event.as_bytes().as_ptr() as usize - bytes.as_ptr() as usize;
+            events.push((start, start + event.as_bytes().len()));
+        }
+    }
+    Ok(events)
 }
 
 /// An open stream.
@@ -81,6 +88,7 @@ pub(super) struct Reader {
     moved: bool,
     invalidated: bool,
     scratch: Scratch,
+    snapshot: Option<Snapshot>,
     lineage: Arc<Mutex<Lineage>>,
     /// Whether the next batch has to carry a pedigree.
     renewed: bool,
@@ -103,10 +111,17 @@ impl Reader {
             moved,
             invalidated: false,
             scratch,
+            snapshot: None,
             lineage,
             renewed: false,
             marked: now,
         }
+    }
+
+    /// The same reader, joined to a snapshot.
+    pub(super) fn joined_to(mut self, snapshot: Option<Snapshot>) -> Self {
+        self.snapshot = snapshot;
+        self
     }
 
     fn builder(&self) -> BatchBuilder {
@@ -114,7 +129,7 @@ impl Reader {
     }
 
     fn end(&self) -> Position {
-        self.at.position(self.time)
+        self.at.position(self.snapshot.as_ref().map(Snapshot::progress), self.time)
     }
 
     /// Goes on to `token`, unless that lies before what the reader was opened after.
@@ -155,9 +170,17 @@ impl Reader {
             }
             let raw = RawDocument::from_bytes(&received.bytes[start..end]).map_err(damaged)?;
             let mut scratch = std::mem::take(&mut self.scratch);
-            let head = scratch.take_up(&Event::read(raw, aside)?, &self.scope)?;
+            let event = Event::read(raw, aside)?;
+            let head = scratch.take_up(&event, &self.scope)?;
+            if self.reaches_the_range(&scratch.token) {
+                break;
+            }
             received.next += 1;
-            if !self.is_dropped(&scratch.token) {
+            scratch.place(self.snapshot.as_ref().map(Snapshot::progress));
+            if !self.is_wanted(&event, &scratch.token) {
+                self.moved = true;
+                self.go_to(&scratch.token, None);
+            } else if !self.is_dropped(&scratch.token) {
                 self.moved = true;
                 self.invalidated = head.is_invalidate();
                 self.opened.drop_through = None;
@@ -179,11 +202,80 @@ impl Reader {
         if received.next == received.events.len() {
             let end = received.end.clone();
             self.go_to(&end, None);
+            if let Some(range) = self.snapshot.as_mut().and_then(|snapshot| snapshot.range.as_mut()) {
+                range.caught_up |= has_passed(&end, range.at, received.events.is_empty());
+            }
         }
         let end = self.end();
         let batch =
             if aside { builder.finish(end) } else { builder.finish_over(received.bytes.slice(first..last), end) };
         Ok(self.stamped(batch))
+    }
+
+    /// Whether an event lies after the time of the range whose rows come next; those are then due.
+    fn reaches_the_range(&mut self, token: &Token) -> bool {
+        let Some(range) = self.snapshot.as_mut().and_then(|snapshot| snapshot.range.as_mut()) else { return false };
+        let reaches = token.timestamp().is_some_and(|at| at > range.at);
+        range.caught_up |= reaches;
+        reaches
+    }
+
+    /// Whether an event is to be delivered while a snapshot runs.
+    fn is_wanted(&self, event: &Event<'_>, token: &Token) -> bool {
+        let (Some(snapshot), Some((collection, id))) = (&self.snapshot, event.subject()) else { return true };
+        token.timestamp().is_none_or(|at| snapshot.wants(collection, id, at))
+    }
+
+    /// What a snapshot has to deliver before the stream goes on.
+    async fn from_snapshot(&mut self, cx: &Cx, limits: Limits) -> Result<Option<Batch>> {
+        let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
+        if self.received.is_none() && snapshot.is_over(&self.at) {
+            let feed = snapshot.feed.clone();
+            self.opened = feed.open_after(cx, self.at.clone()).await?;
+            (self.feed, self.snapshot) = (feed, None);
+            return Ok(None);
+        }
+        if snapshot.range.is_none() && !snapshot.is_complete() {
+            let mut range = snapshot.read(cx, &self.at).await?;
+            // What was received is not yet delivered, so the stream has not passed it.
+            range.caught_up &= self.received.is_none();
+            snapshot.range = Some(range);
+        }
+        if snapshot.range.as_ref().is_some_and(|range| range.caught_up) {
+            let batch = self.rows(limits)?;
+            return Ok((!batch.is_empty()).then_some(batch));
+        }
+        Ok(None)
+    }
+
+    fn rows(&mut self, limits: Limits) -> Result<Batch> {
+        let mut builder = self.builder();
+        let database = self.feed.client.config().database().to_owned();
+        while let Some(snapshot) = &mut self.snapshot {
+            if builder.len() >= limits.rows || (builder.size() >= limits.bytes && !builder.is_empty()) {
+                break;
+            }
+            let Some(row) = snapshot.take_row()? else { break };
+            let (mut key, mut position) = (Vec::new(), Vec::new());
+            canonical_key(&row.document_key(), &mut key)?;
+            self.at.encode(Some(snapshot.progress()), &mut position);
+            let event = row.event(&database)?;
+            let time = u64::from(row.at.time) << 32 | u64::from(row.at.increment);
+            let namespace = builder.namespace(&format!("{database}.{}", row.name()));
+            builder.push(RowParts {
+                operation: Operation::Read,
+                namespace,
+                half: 0,
+                committable: true,
+                key: Some(&key),
+                position: &position,
+                body: event.as_bytes(),
+                time: source_time(row.at),
+                version: Version { time, ordinal: 0 },
+            });
+        }
+        let end = self.end();
+        Ok(self.stamped(builder.finish(end)))
     }
 
     /// Gives a batch the pedigree that was found since, if there is a fresher one.
@@ -244,6 +336,12 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             self.mark(cx);
+            if let Some(rows) = self.from_snapshot(cx, limits).await? {
+                return Ok(rows);
+            }
+            if self.snapshot.as_ref().is_some_and(Snapshot::has_more) {
+                continue;
+            }
             if self.received.is_some() {
                 let batch = self.hand_out(limits)?;
                 if !batch.is_empty() {

@@ -7,5 +7,6 @@ mod source_check;
 mod source_errors;
 mod source_pedigree;
 mod source_pipelines;
+mod source_snapshot;
 mod specifics;
 mod support;
