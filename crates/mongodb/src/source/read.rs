@@ -227,7 +227,7 @@ impl Reader {
     }
 
     /// What a snapshot has to deliver before the stream goes on.
-    async fn from_snapshot(&mut self, cx: &Cx, limits: Limits) -> Result<Option<Batch>> {
+    async fn turn_of_the_snapshot(&mut self, cx: &Cx, limits: Limits) -> Result<Option<Batch>> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
         if self.received.is_none() && snapshot.is_over(&self.at) {
             let feed = snapshot.feed.clone();
@@ -336,7 +336,7 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             self.mark(cx);
-            if let Some(rows) = self.from_snapshot(cx, limits).await? {
+            if let Some(rows) = self.turn_of_the_snapshot(cx, limits).await? {
                 return Ok(rows);
             }
             if self.snapshot.as_ref().is_some_and(Snapshot::has_more) {
