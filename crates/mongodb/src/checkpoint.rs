@@ -60,8 +60,8 @@ struct Claimed {
     tenure: String,
     seq: u64,
     checkpoint: Option<Document>,
-    /// The session in which the claimant's transactions run, if it has one.
-    session: Option<Binary>,
+    /// The sessions in which the claimant's transactions run.
+    sessions: Vec<Binary>,
 }
 
 impl Claimed {
@@ -72,10 +72,7 @@ impl Claimed {
             tenure: document.get_str("tenure").map_err(|_| damaged(client))?.to_owned(),
             seq: field("seq")?,
             checkpoint: document.get_document("checkpoint").ok().cloned(),
-            session: match document.get("session") {
-                Some(Bson::Binary(session)) => Some(session.clone()),
-                _ => None,
-            },
+            sessions: document.get_array("sessions").into_iter().flatten().filter_map(session_id).collect(),
         })
     }
 
@@ -93,16 +90,24 @@ impl Claimed {
         self.checkpoint.clone().map(|document| read(client, document)).transpose()
     }
 
-    /// What a write means that was not taken for the next one.
-    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Commit> {
+    /// What a write means that was not taken; `None` when it is the next one.
+    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Option<Commit>> {
         match claimed.filter(|claimed| claimed.is_by(&write.grant)) {
-            None => Ok(Commit::Fenced),
-            Some(claimed) if claimed.seq == write.seq => Ok(Commit::AlreadyDone),
+            None => Ok(Some(Commit::Fenced)),
+            Some(claimed) if claimed.seq == write.seq => Ok(Some(Commit::AlreadyDone)),
+            Some(claimed) if claimed.seq + 1 == write.seq => Ok(None),
             Some(claimed) => {
                 let (got, stored) = (write.seq, claimed.seq);
                 Err(Error::internal(format!("commit {got} after {stored} of one tenure")))
             }
         }
+    }
+}
+
+fn session_id(value: &Bson) -> Option<Binary> {
+    match value {
+        Bson::Binary(id) => Some(id.clone()),
+        _ => None,
     }
 }
 
@@ -151,22 +156,21 @@ fn claiming(grant: &Grant) -> Vec<Document> {
             "epoch": choose(epoch, "$epoch"),
             "tenure": choose(grant.tenure.to_string().into(), "$tenure"),
             "seq": choose(Bson::Int64(0), "$seq"),
-            "session": choose("$$REMOVE".into(), "$session"),
+            "sessions": choose("$$REMOVE".into(), "$sessions"),
         } },
         doc! { "$unset": "claim" },
     ]
 }
 
 impl Checkpoints {
-    /// Ends the transaction that an older claimant may have left open: it has locked the document, and the server would
-    /// undo it only after a minute.
-    async fn kill_older_session(&self, cx: &Cx, grant: &Grant) -> Result<()> {
+    /// Ends the transactions that an older claimant may have left open: they have locked the document, and the server would
+    /// undo them only after a minute.
+    async fn kill_older_sessions(&self, cx: &Cx, grant: &Grant) -> Result<()> {
         let claimed = Claimed::load(cx, &self.client, &grant.key).await?;
-        let session = claimed.filter(|claimed| claimed.epoch < grant.epoch).and_then(|claimed| claimed.session);
-        if let Some(session) = session {
-            seat::kill(cx, &self.client, session).await?;
+        match claimed.filter(|claimed| claimed.epoch < grant.epoch).map(|claimed| claimed.sessions) {
+            Some(sessions) if !sessions.is_empty() => seat::kill(cx, &self.client, sessions).await,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The document before the claim; `None` when it was made by it.
@@ -200,6 +204,13 @@ impl Checkpoints {
         if done {
             return Ok(Commit::Committed);
         }
+        // Not the next one now; if it is when looked at again, another one with our grant was undone meanwhile.
+        let changed = || Error::unavailable("the checkpoint was changed meanwhile");
+        self.standing(cx, write).await?.ok_or_else(changed)
+    }
+
+    /// What a write means that was not taken: `None` when it could be taken now.
+    pub(crate) async fn standing(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Commit>> {
         let claimed = Claimed::load(cx, &self.client, &write.grant.key).await?;
         Claimed::answer(claimed.as_ref(), write)
     }
@@ -264,7 +275,7 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
-        self.kill_older_session(cx, grant).await?;
+        self.kill_older_sessions(cx, grant).await?;
         let before = self.take(cx, grant).await?;
         let Some(before) = before.map(|before| Claimed::read(&self.client, &before)).transpose()? else {
             return Ok(Claim::Claimed(None));

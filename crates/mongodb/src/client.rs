@@ -19,7 +19,7 @@ mod pulse;
 mod schema;
 
 pub(crate) use pulse::{Pulse, Topic, prepare as prepare_pulses, tell};
-pub(crate) use schema::{DUPLICATE, ensure, is_code, number_bson};
+pub(crate) use schema::{DUPLICATE, create, ensure, is_code, number_bson};
 
 use pulse::Tail;
 
@@ -148,7 +148,7 @@ impl Client {
         let reply = Reply(answer.map_err(|native| self.error(native, Doing::Reading))?);
         match reply.first_error() {
             None => Ok(reply),
-            Some((code, said)) => {
+            Some((_, code, said)) => {
                 let kind = Class::of_code(code).kind(Doing::Reading);
                 Err(translate_code(code, &said, Some(kind), &self.place))
             }
@@ -192,15 +192,16 @@ impl Reply {
         })
     }
 
-    fn first_error(&self) -> Option<(i32, String)> {
-        self.errors().next().map(|(_, code, said)| (code, said))
+    /// The first of them.
+    pub(crate) fn first_error(&self) -> Option<(usize, i32, String)> {
+        self.errors().next()
     }
 
     /// The same, if no statement failed.
     pub(crate) fn whole(self, client: &Client) -> Result<Self> {
         match self.first_error() {
             None => Ok(self),
-            Some((code, said)) => Err(translate_code(code, &said, None, client.place())),
+            Some((_, code, said)) => Err(translate_code(code, &said, None, client.place())),
         }
     }
 

@@ -52,8 +52,8 @@ impl Config {
         })?;
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);
         if config.timeout < Duration::from_millis(100) {
-            return Err(options.wrong("timeout", "this is shorter than an election of servers can be bridged with"))
-                .map_err(|error| error.remedy("leave it at \"10s\""));
+            let error = options.wrong("timeout", "no election of servers can be bridged in so short a time");
+            return Err(error.remedy("leave it at \"10s\""));
         }
         Ok(config)
     }

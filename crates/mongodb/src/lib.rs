@@ -4,6 +4,9 @@
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
 //! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster.
+//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
+//!   newest documents, or by a handler ([`Handle`]) that is given the open session.
+//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
 //!
 //! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
 //! [`Client`] is a pool of connections to it; nothing is ever repeated by the driver, since only the engine knows how much
@@ -19,6 +22,7 @@ mod lease;
 mod payload;
 mod position;
 mod records;
+mod sink;
 mod source;
 
 pub use backend::MongoDb;
@@ -30,4 +34,5 @@ pub use lease::Leases;
 pub use mongodb;
 pub use payload::{BsonPayload, canonical_key};
 pub use records::Notes;
+pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse};
 pub use source::{Before, Feed, Scope, Shown, View};

@@ -12,6 +12,10 @@ use crate::error::Doing;
 /// At most so many bytes of bodies in one insert. The server's limit for a message is 48 MB.
 const INSERT_BYTES_MAX: usize = 16_000_000;
 
+/// How many of a grant's newest sessions are known to its successor. There are two at a time (the sink's, and one for commits
+/// without rows), and a new one after every commit of unknown outcome.
+const SESSIONS_KEPT: i32 = 16;
+
 /// Where the transactions of one grant are made: one after the other, in one session.
 ///
 /// A transaction whose client is gone stays open at the server for a minute, and locks the checkpoint against everyone. So
@@ -76,7 +80,7 @@ impl Seat {
     /// Kills what may be open.
     async fn clear(&mut self, cx: &Cx) -> Result<()> {
         let Some(id) = self.doubtful.clone() else { return Ok(()) };
-        kill(cx, &self.client, id).await?;
+        kill(cx, &self.client, vec![id]).await?;
         (self.session, self.doubtful) = (None, None);
         Ok(())
     }
@@ -93,7 +97,7 @@ impl Seat {
                 "epoch": number_bson(self.grant.epoch.0),
                 "tenure": self.grant.tenure.to_string(),
             },
-            "u": { "$set": { "session": id_of(&session)? } },
+            "u": { "$push": { "sessions": { "$each": [id_of(&session)?], "$slice": -SESSIONS_KEPT } } },
         };
         let write = self.client.write(cx, doc! { "update": COLLECTION, "updates": [update] }).await;
         // To know a session that is not used yet is no change that anyone could see.
@@ -186,9 +190,10 @@ impl Seat {
     }
 }
 
-/// Ends a session with all that is open in it.
-pub(super) async fn kill(cx: &Cx, client: &Client, session: Binary) -> Result<()> {
-    client.read(cx, doc! { "killSessions": [{ "id": session }] }).await.map(drop)
+/// Ends sessions with all that is open in them.
+pub(super) async fn kill(cx: &Cx, client: &Client, sessions: Vec<Binary>) -> Result<()> {
+    let sessions: Vec<Document> = sessions.into_iter().map(|id| doc! { "id": id }).collect();
+    client.read(cx, doc! { "killSessions": sessions }).await.map(drop)
 }
 
 fn id_of(session: &ClientSession) -> Result<Binary> {

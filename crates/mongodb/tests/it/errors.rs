@@ -191,7 +191,8 @@ fn only_the_commit_of_a_transaction_leaves_it_open() {
     in_turn(|set| {
         block_on(async {
             let bench = Bench::new(set).await;
-            let commit = async |write: &CheckpointWrite| bench.checkpoints.commit(&cx(), &[write.clone()]).await;
+            let commit =
+                async |write: &CheckpointWrite| bench.checkpoints.commit(&cx(), std::slice::from_ref(write)).await;
             let first = bench.write_with_ledger(1);
 
             fail(&bench.saboteur, APP, "findAndModify", 1, doc! { "closeConnection": true }).await;

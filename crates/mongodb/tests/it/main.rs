@@ -2,6 +2,7 @@
 
 mod conformance;
 mod errors;
+mod sink;
 mod source;
 mod source_check;
 mod source_errors;

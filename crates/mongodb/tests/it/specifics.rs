@@ -93,7 +93,7 @@ async fn leave_open(client: &Client, grant: &Grant) -> watchkeeper_mongodb::mong
     let mut session = driver.start_session().await.expect("a session can be started");
     let id = session.id().get("id").cloned().expect("a session has an id");
     let key = doc! { "_id": grant.key.as_str() };
-    checkpoints.update_one(key.clone(), doc! { "$set": { "session": id } }).await.expect("it is registered");
+    checkpoints.update_one(key.clone(), doc! { "$set": { "sessions": [id] } }).await.expect("it is registered");
     session.start_transaction().await.expect("a transaction can be started");
     let touch = checkpoints.update_one(key, doc! { "$set": { "seq": 1_i64 } });
     touch.session(&mut session).await.expect("the document is there");
@@ -232,6 +232,21 @@ fn a_store_is_named_by_its_url_in_a_file() {
         let error = MongoDb.store(&cx(), &mut options).await.expect_err("this is no URL");
         assert!(error.to_string().starts_with("watchkeeper.toml:3: group.store.url: "), "{error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    });
+}
+
+#[test]
+fn a_check_of_the_store_changes_nothing_and_tells_of_a_set_of_one() {
+    block_on(async {
+        let (origin, name) = (Origin::new("watchkeeper.toml:3"), fresh_name());
+        let mut options = Options::new("group.store", origin.clone());
+        options.insert("url", Written::text(url(shared(), &name), origin));
+        let findings = MongoDb.check_store(&cx(), &mut options).await.expect("the server is there");
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(findings[0].what.contains("has 1 of the three"), "{findings:?}");
+        let client = Client::open(&cx(), Config::new(url(shared(), &name)).expect("a URL")).await.expect("it is there");
+        let made = client.database(&cx()).await.expect("it is open").list_collection_names().await.expect("an answer");
+        assert!(made.is_empty(), "a check has made {made:?}");
     });
 }
 

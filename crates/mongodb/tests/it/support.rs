@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
+use futures_util::TryStreamExt;
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Config};
@@ -81,4 +82,11 @@ pub(crate) fn assert_told<T: std::fmt::Debug>(answer: Result<T>, kind: ErrorKind
     assert!(text.contains(cause), "{text:?} does not say {cause:?}");
     assert!(text.contains("]; "), "{text:?} has no remedy");
     assert!(!text.contains('\n'), "{text:?} has more than one line");
+}
+
+/// All documents of a collection, in the order of their `_id`.
+pub(crate) async fn in_order(client: &Client, collection: &str) -> Vec<Document> {
+    let collection = client.database(&cx()).await.expect("it is open").collection::<Document>(collection);
+    let found = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("the collection can be read");
+    found.try_collect().await.expect("the collection can be read")
 }

@@ -1,0 +1,283 @@
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
+use watchkeeper_core::{Change, Cx, Error, Operation, Result};
+
+use super::document::{after, body, mirrored_id};
+use super::{Apply, Failure, Open};
+use crate::client::{Client, create, number_bson};
+
+/// At most so many statements in one command, and so many bytes of bodies; the server takes 100,000 and 48 MB.
+const STATEMENTS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 12_000_000;
+
+/// The server's limit for a document, less what stands around a body.
+const BODY_BYTES_MAX: usize = 16 * 1024 * 1024 - 4096;
+
+/// Appends every change to a collection. Sorted by `_id` they are in the order of the stream.
+#[derive(Debug, Clone)]
+pub struct Events {
+    collection: Name,
+}
+
+impl Events {
+    /// Into this collection, made where it is missing.
+    pub fn into(collection: &str) -> Result<Self> {
+        Ok(Self { collection: Name::new(collection)? })
+    }
+
+    /// Inserts the events of the changes from `first` on.
+    async fn insert(&self, open: &mut Open<'_>, first: usize, documents: Vec<Document>) -> Result<(), Failure> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<usize> = (first..first + documents.len()).collect();
+        let command = doc! { "insert": self.collection.0.as_str(), "documents": documents };
+        open.state(command).await.map_err(|failure| failure.placed(&places))
+    }
+
+    fn document(open: &Open<'_>, change: &Change, place: usize) -> Result<Document> {
+        let (grant, version) = (open.grant(), change.version());
+        let key = change.key().map(|key| Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() });
+        let (epoch, seq) = (number_bson(grant.epoch.0), number_bson(open.seq()));
+        Ok(doc! {
+            "_id": { "stream": grant.key.as_str(), "epoch": epoch, "seq": seq, "place": number_bson(place as u64) },
+            "change": change.id().to_string(),
+            "operation": change.operation().as_str(),
+            "namespace": change.namespace(),
+            "key": key,
+            "time": DateTime::from_millis(i64::try_from(change.time().0).unwrap_or(i64::MAX)),
+            "version": { "time": number_bson(version.time), "ordinal": number_bson(version.ordinal) },
+            "tenure": grant.tenure.to_string(),
+            "event": body(change)?,
+        })
+    }
+}
+
+#[async_trait]
+impl Apply for Events {
+    async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
+        create(cx, client, doc! { "create": self.collection.0.as_str() }).await
+    }
+
+    async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
+        let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
+        for (at, change) in changes.iter().enumerate() {
+            fits(at, change)?;
+            bytes += STATEMENT_BYTES + change.body().len();
+            if bytes > BYTES_MAX || documents.len() >= STATEMENTS_MAX {
+                self.insert(open, first, std::mem::take(&mut documents)).await?;
+                (first, bytes) = (at, STATEMENT_BYTES + change.body().len());
+            }
+            documents.push(Self::document(open, change, at).map_err(|error| unreadable(at, error))?);
+        }
+        self.insert(open, first, documents).await
+    }
+}
+
+/// Keeps the newest document of every key: an upsert or a delete for each change.
+///
+/// Changes of one key that come together are written once, as the last of them leaves it.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    collection: Name,
+}
+
+/// What stands for the source's collection in the name of a mirror's.
+const SOURCE: &str = "{collection}";
+
+impl Mirror {
+    /// Into this collection, made where it is missing. `{collection}` in it stands for the name of the changed collection or
+    /// table; without it all changes go into one, and their keys have to differ.
+    pub fn into(collection: &str) -> Result<Self> {
+        Ok(Self { collection: Name::new(collection)? })
+    }
+
+    /// The one collection that it writes, if it is always the same.
+    pub(super) fn only_target(&self) -> Option<&str> {
+        (!self.collection.0.contains(SOURCE)).then_some(&self.collection.0)
+    }
+
+    /// The collection that a change is written to.
+    pub(super) fn target(&self, change: &Change) -> String {
+        let source = change.namespace();
+        let source = source.split_once('.').map_or(source, |(_, name)| name);
+        self.collection.0.replace(SOURCE, source)
+    }
+}
+
+/// What becomes of a document.
+#[derive(Debug)]
+pub(super) struct Fate {
+    /// The place of the last change of it.
+    pub(super) at: usize,
+    /// The document's `_id`.
+    pub(super) id: Bson,
+    /// As it is to be; `None` when it is to be taken away.
+    pub(super) document: Option<Document>,
+    /// About how large a statement with it is.
+    pub(super) bytes: usize,
+}
+
+/// What a statement has beside its document.
+const STATEMENT_BYTES: usize = 256;
+
+/// Parts of a list that each fit into one command.
+pub(super) fn parts(fates: Vec<Fate>) -> Vec<Vec<Fate>> {
+    let mut parts: Vec<Vec<Fate>> = Vec::new();
+    let mut bytes = 0;
+    for fate in fates {
+        bytes += fate.bytes;
+        match parts.last_mut() {
+            Some(part) if bytes <= BYTES_MAX && part.len() < STATEMENTS_MAX => part.push(fate),
+            _ => {
+                bytes = fate.bytes;
+                parts.push(vec![fate]);
+            }
+        }
+    }
+    parts
+}
+
+/// What changes come to, by target and key.
+#[derive(Debug, Default)]
+pub(super) struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
+
+impl Fates {
+    /// Notes what a change comes to, over what was noted of its key.
+    pub(super) fn note(&mut self, target: String, at: usize, change: &Change, key: &[u8]) -> Result<(), Failure> {
+        let id = mirrored_id(change, key).map_err(|error| unreadable(at, error))?;
+        let document = match change.operation() {
+            Operation::Delete => None,
+            _ => match after(change).map_err(|error| unreadable(at, error))? {
+                Some(Bson::Document(mut document)) => {
+                    document.insert("_id", id.clone());
+                    Some(document)
+                }
+                // It was deleted since; the change that did so will come.
+                Some(Bson::Null) => None,
+                _ => return Err(Failure::Refused(at, incomplete(change))),
+            },
+        };
+        let bytes = STATEMENT_BYTES + document.as_ref().map_or(0, |_| change.body().len());
+        self.0.insert((target, key.to_vec()), Fate { at, id, document, bytes });
+        Ok(())
+    }
+
+    /// All that was noted, by target.
+    pub(super) fn take_by_target(&mut self) -> BTreeMap<String, Vec<Fate>> {
+        let mut targets: BTreeMap<String, Vec<Fate>> = BTreeMap::new();
+        for ((target, _), fate) in std::mem::take(&mut self.0) {
+            targets.entry(target).or_default().push(fate);
+        }
+        targets
+    }
+
+    /// Writes all, in any order: no two are about the same document.
+    async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
+        for (target, fates) in self.take_by_target() {
+            let (upserts, deletes): (Vec<_>, Vec<_>) = fates.into_iter().partition(|fate| fate.document.is_some());
+            for part in parts(upserts) {
+                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
+                let upsert = |fate: Fate| doc! { "q": { "_id": fate.id }, "u": fate.document, "upsert": true };
+                let updates: Vec<Document> = part.into_iter().map(upsert).collect();
+                let command = doc! { "update": target.as_str(), "updates": updates };
+                open.state(command).await.map_err(|failure| failure.placed(&places))?;
+            }
+            for part in parts(deletes) {
+                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
+                let delete = |fate: Fate| doc! { "q": { "_id": fate.id }, "limit": 1 };
+                let deletes: Vec<Document> = part.into_iter().map(delete).collect();
+                let command = doc! { "delete": target.as_str(), "deletes": deletes };
+                open.state(command).await.map_err(|failure| failure.placed(&places))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn incomplete(change: &Change) -> Error {
+    let operation = change.operation().as_str();
+    Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
+        .remedy("let the source tell it, with full_document = \"updateLookup\" or \"required\"")
+}
+
+#[async_trait]
+impl Apply for Mirror {
+    async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
+        match self.only_target() {
+            Some(collection) => create(cx, client, doc! { "create": collection }).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
+        let mut fates = Fates::default();
+        for (at, change) in changes.iter().enumerate() {
+            fits(at, change)?;
+            let target = self.target(change);
+            if let Some(key) = change.key() {
+                fates.note(target, at, change, key)?;
+            } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
+                fates.send(open).await?;
+                let all = doc! { "q": {}, "limit": 0 };
+                open.state(doc! { "delete": target, "deletes": [all] })
+                    .await
+                    .map_err(|failure| failure.placed(&[at]))?;
+            }
+        }
+        fates.send(open).await
+    }
+
+    fn acts_on_barriers(&self) -> bool {
+        true
+    }
+}
+
+fn fits(at: usize, change: &Change) -> Result<(), Failure> {
+    if change.body().len() <= BODY_BYTES_MAX {
+        return Ok(());
+    }
+    let cause = format!("a change of {} bytes does not fit into a document", change.body().len());
+    Err(Failure::Refused(at, Error::config(cause).remedy("leave fields out of it at the source")))
+}
+
+/// A payload that can not be read is the change's fault.
+fn unreadable(at: usize, error: Error) -> Failure {
+    Failure::Refused(at, error)
+}
+
+/// A name of a collection that is not one of ours.
+#[derive(Debug, Clone)]
+struct Name(String);
+
+impl Name {
+    fn new(collection: &str) -> Result<Self> {
+        let ours = collection.starts_with("watchkeeper_") || collection.starts_with("system.");
+        if ours || collection.is_empty() || collection.contains(['\0', '$']) {
+            let cause = format!("{collection:?} can not be a collection of a sink");
+            return Err(Error::config(cause).remedy("choose another name"));
+        }
+        Ok(Self(collection.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(bytes: &[usize]) -> Vec<usize> {
+        let fate = |bytes: &usize| Fate { at: 0, id: Bson::Null, document: None, bytes: *bytes };
+        parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn no_command_is_larger_than_the_server_takes() {
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+        assert_eq!(sizes(&[BYTES_MAX, 1, BYTES_MAX - 1, 1]), [1, 2, 1]);
+        // One alone may be larger than a part should be, but never than the server takes.
+        assert_eq!(sizes(&[BYTES_MAX + 5, 5]), [1, 1]);
+        assert_eq!(sizes(&vec![1; STATEMENTS_MAX + 1]), [STATEMENTS_MAX, 1]);
+    }
+}

@@ -1,0 +1,133 @@
+//! Documents of whatever a payload tells.
+
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, oid::ObjectId, raw::CString};
+use watchkeeper_core::payload::{Image, ValueRef, Visit};
+use watchkeeper_core::{Change, Result};
+
+/// Builds a value of the parts of a payload, in their order.
+#[derive(Debug, Default)]
+struct Builder {
+    /// What is open: documents with the key that is due, and arrays.
+    open: Vec<Frame>,
+    done: Option<Bson>,
+}
+
+#[derive(Debug)]
+enum Frame {
+    Document(Document, String),
+    Array(Vec<Bson>),
+}
+
+impl Builder {
+    fn put(&mut self, value: Bson) {
+        match self.open.last_mut() {
+            Some(Frame::Document(document, key)) => {
+                document.insert(std::mem::take(key), value);
+            }
+            Some(Frame::Array(values)) => values.push(value),
+            None => self.done = Some(value),
+        }
+    }
+
+    fn end(&mut self) {
+        match self.open.pop() {
+            Some(Frame::Document(document, _)) => self.put(Bson::Document(document)),
+            Some(Frame::Array(values)) => self.put(Bson::Array(values)),
+            None => {}
+        }
+    }
+}
+
+impl Visit for Builder {
+    fn value(&mut self, value: ValueRef<'_>) {
+        // A value that the source did not send is left out: null would be another value.
+        if value != ValueRef::Unchanged {
+            self.put(bson(&value));
+        }
+    }
+
+    fn begin_document(&mut self) {
+        self.open.push(Frame::Document(Document::new(), String::new()));
+    }
+
+    fn key(&mut self, name: &str) {
+        if let Some(Frame::Document(_, key)) = self.open.last_mut() {
+            name.clone_into(key);
+        }
+    }
+
+    fn end_document(&mut self) {
+        self.end();
+    }
+
+    fn begin_array(&mut self) {
+        self.open.push(Frame::Array(Vec::new()));
+    }
+
+    fn end_array(&mut self) {
+        self.end();
+    }
+}
+
+/// A single value, as MongoDB has it.
+fn bson(value: &ValueRef<'_>) -> Bson {
+    match value {
+        ValueRef::Bool(flag) => Bson::Boolean(*flag),
+        ValueRef::Int32(number) => Bson::Int32(*number),
+        ValueRef::Int64(number) => Bson::Int64(*number),
+        ValueRef::Double(number) => Bson::Double(*number),
+        ValueRef::Decimal(digits) => {
+            digits.parse::<Decimal128>().map_or_else(|_| Bson::String(digits.to_string()), Bson::Decimal128)
+        }
+        ValueRef::Str(text) | ValueRef::Json(text) => Bson::String(text.to_string()),
+        ValueRef::Binary(subtype, bytes) => {
+            Bson::Binary(Binary { subtype: BinarySubtype::from(*subtype), bytes: bytes.to_vec() })
+        }
+        ValueRef::ObjectId(bytes) => Bson::ObjectId(ObjectId::from_bytes(*bytes)),
+        ValueRef::DateTime(millis) => Bson::DateTime(DateTime::from_millis(*millis)),
+        ValueRef::Timestamp(time, increment) => Bson::Timestamp(Timestamp { time: *time, increment: *increment }),
+        ValueRef::Regex(pattern, options) => regex(pattern, options),
+        _ => Bson::Null,
+    }
+}
+
+fn regex(pattern: &str, options: &str) -> Bson {
+    match (CString::try_from(pattern), CString::try_from(options)) {
+        (Ok(pattern), Ok(options)) => Bson::RegularExpression(Regex { pattern, options }),
+        _ => Bson::String(pattern.to_owned()),
+    }
+}
+
+/// Everything that a change's body tells.
+pub(super) fn body(change: &Change) -> Result<Bson> {
+    let mut builder = Builder::default();
+    if !change.body().is_empty() {
+        change.batch().payload().walk(change.body(), &mut builder)?;
+    }
+    Ok(builder.done.unwrap_or(Bson::Null))
+}
+
+/// What was changed, as it is since the change. `None` when the body does not tell it.
+pub(super) fn after(change: &Change) -> Result<Option<Bson>> {
+    let mut builder = Builder::default();
+    let payload = change.batch().payload();
+    let told = payload.image(change.body(), change.operation(), Image::After, &mut builder)?;
+    Ok(told.then(|| builder.done.unwrap_or(Bson::Null)))
+}
+
+/// The `_id` under which a change's document is kept in a mirror: the source's own where an event names it, else the
+/// canonical key.
+pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<Bson> {
+    let payload = change.batch().payload();
+    if payload.is_whole_event() {
+        let mut builder = Builder::default();
+        payload.walk_field(change.body(), "documentKey", &mut builder)?;
+        if let Some(Bson::Document(mut key)) = builder.done
+            && let Some(id) = key.remove("_id")
+        {
+            return Ok(id);
+        }
+    }
+    Ok(Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() }))
+}

@@ -1,0 +1,175 @@
+//! A mirror in a database that does not keep the stream's checkpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mongodb::bson::{Bson, Document, doc};
+use watchkeeper_core::{
+    Batch, Change, Cx, Error, ErrorKind, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation,
+    Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written,
+};
+
+use super::collections::{Fate, Fates, Mirror, parts};
+use super::{Apply, Failure};
+use crate::client::{Client, number_bson};
+
+/// The field of a mirrored document in which its version stands.
+const MARK: &str = "_watchkeeper";
+
+/// Keeps the newest document of every key, and never lets an older version overwrite a newer one.
+///
+/// The version of the source stands in the field `_watchkeeper` of every document. A deleted one stays as a tombstone, which has
+/// `_watchkeeper.deleted` and nothing else, so that a late write can not bring it back; the server removes tombstones after a day.
+/// Readers leave them out with `{"_watchkeeper.deleted": {"$exists": false}}`.
+///
+/// What is not prevented: that a late write from before a truncate brings in a document that was never written here.
+#[derive(Debug, Clone)]
+pub struct Versioned {
+    client: Client,
+    mirror: Mirror,
+    tombstones: Duration,
+}
+
+impl Versioned {
+    /// A sink into collections of the client's database.
+    pub fn new(client: Client, mirror: Mirror) -> Self {
+        Self { client, mirror, tombstones: Duration::from_secs(24 * 60 * 60) }
+    }
+
+    async fn prepare(&self, cx: &Cx) -> Result<()> {
+        self.mirror.prepare(cx, &self.client).await?;
+        let Some(collection) = self.mirror.only_target() else { return Ok(()) };
+        let index = doc! {
+            "key": { format!("{MARK}.deleted"): 1 },
+            "name": "watchkeeper_tombstones",
+            "expireAfterSeconds": number_bson(self.tombstones.as_secs()),
+        };
+        self.client.write(cx, doc! { "createIndexes": collection, "indexes": [index] }).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Sink for Versioned {
+    fn profile(&self) -> SinkProfile {
+        let mut profile = SinkProfile::new(Grade::Versioned, self.client.config().timeout);
+        profile.acts_on_barriers = true;
+        profile
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.prepare(cx).await?;
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+        self.prepare(cx).await?;
+        Ok(OpenedSink::Plain(Arc::new(Writer { client: self.client.clone(), mirror: self.mirror.clone() })))
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    client: Client,
+    mirror: Mirror,
+}
+
+/// The mark of a version.
+fn mark(version: Version) -> Document {
+    doc! { "time": number_bson(version.time), "ordinal": number_bson(version.ordinal) }
+}
+
+/// What a document becomes if it is older than `version`; it stays as it is otherwise.
+fn unless_newer(version: Version, becomes: Document) -> Vec<Document> {
+    let stored = ["time", "ordinal"].map(|part| Bson::String(format!("${MARK}.{part}")));
+    // Arrays are compared part by part, and what is missing is less than every number.
+    let [time, ordinal] = [number_bson(version.time), number_bson(version.ordinal)];
+    let older = doc! { "$lt": [Bson::Array(stored.into()), [time, ordinal]] };
+    vec![doc! { "$replaceWith": { "$cond": [older, becomes, "$$ROOT"] } }]
+}
+
+fn tombstone(version: Version) -> Document {
+    let mut mark = mark(version);
+    mark.insert("deleted", "$$NOW");
+    doc! { "_id": "$_id", MARK: mark }
+}
+
+impl Writer {
+    /// Writes what changes came to; the places of those that the server refuses.
+    async fn send(&self, cx: &Cx, changes: &[Change], fates: &mut Fates) -> Result<Vec<(usize, Error)>> {
+        let mut rejected = Vec::new();
+        for (target, fates) in fates.take_by_target() {
+            for part in parts(fates) {
+                rejected.extend(self.update(cx, changes, &target, &part).await?);
+            }
+        }
+        Ok(rejected)
+    }
+
+    async fn update(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[Fate]) -> Result<Vec<(usize, Error)>> {
+        let statement = |fate: &Fate| {
+            let version = changes[fate.at].version();
+            let becomes = match &fate.document {
+                Some(document) => {
+                    let mut document = document.clone();
+                    document.insert(MARK, mark(version));
+                    doc! { "$literal": document }
+                }
+                None => tombstone(version),
+            };
+            doc! { "q": { "_id": &fate.id }, "u": unless_newer(version, becomes), "upsert": true }
+        };
+        let updates: Vec<Document> = fates.iter().map(statement).collect();
+        let reply = self.client.write(cx, doc! { "update": target, "updates": updates, "ordered": false }).await?;
+        let mut rejected = Vec::new();
+        for (index, code, said) in reply.errors() {
+            let at = fates.get(index).map_or(0, |fate| fate.at);
+            match Failure::coded(at, code, &said, &self.client) {
+                Failure::Refused(at, error) => rejected.push((at, error)),
+                // Others of the command may be written; they are repeated without harm.
+                Failure::Failed(error) => return Err(Error::new(ErrorKind::Unknown, error.message()).caused_by(error)),
+            }
+        }
+        Ok(rejected)
+    }
+
+    /// Leaves a tombstone in the place of everything that is older than a truncate.
+    async fn clear(&self, cx: &Cx, target: &str, version: Version) -> Result<()> {
+        let all = doc! { "q": {}, "u": unless_newer(version, tombstone(version)), "multi": true };
+        self.client.write(cx, doc! { "update": target, "updates": [all] }).await?.whole(&self.client).map(drop)
+    }
+}
+
+#[async_trait]
+impl SinkWriter for Writer {
+    async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
+        let (mut fates, mut rejected) = (Fates::default(), Vec::new());
+        for (at, change) in changes.iter().enumerate() {
+            let target = self.mirror.target(change);
+            if let Some(key) = change.key() {
+                match fates.note(target, at, change, key) {
+                    Err(Failure::Refused(at, error)) => rejected.push((at, error)),
+                    Err(Failure::Failed(error)) => return Err(error),
+                    Ok(()) => {}
+                }
+            } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
+                rejected.extend(self.send(cx, &changes, &mut fates).await?);
+                self.clear(cx, &target, change.version()).await?;
+            }
+        }
+        rejected.extend(self.send(cx, &changes, &mut fates).await?);
+        rejected.sort_by_key(|(at, _)| *at);
+        let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
+        Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+    }
+
+    /// Every write has waited for the majority, so there is nothing left to do.
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! Changes and checkpoint in one transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::{
+    Batch, BatchBuilder, Change, CheckpointStore, CheckpointWrite, Claim, Entropy, Epoch, Facts, Grant, LeaseKey,
+    LedgerEntry, LedgerKind, OpenedSink, Operation, Position, Reason, Result, RowParts, Sink, SinkContext, SourceTime,
+    Transacted, TransactionalWriter, Version,
+};
+use watchkeeper_mongodb::mongodb::IndexModel;
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::mongodb::error::Error as Native;
+use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Transactional, Versioned, refuse};
+
+use crate::support::{Base, block_on, cx, in_order};
+
+/// A change of a key (none for a barrier) with this JSON body.
+type Row<'a> = (Operation, Option<&'a str>, &'a str);
+
+fn batch(rows: &[Row<'_>]) -> Arc<Batch> {
+    let mut builder = BatchBuilder::new("test".into(), Arc::new(JsonPayload));
+    let namespace = builder.namespace("shop.orders");
+    for (at, (operation, key, body)) in (1_u64..).zip(rows) {
+        builder.push(RowParts {
+            operation: *operation,
+            namespace,
+            half: 0,
+            committable: true,
+            key: key.map(str::as_bytes),
+            position: &at.to_be_bytes(),
+            body: body.as_bytes(),
+            time: SourceTime(1_700_000_000_000 + at),
+            version: Version { time: at, ordinal: 0 },
+        });
+    }
+    Arc::new(builder.finish(Position::new(vec![1], None)))
+}
+
+fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
+    CheckpointWrite {
+        grant: grant.clone(),
+        seq,
+        position: None,
+        pedigree: None,
+        reason: Reason::Progress,
+        halted: None,
+        facts: Facts::default(),
+        ledger: Vec::new(),
+        resolve: Vec::new(),
+    }
+}
+
+struct Stage {
+    client: Client,
+    sink: Transactional,
+    grant: Grant,
+    writer: Box<dyn TransactionalWriter>,
+}
+
+impl Stage {
+    async fn new(base: &Base, apply: impl Apply) -> Self {
+        let client = base.client().await;
+        let sink = Transactional::open(&cx(), client.clone(), apply).await.expect("the collections can be made");
+        let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
+        sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
+        let context = SinkContext {
+            grant: grant.clone(),
+            stream: "orders".to_owned(),
+            sink: "copy".to_owned(),
+            partition: 0,
+            lanes: 1,
+            store: sink.checkpoints().store_identity(),
+        };
+        let OpenedSink::Transactional(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
+            panic!("the sink opened without transactions");
+        };
+        Self { client, sink, grant, writer }
+    }
+
+    async fn transact(&mut self, seq: u64, rows: &[Row<'_>]) -> Result<Transacted> {
+        let places: Vec<u32> = (0..).take(rows.len()).collect();
+        self.writer.write_and_commit(&cx(), &batch(rows), &places, &write(&self.grant, seq)).await
+    }
+
+    async fn committed(&mut self, seq: u64, rows: &[Row<'_>]) {
+        let answer = self.transact(seq, rows).await.expect("the server answers");
+        assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+    }
+}
+
+const INSERT: Operation = Operation::Insert;
+
+#[test]
+fn a_mirror_keeps_the_newest_document_of_every_key() {
+    let base = Base::new();
+    block_on(async {
+        let mut stage = Stage::new(&base, Mirror::into("copy_of_{collection}").expect("a name")).await;
+        let first: [Row<'_>; 4] = [
+            (INSERT, Some("a"), r#"{"n":1,"tags":["x",{"y":null}]}"#),
+            (INSERT, Some("b"), r#"{"n":1}"#),
+            (Operation::Update, Some("a"), r#"{"n":2,"tags":["x",{"y":null}]}"#),
+            (Operation::Delete, Some("b"), r#"{"n":1}"#),
+        ];
+        stage.committed(1, &first).await;
+        let copies = async |stage: &Stage| -> Vec<Document> {
+            let mut copies = in_order(&stage.client, "copy_of_orders").await;
+            copies.iter_mut().for_each(|copy| drop(copy.remove("_id").expect("a document has an id")));
+            copies
+        };
+        assert_eq!(copies(&stage).await, [doc! { "n": 2_i64, "tags": ["x", { "y": null }] }]);
+        let second: [Row<'_>; 2] = [(Operation::Truncate, None, "{}"), (INSERT, Some("c"), r#"{"n":3}"#)];
+        stage.committed(2, &second).await;
+        assert_eq!(copies(&stage).await, [doc! { "n": 3_i64 }]);
+    });
+}
+
+#[test]
+fn a_change_that_the_server_refuses_is_rejected_by_its_row_and_changes_nothing() {
+    let base = Base::new();
+    block_on(async {
+        let mut stage = Stage::new(&base, Mirror::into("copy").expect("a name")).await;
+        let copy = stage.client.database(&cx()).await.expect("it is open").collection::<Document>("copy");
+        let mut unique = IndexModel::default();
+        unique.keys = doc! { "mail": 1 };
+        let mut options = watchkeeper_mongodb::mongodb::options::IndexOptions::default();
+        options.unique = Some(true);
+        unique.options = Some(options);
+        copy.create_index(unique).await.expect("an index can be made");
+        let rows: [Row<'_>; 3] = [
+            (INSERT, Some("a"), r#"{"mail":"x"}"#),
+            (INSERT, Some("b"), r#"{"mail":"y"}"#),
+            (INSERT, Some("c"), r#"{"mail":"x"}"#),
+        ];
+        let answer = stage.transact(1, &rows).await.expect("the server answers");
+        let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
+        assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [2]);
+        assert!(in_order(&stage.client, "copy").await.is_empty(), "a rejected transaction changes nothing");
+        stage.committed(1, &rows[..2]).await;
+        assert_eq!(in_order(&stage.client, "copy").await.len(), 2);
+        let again = stage.transact(1, &rows).await.expect("the server answers");
+        assert!(matches!(again, Transacted::AlreadyDone), "what was done is not rejected afterwards: {again:?}");
+    });
+}
+
+/// Counts changes in the transaction, and can be made to stop in the middle of it.
+struct Count {
+    stuck: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Handle for Count {
+    async fn handle(&self, open: &mut Open<'_>, change: &Change) -> Result<(), Native> {
+        if change.key() == Some(b"poison") {
+            return Err(refuse("poison"));
+        }
+        let totals = open.database().collection::<Document>("totals");
+        let count = totals.update_one(doc! { "_id": "orders" }, doc! { "$inc": { "count": 1 } });
+        count.upsert(true).session(open.session()).await?;
+        if self.stuck.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
+}
+
+async fn total(client: &Client) -> i32 {
+    in_order(client, "totals").await.first().map_or(0, |total| total.get_i32("count").expect("a count is a number"))
+}
+
+#[test]
+fn a_handler_writes_in_the_transaction_of_its_checkpoint() {
+    let base = Base::new();
+    block_on(async {
+        let mut stage = Stage::new(&base, Each(Count { stuck: Arc::default() })).await;
+        stage.committed(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
+        assert_eq!(total(&stage.client).await, 2);
+        let again = stage.transact(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
+        assert!(matches!(again, Ok(Transacted::AlreadyDone)), "{again:?}");
+        let poison = stage.transact(2, &[(INSERT, Some("c"), "{}"), (INSERT, Some("poison"), "{}")]).await;
+        let Ok(Transacted::Rejected(faults)) = poison else { panic!("{poison:?}") };
+        assert_eq!(faults[0].row, 1);
+        assert_eq!(total(&stage.client).await, 2, "neither a repetition nor a rejection counts");
+    });
+}
+
+#[test]
+fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
+    let base = Base::new();
+    block_on(async {
+        let stuck = Arc::new(AtomicBool::new(false));
+        let mut stage = Stage::new(&base, Each(Count { stuck: Arc::clone(&stuck) })).await;
+        stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
+        // A commit without rows runs in a session of its own, beside which the sink's must not be forgotten.
+        let gap = LedgerEntry {
+            kind: LedgerKind::Gap,
+            sink: String::new(),
+            change_id: String::new(),
+            cause: "a test".to_owned(),
+            before: None,
+            change: None,
+        };
+        let noted = CheckpointWrite { ledger: vec![gap], ..write(&stage.grant, 2) };
+        let noted = stage.writer.write_and_commit(&cx(), &batch(&[]), &[], &noted).await;
+        assert!(matches!(noted, Ok(Transacted::Committed)), "{noted:?}");
+        stuck.store(true, Ordering::SeqCst);
+        let short = cx().within(Duration::from_millis(300));
+        let rows = batch(&[(INSERT, Some("b"), "{}")]);
+        let old = stage.grant.clone();
+        // Abandoned in the middle, as a holder that died: its transaction has written and is still open.
+        let abandoned = stage.writer.write_and_commit(&short, &rows, &[0], &write(&old, 3)).await;
+        assert!(abandoned.is_err(), "{abandoned:?}");
+        let successor = Grant { tenure: Entropy::from_system().tenure(), epoch: Epoch(2), ..old.clone() };
+        let begun = Instant::now();
+        let claim = stage.sink.checkpoints().claim(&cx(), &successor).await.expect("nobody is in the way");
+        assert!(matches!(claim, Claim::Claimed(Some(_))), "{claim:?}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "the claim took {:?}", begun.elapsed());
+        stuck.store(false, Ordering::SeqCst);
+        let late = stage.transact(3, &[(INSERT, Some("b"), "{}")]).await;
+        assert!(matches!(late, Ok(Transacted::Fenced)), "{late:?}");
+        assert_eq!(total(&stage.client).await, 1, "nothing of the old holder came through");
+    });
+}
+
+#[test]
+fn events_are_in_the_order_of_the_stream() {
+    let base = Base::new();
+    block_on(async {
+        let mut stage = Stage::new(&base, Events::into("log").expect("a name")).await;
+        let bodies: Vec<String> = (0..30).map(|n| format!(r#"{{"n":{n}}}"#)).collect();
+        let rows: Vec<Row<'_>> = bodies.iter().map(|body| (INSERT, Some("a"), body.as_str())).collect();
+        stage.committed(1, &rows[..15]).await;
+        stage.committed(2, &rows[15..]).await;
+        let events = in_order(&stage.client, "log").await;
+        let order: Vec<i64> =
+            events.iter().map(|event| event.get_document("event").expect("a body").get_i64("n").expect("n")).collect();
+        assert_eq!(order, (0..30).collect::<Vec<_>>());
+        assert!(Events::into("watchkeeper_leases").is_err(), "our own collections are no targets");
+    });
+}
+
+#[test]
+fn a_late_write_does_not_bring_back_what_was_deleted() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let sink = Versioned::new(client.clone(), Mirror::into("copy").expect("a name"));
+        let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
+        let store = watchkeeper_core::StoreIdentity(Entropy::from_system().uuid());
+        let (stream, name) = ("orders".to_owned(), "copy".to_owned());
+        let context = SinkContext { grant, stream, sink: name, partition: 0, lanes: 1, store };
+        let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
+            panic!("it has no transactions");
+        };
+        let rows = batch(&[
+            (INSERT, Some("a"), r#"{"n":1}"#),
+            (Operation::Update, Some("a"), r#"{"n":2}"#),
+            (Operation::Delete, Some("a"), r#"{"n":2}"#),
+            (INSERT, Some("a"), r#"{"n":4}"#),
+        ]);
+        let live = async || {
+            let copies = in_order(&client, "copy").await;
+            let there = copies
+                .iter()
+                .filter(|copy| copy.get_document("_watchkeeper").is_ok_and(|mark| !mark.contains_key("deleted")));
+            there.map(|copy| copy.get_i64("n").expect("n")).collect::<Vec<_>>()
+        };
+        let written = writer.write(&cx(), 0, &rows, &[0, 2]).await.expect("the server answers");
+        assert!(written.done == 2 && written.rejected.is_empty(), "{written:?}");
+        assert_eq!(live().await, Vec::<i64>::new());
+        writer.write(&cx(), 0, &rows, &[1]).await.expect("the server answers");
+        assert_eq!(live().await, Vec::<i64>::new(), "an update from before the delete came late");
+        writer.write(&cx(), 0, &rows, &[3]).await.expect("the server answers");
+        assert_eq!(live().await, [4], "a newer one counts");
+    });
+}
