@@ -140,10 +140,18 @@ fn an_event_that_the_pipeline_hides_since_is_passed_by_its_time() {
         let view = View { pipeline, full_document: Shown::UpdateLookup, ..View::collection("orders") };
         let feed = shop.feed(view.clone());
         let mut stream = shop.watch(view).await;
-        shop.insert(doc! { "_id": 1, "open": true }).await;
-        shop.insert(doc! { "_id": 2, "open": true }).await;
+        // In one transaction, so that all of them have the same time: only the order of tokens tells what was delivered.
+        let driver = shop.client.driver(&cx()).await.expect("it is open");
+        let mut session = driver.start_session().await.expect("it starts");
+        session.start_transaction().await.expect("it begins");
+        for id in 1..=2 {
+            let order = doc! { "_id": id, "open": true };
+            shop.orders().insert_one(order).session(&mut session).await.expect("it is taken");
+        }
         let one = || doc! { "_id": 1 };
-        shop.orders().update_one(one(), doc! { "$set": { "n": 1 } }).await.expect("it is taken");
+        let update = doc! { "$set": { "n": 1 } };
+        shop.orders().update_one(one(), update).session(&mut session).await.expect("it is taken");
+        session.commit_transaction().await.expect("it is committed");
         let changes = read(&mut *stream, 3).await;
         shop.orders().update_one(one(), doc! { "$set": { "open": false } }).await.expect("it is taken");
         shop.insert(doc! { "_id": 3, "open": true }).await;
