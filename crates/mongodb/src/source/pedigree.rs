@@ -121,7 +121,7 @@ impl Feed {
         self.entry(cx, doc! {}, -1, "majority").await
     }
 
-    /// The entry of the oplog at this time.
+    /// The entry of the oplog at this time, if a majority has it: then it can not be rolled back.
     pub(super) async fn entry_at(&self, cx: &Cx, at: Timestamp) -> Result<Option<Document>> {
         self.entry(cx, doc! { "ts": { "$gte": at, "$lte": at } }, 1, "majority").await
     }
@@ -197,7 +197,8 @@ impl Feed {
             Some(Ok(oldest)) if oldest <= at => {}
             _ => return Ok(()),
         }
-        let found = self.entry_at(cx, at).await?;
+        // By what the primary has itself: just after an election it does not yet know what a majority has.
+        let found = self.entry(cx, doc! { "ts": { "$gte": at, "$lte": at } }, 1, "local").await?;
         if found.as_ref().and_then(self::mark) == Some(mark) {
             return Ok(());
         }
@@ -229,7 +230,7 @@ impl Feed {
             .flat_map(|name| [doc! { "o.drop": name }, doc! { "o.renameCollection": format!("{database}.{name}") }])
             .collect();
         let filter = doc! { "ts": { "$gte": at }, "op": "c", "ns": command, "$or": ends };
-        Ok(self.entry(cx, filter, 1, "majority").await?.is_some())
+        Ok(self.entry(cx, filter, 1, "local").await?.is_some())
     }
 }
 
