@@ -101,7 +101,7 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
             return match image {
                 Image::Before => self.walk_field(body, "before", visit),
                 Image::After => self.walk_field(body, "after", visit),
-                Image::Difference => Ok(false),
+                Image::Difference | Image::Added => Ok(false),
             };
         }
         let of_body = if operation == Operation::Delete { Image::Before } else { Image::After };
@@ -121,6 +121,8 @@ pub enum Image {
     After,
     /// What an update set and removed, from sources that may tell only that.
     Difference,
+    /// What the source was told to add to its events, such as a computed field.
+    Added,
 }
 
 /// Passes on only what stands under one key of the outermost document.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mongodb::bson::{Document, doc};
-use watchkeeper_core::{Backend, Cx, Finding, Offer, Options, Purpose, Result, Severity, Target};
+use watchkeeper_core::{Backend, Cx, Finding, Offer, Options, Purpose, Result, Severity, Source, Target};
 
-use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Transactional, Versioned};
+use crate::{Checkpoints, Client, Config, Events, Feed, Leases, Mirror, Notes, Transactional, Versioned, View};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,6 +59,11 @@ impl Backend for MongoDb {
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
             records: Some(Arc::new(Notes::open(cx, client).await?)),
         })
+    }
+
+    async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+        let (config, view) = (Config::from_options(options)?, View::from_options(options)?);
+        Ok(Arc::new(Feed::new(Client::open(cx, config).await?, view)))
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {

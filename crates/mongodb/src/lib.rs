@@ -3,6 +3,7 @@
 //! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
+//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
 //!   newest documents, or by a handler ([`Handle`]) that is given the open session.
 //! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
@@ -18,8 +19,11 @@ mod client;
 mod config;
 mod error;
 mod lease;
+mod payload;
+mod position;
 mod records;
 mod sink;
+mod source;
 
 pub use backend::MongoDb;
 pub use checkpoint::Checkpoints;
@@ -28,5 +32,7 @@ pub use config::Config;
 pub use error::{Class, Doing};
 pub use lease::Leases;
 pub use mongodb;
+pub use payload::{BsonPayload, canonical_key};
 pub use records::Notes;
 pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse};
+pub use source::{Before, Feed, Scope, Shown, View};

@@ -20,6 +20,7 @@ use crate::payload::{Image, ValueRef, Visit};
 /// * `ts_ms` is the source's time, and not the time of writing: repeated deliveries look the same.
 /// * `source.position` and `source.id` are the change's own; `source.sequence` is its version as a pair that can be
 ///   compared, in the form that Debezium gives to sequences: text that is a JSON array.
+/// * `updateDescription` and `added` (fields that a source was told to compute) are there only where a source tells them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Debezium;
 
@@ -37,7 +38,10 @@ impl Format for Debezium {
         } else {
             image(change, Image::Before, "before", &mut writer)?;
             image(change, Image::After, "after", &mut writer)?;
-            difference(change, &mut writer)?;
+            if change.operation() == Operation::Update {
+                optional(change, Image::Difference, "updateDescription", &mut writer)?;
+            }
+            optional(change, Image::Added, "added", &mut writer)?;
         }
         source(change, &mut writer);
         writer.text_field("op", op);
@@ -69,16 +73,13 @@ fn image(change: &Change, image: Image, key: &str, writer: &mut JsonWriter<'_>) 
     Ok(())
 }
 
-/// What an update changed, where the source tells it. The key is left out otherwise, as Debezium does.
-fn difference(change: &Change, writer: &mut JsonWriter<'_>) -> Result<()> {
-    if change.operation() != Operation::Update {
-        return Ok(());
-    }
+/// An image that is left out where the source does not tell it, as Debezium does.
+fn optional(change: &Change, image: Image, key: &str, writer: &mut JsonWriter<'_>) -> Result<()> {
     let mut told = Vec::new();
     let mut apart = JsonWriter::new(&mut told);
     let payload = change.batch().payload();
-    if payload.image(change.body(), change.operation(), Image::Difference, &mut Plain(&mut apart))? {
-        writer.field("updateDescription", ValueRef::Json(String::from_utf8_lossy(&told)));
+    if payload.image(change.body(), change.operation(), image, &mut Plain(&mut apart))? {
+        writer.field(key, ValueRef::Json(String::from_utf8_lossy(&told)));
     }
     Ok(())
 }

@@ -198,6 +198,7 @@ impl Payload for Events {
             Image::Before => "fullDocumentBeforeChange",
             Image::After => "fullDocument",
             Image::Difference => "updateDescription",
+            Image::Added => "computed",
         };
         self.walk_field(body, key, visit)
     }
@@ -205,11 +206,14 @@ impl Payload for Events {
 
 #[test]
 fn a_payload_may_name_its_images_otherwise() {
-    let body = br#"{"after":1,"updateDescription":{"updatedFields":{"n":2}},"fullDocument":{"fullDocument":{"n":2}}}"#;
+    let body = br#"{"after":1,"updateDescription":{"updatedFields":{"n":2}},"fullDocument":{"fullDocument":{"n":2}},"computed":{"x":3}}"#;
     let mut builder = builder_of(Arc::new(Events));
     builder.push(RowParts { operation: Operation::Update, body, ..parts() });
     let change = Change::new(Arc::new(builder.finish(end())), 0);
-    let images = r#""before":null,"after":{"fullDocument":{"n":2}},"updateDescription":{"updatedFields":{"n":2}}"#;
+    let images = concat!(
+        r#""before":null,"after":{"fullDocument":{"n":2}},"updateDescription":{"updatedFields":{"n":2}},"#,
+        r#""added":{"x":3}"#
+    );
     assert_eq!(text(&Debezium, &change), envelope(images, "u"));
 }
 

@@ -14,7 +14,7 @@ use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Standalone};
 use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
 
 /// Fail points are the server's, not the client's: these tests have a server of their own and take turns at it.
-fn in_turn<T>(test: impl FnOnce(&ReplicaSet) -> T) -> T {
+pub(crate) fn in_turn<T>(test: impl FnOnce(&ReplicaSet) -> T) -> T {
     static SET: OnceLock<Mutex<ReplicaSet>> = OnceLock::new();
     let set = SET.get_or_init(|| Mutex::new(ReplicaSet::start(1)));
     test(&set.lock().unwrap_or_else(PoisonError::into_inner))

@@ -182,6 +182,11 @@ impl ReplicaSet {
         self.node(node).program.as_ref().map(Program::pid)
     }
 
+    /// The folder of a node's data, to be copied while the node does not run.
+    pub fn data(&self, node: usize) -> PathBuf {
+        self.node(node).data.clone()
+    }
+
     /// Kills a node (SIGKILL). Its data stays.
     pub fn kill(&self, node: usize) {
         // Its drop kills it and waits until it is gone.

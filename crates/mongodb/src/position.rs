@@ -1,0 +1,228 @@
+//! Resume tokens as positions.
+//!
+//! A token is kept as the bytes of its `_data`, whose order is the order of events. Its beginning is read (the cluster
+//! time, and the place within a transaction); the rest is opaque.
+
+use mongodb::bson::{Binary, Document, RawBsonRef, RawDocument, Timestamp, doc, spec::BinarySubtype};
+use watchkeeper_core::{Error, Position, Result, SourceTime, Version};
+
+/// The first byte of a position: resume after this event.
+const RESUME_AFTER: u8 = 1;
+/// The first byte of a position after an invalidate: only `startAfter` goes on from there.
+const START_AFTER: u8 = 2;
+/// Added to the first byte while a snapshot runs: how far it is stands behind the token.
+const SNAPSHOT: u8 = 2;
+
+/// The byte that a token's cluster time follows.
+const TIMESTAMP: u8 = 0x82;
+
+/// A resume token, and how to resume from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Token {
+    /// `_data`, decoded. Ordered like the events.
+    pub(crate) data: Vec<u8>,
+    /// `_typeBits`: the types of the numbers in a key, which do not matter for the order.
+    type_bits: Vec<u8>,
+    /// Whether to go on with `startAfter`: after an invalidate, and until an event came after it.
+    pub(crate) start_after: bool,
+}
+
+impl Token {
+    /// The token that a server gave.
+    pub(crate) fn read(&mut self, raw: &RawDocument) -> Result<()> {
+        self.data.clear();
+        self.type_bits.clear();
+        self.start_after = false;
+        for field in raw.iter() {
+            let (name, value) = field.map_err(|error| unreadable().caused_by(error))?;
+            match (name.as_str(), value) {
+                ("_data", RawBsonRef::String(hex)) => unhex(hex, &mut self.data)?,
+                ("_typeBits", RawBsonRef::Binary(bits)) => self.type_bits.extend_from_slice(bits.bytes),
+                _ => {}
+            }
+        }
+        if self.data.is_empty() { Err(unreadable()) } else { Ok(()) }
+    }
+
+    pub(crate) fn of(raw: &RawDocument) -> Result<Self> {
+        let mut token = Self::default();
+        token.read(raw)?;
+        Ok(token)
+    }
+
+    /// The token as a server takes it.
+    pub(crate) fn to_document(&self) -> Document {
+        let hex: String = self.data.iter().map(|byte| format!("{byte:02X}")).collect();
+        let mut token = doc! { "_data": hex };
+        if !self.type_bits.is_empty() {
+            token.insert("_typeBits", Binary { subtype: BinarySubtype::Generic, bytes: self.type_bits.clone() });
+        }
+        token
+    }
+
+    /// Appends the bytes of the position. `progress` is that of a running snapshot.
+    pub(crate) fn encode(&self, progress: Option<&[u8]>, out: &mut Vec<u8>) {
+        let tag = if self.start_after { START_AFTER } else { RESUME_AFTER };
+        out.push(if progress.is_some() { tag + SNAPSHOT } else { tag });
+        for part in [&self.data, &self.type_bits] {
+            // A token is far below 64 KiB: the largest part of it is an index key.
+            let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(part);
+        }
+        out.extend_from_slice(progress.unwrap_or_default());
+    }
+
+    /// The token of a position.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not one of this source.
+    pub(crate) fn decode(position: &Position) -> Result<Self> {
+        Self::decode_with_progress(position).map(|(token, _)| token)
+    }
+
+    /// The token of a position, and the progress of the snapshot that ran there.
+    pub(crate) fn decode_with_progress(position: &Position) -> Result<(Self, Option<&[u8]>)> {
+        let (tag, rest) = position.bytes.split_first().ok_or_else(foreign)?;
+        let (data, rest) = part(rest)?;
+        let (type_bits, rest) = part(rest)?;
+        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT).contains(tag);
+        let is_snapshot = *tag > START_AFTER;
+        if !is_known || data.is_empty() || (!is_snapshot && !rest.is_empty()) {
+            return Err(foreign());
+        }
+        let start_after = *tag == START_AFTER || *tag == START_AFTER + SNAPSHOT;
+        let token = Self { data: data.to_vec(), type_bits: type_bits.to_vec(), start_after };
+        Ok((token, is_snapshot.then_some(rest)))
+    }
+
+    /// The position after what this token stands for.
+    pub(crate) fn position(&self, progress: Option<&[u8]>, time: Option<SourceTime>) -> Position {
+        let mut bytes = Vec::with_capacity(5 + self.data.len() + self.type_bits.len());
+        self.encode(progress, &mut bytes);
+        Position::new(bytes, time.or_else(|| self.time()))
+    }
+
+    /// Whether it stands for a time, and not for an event: the second number after the cluster time is the type.
+    pub(crate) fn is_of_a_time(&self) -> bool {
+        let kind = self.data.get(9..).and_then(number).and_then(|(_, rest)| number(rest));
+        kind.is_some_and(|(kind, _)| kind == 0)
+    }
+
+    /// The cluster time.
+    pub(crate) fn timestamp(&self) -> Option<Timestamp> {
+        let [TIMESTAMP, bytes @ ..] = self.data.get(..9)? else { return None };
+        let word = |at: usize| bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_be_bytes);
+        Some(Timestamp { time: word(0)?, increment: word(4)? })
+    }
+
+    /// The cluster time in milliseconds. Its seconds are a clock, the rest is a counter.
+    pub(crate) fn time(&self) -> Option<SourceTime> {
+        self.timestamp().map(source_time)
+    }
+
+    /// What targets compare: the cluster time, and the place within a transaction.
+    pub(crate) fn version(&self) -> Version {
+        let at = self.timestamp().unwrap_or(Timestamp { time: 0, increment: 0 });
+        Version { time: u64::from(at.time) << 32 | u64::from(at.increment), ordinal: self.ordinal().unwrap_or(0) }
+    }
+
+    /// The place among the events of one transaction: the third number after the cluster time, behind the token's version
+    /// and type.
+    fn ordinal(&self) -> Option<u64> {
+        let (_, rest) = number(self.data.get(9..)?)?;
+        let (_, rest) = number(rest)?;
+        number(rest).map(|(ordinal, _)| ordinal)
+    }
+}
+
+/// A cluster time as a time of the source.
+pub(crate) fn source_time(at: Timestamp) -> SourceTime {
+    SourceTime(u64::from(at.time) * 1_000)
+}
+
+/// One number in the server's order-preserving form (its key strings): a byte for sign and length, then the number with a bit
+/// to its right that says whether a fraction follows.
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    const ZERO: u8 = 0x29;
+    let (kind, rest) = bytes.split_first()?;
+    let length = usize::from(kind.checked_sub(ZERO)?);
+    match length {
+        0 => Some((0, rest)),
+        2..=9 => {
+            let (digits, rest) = rest.split_at_checked(length - 1)?;
+            let value = digits.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+            Some((value >> 1, rest))
+        }
+        _ => None,
+    }
+}
+
+/// A part with its length before it, and the rest.
+fn part(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
+    rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).ok_or_else(foreign)
+}
+
+fn unhex(hex: &str, out: &mut Vec<u8>) -> Result<()> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(unreadable);
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    for [high, low] in pairs {
+        let byte = digit(*high)? << 4 | digit(*low)?;
+        // Two hexadecimal digits make a byte.
+        out.push(byte as u8);
+    }
+    if rest.is_empty() { Ok(()) } else { Err(unreadable()) }
+}
+
+fn unreadable() -> Error {
+    Error::config("the server gave a resume token of an unknown form")
+        .remedy("use MongoDB 5.0 or newer; other servers that speak its protocol are not supported as sources")
+}
+
+fn foreign() -> Error {
+    Error::corrupt("the stored position is not one of a MongoDB change stream")
+        .remedy("point the stream at the source it was reading, or go back to an earlier checkpoint from the history")
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::RawDocumentBuf;
+
+    use super::*;
+
+    /// As servers of version 6 give them: an insert, the third of a transaction, and an idle one.
+    const INSERT: &str = "8263F0B2A1000000022B022C0100296E5A1004B4D2F5A6B7C84D5E9F0A1B2C3D4E5F6046645F69640064070707070707070707070707 0004";
+    const THIRD: &str = "8263F0B2A1000000022B022C01002B046E5A1004";
+    const IDLE: &str = "8263F0B2A1000000032B0229296E04";
+
+    fn token(hex: &str) -> Token {
+        let raw = RawDocumentBuf::try_from(&doc! { "_data": hex.replace(' ', "") }).expect("a document");
+        Token::of(&raw).expect("a token")
+    }
+
+    #[test]
+    fn a_position_gives_its_token_back() {
+        let mut token = token(INSERT);
+        token.start_after = true;
+        token.type_bits = vec![1, 2];
+        assert_eq!(Token::decode(&token.position(None, None)).expect("it is one"), token);
+        let snapshot = token.position(Some(b"half"), None);
+        assert_eq!(Token::decode_with_progress(&snapshot).expect("it is one"), (token.clone(), Some(&b"half"[..])));
+        assert_eq!(token.to_document().get_str("_data").ok(), Some(INSERT.replace(' ', "").as_str()));
+        assert!(Token::decode(&Position::new(&b"\x01\x00\x09short"[..], None)).is_err());
+        assert!(Token::decode(&Position::new(&b"another log"[..], None)).is_err());
+    }
+
+    #[test]
+    fn a_token_tells_time_and_place() {
+        let at = Timestamp { time: 0x63F0_B2A1, increment: 2 };
+        assert_eq!(token(INSERT).timestamp(), Some(at));
+        assert_eq!(token(INSERT).version().ordinal, 0);
+        assert_eq!(token(THIRD).version().ordinal, 2);
+        assert!(token(INSERT).version() < token(THIRD).version());
+        assert!(token(THIRD).version() < token(IDLE).version());
+        assert!(token(THIRD).data < token(IDLE).data);
+        assert!(token(IDLE).is_of_a_time() && !token(THIRD).is_of_a_time());
+    }
+}

@@ -1,0 +1,157 @@
+//! Change streams as a source.
+
+mod check;
+mod event;
+mod open;
+mod order;
+mod pedigree;
+mod pipeline;
+mod read;
+mod snapshot;
+mod view;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mongodb::bson::{Document, Timestamp, doc};
+use watchkeeper_core::{
+    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+};
+
+pub use view::{Before, Scope, Shown, View};
+
+use crate::client::Client;
+use crate::payload::BsonPayload;
+use crate::position::Token;
+use open::{Opened, Start};
+use read::Reader;
+use snapshot::Snapshot;
+
+/// The changes that a cluster, a database or collections tell of.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    client: Client,
+    view: Arc<View>,
+    /// What the server applies behind `$changeStream`.
+    stages: Arc<[Document]>,
+    /// Whether something is kept aside in the events.
+    aside: bool,
+}
+
+impl Feed {
+    /// What `view` shows of the client's cluster. Nothing is asked of the server yet.
+    pub fn new(client: Client, view: View) -> Self {
+        let (stages, aside) = pipeline::stages(&view);
+        Self { client, view: Arc::new(view), stages: stages.into(), aside }
+    }
+
+    /// What is watched, and how it is shown.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Refuses collections that are not there, unless they are waited for: it may be a slip in a name.
+    async fn named_rightly(&self, cx: &Cx) -> Result<()> {
+        let Scope::Collections(names) = &self.view.scope else { return Ok(()) };
+        if self.view.wait {
+            return Ok(());
+        }
+        let database = self.client.config().database();
+        for name in names {
+            let list = doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": name } };
+            if self.first(cx, database, list).await?.is_none() {
+                return Err(Error::config(format!("{}: there is no collection {name:?}", self.client.place()))
+                    .remedy("create it, correct its name, or write wait = true"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The earliest time at which a stream can begin: one tick after the oldest entry, since servers take no other's word
+    /// that nothing before it is missing.
+    async fn oldest_time(&self, cx: &Cx) -> Result<Timestamp> {
+        let oldest = self.oldest(cx).await?.and_then(|entry| entry.get_timestamp("ts").ok());
+        let next = |at: Timestamp| Timestamp { increment: at.increment.saturating_add(1), ..at };
+        oldest.map(next).ok_or_else(|| {
+            Error::config(format!(
+                "{}: this user may not read the oplog, so the oldest change is not known",
+                self.client.place()
+            ))
+            .remedy("grant the role read on the database local, or begin at a time")
+        })
+    }
+
+    /// Opens with the oldest change, which may leave the oplog while it is asked for.
+    async fn open_oldest(&self, cx: &Cx) -> Result<(Opened, Token)> {
+        for _ in 0..OLDEST_TRIES {
+            match self.open_at(cx, Start::At(self.oldest_time(cx).await?)).await {
+                Err(error) if error.kind() == ErrorKind::PositionLost => {}
+                opened => return opened,
+            }
+        }
+        Err(Error::unavailable("the oplog rolls over faster than it can be opened").remedy("enlarge the oplog"))
+    }
+
+    async fn begin(&self, cx: &Cx, at: StartAt) -> Result<(Opened, Token)> {
+        if let StartAt::After(position) = at {
+            let token = Token::decode(&position)?;
+            self.not_of_the_future(cx, &token).await?;
+            return Ok((self.open_after(cx, token.clone()).await?, token));
+        }
+        self.named_rightly(cx).await?;
+        match at {
+            StartAt::Now | StartAt::After(_) => self.open_at(cx, Start::Now).await,
+            StartAt::Oldest => self.open_oldest(cx).await,
+            StartAt::Time(time) => self.open_at(cx, Start::At(timestamp(time))).await,
+            StartAt::Snapshot => self.open_at(cx, Start::Now).await,
+        }
+    }
+}
+
+/// How often the oldest change is asked for, when it is gone before it was reached.
+const OLDEST_TRIES: usize = 5;
+
+/// The first cluster time of the second that a time lies in.
+fn timestamp(time: SourceTime) -> Timestamp {
+    Timestamp { time: u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX), increment: 1 }
+}
+
+#[async_trait]
+impl Source for Feed {
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.findings(cx).await
+    }
+
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        Ok(self.lineage(cx).await?.to_pedigree())
+    }
+
+    async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
+        self.recognise(cx, &Token::decode(position)?, pedigree).await
+    }
+
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        snapshot::compare(a, b)
+    }
+
+    fn payload(&self) -> Arc<dyn Payload> {
+        Arc::new(BsonPayload)
+    }
+
+    async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
+        let lineage = self.lineage(cx).await?;
+        let origin: Arc<str> = format!("mongodb-{}", lineage.cluster.as_deref().unwrap_or("unknown")).into();
+        let snapshot = match &at {
+            StartAt::Snapshot => Some(Snapshot::new(self, cx, None).await?),
+            StartAt::After(position) => match Token::decode_with_progress(position)? {
+                (_, Some(progress)) => Some(Snapshot::new(self, cx, Some(progress)).await?),
+                _ => None,
+            },
+            _ => None,
+        };
+        let feed = if snapshot.is_some() { self.impatient() } else { self.clone() };
+        let (opened, token) = feed.begin(cx, at).await?;
+        Ok(Box::new(Reader::new(feed, opened, origin, token, lineage, cx.now()).joined_to(snapshot)))
+    }
+}

@@ -1,0 +1,181 @@
+//! What `check` finds out before a stream runs.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+use watchkeeper_core::source::Severity;
+use watchkeeper_core::{Cx, ErrorKind, Finding, Result};
+
+use super::Feed;
+use super::view::{Before, Scope, Shown};
+
+/// Below this length of history a stream that stops over a night may not go on.
+const WINDOW_SHORT: Duration = Duration::from_secs(24 * 3_600);
+
+fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding { severity, what: what.into(), remedy: Some(remedy.into()) }
+}
+
+impl Feed {
+    pub(super) async fn findings(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let mut found = self.of_versions(cx).await?;
+        found.extend(self.of_privileges(cx).await?);
+        found.extend(self.of_collections(cx).await?);
+        found.extend(self.of_the_oplog(cx).await?);
+        found.extend(self.of_the_pipeline());
+        Ok(found)
+    }
+
+    /// What this server is too old for.
+    async fn of_versions(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let info = self.ask(cx, "admin", doc! { "buildInfo": 1 }).await?;
+        let version = info.get_str("version").unwrap_or("0").to_owned();
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok()).unwrap_or(0);
+        let view = &self.view;
+        let stored = matches!(view.full_document, Shown::WhenAvailable | Shown::Required);
+        let images = stored || view.full_document_before_change != Before::Off;
+        let mut found = Vec::new();
+        if major < 5 {
+            let what = format!("the server is of version {version}; nothing before 5.0 is supported");
+            found.push(finding(Severity::Error, what, "upgrade the server"));
+        }
+        for (used, what) in [(images, "stored images"), (view.show_expanded_events, "show_expanded_events")] {
+            if used && major < 6 {
+                let what = format!("{what} need a server of version 6.0, and this is {version}");
+                found.push(finding(Severity::Error, what, "leave it out, or upgrade the server"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What this user may not do, one by one. Without users everyone may do everything.
+    async fn of_privileges(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let status = self.ask(cx, "admin", doc! { "connectionStatus": 1, "showPrivileges": true }).await?;
+        let Ok(info) = status.get_document("authInfo") else { return Ok(Vec::new()) };
+        if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
+            return Ok(Vec::new());
+        }
+        let empty = Vec::new();
+        let privileges = info.get_array("authenticatedUserPrivileges").unwrap_or(&empty);
+        let mut found = Vec::new();
+        for (database, collection) in self.resources() {
+            for action in ["changeStream", "find"] {
+                if !privileges
+                    .iter()
+                    .filter_map(Bson::as_document)
+                    .any(|own| grants(own, &database, &collection, action))
+                {
+                    let place = match (database.as_str(), collection.as_str()) {
+                        ("", _) => "all databases".to_owned(),
+                        (database, "") => format!("the database {database}"),
+                        (database, collection) => format!("{database}.{collection}"),
+                    };
+                    let what = format!("this user lacks the privilege {action} on {place}");
+                    found.push(finding(Severity::Error, what, "grant it, for example by the role read"));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What has to be readable. An empty name stands for all.
+    fn resources(&self) -> Vec<(String, String)> {
+        let database = self.client.config().database().to_owned();
+        match &self.view.scope {
+            Scope::Cluster => vec![(String::new(), String::new())],
+            Scope::Collections(names) if names.len() == 1 => vec![(database, names[0].clone())],
+            // Several are picked out of a stream on the whole database.
+            Scope::Database | Scope::Collections(_) => vec![(database, String::new())],
+        }
+    }
+
+    /// Collections that are not there, or do not store the images that are asked for.
+    async fn of_collections(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let mut found = Vec::new();
+        let Scope::Collections(names) = &self.view.scope else { return Ok(found) };
+        let view = &self.view;
+        let required = view.full_document == Shown::Required || view.full_document_before_change == Before::Required;
+        let wanted = required
+            || view.full_document == Shown::WhenAvailable
+            || view.full_document_before_change == Before::WhenAvailable;
+        for name in names {
+            let list = doc! { "listCollections": 1, "filter": { "name": name } };
+            match self.first(cx, self.client.config().database(), list).await {
+                Ok(Some(collection)) if wanted && !stores_images(&collection) => {
+                    let severity = if required { Severity::Error } else { Severity::Warning };
+                    let remedy = format!(
+                        "run db.runCommand({{collMod: {name:?}, changeStreamPreAndPostImages: {{enabled: true}}}})"
+                    );
+                    found.push(finding(severity, format!("{name} stores no images, which are asked for"), remedy));
+                }
+                Ok(None) if !view.wait => {
+                    let remedy = "create it, correct its name, or write wait = true";
+                    found.push(finding(Severity::Error, format!("there is no collection {name:?}"), remedy));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Denied => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn of_the_oplog(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let Some(length) = self.history(cx).await?.length() else {
+            let what = "this user may not read the oplog: neither its window nor a restored backup can be recognised";
+            return Ok(vec![finding(Severity::Warning, what, "grant the role read on the database local")]);
+        };
+        if length >= WINDOW_SHORT {
+            return Ok(Vec::new());
+        }
+        let hours = length.as_secs() / 3_600;
+        let what = format!("the oplog reaches back {hours}h: a stream that stops for longer loses changes");
+        Ok(vec![finding(Severity::Warning, what, "enlarge it, or set storage.oplogMinRetentionHours")])
+    }
+
+    /// Conditions on the whole document, which an update does not always show.
+    fn of_the_pipeline(&self) -> Vec<Finding> {
+        let conditions = self.view.pipeline.iter().filter_map(|stage| stage.get("$match"));
+        if !conditions.into_iter().any(|condition| mentions(condition, "fullDocument")) {
+            return Vec::new();
+        }
+        let (what, remedy) = match self.view.full_document {
+            Shown::Default => (
+                "a $match on fullDocument never sees updates",
+                "write full_document = \"whenAvailable\" or \"updateLookup\"",
+            ),
+            Shown::UpdateLookup => (
+                "a $match on fullDocument is applied to the document as it is when read, so an event may be hidden later",
+                "write full_document = \"whenAvailable\", which shows the document as it was",
+            ),
+            Shown::WhenAvailable | Shown::Required => return Vec::new(),
+        };
+        vec![finding(Severity::Warning, what, remedy)]
+    }
+}
+
+/// Whether a privilege grants an action there.
+fn grants(privilege: &Document, database: &str, collection: &str, action: &str) -> bool {
+    let Ok(resource) = privilege.get_document("resource") else { return false };
+    let covers = |field: &str, wanted: &str| resource.get_str(field).is_ok_and(|own| own.is_empty() || own == wanted);
+    let everywhere = resource.get_bool("anyResource").unwrap_or(false);
+    let actions = privilege.get_array("actions").map(|actions| actions.iter().any(|own| own.as_str() == Some(action)));
+    (everywhere || (covers("db", database) && covers("collection", collection))) && actions.unwrap_or(false)
+}
+
+fn stores_images(collection: &Document) -> bool {
+    let options =
+        collection.get_document("options").and_then(|options| options.get_document("changeStreamPreAndPostImages"));
+    options.and_then(|images| images.get_bool("enabled")).unwrap_or(false)
+}
+
+/// Whether a condition is about this field, at whatever depth.
+fn mentions(condition: &Bson, field: &str) -> bool {
+    let is_field = |name: &str| name == field || name.starts_with(&format!("{field}."));
+    match condition {
+        Bson::Document(parts) => parts.iter().any(|(name, part)| is_field(name) || mentions(part, field)),
+        Bson::Array(parts) => parts.iter().any(|part| mentions(part, field)),
+        Bson::String(text) => text.strip_prefix('$').is_some_and(is_field),
+        _ => false,
+    }
+}

@@ -1,0 +1,221 @@
+//! From a place to start to an open cursor.
+
+use futures_util::StreamExt;
+use mongodb::bson::{Bson, Document, Timestamp, doc};
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use tokio::sync::mpsc;
+use watchkeeper_core::{Cx, Error, Result};
+
+use super::Feed;
+use super::pipeline::change_stream;
+use super::view::Scope;
+use crate::error::{Class, Doing};
+use crate::position::Token;
+
+/// Where a cursor starts.
+#[derive(Debug, Clone)]
+pub(super) enum Start {
+    Now,
+    At(Timestamp),
+    After(Token),
+}
+
+/// Batches as they arrive. The next one is asked for while the last one is delivered, and no other before it is taken.
+pub(super) type Batches = mpsc::Receiver<Result<RawBatch, mongodb::error::Error>>;
+
+/// An open cursor.
+pub(super) struct Opened {
+    pub(super) batches: Batches,
+    /// What the token's own server can not find, but is known to lie before: everything up to here is dropped.
+    pub(super) drop_through: Option<Token>,
+    /// Whether it was opened by `startAfter`.
+    pub(super) start_after: bool,
+}
+
+impl Feed {
+    /// Sends a command that changes nothing.
+    pub(super) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
+        let cx = self.client.bounded(cx);
+        let database = self.client.driver(&cx).await?.database(database);
+        cx.run(async { database.run_command(command).await.map_err(|native| self.failure(native)) }).await
+    }
+
+    /// The first document that a command gives.
+    pub(super) async fn first(&self, cx: &Cx, database: &str, command: Document) -> Result<Option<Document>> {
+        let answer = self.ask(cx, database, command).await?;
+        let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
+        Ok(batch.and_then(|batch| batch.first()).and_then(Bson::as_document).cloned())
+    }
+
+    /// What an error means for reading a stream.
+    pub(super) fn failure(&self, native: mongodb::error::Error) -> Error {
+        let said = native.kind.to_string();
+        if Class::of(&native) == Class::TokenUnseen && said.contains("modified by the pipeline") {
+            let cause = format!(
+                "{}: the pipeline changes or drops _id, which is the position of an event",
+                self.client.place()
+            );
+            return Error::config(cause).remedy("keep _id as it is in every stage").caused_by(native);
+        }
+        if said.contains("KeyString format error") {
+            let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
+            return Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native);
+        }
+        self.client.error(native, Doing::Reading)
+    }
+
+    /// The command that opens a stream.
+    fn command(&self, start: &Start, batch_size: u32) -> Document {
+        let mut spec = change_stream(&self.view);
+        match start {
+            Start::Now => {}
+            Start::At(time) => drop(spec.insert("startAtOperationTime", *time)),
+            Start::After(token) if token.start_after => drop(spec.insert("startAfter", token.to_document())),
+            Start::After(token) => drop(spec.insert("resumeAfter", token.to_document())),
+        }
+        let mut pipeline = vec![doc! { "$changeStream": spec }];
+        pipeline.extend(self.stages.iter().cloned());
+        let target = match &self.view.scope {
+            Scope::Collections(names) if names.len() == 1 => Bson::from(names[0].as_str()),
+            _ => Bson::Int32(1),
+        };
+        let batch_size = i64::from(batch_size);
+        let mut command = doc! { "aggregate": target, "pipeline": pipeline, "cursor": { "batchSize": batch_size } };
+        if let Some(collation) = &self.view.collation {
+            command.insert("collation", collation.clone());
+        }
+        if let Some(comment) = &self.view.comment {
+            command.insert("comment", comment.as_str());
+        }
+        command
+    }
+
+    async fn cursor(&self, cx: &Cx, start: &Start, batch_size: u32) -> Result<RawBatchCursor, Refusal> {
+        let driver = self.client.driver(cx).await.map_err(Refusal::Told)?;
+        let name = match self.view.scope {
+            Scope::Cluster => "admin",
+            _ => self.client.config().database(),
+        };
+        let database = driver.database(name);
+        let mut call = database
+            .run_cursor_command(self.command(start, batch_size))
+            .batch_size(self.view.batch_size)
+            .max_time(self.view.max_await_time);
+        if let Some(comment) = &self.view.comment {
+            call = call.comment(Bson::from(comment.as_str()));
+        }
+        if let Some(preference) = &self.view.read_preference {
+            call = call.selection_criteria(preference.clone());
+        }
+        let mut refused = None;
+        let opened = cx.run(async {
+            match call.batch().await {
+                Ok(cursor) => Ok(Some(cursor)),
+                Err(native) => {
+                    refused = Some(native);
+                    Ok(None)
+                }
+            }
+        });
+        match opened.await {
+            Ok(Some(cursor)) => Ok(cursor),
+            Ok(None) => {
+                Err(refused.map_or_else(|| Refusal::Told(Error::internal("an error is gone")), Refusal::Native))
+            }
+            // Nothing is changed by opening a stream.
+            Err(error) => Err(Refusal::Told(Error::unavailable(error.message().to_owned()))),
+        }
+    }
+
+    /// Opens after `token`, by whichever way this server can.
+    pub(super) async fn open_after(&self, cx: &Cx, token: Token) -> Result<Opened> {
+        let size = self.view.batch_size;
+        let native = match self.cursor(cx, &Start::After(token.clone()), size).await {
+            Ok(cursor) => return Ok(Opened::new(cursor, token.start_after)),
+            Err(Refusal::Told(error)) => return Err(error),
+            Err(Refusal::Native(native)) => native,
+        };
+        let said = native.kind.to_string();
+        match Class::of(&native) {
+            Class::TokenRefused if said.contains("invalidate") && !token.start_after => {
+                let mut token = token;
+                token.start_after = true;
+                let cursor =
+                    self.cursor(cx, &Start::After(token), size).await.map_err(|refusal| self.refused(refusal))?;
+                Ok(Opened::new(cursor, true))
+            }
+            // The event is hidden by the pipeline. Its time is known, and so is what comes before it.
+            Class::TokenUnseen if said.contains("was not found") => {
+                let Some(time) = token.timestamp() else { return Err(self.failure(native)) };
+                let cursor = self.cursor(cx, &Start::At(time), size).await.map_err(|refusal| self.refused(refusal))?;
+                Ok(Opened { drop_through: Some(token), ..Opened::new(cursor, false) })
+            }
+            _ => Err(self.failure(native)),
+        }
+    }
+
+    /// Opens at a place without a token, and tells the token of that place.
+    pub(super) async fn open_at(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
+        if let Start::At(_) = start {
+            // Whether the history reaches so far back is told only by a cursor that reads.
+            self.cursor(cx, &start, 1).await.map_err(|refusal| self.refused(refusal))?;
+        }
+        // An empty first batch, so that its token is the one before all events.
+        let mut cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
+        let first = cx.run(async { Ok(cursor.next().await) }).await?;
+        let first = first.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
+        let first = first.map_err(|native| self.failure(native))?;
+        let token = post_batch_token(&first)?;
+        Ok((Opened::new(cursor, false), token))
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Told(error) => error,
+            Refusal::Native(native) => self.failure(native),
+        }
+    }
+}
+
+/// Why a cursor was not opened.
+enum Refusal {
+    Native(mongodb::error::Error),
+    Told(Error),
+}
+
+impl Opened {
+    fn new(cursor: RawBatchCursor, start_after: bool) -> Self {
+        Self { batches: prefetch(cursor), drop_through: None, start_after }
+    }
+}
+
+/// The token after everything that a batch has seen.
+pub(super) fn post_batch_token(batch: &RawBatch) -> Result<Token> {
+    let cursor = batch.as_raw_document().get_document("cursor");
+    let token = cursor.and_then(|cursor| cursor.get_document("postBatchResumeToken"));
+    let missing = |error| {
+        Error::config("the server tells no post-batch resume token").caused_by(error).remedy("use MongoDB 5.0 or newer")
+    };
+    Token::of(token.map_err(missing)?)
+}
+
+/// Reads the cursor in a task of its own: one batch waits there at most.
+fn prefetch(mut cursor: RawBatchCursor) -> Batches {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Ok(permit) = sender.reserve().await {
+            let next = tokio::select! {
+                biased;
+                () = sender.closed() => return,
+                next = cursor.next() => next,
+            };
+            let Some(batch) = next else { return };
+            let failed = batch.is_err();
+            permit.send(batch);
+            if failed {
+                return;
+            }
+        }
+    });
+    receiver
+}

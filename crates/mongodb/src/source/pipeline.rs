@@ -1,0 +1,160 @@
+//! The stages that a server applies: the user's, made so that nothing is lost that the stream needs.
+//!
+//! * `invalidate` passes every `$match`: without it a stream on a dropped collection would end without a word.
+//! * Operation, namespace and key are kept aside under one name when a stage may drop them, and are taken out again before
+//!   anyone sees the event.
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::view::{Before, Scope, Shown, View};
+
+/// Where operation (`o`), namespace (`n`), key (`k`) and wall time (`w`) are kept aside.
+pub(crate) const ASIDE: &str = "_watchkeeper";
+
+/// What no event may lack, unless it is kept aside.
+const NEEDED: [&str; 3] = ["operationType", "ns", "documentKey"];
+
+/// The stages behind `$changeStream`, and whether something is kept aside in the events.
+pub(crate) fn stages(view: &View) -> (Vec<Document>, bool) {
+    let aside = view.pipeline.iter().any(may_drop);
+    let mut stages = Vec::new();
+    if let Scope::Collections(names) = &view.scope
+        && names.len() > 1
+    {
+        stages.push(namespaces(names));
+    }
+    if aside {
+        let kept = doc! { "o": "$operationType", "n": "$ns", "k": "$documentKey", "w": "$wallTime" };
+        stages.push(doc! { "$addFields": { ASIDE: kept } });
+    }
+    let invalidates = view.scope != Scope::Cluster;
+    stages.extend(view.pipeline.iter().map(|stage| kept_whole(stage, aside, invalidates)));
+    (stages, aside)
+}
+
+/// The specification of `$changeStream`, but for where it starts.
+pub(crate) fn change_stream(view: &View) -> Document {
+    let mut spec = Document::new();
+    match view.full_document {
+        Shown::Default => {}
+        Shown::UpdateLookup => drop(spec.insert("fullDocument", "updateLookup")),
+        Shown::WhenAvailable => drop(spec.insert("fullDocument", "whenAvailable")),
+        Shown::Required => drop(spec.insert("fullDocument", "required")),
+    }
+    match view.full_document_before_change {
+        Before::Off => {}
+        Before::WhenAvailable => drop(spec.insert("fullDocumentBeforeChange", "whenAvailable")),
+        Before::Required => drop(spec.insert("fullDocumentBeforeChange", "required")),
+    }
+    if view.show_expanded_events {
+        spec.insert("showExpandedEvents", true);
+    }
+    if view.scope == Scope::Cluster {
+        spec.insert("allChangesForCluster", true);
+    }
+    spec
+}
+
+/// Lets through what happens to these collections, and what happens to all of them.
+fn namespaces(names: &[String]) -> Document {
+    let whole = doc! { "operationType": { "$in": ["dropDatabase", "invalidate"] } };
+    doc! { "$match": { "$or": [{ "ns.coll": { "$in": names } }, { "to.coll": { "$in": names } }, whole] } }
+}
+
+fn parts(stage: &Document) -> Option<(&str, &Bson)> {
+    stage.iter().next().map(|(name, spec)| (name.as_str(), spec))
+}
+
+fn is_needed(path: &str) -> bool {
+    NEEDED.contains(&path.split('.').next().unwrap_or_default())
+}
+
+/// Whether a stage may change or drop what is needed.
+fn may_drop(stage: &Document) -> bool {
+    match parts(stage) {
+        Some(("$match", _)) => false,
+        Some(("$addFields" | "$set", Bson::Document(fields))) => fields.keys().any(|path| is_needed(path)),
+        Some(("$unset", Bson::String(path))) => is_needed(path),
+        Some(("$unset", Bson::Array(paths))) => paths.iter().filter_map(Bson::as_str).any(is_needed),
+        Some(("$project", Bson::Document(fields))) if excludes(fields) => fields.keys().any(|path| is_needed(path)),
+        // A stage that is not known, or that makes new documents.
+        _ => true,
+    }
+}
+
+/// Whether a `$project` names what to leave out, and not what to keep.
+fn excludes(fields: &Document) -> bool {
+    let none = |value: &Bson| match value {
+        Bson::Int32(number) => *number == 0,
+        Bson::Int64(number) => *number == 0,
+        Bson::Double(number) => *number == 0.0,
+        Bson::Boolean(keep) => !keep,
+        _ => false,
+    };
+    fields.iter().any(|(path, value)| path != "_id" && none(value))
+}
+
+/// A stage of the user's that lets `invalidate` pass and leaves alone what is kept aside.
+fn kept_whole(stage: &Document, aside: bool, invalidates: bool) -> Document {
+    let kept = format!("${ASIDE}");
+    let merged = |root: &Bson| doc! { "$mergeObjects": [root.clone(), { ASIDE: &kept }] };
+    match parts(stage) {
+        Some(("$match", condition)) if invalidates => {
+            let operation = if aside { format!("{ASIDE}.o") } else { "operationType".to_owned() };
+            doc! { "$match": { "$or": [condition.clone(), { operation: "invalidate" }] } }
+        }
+        Some(("$project", Bson::Document(fields))) if aside && !excludes(fields) => {
+            let mut fields = fields.clone();
+            fields.insert(ASIDE, 1);
+            doc! { "$project": fields }
+        }
+        Some(("$replaceRoot", Bson::Document(spec))) if aside => {
+            let root = spec.get("newRoot").cloned().unwrap_or(Bson::Null);
+            doc! { "$replaceRoot": { "newRoot": merged(&root) } }
+        }
+        Some(("$replaceWith", root)) if aside => doc! { "$replaceWith": merged(root) },
+        _ => stage.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(pipeline: Vec<Document>) -> View {
+        View { pipeline, ..View::collection("orders") }
+    }
+
+    #[test]
+    fn an_invalidate_passes_every_match() {
+        let (made, aside) = stages(&view(vec![doc! { "$match": { "operationType": "insert" } }]));
+        let expected = doc! { "$match": { "$or": [{ "operationType": "insert" }, { "operationType": "invalidate" }] } };
+        assert_eq!((made, aside), (vec![expected], false));
+    }
+
+    #[test]
+    fn what_is_needed_is_kept_aside_only_when_it_may_be_dropped() {
+        let harmless = [
+            doc! { "$addFields": { "isHighValue": true } },
+            doc! { "$project": { "fullDocument.secret": 0 } },
+            doc! { "$unset": ["lsid", "txnNumber"] },
+        ];
+        for stage in harmless {
+            assert_eq!(stages(&view(vec![stage.clone()])), (vec![stage], false));
+        }
+        let harmful = [
+            doc! { "$project": { "fullDocument": 1 } },
+            doc! { "$project": { "ns.db": 0 } },
+            doc! { "$unset": "documentKey" },
+            doc! { "$set": { "operationType": "x" } },
+            doc! { "$replaceWith": { "_id": "$_id" } },
+            doc! { "$redact": "$$KEEP" },
+        ];
+        for stage in harmful {
+            let (made, aside) = stages(&view(vec![stage.clone()]));
+            assert!(aside && made[0].contains_key("$addFields"), "{stage} drops something");
+        }
+        let (made, _) = stages(&view(vec![doc! { "$project": { "a": 1 } }]));
+        assert_eq!(made[1], doc! { "$project": { "a": 1, ASIDE: 1 } });
+    }
+}

@@ -1,0 +1,410 @@
+//! Everything that exists, joined to the changes since.
+//!
+//! Collections are read range by range in the order of `_id`, each range at a cluster time of its own. Before its rows are
+//! delivered the stream is delivered up to that time, for what was read before; changes of what is not yet read are dropped,
+//! since reading it will show them. So changes of one key stay in order, nothing that was deleted comes back, and the token
+//! moves on meanwhile: a snapshot may take longer than the oplog reaches back.
+//!
+//! Every row is a place to go on from: the rest of its range is then read anew, at a later time.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
+use watchkeeper_core::{Cx, Error, Position, Result};
+
+use super::Feed;
+use super::order;
+use super::read::{Answer, events_in};
+use super::view::Scope;
+use crate::payload::damaged;
+use crate::position::Token;
+
+/// Rows of one range at most; an answer of 16 MiB ends it sooner.
+const ROWS_MAX: i64 = 5_000;
+
+/// How long the server holds back an answer while a snapshot waits for the stream to pass its time.
+const AWAIT: Duration = Duration::from_millis(50);
+
+/// The range that was read last: changes up to its time are in its rows already.
+#[derive(Debug, Clone, PartialEq)]
+struct Fresh {
+    collection: usize,
+    /// It begins behind this `_id`.
+    from: Option<RawBson>,
+    at: Timestamp,
+}
+
+/// How far a snapshot is.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Progress {
+    /// So many collections are finished.
+    collection: usize,
+    /// The next one is finished up to and including this `_id`.
+    through: Option<RawBson>,
+    fresh: Option<Fresh>,
+}
+
+impl Progress {
+    fn encode(&self) -> Vec<u8> {
+        let mut document = RawDocumentBuf::new();
+        document.append(cstr!("c"), i64::try_from(self.collection).unwrap_or(i64::MAX));
+        if let Some(through) = &self.through {
+            document.append(cstr!("t"), through.clone());
+        }
+        if let Some(fresh) = &self.fresh {
+            document.append(cstr!("fc"), i64::try_from(fresh.collection).unwrap_or(i64::MAX));
+            document.append(cstr!("fa"), fresh.at);
+            if let Some(from) = &fresh.from {
+                document.append(cstr!("ff"), from.clone());
+            }
+        }
+        document.into_bytes()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let document = RawDocument::from_bytes(bytes).ok()?;
+        let number = |name: &str| document.get_i64(name).ok().and_then(|number| usize::try_from(number).ok());
+        let value = |name: &str| document.get(name).ok().flatten().map(RawBson::from);
+        let fresh = document.get_timestamp("fa").ok();
+        let fresh = fresh.and_then(|at| Some(Fresh { collection: number("fc")?, from: value("ff"), at }));
+        Some(Self { collection: number("c")?, through: value("t"), fresh })
+    }
+
+    /// Whether a change has to be delivered: its key was read, and not as late as this.
+    fn wants(&self, collection: usize, id: RawBsonRef<'_>, at: Timestamp) -> bool {
+        let behind = |bound: &Option<RawBson>| {
+            // What can not be compared counts as not yet read, and as read again.
+            bound.as_ref().is_none_or(|bound| order::compare(id, bound.as_raw_bson_ref()) == Some(Ordering::Greater))
+        };
+        let is_read = match collection.cmp(&self.collection) {
+            Ordering::Less => true,
+            Ordering::Equal => self.through.is_some() && !behind(&self.through),
+            Ordering::Greater => false,
+        };
+        let in_rows = |fresh: &Fresh| fresh.collection == collection && behind(&fresh.from) && at <= fresh.at;
+        is_read && !self.fresh.as_ref().is_some_and(in_rows)
+    }
+
+    fn compare(&self, other: &Self) -> Option<Ordering> {
+        match self.collection.cmp(&other.collection) {
+            Ordering::Equal => match (&self.through, &other.through) {
+                (None, None) => Some(Ordering::Equal),
+                (None, Some(_)) => Some(Ordering::Less),
+                (Some(_), None) => Some(Ordering::Greater),
+                (Some(a), Some(b)) => order::compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()),
+            },
+            order => Some(order),
+        }
+    }
+}
+
+/// Which part of a range is asked for.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// All of it, with the row that it begins behind, at a time that the server chooses.
+    First,
+    /// All but the first row, at this time.
+    Second(Timestamp),
+    /// The largest of all values, which servers leave out of ranges without an end, at this time.
+    Largest(Timestamp),
+}
+
+/// Rows that were read at one time.
+pub(super) struct Range {
+    pub(super) at: Timestamp,
+    bytes: Bytes,
+    rows: Vec<(usize, usize)>,
+    next: usize,
+    from: Option<RawBson>,
+    /// Whether the stream has been delivered up to its time.
+    pub(super) caught_up: bool,
+}
+
+/// A snapshot that runs.
+pub(super) struct Snapshot {
+    /// How the stream is shown when the snapshot is over.
+    pub(super) feed: Feed,
+    names: Vec<String>,
+    progress: Progress,
+    encoded: Vec<u8>,
+    pub(super) range: Option<Range>,
+}
+
+impl Snapshot {
+    /// A snapshot of what `feed` watches, from the beginning or from where it was.
+    pub(super) async fn new(feed: &Feed, cx: &Cx, progress: Option<&[u8]>) -> Result<Self> {
+        let names = feed.countable(cx).await?;
+        let damaged = || {
+            Error::corrupt("the stored progress of a snapshot is damaged")
+                .remedy("go back to an earlier checkpoint from the history, or begin anew")
+        };
+        let progress = match progress {
+            None => Progress::default(),
+            Some(bytes) => Progress::decode(bytes).ok_or_else(damaged)?,
+        };
+        let encoded = progress.encode();
+        Ok(Self { feed: feed.clone(), names, progress, encoded, range: None })
+    }
+
+    /// The bytes of how far it is.
+    pub(super) fn progress(&self) -> &[u8] {
+        &self.encoded
+    }
+
+    /// Whether everything was read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.progress.collection >= self.names.len()
+    }
+
+    /// Whether everything was read, and the stream at `token` has passed what was read last.
+    pub(super) fn is_over(&self, token: &Token) -> bool {
+        self.is_complete() && self.progress.fresh.as_ref().is_none_or(|fresh| has_passed(token, fresh.at, false))
+    }
+
+    /// Whether something can be read, or delivered, without waiting for the stream.
+    pub(super) fn has_more(&self) -> bool {
+        self.range.as_ref().map_or(!self.is_complete(), |range| range.caught_up)
+    }
+
+    /// Whether a change has to be delivered.
+    pub(super) fn wants(&self, collection: &str, id: RawBsonRef<'_>, at: Timestamp) -> bool {
+        let place = self.names.iter().position(|name| name == collection);
+        place.is_none_or(|place| self.progress.wants(place, id, at))
+    }
+
+    /// Reads the next range. Nothing is changed by it.
+    pub(super) async fn read(&self, cx: &Cx, token: &Token) -> Result<Range> {
+        let (name, from) = (&self.names[self.progress.collection], self.progress.through.clone());
+        let mut range = self.find(cx, name, from.clone(), Part::First).await?;
+        if range.skip_bound(&from)? {
+            // The one row before the range may have filled the whole answer.
+            range = self.find(cx, name, from.clone(), Part::Second(range.at)).await?;
+        }
+        if range.rows.is_empty() && from.is_some() && from != Some(RawBson::MaxKey) {
+            range = self.find(cx, name, from, Part::Largest(range.at)).await?;
+        }
+        range.caught_up = has_passed(token, range.at, false);
+        Ok(range)
+    }
+
+    /// Rows from `from` on.
+    async fn find(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Range> {
+        let mut find = doc! {
+            "find": name, "hint": { "_id": 1 }, "sort": { "_id": 1 }, "limit": ROWS_MAX, "batchSize": ROWS_MAX,
+            "singleBatch": true, "readConcern": { "level": "snapshot" },
+        };
+        if let Part::Second(at) | Part::Largest(at) = part {
+            find.insert("readConcern", doc! { "level": "snapshot", "atClusterTime": at });
+        }
+        match (&from, part) {
+            (_, Part::Largest(_)) => drop(find.insert("filter", doc! { "_id": mongodb::bson::Bson::MaxKey })),
+            // Nothing lies behind it, and servers refuse to look there. Only the time is asked for.
+            (Some(RawBson::MaxKey), _) => drop(find.insert("filter", doc! { "_id": { "$in": [] } })),
+            (Some(from), part) => {
+                // A condition would see only values of the same type.
+                let bound = mongodb::bson::Bson::try_from(from.clone()).map_err(damaged)?;
+                find.insert("min", doc! { "_id": bound });
+                if let Part::Second(_) = part {
+                    find.insert("skip", 1);
+                }
+            }
+            (None, _) => {}
+        }
+        let cx = self.feed.client.bounded(cx);
+        let database = self.feed.client.database(&cx).await?;
+        let call = async {
+            let mut cursor =
+                database.run_cursor_command(find).batch().await.map_err(|native| self.feed.failure(native))?;
+            let first = cursor.next().await.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
+            first.map_err(|native| self.feed.failure(native))
+        };
+        let bytes = Bytes::from_owner(Answer(cx.run(call).await?));
+        let answer = RawDocument::from_bytes(&bytes).map_err(damaged)?;
+        let at = answer.get_document("cursor").and_then(|cursor| cursor.get_timestamp("atClusterTime"));
+        let at = at.map_err(|error| {
+            Error::config("the server does not tell the time of a snapshot")
+                .caused_by(error)
+                .remedy("use MongoDB 5.0 or newer")
+        })?;
+        let rows = events_in(&bytes)?;
+        Ok(Range { at, bytes, rows, next: 0, from, caught_up: false })
+    }
+
+    /// Takes the next row of a range that has caught up: the row and its `_id`. `None` when the range is over.
+    pub(super) fn take_row(&mut self) -> Result<Option<Row>> {
+        let Some(range) = &mut self.range else { return Ok(None) };
+        let Some((start, end)) = range.rows.get(range.next).copied() else {
+            let range = self.range.take();
+            if let Some(range) = range.filter(|range| range.rows.is_empty()) {
+                self.finish_collection(range);
+            }
+            return Ok(None);
+        };
+        range.next += 1;
+        let bytes = range.bytes.slice(start..end);
+        let raw = RawDocument::from_bytes(&bytes).map_err(damaged)?;
+        let id = raw.get("_id").map_err(damaged)?.map(RawBson::from);
+        let id = id.ok_or_else(|| Error::corrupt("a document has no _id"))?;
+        let collection = self.progress.collection;
+        self.progress.fresh = Some(Fresh { collection, from: range.from.clone(), at: range.at });
+        self.progress.through = Some(id.clone());
+        let at = range.at;
+        self.encoded = self.progress.encode();
+        Ok(Some(Row { name: self.names[collection].clone(), bytes, id, at }))
+    }
+
+    /// Nothing was found behind the last row: all of the collection was read.
+    fn finish_collection(&mut self, range: Range) {
+        let collection = self.progress.collection;
+        let fresh = Some(Fresh { collection, from: range.from, at: range.at });
+        self.progress = Progress { collection: collection + 1, through: None, fresh };
+        self.encoded = self.progress.encode();
+    }
+}
+
+/// A row of a snapshot.
+pub(super) struct Row {
+    name: String,
+    bytes: Bytes,
+    id: RawBson,
+    pub(super) at: Timestamp,
+}
+
+impl Row {
+    /// The key as events have it.
+    pub(super) fn document_key(&self) -> RawDocumentBuf {
+        let mut key = RawDocumentBuf::new();
+        key.append(cstr!("_id"), self.id.clone());
+        key
+    }
+
+    /// The collection.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The row as an event of the form that changes have.
+    pub(super) fn event(&self, database: &str) -> Result<RawDocumentBuf> {
+        let mut namespace = RawDocumentBuf::new();
+        namespace.append(cstr!("db"), database);
+        namespace.append(cstr!("coll"), self.name.as_str());
+        let mut event = RawDocumentBuf::new();
+        event.append(cstr!("operationType"), "read");
+        event.append(cstr!("clusterTime"), self.at);
+        event.append(cstr!("fullDocument"), RawDocument::from_bytes(&self.bytes).map_err(damaged)?.to_owned());
+        event.append(cstr!("ns"), namespace);
+        event.append(cstr!("documentKey"), self.document_key());
+        Ok(event)
+    }
+}
+
+impl Range {
+    /// Leaves out the row that the range begins behind. Whether that is the only row there is.
+    fn skip_bound(&mut self, from: &Option<RawBson>) -> Result<bool> {
+        let (Some(from), Some((start, end))) = (from, self.rows.first().copied()) else { return Ok(false) };
+        let first = RawDocument::from_bytes(&self.bytes[start..end]).map_err(damaged)?;
+        let id = first.get("_id").map_err(damaged)?;
+        let is_bound = id.is_some_and(|id| order::compare(id, from.as_raw_bson_ref()) == Some(Ordering::Equal));
+        if is_bound && self.rows.len() > 1 {
+            self.rows.remove(0);
+            return Ok(false);
+        }
+        Ok(is_bound)
+    }
+}
+
+/// Whether a stream that stands at `token` has told everything up to `at`. `silent`: it was asked, and had nothing more.
+pub(super) fn has_passed(token: &Token, at: Timestamp, silent: bool) -> bool {
+    token.timestamp().is_some_and(|now| now > at || (now == at && (silent || token.is_of_a_time())))
+}
+
+/// Which of two positions is earlier. A snapshot moves on in two ways; where they contradict, nothing is known.
+pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
+    let ((a, progress_a), (b, progress_b)) =
+        (Token::decode_with_progress(a).ok()?, Token::decode_with_progress(b).ok()?);
+    let of_progress = match (progress_a, progress_b) {
+        (None, None) => return Some(a.data.cmp(&b.data)),
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) => Progress::decode(a)?.compare(&Progress::decode(b)?)?,
+    };
+    match (a.data.cmp(&b.data), of_progress) {
+        (Ordering::Equal, order) | (order, Ordering::Equal) => Some(order),
+        (of_token, of_progress) => (of_token == of_progress).then_some(of_token),
+    }
+}
+
+impl Feed {
+    /// The same feed with a server that answers soon, for while a snapshot runs.
+    pub(super) fn impatient(&self) -> Self {
+        let mut view = (*self.view).clone();
+        view.max_await_time = view.max_await_time.min(AWAIT);
+        Self { view: view.into(), ..self.clone() }
+    }
+
+    /// The collections that a snapshot would read.
+    async fn countable(&self, cx: &Cx) -> Result<Vec<String>> {
+        let refuse = |cause: &str, remedy: &str| Err(Error::config(cause).remedy(remedy));
+        let Scope::Collections(names) = &self.view.scope else {
+            return refuse(
+                "a snapshot needs collections that are named",
+                "name them: collection = [\"orders\", \"lines\"]",
+            );
+        };
+        if !self.view.pipeline.is_empty() {
+            return refuse(
+                "a snapshot can not be seen through a pipeline",
+                "leave the pipeline out, and filter at the sink",
+            );
+        }
+        let hello = self.ask(cx, "admin", doc! { "hello": 1 }).await?;
+        if hello.get_str("msg").is_ok_and(|kind| kind == "isdbgrid") {
+            return refuse("a snapshot can not be read through mongos", "begin with now or the oldest change");
+        }
+        for name in names {
+            let list = doc! { "listCollections": 1, "filter": { "name": name } };
+            let found = self.first(cx, self.client.config().database(), list).await?;
+            let options = found.as_ref().and_then(|found| found.get_document("options").ok());
+            if options.is_some_and(|options| options.contains_key("collation")) {
+                let cause = format!("{name} has a collation, by which a snapshot can not be ordered");
+                return refuse(&cause, "begin with now or the oldest change");
+            }
+        }
+        Ok(names.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(increment: u32) -> Timestamp {
+        Timestamp { time: 7, increment }
+    }
+
+    fn progress() -> Progress {
+        let fresh = Fresh { collection: 1, from: Some(RawBson::Int32(10)), at: at(5) };
+        Progress { collection: 1, through: Some(RawBson::Int32(20)), fresh: Some(fresh) }
+    }
+
+    #[test]
+    fn only_changes_of_what_was_read_and_later_are_wanted() {
+        let wants = |collection, id: i32, increment| progress().wants(collection, RawBsonRef::Int32(id), at(increment));
+        assert!(wants(0, 99, 1), "a collection that is finished");
+        assert!(wants(1, 10, 1) && wants(1, 3, 9), "ranges before the last one");
+        assert!(!wants(1, 11, 5) && wants(1, 11, 6) && !wants(1, 20, 1), "the last range");
+        assert!(!wants(1, 21, 9) && !wants(2, 1, 9), "what is not yet read");
+    }
+
+    #[test]
+    fn progress_is_kept_in_bytes() {
+        for progress in [Progress::default(), progress()] {
+            assert_eq!(Progress::decode(&progress.encode()), Some(progress));
+        }
+        assert_eq!(Progress::decode(b"half"), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! What of a cluster is watched, and how it is shown.
+
+use std::time::Duration;
+
+use mongodb::bson::Document;
+use mongodb::options::{ReadPreference, SelectionCriteria};
+use watchkeeper_core::{Error, Options, Result};
+
+/// How much of a cluster is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All databases.
+    Cluster,
+    /// All collections of the client's database.
+    Database,
+    /// These collections of the client's database. One is watched by itself; of several the server sends only theirs.
+    Collections(Vec<String>),
+}
+
+/// Which document an event of an update shows beside the change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// None, but for inserts and replacements.
+    #[default]
+    Default,
+    /// The document as it is when the event is read. It may be newer than the event, or gone.
+    UpdateLookup,
+    /// The stored image, if there is one.
+    WhenAvailable,
+    /// The stored image; an event without one is an error.
+    Required,
+}
+
+/// Which stored image from before the change an event shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Before {
+    /// None.
+    #[default]
+    Off,
+    /// The stored image, if there is one.
+    WhenAvailable,
+    /// The stored image; an event without one is an error.
+    Required,
+}
+
+/// What is watched, and how it is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View {
+    /// How much is watched.
+    pub scope: Scope,
+    /// Stages that the server applies to every event. They may drop any field: what Watchkeeper needs is kept aside.
+    pub pipeline: Vec<Document>,
+    /// The document beside an update.
+    pub full_document: Shown,
+    /// The document from before the change.
+    pub full_document_before_change: Before,
+    /// Whether to tell of indexes, new collections and the like, too.
+    pub show_expanded_events: bool,
+    /// How texts are compared in the pipeline.
+    pub collation: Option<Document>,
+    /// At most so many events in one answer of the server.
+    pub batch_size: u32,
+    /// How long the server holds back an answer when nothing happens.
+    pub max_await_time: Duration,
+    /// Shown in the server's logs and `currentOp`.
+    pub comment: Option<String>,
+    /// Which members to read from.
+    pub read_preference: Option<SelectionCriteria>,
+    /// Whether a collection may be missing when a stream begins.
+    pub wait: bool,
+}
+
+impl View {
+    /// This scope, shown as it is.
+    pub fn of(scope: Scope) -> Self {
+        Self {
+            scope,
+            pipeline: Vec::new(),
+            full_document: Shown::default(),
+            full_document_before_change: Before::default(),
+            show_expanded_events: false,
+            collation: None,
+            batch_size: 2_000,
+            max_await_time: Duration::from_secs(1),
+            comment: None,
+            read_preference: None,
+            wait: false,
+        }
+    }
+
+    /// One collection.
+    pub fn collection(name: impl Into<String>) -> Self {
+        Self::of(Scope::Collections(vec![name.into()]))
+    }
+
+    /// The settings of a source, but for those of its client.
+    ///
+    /// # Errors
+    /// `Config` with the place where the setting was written.
+    pub fn from_options(options: &mut Options) -> Result<Self> {
+        let mut view = Self::of(scope(options)?);
+        view.pipeline = pipeline(options)?;
+        let shown = [
+            ("default", Shown::Default),
+            ("updateLookup", Shown::UpdateLookup),
+            ("whenAvailable", Shown::WhenAvailable),
+            ("required", Shown::Required),
+        ];
+        view.full_document = options.choice("full_document", &shown)?.unwrap_or_default();
+        let before = [("off", Before::Off), ("whenAvailable", Before::WhenAvailable), ("required", Before::Required)];
+        view.full_document_before_change = options.choice("full_document_before_change", &before)?.unwrap_or_default();
+        view.show_expanded_events = options.flag("show_expanded_events")?.unwrap_or(false);
+        view.collation = match options.json("collation") {
+            None => None,
+            Some(json) => Some(stage(json).ok_or_else(|| not_json("collation"))?),
+        };
+        if let Some(count) = options.count("batch_size")? {
+            view.batch_size =
+                u32::try_from(count).ok().filter(|count| (1..=100_000).contains(count)).ok_or_else(|| {
+                    options
+                        .wrong("batch_size", format!("{count} is not between 1 and 100000"))
+                        .remedy("leave it at 2000")
+                })?;
+        }
+        view.max_await_time = options.duration("max_await_time")?.unwrap_or(view.max_await_time);
+        view.comment = options.text("comment")?;
+        view.read_preference =
+            options.choice("read_preference", &preferences())?.map(SelectionCriteria::ReadPreference);
+        // Change streams have no other; it is accepted for those who write it down.
+        options.choice("read_concern", &[("majority", ())])?;
+        view.wait = options.flag("wait")?.unwrap_or(false);
+        Ok(view)
+    }
+}
+
+fn preferences() -> [(&'static str, ReadPreference); 5] {
+    let options = None;
+    [
+        ("primary", ReadPreference::Primary),
+        ("primaryPreferred", ReadPreference::PrimaryPreferred { options: options.clone() }),
+        ("secondary", ReadPreference::Secondary { options: options.clone() }),
+        ("secondaryPreferred", ReadPreference::SecondaryPreferred { options: options.clone() }),
+        ("nearest", ReadPreference::Nearest { options }),
+    ]
+}
+
+fn scope(options: &mut Options) -> Result<Scope> {
+    let collections = options.texts("collection")?;
+    let named = options.choice("scope", &[("database", Scope::Database), ("cluster", Scope::Cluster)])?;
+    match (collections, named) {
+        (Some(names), None) if !names.is_empty() => Ok(Scope::Collections(names)),
+        (None, Some(scope)) => Ok(scope),
+        (Some(_), _) => Err(options.wrong("collection", "this names no collection, or a scope is named beside it")),
+        (None, None) => Err(options.missing("collection", "\"orders\"")),
+    }
+    .map_err(|error| match error.advice() {
+        Some(_) => error,
+        None => error.remedy("name collections, or leave them out and write scope = \"database\" or \"cluster\""),
+    })
+}
+
+fn pipeline(options: &mut Options) -> Result<Vec<Document>> {
+    let stages = match options.json("pipeline") {
+        None => return Ok(Vec::new()),
+        Some(serde_json::Value::String(text)) => {
+            serde_json::from_str(&text).map_err(|error| not_json("pipeline").caused_by(error))?
+        }
+        Some(json) => json,
+    };
+    let serde_json::Value::Array(stages) = stages else { return Err(not_json("pipeline")) };
+    stages.into_iter().map(|json| stage(json).ok_or_else(|| not_json("pipeline"))).collect()
+}
+
+/// A document of (extended) JSON.
+fn stage(json: serde_json::Value) -> Option<Document> {
+    serde_json::from_value(json).ok()
+}
+
+fn not_json(setting: &str) -> Error {
+    Error::config(format!("the setting {setting} is not what MongoDB takes")).remedy(
+        "write pipeline = '[{\"$match\": {\"operationType\": \"insert\"}}]', and collation = { locale = \"de\" }",
+    )
+}

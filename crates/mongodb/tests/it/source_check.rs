@@ -1,0 +1,122 @@
+//! What is found out before a stream runs.
+
+use watchkeeper_core::source::Severity;
+use watchkeeper_core::{Backend, Finding, Options, Origin, Purpose, Source, StartAt, WrittenSetting};
+use watchkeeper_mongodb::mongodb::bson::doc;
+use watchkeeper_mongodb::{Before, Client, Config, Feed, MongoDb, Scope, Shown, View};
+use watchkeeper_testkit::servers::mongodb::ReplicaSet;
+
+use crate::source::{Shop, read};
+use crate::support::{Base, admin, block_on, cx, shared, url};
+
+fn told(found: &[Finding], severity: Severity, what: &str) -> bool {
+    found.iter().any(|finding| finding.severity == severity && finding.what.contains(what) && finding.remedy.is_some())
+}
+
+async fn check(shop: &Shop, view: View) -> Vec<Finding> {
+    shop.feed(view).check(&cx()).await.expect("it can be checked")
+}
+
+#[test]
+fn a_good_stream_on_a_young_server_has_only_a_short_history() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let found = check(&shop, View::collection("orders")).await;
+        assert!(told(&found, Severity::Warning, "the oplog reaches back 0h"), "{found:?}");
+        assert_eq!(found.len(), 1, "{found:?}");
+    });
+}
+
+#[test]
+fn what_is_asked_for_and_not_there_is_found() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let view = View { full_document_before_change: Before::Required, ..View::collection("orders") };
+        let found = check(&shop, view).await;
+        assert!(told(&found, Severity::Error, "orders stores no images"), "{found:?}");
+        let view = View { full_document: Shown::WhenAvailable, ..View::collection("orders") };
+        let found = check(&shop, view).await;
+        assert!(told(&found, Severity::Warning, "orders stores no images"), "{found:?}");
+        let found = check(&shop, View::collection("ordres")).await;
+        assert!(told(&found, Severity::Error, "there is no collection \"ordres\""), "{found:?}");
+    });
+}
+
+#[test]
+fn a_condition_on_the_whole_document_is_warned_of() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let pipeline = vec![doc! { "$match": { "$or": [{ "fullDocument.total": { "$gte": 1 } }] } }];
+        let mut view = View { pipeline, ..View::collection("orders") };
+        assert!(told(&check(&shop, view.clone()).await, Severity::Warning, "never sees updates"));
+        view.full_document = Shown::UpdateLookup;
+        assert!(told(&check(&shop, view).await, Severity::Warning, "may be hidden later"));
+    });
+}
+
+#[test]
+fn privileges_that_are_missing_are_named_one_by_one() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let database = shop.client.config().database().to_owned();
+        let place = doc! { "db": &database, "collection": "orders" };
+        let role = doc! {
+            "createRole": &database, "privileges": [{ "resource": place, "actions": ["find", "listCollections"] }], "roles": [],
+        };
+        admin(&shop.client, role).await;
+        let user = doc! { "createUser": &database, "pwd": "secret", "roles": [&database] };
+        admin(&shop.client, user).await;
+        let url = url(shared(), &database).replace("mongodb://", &format!("mongodb://{database}:secret@"));
+        let config = Config::new(format!("{url}&authSource=admin")).expect("it is one");
+        let client = Client::open(&cx(), config).await.expect("the server is there");
+        let found =
+            Feed::new(client.clone(), View::collection("orders")).check(&cx()).await.expect("it can be checked");
+        let named = |action: &str| format!("this user lacks the privilege {action} on {database}.orders");
+        assert!(told(&found, Severity::Error, &named("changeStream")), "{found:?}");
+        assert!(!told(&found, Severity::Error, &named("find")), "{found:?}");
+        let found = Feed::new(client, View::of(Scope::Cluster)).check(&cx()).await.expect("it can be checked");
+        assert!(told(&found, Severity::Error, "changeStream on all databases"), "{found:?}");
+        admin(&shop.client, doc! { "dropUser": &database }).await;
+    });
+}
+
+#[test]
+fn a_file_names_a_source_by_its_url() {
+    let set: &ReplicaSet = shared();
+    block_on(async {
+        let shop = Shop::on(Base::on(set)).await;
+        let place = Origin::new("watchkeeper.toml:3");
+        let mut options = Options::new("stream.orders.source", place.clone());
+        let url = url(set, shop.client.config().database());
+        let pipeline = r#"[{"$match": {"operationType": "insert"}}, {"$project": {"fullDocument.total": 1}}]"#;
+        for (name, value) in [
+            ("url", url.as_str()),
+            ("collection", "orders"),
+            ("pipeline", pipeline),
+            ("full_document", "updateLookup"),
+            ("max_await_time", "200ms"),
+            ("read_preference", "primaryPreferred"),
+            ("comment", "the orders"),
+        ] {
+            options.insert(name, WrittenSetting::text(value, place.clone()));
+        }
+        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let source = MongoDb.source(&cx(), &purpose, &mut options).await.expect("it can be made");
+        options.finish().expect("every setting is known");
+        let mut stream = source.open(&cx(), StartAt::Now).await.expect("it opens");
+        shop.insert(doc! { "_id": 1, "total": 3 }).await;
+        let changes = read(&mut *stream, 1).await;
+        assert_eq!(
+            changes[0].get(&["fullDocument", "total"]).expect("it is BSON"),
+            Some(watchkeeper_core::ValueRef::Int32(3))
+        );
+
+        let mut wrong = Options::new("stream.orders.source", place.clone());
+        wrong.insert("url", WrittenSetting::text(url, place.clone()));
+        let error = MongoDb.source(&cx(), &purpose, &mut wrong).await.expect_err("no collection is named");
+        assert!(
+            error.to_string().starts_with("watchkeeper.toml:3: stream.orders.source.collection: this is missing"),
+            "{error}"
+        );
+    });
+}

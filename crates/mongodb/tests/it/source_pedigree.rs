@@ -1,0 +1,220 @@
+//! Positions that do not belong to the log that answers, or whose history is gone.
+
+use std::time::Duration;
+
+use watchkeeper_core::{ErrorKind, Limits, Position, Source, SourceTime, StartAt};
+use watchkeeper_mongodb::View;
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+
+use crate::source::{LIMITS, Shop, read};
+use crate::support::{Base, assert_told, block_on, cx};
+
+const REMEMBERED: &str = "position";
+
+async fn position_of(shop: &Shop) -> Position {
+    let mut stream = shop.watch(View::collection("orders")).await;
+    shop.insert(doc! { "_id": REMEMBERED }).await;
+    read(&mut *stream, 1).await[0].position()
+}
+
+#[test]
+fn a_position_of_another_cluster_is_lost() {
+    let other = ReplicaSet::start(1);
+    block_on(async {
+        let (here, there) = (Shop::open().await, Shop::on(Base::on(&other)).await);
+        let position = position_of(&there).await;
+        let pedigree = there.feed(View::collection("orders")).identity(&cx()).await.expect("it is known");
+        let feed = here.feed(View::collection("orders"));
+        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "another cluster");
+    });
+}
+
+#[test]
+fn a_position_of_the_future_is_lost() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let position = position_of(&shop).await;
+        let mut bytes = position.bytes.to_vec();
+        // The seconds of its cluster time stand behind three bytes of ours and one of the token.
+        let seconds = u32::from_be_bytes(bytes[4..8].try_into().expect("four bytes")) + 30;
+        bytes[4..8].copy_from_slice(&seconds.to_be_bytes());
+        let future = Position::new(bytes, position.time);
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        assert_told(feed.verify(&cx(), &future, &pedigree).await, ErrorKind::PositionLost, "in the future");
+        assert_told(feed.open(&cx(), StartAt::After(future)).await.map(drop), ErrorKind::PositionLost, "in the future");
+    });
+}
+
+#[test]
+fn another_pipeline_is_a_matter_of_settings() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let position = position_of(&shop).await;
+        let pedigree = shop.feed(View::collection("orders")).identity(&cx()).await.expect("it is known");
+        let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
+        let feed = shop.feed(View { pipeline, ..View::collection("orders") });
+        assert_told(
+            feed.verify(&cx(), &position, &pedigree).await,
+            ErrorKind::Config,
+            "another scope, pipeline or options",
+        );
+    });
+}
+
+#[test]
+fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_silently_is_lost() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let position = position_of(&shop).await;
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        shop.orders().drop().await.expect("it can be dropped");
+        shop.insert(doc! { "_id": 1 }).await;
+        feed.verify(&cx(), &position, &pedigree).await.expect("the stream will tell of it");
+
+        let position = position_of(&shop).await;
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+        let database = shop.client.config().database();
+        let over = doc! {
+            "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
+        };
+        crate::support::admin(&shop.client, over).await;
+        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "was replaced");
+    });
+}
+
+/// Writes until the oplog has rolled over a position.
+async fn roll_over(shop: &Shop, position: &Position) {
+    let large = doc! { "text": "x".repeat(50_000) };
+    let feed = shop.feed(View::collection("orders"));
+    let pedigree = feed.identity(&cx()).await.expect("it is known");
+    for _ in 0..2_000 {
+        let many = vec![large.clone(); 20];
+        shop.database.collection::<Document>("noise").insert_many(many).await.expect("it is taken");
+        if feed.verify(&cx(), position, &pedigree).await.is_err() {
+            return;
+        }
+    }
+    panic!("the oplog does not roll over");
+}
+
+#[test]
+fn a_position_that_has_left_the_oplog_is_lost() {
+    // The oplog is cut only up to the last checkpoint of the storage, which otherwise is made once a minute.
+    let arguments = ["--oplogSize", "1", "--syncdelay", "1"].map(str::to_owned).to_vec();
+    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    block_on(async {
+        let shop = Shop::on(Base::on(&set)).await;
+        let feed = shop.feed(View::collection("orders"));
+        let position = position_of(&shop).await;
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        roll_over(&shop, &position).await;
+        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "left the oplog");
+        let time = SourceTime(position.time.expect("it has one").0 - 3_600_000);
+        assert_told(
+            feed.open(&cx(), StartAt::After(position)).await.map(drop),
+            ErrorKind::PositionLost,
+            "left the oplog",
+        );
+        assert_told(feed.open(&cx(), StartAt::Time(time)).await.map(drop), ErrorKind::PositionLost, "left the oplog");
+        // The oplog may still be cut while it is read; then the oldest change is another one.
+        let mut found = None;
+        for n in 0..500 {
+            shop.insert(doc! { "_id": n }).await;
+            let mut oldest = match feed.open(&cx(), StartAt::Oldest).await {
+                Ok(oldest) => oldest,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    continue;
+                }
+            };
+            match oldest.next_batch(&cx(), LIMITS).await {
+                Ok(batch) => {
+                    found = Some((oldest, batch));
+                    break;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::PositionLost),
+            }
+        }
+        let (mut oldest, batch) = found.expect("the oplog comes to rest");
+        assert!(!batch.is_empty());
+        let window = oldest.window(&cx()).await.expect("it is known");
+        assert!(window.oldest.is_some() && window.oldest <= window.newest, "{window:?}");
+    });
+}
+
+#[test]
+fn batches_carry_a_fresh_proof_of_their_history() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = shop.watch(View::collection("orders")).await;
+        let mut proofs = Vec::new();
+        for n in 0..40 {
+            shop.insert(doc! { "_id": n }).await;
+            let limits = Limits { wait: Duration::from_millis(200), ..LIMITS };
+            let batch = stream.next_batch(&cx(), limits).await.expect("it reads");
+            if let Some(pedigree) = &batch.pedigree {
+                feed.verify(&cx(), &batch.end, pedigree).await.expect("its own position is good");
+                proofs.push(pedigree.clone());
+            } else {
+                // A proof is looked for once in a while only.
+                stream.next_batch(&cx(), limits).await.expect("it reads");
+            }
+            proofs.dedup();
+            if proofs.len() > 1 {
+                return;
+            }
+        }
+        panic!("{} proofs were seen", proofs.len());
+    });
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).expect("a folder can be made");
+    for entry in std::fs::read_dir(from).expect("it can be read").map(|entry| entry.expect("it can be read")) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("it is known").is_dir() {
+            copy(&entry.path(), &target);
+        } else if entry.file_name() != "mongod.lock" {
+            std::fs::copy(entry.path(), target).expect("it can be copied");
+        }
+    }
+}
+
+#[test]
+fn data_that_were_restored_from_a_backup_are_recognised() {
+    let set = ReplicaSet::start(1);
+    let backup = tempfile::tempdir().expect("a folder can be made");
+    let (data, copied) = (set.data(0), backup.path().join("data"));
+    let base = Base::on(&set);
+    block_on(async {
+        let shop = Shop::on(base).await;
+        shop.insert(doc! { "_id": "before the backup" }).await;
+        set.kill(0);
+        copy(&data, &copied);
+        set.restart(0);
+        set.primary();
+        let shop = shop.again().await;
+        let mut stream = shop.watch(View::collection("orders")).await;
+        shop.insert(doc! { "_id": "after the backup" }).await;
+        read(&mut *stream, 1).await;
+        // An idle token: the server itself would accept it for ever.
+        let silence = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+        let feed = shop.feed(View::collection("orders"));
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        feed.verify(&cx(), &silence.end, &pedigree).await.expect("nothing has happened yet");
+        set.kill(0);
+        std::fs::remove_dir_all(&data).expect("it can be removed");
+        copy(&copied, &data);
+        set.restart(0);
+        set.primary();
+        let shop = shop.again().await;
+        shop.insert(doc! { "_id": "after the restore" }).await;
+        let verified = shop.feed(View::collection("orders")).verify(&cx(), &silence.end, &pedigree).await;
+        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+    });
+}

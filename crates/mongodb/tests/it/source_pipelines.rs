@@ -1,0 +1,155 @@
+//! The pipelines that people write, and what they must not break.
+
+use watchkeeper_core::format::{CloudEvents, Debezium, NAMES, named};
+use watchkeeper_core::{Change, ErrorKind, Operation, Source, StartAt};
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::{Shown, View};
+
+use crate::source::{LIMITS, Shop, operations, read, read_to_the_end, text};
+use crate::support::{assert_told, block_on, cx};
+
+/// Two inserts, an update, a delete and the end of the collection, seen through a pipeline.
+async fn seen(pipeline: Vec<Document>, count: usize) -> Vec<Change> {
+    let shop = Shop::open().await;
+    let view = View { pipeline, full_document: Shown::UpdateLookup, ..View::collection("orders") };
+    let mut stream = shop.watch(view).await;
+    shop.insert(doc! { "_id": 1, "total": 1500, "status": "new", "customerId": 7 }).await;
+    shop.insert(doc! { "_id": 2, "total": 10, "status": "new", "customerId": 8 }).await;
+    let one = || doc! { "_id": 1 };
+    shop.orders().update_one(one(), doc! { "$set": { "status": "paid" } }).await.expect("it is taken");
+    // Until the update was looked up, the document has to stay.
+    let mut changes = read(&mut *stream, count).await;
+    shop.orders().delete_one(one()).await.expect("it is taken");
+    shop.orders().drop().await.expect("it can be dropped");
+    changes.extend(read_to_the_end(&mut *stream).await);
+    changes
+}
+
+const INVALIDATE: Operation = Operation::Invalidate;
+
+#[test]
+fn only_inserts() {
+    block_on(async {
+        let changes = seen(vec![doc! { "$match": { "operationType": "insert" } }], 2).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert, INVALIDATE]);
+    });
+}
+
+#[test]
+fn only_orders_of_high_value() {
+    block_on(async {
+        let condition =
+            doc! { "fullDocument.total": { "$gte": 1000 }, "operationType": { "$in": ["insert", "update"] } };
+        let changes = seen(vec![doc! { "$match": condition }], 2).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Update, INVALIDATE]);
+    });
+}
+
+#[test]
+fn only_changes_of_the_status() {
+    block_on(async {
+        let status = doc! { "operationType": "update", "updateDescription.updatedFields.status": { "$exists": true } };
+        let changes = seen(vec![doc! { "$match": { "$or": [{ "operationType": "insert" }, status] } }], 3).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert, Operation::Update, INVALIDATE]);
+    });
+}
+
+#[test]
+fn only_some_fields() {
+    block_on(async {
+        let pipeline = vec![
+            doc! { "$match": { "operationType": { "$in": ["insert", "update"] } } },
+            doc! { "$project": {
+                "operationType": 1, "documentKey._id": 1,
+                "fullDocument.customerId": 1, "fullDocument.status": 1, "fullDocument.total": 1,
+            } },
+        ];
+        let changes = seen(pipeline, 3).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert, Operation::Update, INVALIDATE]);
+        assert!(changes[0].namespace().ends_with(".orders"), "the namespace was projected away, and is known still");
+        assert_eq!(changes[2].key(), Some(&b"1"[..]));
+        assert!(changes[2].time().0 > 0 && changes[2].version() > changes[1].version());
+        let event = text(&*named("native").expect("known"), &changes[2]);
+        assert!(
+            event.ends_with(r#""fullDocument":{"total":1500,"status":"paid","customerId":7},"documentKey":{"_id":1}}"#),
+            "{event}"
+        );
+    });
+}
+
+#[test]
+fn added_fields_appear_in_every_format() {
+    block_on(async {
+        let added = doc! { "processedAt": "$$NOW", "isHighValue": { "$gte": ["$fullDocument.total", 500] } };
+        let changes = seen(vec![doc! { "$addFields": added }], 3).await;
+        let kinds =
+            [Operation::Insert, Operation::Insert, Operation::Update, Operation::Delete, Operation::Drop, INVALIDATE];
+        assert_eq!(operations(&changes), kinds);
+        for format in NAMES.map(|name| named(name).expect("a listed name is known")) {
+            let line = text(&*format, &changes[0]);
+            assert!(line.contains(r#""isHighValue":true"#) && line.contains("processedAt"), "{line}");
+        }
+        assert!(text(&Debezium, &changes[1]).contains(r#""isHighValue":false"#));
+    });
+}
+
+#[test]
+fn a_shape_of_ones_own() {
+    block_on(async {
+        let high =
+            doc! { "$or": [{ "$gte": ["$fullDocument.total", 1000] }, { "$eq": ["$fullDocument.priority", "high"] }] };
+        let pipeline = vec![
+            doc! { "$match": { "operationType": { "$in": ["insert", "update"] }, "fullDocument.status": { "$exists": true } } },
+            doc! { "$addFields": {
+                "eventId": { "$toString": "$_id._data" }, "timestamp": "$clusterTime",
+                "orderValue": "$fullDocument.total", "isHighPriority": high,
+            } },
+            doc! { "$project": {
+                "eventId": 1, "timestamp": 1, "operationType": 1, "orderId": "$documentKey._id",
+                "customerId": "$fullDocument.customerId", "status": "$fullDocument.status",
+                "orderValue": 1, "isHighPriority": 1,
+            } },
+        ];
+        let changes = seen(pipeline, 3).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert, Operation::Update, INVALIDATE]);
+        assert_eq!(changes[0].key(), Some(&b"1"[..]));
+        for format in NAMES.map(|name| named(name).expect("a listed name is known")) {
+            let line = text(&*format, &changes[0]);
+            assert!(line.contains(r#""orderValue":1500"#) && line.contains(r#""isHighPriority":true"#), "{line}");
+            assert!(!line.contains("_watchkeeper"), "{line}");
+        }
+        assert!(text(&CloudEvents, &changes[0]).contains(r#""subject":"1""#));
+    });
+}
+
+#[test]
+fn a_new_root_keeps_what_is_needed() {
+    block_on(async {
+        let root = doc! { "_id": "$_id", "who": "$fullDocument.customerId" };
+        let changes = seen(vec![doc! { "$replaceRoot": { "newRoot": root } }], 3).await;
+        assert_eq!(changes.len(), 6);
+        let native = text(&*named("native").expect("known"), &changes[0]);
+        assert!(native.ends_with(r#""who":7}"#), "{native}");
+    });
+}
+
+#[test]
+fn a_pipeline_that_changes_the_token_is_refused() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let view = View { pipeline: vec![doc! { "$set": { "_id": 1 } }], ..View::collection("orders") };
+        let mut stream = shop.watch(view).await;
+        shop.insert(doc! { "_id": 1 }).await;
+        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, "the pipeline changes or drops _id");
+    });
+}
+
+#[test]
+fn a_pipeline_that_is_none_is_refused() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let view = View { pipeline: vec![doc! { "$nonsense": {} }], ..View::collection("orders") };
+        let opened = shop.feed(view).open(&cx(), StartAt::Now).await.map(drop);
+        assert_told(opened, ErrorKind::Config, "$nonsense");
+    });
+}

@@ -1,0 +1,217 @@
+//! Everything that exists, joined to the changes since, while others write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper_core::{Change, ChangeStream, ErrorKind, Operation, Position, Source, StartAt, ValueRef};
+use watchkeeper_mongodb::mongodb::bson::raw::cstr;
+use watchkeeper_mongodb::mongodb::bson::{Bson, DateTime, Document, RawBson, RawDocumentBuf, doc, oid::ObjectId};
+use watchkeeper_mongodb::{Scope, View};
+
+use crate::source::{LIMITS, Shop};
+use crate::support::{assert_told, block_on, cx};
+
+/// What a target would have, if it believed everything it is told.
+#[derive(Debug, Default, PartialEq)]
+struct Mirror(BTreeMap<String, i64>);
+
+impl Mirror {
+    /// Applies a change. The number of a document only grows, so a smaller one after a larger one is out of order.
+    fn apply(&mut self, change: &Change) {
+        let Some(key) = change.key().map(|key| String::from_utf8_lossy(key).into_owned()) else { return };
+        let key = format!("{} {key}", change.namespace());
+        match change.operation() {
+            Operation::Delete => drop(self.0.remove(&key)),
+            _ => {
+                let told = ["fullDocument", "updateDescription"].map(|part| match part {
+                    "fullDocument" => change.get(&[part, "n"]),
+                    _ => change.get(&[part, "updatedFields", "n"]),
+                });
+                let number = told.into_iter().find_map(|value| match value.expect("it is BSON") {
+                    Some(ValueRef::Int64(number)) => Some(number),
+                    _ => None,
+                });
+                let number = number.unwrap_or_else(|| panic!("{key} has no number"));
+                let before = self.0.insert(key.clone(), number);
+                assert!(before.is_none_or(|before| before <= number), "{key} went back from {before:?} to {number}");
+            }
+        }
+    }
+
+    async fn of(shop: &Shop, names: &[&str]) -> Self {
+        let mut mirror = Self::default();
+        for name in names {
+            let mut cursor = shop.database.collection::<Document>(name).find(doc! {}).await.expect("it can be read");
+            while cursor.advance().await.expect("it can be read") {
+                let raw = cursor.current();
+                let mut key = Vec::new();
+                let id: RawBson = raw.get("_id").expect("BSON").expect("an _id").into();
+                let mut whole = RawDocumentBuf::new();
+                whole.append(cstr!("_id"), id);
+                watchkeeper_mongodb::canonical_key(&whole, &mut key).expect("a key");
+                let key = format!("{}.{name} {}", shop.client.config().database(), String::from_utf8_lossy(&key));
+                mirror.0.insert(key, raw.get_i64("n").expect("it has a number"));
+            }
+        }
+        mirror
+    }
+}
+
+async fn next(stream: &mut dyn ChangeStream) -> Vec<Change> {
+    let batch = Arc::new(stream.next_batch(&cx(), LIMITS).await.expect("it reads"));
+    (0..).take(batch.len()).map(|row| Change::new(Arc::clone(&batch), row)).collect()
+}
+
+/// Ids of all types, in no order.
+fn mixed_ids() -> Vec<Bson> {
+    let mut ids: Vec<Bson> = (0..40).flat_map(|n| [Bson::Int32(n * 3), Bson::Double(f64::from(n) + 0.5)]).collect();
+    ids.extend((0..40).map(|n| Bson::from(format!("name-{n}"))));
+    ids.extend((0..40).map(|n| Bson::from(doc! { "a": n, "b": "x" })));
+    ids.extend((0..40).map(|n| Bson::from(ObjectId::from_bytes([n; 12]))));
+    ids.extend((0..10).map(|n| Bson::from(DateTime::from_millis(n))));
+    ids.extend([Bson::Null, Bson::Boolean(true), Bson::MinKey, Bson::MaxKey]);
+    ids
+}
+
+async fn fill(shop: &Shop, name: &str) {
+    let documents = mixed_ids().into_iter().map(|id| doc! { "_id": id, "n": 1_i64 });
+    shop.database.collection(name).insert_many(documents).await.expect("they are taken");
+}
+
+/// Changes something everywhere: updates, deletes, inserts anew.
+async fn stir(shop: &Shop, name: &str, round: usize) {
+    let orders = shop.database.collection::<Document>(name);
+    let ids = mixed_ids();
+    for at in 0..6 {
+        let id = doc! { "_id": ids[(round * 37 + at * 41) % ids.len()].clone() };
+        let number = i64::try_from(round).expect("few rounds") * 10 + 2;
+        match at {
+            0 => drop(orders.delete_one(id).await.expect("it is taken")),
+            1 | 2 => {
+                let update = doc! { "$set": { "n": number } };
+                orders.update_one(id, update).upsert(true).await.expect("it is taken");
+            }
+            _ => drop(orders.update_one(id, doc! { "$set": { "n": number } }).await.expect("it is taken")),
+        }
+    }
+}
+
+/// Reads a snapshot in small batches while others write, taken over by another after every few batches.
+async fn relay(shop: &Shop, view: View, names: &[&str], tenure: usize) -> Mirror {
+    let feed = shop.feed(view);
+    let limits = watchkeeper_core::Limits { rows: 11, wait: Duration::from_millis(200), ..LIMITS };
+    let (mut mirror, mut start) = (Mirror::default(), StartAt::Snapshot);
+    let mut round = 0;
+    // More tenures than all rows and changes need.
+    for _ in 0..300 {
+        let mut stream = feed.open(&cx(), start).await.expect("it opens");
+        let mut end: Option<Position> = stream.position();
+        for _ in 0..tenure {
+            round += 1;
+            if round < 90 {
+                for name in names {
+                    stir(shop, name, round).await;
+                }
+            }
+            let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("it reads"));
+            (0..).take(batch.len()).for_each(|row| mirror.apply(&Change::new(Arc::clone(&batch), row)));
+            end = Some(batch.end.clone());
+        }
+        if round >= 90 && mirror == Mirror::of(shop, names).await {
+            return mirror;
+        }
+        start = StartAt::After(end.expect("a snapshot tells its position"));
+    }
+    mirror
+}
+
+#[test]
+fn a_snapshot_and_the_changes_since_make_the_collection() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        let mirror = relay(&shop, View::collection("orders"), &["orders"], 150).await;
+        assert_eq!(mirror, Mirror::of(&shop, &["orders"]).await);
+    });
+}
+
+#[test]
+fn a_snapshot_goes_on_wherever_it_was_left() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        fill(&shop, "lines").await;
+        let view = View::of(Scope::Collections(vec!["orders".into(), "lines".into()]));
+        let mirror = relay(&shop, view, &["orders", "lines"], 3).await;
+        assert_eq!(mirror, Mirror::of(&shop, &["orders", "lines"]).await);
+    });
+}
+
+#[test]
+fn rows_are_told_as_reads_each_once_and_then_the_stream_goes_on() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let mut rows: Vec<Change> = Vec::new();
+        while rows.len() < mixed_ids().len() {
+            rows.extend(next(&mut *stream).await);
+        }
+        assert!(rows.iter().all(|row| row.operation() == Operation::Read && row.key().is_some()));
+        let mut keys: Vec<_> = rows.iter().map(Change::key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), mixed_ids().len());
+        let line = crate::source::text(&watchkeeper_core::format::Debezium, &rows[0]);
+        assert!(line.contains(r#""op":"r""#) && line.contains(r#""snapshot":"true""#), "{line}");
+        for pair in rows.windows(2) {
+            let order = feed.compare(&pair[0].position(), &pair[1].position());
+            assert_eq!(order, Some(std::cmp::Ordering::Less), "{:?} against {:?}", pair[0].key(), pair[1].key());
+        }
+        // When the stream has passed the snapshot, positions are tokens alone again.
+        let mut changes = Vec::new();
+        for n in 0..30_i64 {
+            shop.insert(doc! { "_id": format!("late-{n}"), "n": n }).await;
+            changes.extend(next(&mut *stream).await);
+        }
+        assert!(changes.iter().all(|change| change.operation() == Operation::Insert));
+        let last = changes.last().expect("changes were read");
+        assert_eq!(last.position().bytes[0], 1);
+        assert_eq!(feed.compare(&rows[0].position(), &last.position()), Some(std::cmp::Ordering::Less));
+    });
+}
+
+#[test]
+fn a_document_that_fills_an_answer_does_not_end_the_snapshot() {
+    block_on(async {
+        let shop = Shop::open().await;
+        for n in 0..3 {
+            shop.insert(doc! { "_id": n, "n": 1_i64, "text": "x".repeat(15_000_000) }).await;
+        }
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let mut rows: Vec<Change> = Vec::new();
+        for _ in 0..10 {
+            rows.extend(next(&mut *stream).await);
+        }
+        let keys: Vec<_> = rows.iter().filter_map(Change::key).collect();
+        assert_eq!(keys, [b"0", b"1", b"2"]);
+    });
+}
+
+#[test]
+fn what_can_not_be_read_as_a_snapshot_is_refused() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let open = async |view: View| shop.feed(view).open(&cx(), StartAt::Snapshot).await.map(drop);
+        assert_told(open(View::of(Scope::Database)).await, ErrorKind::Config, "collections that are named");
+        let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
+        let seen = View { pipeline, ..View::collection("orders") };
+        assert_told(open(seen).await, ErrorKind::Config, "through a pipeline");
+        let create = doc! { "create": "names", "collation": { "locale": "de", "strength": 2 } };
+        shop.database.run_command(create).await.expect("it is taken");
+        assert_told(open(View::collection("names")).await, ErrorKind::Config, "has a collation");
+    });
+}
