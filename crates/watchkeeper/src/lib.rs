@@ -125,3 +125,13 @@ pub use watchkeeper_engine::settings::{
     Timeouts,
 };
 pub use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
+
+/// The snippets of the guide and the README, run as tests.
+#[cfg(all(doctest, feature = "sqlite"))]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/library.md")]
+    struct Library;
+
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+}

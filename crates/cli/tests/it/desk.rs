@@ -32,9 +32,14 @@ pub(crate) struct Answer {
 }
 
 impl Desk {
+    /// Without anything.
+    pub(crate) fn empty() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder can be made"))
+    }
+
     /// With an application's database, whose table `orders` is not logged yet.
     pub(crate) fn new() -> Self {
-        let desk = Self(tempfile::tempdir().expect("a temporary folder can be made"));
+        let desk = Self::empty();
         desk.sql("CREATE TABLE orders(id INTEGER PRIMARY KEY, item TEXT)");
         desk
     }

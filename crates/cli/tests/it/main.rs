@@ -5,6 +5,7 @@ mod checking;
 mod demo;
 mod desk;
 mod ending;
+mod guide;
 mod letters;
 mod looking;
 mod moving;

@@ -1,0 +1,75 @@
+//! What the README and the guide tell people to type, typed.
+
+use crate::desk::{Answer, Desk, Running, until};
+
+const README: &str = include_str!("../../../../README.md");
+const QUESTIONS: &str = include_str!("../../../../docs/guide/questions.md");
+
+/// The blocks of this language, in order.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let opening = format!("```{language}\n");
+    page.split(opening.as_str()).skip(1).map(|rest| rest.split("```").next().expect("a block has an end")).collect()
+}
+
+/// A line of a shell, as far as the README uses it: words, and one text in quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (at, part) in line.split('"').enumerate() {
+        match at % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+/// Types a line; what runs in the background is kept.
+fn type_in(desk: &Desk, line: &str, running: &mut Vec<Running>) -> Option<Answer> {
+    let words = words(line);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["sqlite3", "app.db", sql] => desk.sql(sql),
+        ["watchkeeper", rest @ .., "&"] => running.push(Running::start(desk.command().args(rest))),
+        ["watchkeeper", rest @ ..] => return Some(desk.run(rest)),
+        _ => panic!("nobody knows how to type {line:?}"),
+    }
+    None
+}
+
+#[test]
+fn the_first_five_minutes_are_as_the_readme_says() {
+    let desk = Desk::empty();
+    let mut running: Vec<Running> = Vec::new();
+    let pages: Vec<&str> = blocks(README, "sh").into_iter().filter(|block| block.contains("watchkeeper ")).collect();
+    assert_eq!(pages.len(), 2, "the first steps, and what to look at then");
+    for line in pages[0].lines() {
+        // Whoever types is slower than the program: the first one has the watch before the second is started.
+        if line.ends_with('&') && running.len() == 1 {
+            running[0].says(&["to=running"]);
+        }
+        if let Some(answer) = type_in(&desk, line, &mut running) {
+            assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+        }
+    }
+    running[1].says(&["standing by"]);
+    until("the change has arrived where the README says", || desk.delivered() == [1]);
+    for line in pages[1].lines() {
+        let answer = type_in(&desk, line, &mut running).expect("these are commands");
+        assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+    }
+    let why = desk.run(&["why", "orders"]);
+    assert!(why.out.contains("epoch 2"), "the hand-over is told: {why:?}");
+    for mut one in running {
+        one.ends_in_order();
+    }
+}
+
+#[test]
+fn the_filters_in_the_questions_are_accepted() {
+    let snippets = blocks(QUESTIONS, "toml");
+    assert_eq!(snippets.len(), 2, "a source's and a sink's");
+    let group = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n\n";
+    let desk = Desk::with(&format!("{group}{}", snippets.join("\n")));
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
