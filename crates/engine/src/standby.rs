@@ -21,7 +21,7 @@ use watchkeeper_core::{
 };
 
 use crate::group::election::rank;
-use crate::group::registry::Listed;
+use crate::group::registry::{Listed, Registry};
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
 use crate::settings::FastTakeover;
@@ -83,6 +83,8 @@ pub struct Standby {
     watched: BTreeSet<InstanceId>,
     /// Processes whose death was proved, and when. An id is never used by another process.
     dead: BTreeMap<InstanceId, Moment>,
+    /// The newest burial.
+    burying: Option<Task<()>>,
 }
 
 /// What woke a standby.
@@ -122,6 +124,7 @@ impl Standby {
             watching: FuturesUnordered::new(),
             watched: BTreeSet::new(),
             dead: BTreeMap::new(),
+            burying: None,
         }
     }
 
@@ -343,12 +346,28 @@ impl Standby {
         if verdict == Verdict::Dead {
             tracing::info!(%instance, "a holder is proved dead");
             self.dead.insert(instance, self.instance.seams.clock.now());
+            self.bury(instance);
         }
         // Those who hold nothing and are listed no more need not be remembered.
         let holding = self.berths.iter().filter_map(|berth| Some(berth.holder.as_ref()?.candidate.instance));
         let listed = self.instance.view.members().into_iter().map(|listed| listed.member.instance);
         let remembered: BTreeSet<_> = holding.chain(listed).collect();
         self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
+    }
+
+    /// Strikes a dead instance from the registry, so that nobody takes it for a standby until its silence is noticed.
+    /// Beside the work, and without a second try: its record is swept some day.
+    fn bury(&mut self, dead: InstanceId) {
+        self.instance.view.forget(dead);
+        let instance = Arc::clone(&self.instance);
+        let strike = async move {
+            let registry = Registry::new(Arc::clone(&instance.records), &instance.settings.group);
+            let cx = instance.cx();
+            if let Err(error) = cx.run(registry.deregister(&cx, dead)).await {
+                tracing::debug!(%error, "a dead instance is still in the registry");
+            }
+        };
+        self.burying = Some(Task::spawn(&*self.instance.seams.spawn, "burial", strike));
     }
 
     async fn ask_all(&mut self, asks: Vec<(usize, Option<Broken>)>) {

@@ -49,12 +49,21 @@ impl Mark {
             return Err(Error::fenced(cause).remedy(remedy));
         }
         if self.key != next.key {
+            if group(&self.key) != group(&next.key) {
+                let cause = format!("the files {} belong to {} of another group", place.pattern(), self.key);
+                return Err(Error::config(cause).remedy("give each sink a folder or a prefix of its own"));
+            }
             self.past.push(self.key);
         }
         next.past = self.past;
         next.opening = self.opening + 1;
         Ok(next)
     }
+}
+
+/// The part of a key that all of a group share.
+fn group(key: &LeaseKey) -> &str {
+    key.as_str().split('/').next().unwrap_or_default()
 }
 
 /// The right to write, as long as nobody newer has opened.

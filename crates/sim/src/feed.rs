@@ -83,6 +83,10 @@ impl ChangeStream for FarStream {
         self.lines.call(Server::Source, effect).await
     }
 
+    fn holds_back(&self) -> bool {
+        self.inner.holds_back()
+    }
+
     async fn window(&mut self, cx: &Cx) -> Result<Window> {
         self.inner.window(cx).await
     }

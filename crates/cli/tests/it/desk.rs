@@ -181,6 +181,10 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is there");
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
     /// Waits for its end; the answer is its exit code.
     pub(crate) fn ends(&mut self) -> Option<i32> {
         let begun = Instant::now();

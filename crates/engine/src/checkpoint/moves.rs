@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Change, Checkpoint, CheckpointStore, Cx, Error, Grade, LeaseKey, LedgerEntry, LedgerKind, LedgerQuery,
+    Change, Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Grade, LeaseKey, LedgerEntry, LedgerKind, LedgerQuery,
     LedgerRecord, Limits, Pedigree, Position, Resolution, Result, SinkProfile, Source, StartAt, StoredChange,
 };
 
@@ -99,11 +99,27 @@ impl Planner<'_> {
             Move::Rewind(back) => self.rewind(cx, back).await,
             Move::Skip { entry, to } => self.skip(cx, *entry, to).await,
             Move::AcceptGap { to, cause } => {
+                self.refuse_without_a_gap(cx).await?;
                 let plan = self.set(cx, to, &cause).await?;
                 Ok(Plan { ledger: vec![self.gap(&cause)], ..plan })
             }
             Move::Resume => Ok(self.stay()),
             Move::Resolve { numbers, resolution } => self.resolve(cx, &numbers, resolution).await,
+        }
+    }
+
+    /// A gap that nobody has would be a false entry in the ledger, and deliver changes again.
+    async fn refuse_without_a_gap(&self, cx: &Cx) -> Result<()> {
+        let Some(current) = self.current.filter(|current| current.halted.is_none()) else { return Ok(()) };
+        let (Some(position), Some(pedigree)) = (&current.position, &current.pedigree) else { return Ok(()) };
+        match self.subject.source.verify(cx, position, pedigree).await {
+            Err(error) if error.kind() == ErrorKind::PositionLost => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err(Error::config(format!(
+                "stream {} has lost no history: there is no gap to accept",
+                self.subject.stream
+            ))
+            .remedy("leave it as it is, or move its checkpoint with `watchkeeper checkpoint set`")),
         }
     }
 

@@ -25,6 +25,12 @@ impl GroupView {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
+    /// Leaves out an instance that is known to be dead.
+    pub fn forget(&self, dead: InstanceId) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|listed| listed.member.instance != dead);
+    }
+
     /// Says whether this instance has a place in the group; whether that is news.
     pub fn tell_place(&self, has_place: bool) -> bool {
         self.place.change_if(|current| std::mem::replace(current, has_place) != has_place)

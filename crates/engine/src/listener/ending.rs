@@ -25,6 +25,7 @@ pub(super) enum Next {
 pub(super) enum Departure {
     Shutdown,
     Asked,
+    Paused,
     /// Its place in the group was given to another instance.
     Displaced,
 }
@@ -150,6 +151,7 @@ impl Watch {
         self.close_history(voyage).await;
         let (cause, text) = match why {
             Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
+            Some(Departure::Paused) => (Cause::Operator, "paused"),
             Some(Departure::Displaced) => (Cause::Failed, "lost its place in the group"),
             Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
         };

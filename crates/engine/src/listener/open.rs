@@ -320,6 +320,10 @@ impl ChangeStream for Stamped {
         self.stream.acknowledge(cx, position).await
     }
 
+    fn holds_back(&self) -> bool {
+        self.stream.holds_back()
+    }
+
     async fn window(&mut self, cx: &watchkeeper_core::Cx) -> Result<watchkeeper_core::Window> {
         self.stream.window(cx).await
     }

@@ -228,8 +228,10 @@ impl Watch {
         }
         // A preference decides who acquires, not who leaves: a preferred instance that can not run the
         // stream would otherwise be handed it again and again.
-        let asked = control.paused || control.asks_to_leave(epoch);
-        asked.then_some(Departure::Asked)
+        if control.paused {
+            return Some(Departure::Paused);
+        }
+        control.asks_to_leave(epoch).then_some(Departure::Asked)
     }
 
     /// Writes the takeover to the journal.

@@ -52,7 +52,11 @@ impl Failure {
             Scope::Transient => Self::Transient(error),
             Scope::Instance => Self::Instance(error),
             Scope::Stream => Self::Stream(error),
-            Scope::Tenure => Self::Lost,
+            Scope::Tenure => {
+                // The target's own words: what it calls newer may be a leftover that only a person can judge.
+                tracing::warn!(%error, "this epoch was refused, and its tenure is over");
+                Self::Lost
+            }
         }
     }
 }

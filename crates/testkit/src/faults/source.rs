@@ -78,6 +78,10 @@ impl ChangeStream for FaultyStream {
         if lose { Err(lost("acknowledge")) } else { answer }
     }
 
+    fn holds_back(&self) -> bool {
+        self.inner.holds_back()
+    }
+
     async fn window(&mut self, cx: &Cx) -> Result<Window> {
         let lose = self.script.before(cx, "window").await?;
         let answer = self.inner.window(cx).await;
