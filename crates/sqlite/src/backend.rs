@@ -21,6 +21,12 @@ pub struct Sqlite;
 /// The file that a URL names: `sqlite:state.db`, or `sqlite:///var/lib/state.db`.
 pub(crate) fn path(options: &mut Options) -> Result<PathBuf> {
     let url = options.required("url", "\"sqlite:state.db\"")?;
+    if url.contains('?') {
+        // What comes after it may be a secret, so it is not repeated.
+        return Err(options
+            .wrong("url", "a SQLite file is named without parameters, and this URL has a `?`")
+            .remedy("write \"sqlite:state.db\"; what can be set stands beside the url, such as busy = \"5s\""));
+    }
     let path = url.strip_prefix("sqlite:").map(|rest| rest.strip_prefix("//").unwrap_or(rest));
     match path {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
