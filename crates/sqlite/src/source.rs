@@ -16,9 +16,10 @@ use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
 
-use crate::client::Client;
+use crate::client::{Client, Process, write_on, write_or_evict};
 use crate::clock::wall_millis;
 use crate::error::Failure;
+use crate::json;
 use crate::tools::{SCHEMA, Shape, exists, install_command, installed, marks};
 pub(crate) use guard::findings;
 use reader::Reader;
@@ -236,7 +237,20 @@ fn hold_back(connection: &Connection, consumer: &str, number: u64) -> Result<(),
     let sql = "INSERT INTO watchkeeper_consumers VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
         SET acknowledged = min(acknowledged, excluded.acknowledged), seen_millis = excluded.seen_millis";
     connection.prepare_cached(sql)?.execute((consumer, number.cast_signed(), wall_millis()))?;
+    let process = json::text(&Process::own())?;
+    connection.execute("INSERT OR REPLACE INTO watchkeeper_meta VALUES (?1, ?2)", (reader_name(consumer), process))?;
     Ok(())
+}
+
+/// The process that last opened the log for a consumer, as number and start.
+fn last_reader(connection: &Connection, consumer: &str) -> Result<Option<(i32, i64)>, Failure> {
+    let sql = "SELECT value FROM watchkeeper_meta WHERE name = ?1";
+    let process: Option<String> = connection.query_row(sql, [reader_name(consumer)], |row| row.get(0)).optional()?;
+    process.as_deref().map(json::read).transpose()
+}
+
+fn reader_name(consumer: &str) -> String {
+    format!("log/reader/{consumer}")
 }
 
 #[async_trait]
@@ -276,15 +290,21 @@ impl Source for ChangeLog {
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
-        let log = self.clone();
-        // In one transaction, so that nothing is pruned between the look and the note.
-        let begin = move |transaction: &rusqlite::Transaction<'_>| {
-            let origin = log.current(transaction)?;
-            let after = log.start(transaction, &at)?;
-            hold_back(transaction, &log.consumer, after)?;
-            Ok((origin, after))
+        let (log, config) = (self.clone(), self.client.config().clone());
+        let begin = move |connection: &mut Connection| {
+            // In one transaction, so that nothing is pruned between the look and the note.
+            let begin = |transaction: &rusqlite::Transaction<'_>| {
+                let origin = log.current(transaction)?;
+                let after = log.start(transaction, &at)?;
+                hold_back(transaction, &log.consumer, after)?;
+                Ok((origin, after))
+            };
+            if !config.evict {
+                return write_on(connection, begin);
+            }
+            write_or_evict(connection, &config.path, begin, |connection| last_reader(connection, &log.consumer))
         };
-        let (origin, after) = self.client.write(cx, begin).await?;
+        let (origin, after) = self.client.run(cx, begin).await?;
         Ok(Box::new(Reader::new(cx, self, origin.into(), after, true).await?))
     }
 
