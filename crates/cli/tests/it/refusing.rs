@@ -72,7 +72,11 @@ fn a_time_without_its_unit() {
 #[test]
 fn a_missing_database() {
     let desk = Desk::with(&good().replace("sqlite:app.db", "sqlite:gone.db"));
-    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:8: ", "gone.db", "there is no such file", "correct the path"]);
+    assert_refused(
+        &desk.run(&["run"]),
+        2,
+        &["watchkeeper.toml:8: ", "gone.db", "there is no such file", "correct the path"],
+    );
     assert!(!desk.path("gone.db").exists(), "an application's database is not made");
 }
 
