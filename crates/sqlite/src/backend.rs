@@ -10,7 +10,7 @@ use watchkeeper_core::{
     Target, Tool,
 };
 
-use crate::source::{findings, log_identity, logged};
+use crate::source::{findings, logged, require_log};
 use crate::tools::{Install, Uninstall};
 use crate::{ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional};
 
@@ -21,6 +21,12 @@ pub struct Sqlite;
 /// The file that a URL names: `sqlite:state.db`, or `sqlite:///var/lib/state.db`.
 pub(crate) fn path(options: &mut Options) -> Result<PathBuf> {
     let url = options.required("url", "\"sqlite:state.db\"")?;
+    if url.contains('?') {
+        // What comes after it may be a secret, so it is not repeated.
+        return Err(options
+            .wrong("url", "a SQLite file is named without parameters, and this URL has a `?`")
+            .remedy("write \"sqlite:state.db\"; what can be set stands beside the url, such as busy = \"5s\""));
+    }
     let path = url.strip_prefix("sqlite:").map(|rest| rest.strip_prefix("//").unwrap_or(rest));
     match path {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
@@ -124,7 +130,8 @@ impl Backend for Sqlite {
         let settings = SourceSettings::take(options)?;
         let client = Client::open(cx, settings.config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
-        let log = ChangeLog::open(cx, client, &consumer).await?.keep(settings.retention);
+        let tables = settings.tables.clone().unwrap_or_default();
+        let log = ChangeLog::open_for(cx, client, &consumer, tables).await?.keep(settings.retention);
         Ok(match settings.tables {
             Some(tables) => Arc::new(log.only(cx, tables).await?),
             None => Arc::new(log),
@@ -135,13 +142,14 @@ impl Backend for Sqlite {
         let settings = SourceSettings::take(options)?;
         // A log that was never opened for writing can not switch the application's file to write-ahead logging.
         let client = Client::open(cx, settings.config.to_look()).await?;
-        client.run(cx, log_identity).await?;
-        let tables = settings.tables.unwrap_or_default();
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
-            logged(transaction, &tables)?;
-            findings(transaction)
+        let (file, tables) = (client.config().path.clone(), settings.tables);
+        let look = move |connection: &mut rusqlite::Connection| {
+            require_log(connection, &file, tables.as_deref().unwrap_or_default())?;
+            let transaction = connection.transaction()?;
+            let tables = tables.map(|tables| logged(&transaction, &file, &tables)).transpose()?;
+            findings(&transaction, &file, tables.as_deref())
         };
-        client.read(cx, look).await
+        client.run(cx, look).await
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {

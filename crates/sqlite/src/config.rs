@@ -17,7 +17,7 @@ pub struct Config {
     pub busy: Duration,
     /// How often to look whether another connection has written. A look costs a few microseconds.
     pub tick: Duration,
-    /// Whether a claim or an acquire may kill the process that it replaces, when that one is stopped (`SIGSTOP`, a debugger) inside a
+    /// Whether a claim, an acquire or the opening of a log may kill the process that it replaces, when that one is stopped (`SIGSTOP`, a debugger) inside a
     /// write transaction and so blocks the file. Off by default.
     pub evict: bool,
 }

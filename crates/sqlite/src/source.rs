@@ -1,24 +1,28 @@
 //! The change log of an application's tables, as a source.
 
+mod guard;
 mod read;
+mod reader;
 
 use std::cmp::Ordering;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use watchkeeper_core::payload::JsonPayload;
-use watchkeeper_core::source::Severity;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Cx, Error, Finding, Limits, Moment, Payload, Pedigree, Position, Result, Source,
-    SourceTime, StartAt, Window,
+    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
 
-use crate::client::{Client, Pulse};
+use crate::client::{Client, Process, write_on, write_or_evict};
 use crate::clock::wall_millis;
 use crate::error::Failure;
-use crate::tools::{SCHEMA, Shape, installed, prune_step};
+use crate::json;
+use crate::tools::{SCHEMA, Shape, exists, install_command, installed, marks};
+pub(crate) use guard::findings;
+use reader::Reader;
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
 
@@ -43,7 +47,6 @@ pub struct ChangeLog {
     client: Client,
     consumer: Arc<str>,
     retention: Retention,
-    origin: Arc<str>,
     /// The only tables whose changes are given out; all without it.
     tables: Option<Arc<[String]>>,
 }
@@ -54,9 +57,14 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        let origin = client.run(cx, log_identity).await?;
-        let (consumer, origin) = (consumer.into(), origin.into());
-        Ok(Self { client, consumer, retention: Retention::default(), origin, tables: None })
+        Self::open_for(cx, client, consumer, Vec::new()).await
+    }
+
+    /// As above, for these tables, which an error names.
+    pub(crate) async fn open_for(cx: &Cx, client: Client, consumer: &str, tables: Vec<String>) -> Result<Self> {
+        let file = client.config().path.clone();
+        client.run(cx, move |connection| require_log(connection, &file, &tables)).await?;
+        Ok(Self { client, consumer: consumer.into(), retention: Retention::default(), tables: None })
     }
 
     /// The same log, of which only the changes of these tables are given out.
@@ -64,7 +72,8 @@ impl ChangeLog {
     /// # Errors
     /// `Config` for a table that is not logged.
     pub async fn only(self, cx: &Cx, tables: Vec<String>) -> Result<Self> {
-        let tables = self.client.read(cx, move |transaction| logged(transaction, &tables)).await?;
+        let file = self.client.config().path.clone();
+        let tables = self.client.read(cx, move |transaction| logged(transaction, &file, &tables)).await?;
         Ok(Self { tables: Some(tables.into()), ..self })
     }
 
@@ -89,32 +98,104 @@ impl ChangeLog {
     }
 }
 
-pub(crate) fn log_identity(connection: &mut Connection) -> Result<String, Failure> {
-    let there = "SELECT count(*) FROM sqlite_schema WHERE name IN ('watchkeeper_meta', 'watchkeeper_changes')";
-    let tables: i64 = connection.query_row(there, [], |row| row.get(0))?;
-    let stored = "SELECT value FROM watchkeeper_meta WHERE name = 'log'";
-    let identity = match tables {
-        2 => connection.query_row(stored, [], |row| row.get(0)).optional()?,
-        _ => None,
-    };
-    let missing = || {
-        Error::config("no table of this database is logged")
-            .remedy("run `watchkeeper sqlite install --db FILE --table TABLE`")
-    };
-    let identity = identity.ok_or_else(missing)?;
-    SCHEMA.ensure_on(connection)?;
-    Ok(identity)
+impl ChangeLog {
+    fn file(&self) -> &Path {
+        &self.client.config().path
+    }
+
+    /// The identity of the log that is there now.
+    fn current(&self, connection: &Connection) -> Result<String, Failure> {
+        let uninstalled = || {
+            let command = install_command(self.file(), "TABLE");
+            Error::position_lost(format!("the log of {} was uninstalled", self.file().display()))
+                .remedy(format!("run `{command}`, then accept the gap: what changed meanwhile is not in the log"))
+        };
+        Ok(identity(connection)?.ok_or_else(uninstalled)?)
+    }
+
+    /// Refuses another log than the one that was opened.
+    fn require_same(&self, connection: &Connection, origin: &str) -> Result<(), Failure> {
+        // Asked with every batch; the current log is looked for only to say what has become of this one.
+        let sql = "SELECT 1 FROM watchkeeper_meta WHERE name = 'log' AND value = ?1";
+        if connection.prepare_cached(sql)?.exists([origin])? {
+            return Ok(());
+        }
+        self.current(connection)?;
+        Err(another_log().into())
+    }
+
+    /// Refuses a position whose history is gone, or has not happened in this file, or is no longer logged after it.
+    fn still_there(&self, connection: &Connection, number: u64) -> Result<(), Failure> {
+        still_there(connection, number)?;
+        // As long as there is something to read, that comes first, and the reader tells what is lost after it.
+        if number < bounds(connection)?.1 { Ok(()) } else { self.require_logged(connection) }
+    }
+
+    fn require_logged(&self, connection: &Connection) -> Result<(), Failure> {
+        guard::require_logged(connection, self.file(), self.tables.as_deref())
+    }
+
+    /// After which change to begin.
+    fn start(&self, connection: &Connection, start: &StartAt) -> Result<u64, Failure> {
+        if let StartAt::After(position) = start {
+            let number = Self::number(position)?;
+            self.still_there(connection, number)?;
+            return Ok(number);
+        }
+        self.require_logged(connection)?;
+        let (pruned, newest) = bounds(connection)?;
+        match start {
+            StartAt::Now => Ok(newest),
+            // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
+            StartAt::Oldest => Ok(marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned)),
+            StartAt::Time(time) => first_at(connection, *time, newest),
+            StartAt::After(_) | StartAt::Snapshot => {
+                Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
+                    .remedy("begin with the oldest change, and copy what was there before the log by hand")
+                    .into())
+            }
+        }
+    }
+}
+
+fn another_log() -> Error {
+    Error::position_lost("the checkpoint belongs to another log than the one that answers now")
+        .remedy("point the stream at the log it was reading, or move the checkpoint on purpose")
+}
+
+/// The identity of the log, if there is one.
+fn identity(connection: &Connection) -> Result<Option<String>, Failure> {
+    if !exists(connection, "watchkeeper_meta")? || !exists(connection, "watchkeeper_changes")? {
+        return Ok(None);
+    }
+    let sql = "SELECT value FROM watchkeeper_meta WHERE name = 'log'";
+    Ok(connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?)
+}
+
+/// Refuses a file without a log. The tables are those that should be in it, as far as that is known.
+pub(crate) fn require_log(connection: &mut Connection, file: &Path, tables: &[String]) -> Result<(), Failure> {
+    if identity(connection)?.is_some() {
+        return SCHEMA.ensure_on(connection);
+    }
+    tables.iter().try_for_each(|table| Shape::look(connection, table).map(drop))?;
+    let table = tables.first().map_or("TABLE", String::as_str);
+    Err(Error::config("no table of this database is logged")
+        .remedy(format!("run `{}`", install_command(file, table)))
+        .into())
 }
 
 /// The tables as the log spells them.
-pub(crate) fn logged(connection: &Connection, tables: &[String]) -> Result<Vec<String>, Failure> {
+pub(crate) fn logged(connection: &Connection, file: &Path, tables: &[String]) -> Result<Vec<String>, Failure> {
     let known: Vec<String> = installed(connection)?.into_iter().map(|(table, _)| table).collect();
     let spelled = |table: &String| {
-        known.iter().find(|known| known.eq_ignore_ascii_case(table)).cloned().ok_or_else(|| {
-            let remedy = format!("run `watchkeeper sqlite install --db FILE --table {table}`");
-            let cause = format!("the table {table} is not logged; those that are: {}", known.join(", "));
-            Failure::from(Error::config(cause).remedy(remedy))
-        })
+        if let Some(known) = known.iter().find(|known| known.eq_ignore_ascii_case(table)) {
+            return Ok(known.clone());
+        }
+        // To install what can not be installed is no remedy; so that is told first.
+        Shape::look(connection, table)?;
+        let remedy = format!("run `{}`", install_command(file, table));
+        let cause = format!("the table {table} is not logged; those that are: {}", known.join(", "));
+        Err(Failure::from(Error::config(cause).remedy(remedy)))
     };
     tables.iter().map(spelled).collect()
 }
@@ -142,25 +223,11 @@ fn still_there(connection: &Connection, number: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-fn start(connection: &Connection, start: &StartAt) -> Result<u64, Failure> {
-    let (pruned, newest) = bounds(connection)?;
-    match start {
-        StartAt::Now => Ok(newest),
-        StartAt::Oldest => Ok(pruned),
-        StartAt::Time(time) => {
-            let sql = "SELECT seq FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
-            let first: Option<i64> = connection.query_row(sql, [time.0.cast_signed()], |row| row.get(0)).optional()?;
-            Ok(first.map_or(newest, |seq| seq.cast_unsigned() - 1))
-        }
-        StartAt::After(position) => {
-            let number = ChangeLog::number(position)?;
-            still_there(connection, number)?;
-            Ok(number)
-        }
-        StartAt::Snapshot => Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
-            .remedy("begin with the oldest change, and copy what was there before the log by hand")
-            .into()),
-    }
+/// Before the first change at or after a time.
+fn first_at(connection: &Connection, time: SourceTime, newest: u64) -> Result<u64, Failure> {
+    let sql = "SELECT seq FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
+    let first: Option<i64> = connection.query_row(sql, [time.0.cast_signed()], |row| row.get(0)).optional()?;
+    Ok(first.map_or(newest, |seq| seq.cast_unsigned() - 1))
 }
 
 /// Notes that a consumer reads after `number`, which holds the log back from there.
@@ -170,67 +237,48 @@ fn hold_back(connection: &Connection, consumer: &str, number: u64) -> Result<(),
     let sql = "INSERT INTO watchkeeper_consumers VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
         SET acknowledged = min(acknowledged, excluded.acknowledged), seen_millis = excluded.seen_millis";
     connection.prepare_cached(sql)?.execute((consumer, number.cast_signed(), wall_millis()))?;
+    let process = json::text(&Process::own())?;
+    connection.execute("INSERT OR REPLACE INTO watchkeeper_meta VALUES (?1, ?2)", (reader_name(consumer), process))?;
     Ok(())
 }
 
-/// Notes how far a consumer is.
-fn note(connection: &Connection, consumer: &str, acknowledged: u64) -> Result<(), Failure> {
-    let sql = "INSERT OR REPLACE INTO watchkeeper_consumers VALUES (?1, ?2, ?3)";
-    connection.prepare_cached(sql)?.execute((consumer, acknowledged.cast_signed(), wall_millis()))?;
-    Ok(())
+/// The process that last opened the log for a consumer, as number and start.
+fn last_reader(connection: &Connection, consumer: &str) -> Result<Option<(i32, i64)>, Failure> {
+    let sql = "SELECT value FROM watchkeeper_meta WHERE name = ?1";
+    let process: Option<String> = connection.query_row(sql, [reader_name(consumer)], |row| row.get(0)).optional()?;
+    process.as_deref().map(json::read).transpose()
 }
 
-/// How far the log may be pruned: what every consumer has acknowledged and nobody may want to go back to.
-fn prunable(connection: &Connection, retention: Retention) -> Result<i64, Failure> {
-    let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    let since = |duration: Duration| wall_millis().saturating_sub(millis(duration));
-    let sql = "SELECT min(acknowledged) FROM watchkeeper_consumers WHERE seen_millis >= ?1";
-    let slowest: Option<i64> = connection.query_row(sql, [since(retention.abandoned)], |row| row.get(0))?;
-    let sql = "SELECT seq - 1 FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
-    let kept: Option<i64> = connection.query_row(sql, [since(retention.rewind)], |row| row.get(0)).optional()?;
-    let slowest = slowest.unwrap_or(0);
-    Ok(kept.map_or(slowest, |kept| kept.min(slowest)))
-}
-
-pub(crate) fn findings(connection: &Connection) -> Result<Vec<Finding>, Failure> {
-    let mut found = Vec::new();
-    for (table, columns) in installed(connection)? {
-        let now = match Shape::look(connection, &table) {
-            Ok(shape) => shape.columns,
-            Err(Failure::Told(error)) => {
-                let remedy = Some("install it again, or uninstall it".to_owned());
-                found.push(Finding { severity: Severity::Error, what: error.message().to_owned(), remedy });
-                continue;
-            }
-            Err(failure) => return Err(failure),
-        };
-        if now != columns {
-            let what = format!("the table {table} has other columns than its log knows");
-            let remedy = Some("install it again, which keeps the log".to_owned());
-            found.push(Finding { severity: Severity::Warning, what, remedy });
-        }
-    }
-    Ok(found)
+fn reader_name(consumer: &str) -> String {
+    format!("log/reader/{consumer}")
 }
 
 #[async_trait]
 impl Source for ChangeLog {
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        self.client.read(cx, |transaction| findings(transaction)).await
+        let log = self.clone();
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            log.current(transaction)?;
+            findings(transaction, log.file(), log.tables.as_deref())
+        };
+        self.client.read(cx, look).await
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
-        let identity = self.client.run(cx, log_identity).await?;
+        let log = self.clone();
+        let identity = self.client.read(cx, move |transaction| log.current(transaction)).await?;
         Ok(Pedigree(identity.into()))
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
-        if self.identity(cx).await? != *pedigree {
-            return Err(Error::position_lost("the checkpoint belongs to another log than the one that answers now")
-                .remedy("point the stream at the log it was reading, or move the checkpoint on purpose"));
-        }
-        let number = Self::number(position)?;
-        self.client.read(cx, move |transaction| still_there(transaction, number)).await
+        let (log, number, pedigree) = (self.clone(), Self::number(position), pedigree.clone());
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            if Pedigree(log.current(transaction)?.into()) != pedigree {
+                return Err(another_log().into());
+            }
+            log.still_there(transaction, number?)
+        };
+        self.client.read(cx, look).await
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
@@ -242,112 +290,30 @@ impl Source for ChangeLog {
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
-        let consumer = Arc::clone(&self.consumer);
-        // In one transaction, so that nothing is pruned between the look and the note.
-        let begin = move |transaction: &rusqlite::Transaction<'_>| {
-            let after = start(transaction, &at)?;
-            hold_back(transaction, &consumer, after)?;
-            Ok(after)
+        let (log, config) = (self.clone(), self.client.config().clone());
+        let begin = move |connection: &mut Connection| {
+            // In one transaction, so that nothing is pruned between the look and the note.
+            let begin = |transaction: &rusqlite::Transaction<'_>| {
+                let origin = log.current(transaction)?;
+                let after = log.start(transaction, &at)?;
+                hold_back(transaction, &log.consumer, after)?;
+                Ok((origin, after))
+            };
+            if !config.evict {
+                return write_on(connection, begin);
+            }
+            write_or_evict(connection, &config.path, begin, |connection| last_reader(connection, &log.consumer))
         };
-        let after = self.client.write(cx, begin).await?;
-        Ok(Box::new(Reader::new(cx, self, after, true).await?))
+        let (origin, after) = self.client.run(cx, begin).await?;
+        Ok(Box::new(Reader::new(cx, self, origin.into(), after, true).await?))
     }
 
     async fn peek(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
-        let after = self.client.read(cx, move |transaction| start(transaction, &at)).await?;
-        Ok(Box::new(Reader::new(cx, self, after, false).await?))
-    }
-}
-
-/// How often an acknowledgement is written: each is a write to the application's own file.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
-
-/// Transactions of pruning after one note: more than a log grows in that time, yet an end to it.
-const PRUNE_STEPS: usize = 60;
-
-struct Reader {
-    log: ChangeLog,
-    after: u64,
-    pulse: Pulse,
-    /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
-    consumes: bool,
-    /// What was acknowledged and is not yet written.
-    acknowledged: Option<u64>,
-    noted: Moment,
-}
-
-impl Reader {
-    async fn new(cx: &Cx, log: &ChangeLog, after: u64, consumes: bool) -> Result<Self> {
-        let pulse = Pulse::start(cx, &log.client, NEWEST).await?;
-        Ok(Self { log: log.clone(), after, pulse, consumes, acknowledged: None, noted: cx.now() })
-    }
-
-    async fn write_note(&mut self, cx: &Cx) -> Result<()> {
-        let Some(number) = self.acknowledged else { return Ok(()) };
-        let (consumer, retention) = (Arc::clone(&self.log.consumer), self.log.retention);
-        let noted = move |transaction: &rusqlite::Transaction<'_>| {
-            note(transaction, &consumer, number)?;
-            prunable(transaction, retention)
+        let log = self.clone();
+        let begin = move |transaction: &rusqlite::Transaction<'_>| {
+            Ok((log.current(transaction)?, log.start(transaction, &at)?))
         };
-        let through = self.log.client.write(cx, noted).await?;
-        self.acknowledged = None;
-        self.noted = cx.now();
-        for _ in 0..PRUNE_STEPS {
-            if !self.log.client.write(cx, move |transaction| prune_step(transaction, through)).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl ChangeStream for Reader {
-    fn position(&self) -> Option<Position> {
-        Some(ChangeLog::position(self.after, None))
-    }
-
-    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
-        let until = cx.now() + limits.wait;
-        loop {
-            self.pulse.mark_seen();
-            let (after, log) = (self.after, self.log.clone());
-            let batch = self.log.client.read(cx, move |transaction| read::batch(transaction, &log, after, limits));
-            if let Some(batch) = batch.await? {
-                // Moved only when the batch is handed out, so a dropped call loses nothing.
-                self.after = ChangeLog::number(&batch.end)?;
-                return Ok(batch);
-            }
-            tokio::select! {
-                biased;
-                changed = self.pulse.changed() => changed?,
-                () = cx.clock().sleep_until(until) => {
-                    let empty = BatchBuilder::new(Arc::clone(&self.log.origin), self.log.payload());
-                    return Ok(empty.finish(ChangeLog::position(self.after, None)));
-                }
-            }
-        }
-    }
-
-    async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        let number = ChangeLog::number(position)?;
-        self.acknowledged = self.consumes.then_some(number);
-        if cx.now().since(self.noted) < NOTE_EVERY {
-            return Ok(());
-        }
-        self.write_note(cx).await
-    }
-
-    /// Until it counts as abandoned, which takes days by default.
-    fn holds_back(&self) -> bool {
-        true
-    }
-
-    async fn window(&mut self, cx: &Cx) -> Result<Window> {
-        self.log.client.read(cx, |transaction| read::window(transaction)).await
-    }
-
-    async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {
-        self.write_note(cx).await
+        let (origin, after) = self.client.read(cx, begin).await?;
+        Ok(Box::new(Reader::new(cx, self, origin.into(), after, false).await?))
     }
 }

@@ -1,16 +1,20 @@
 //! Commands of this backend: to keep a log of an application's tables, and to stop it.
 
 mod commands;
+pub(crate) mod marks;
 mod shape;
 mod triggers;
+
+use std::path::Path;
 
 use rusqlite::Connection;
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
 pub use commands::{Install, Uninstall};
-pub(crate) use shape::{Shape, installed};
+pub(crate) use shape::{Shape, exists, installed};
+pub(crate) use triggers::Triggers;
 
-use crate::client::{Client, Schema};
+use crate::client::{Client, Schema, write_on};
 use crate::error::Failure;
 use crate::json;
 
@@ -38,41 +42,77 @@ pub(crate) const SCHEMA: Schema = Schema {
     INSERT INTO watchkeeper_meta VALUES ('pruned_through', 0);",
 };
 
+/// The command that logs a table.
+pub(crate) fn install_command(file: &Path, table: &str) -> String {
+    format!("watchkeeper sqlite install --db {} --table {table}", file.display())
+}
+
 /// Begins to log the changes of these tables. Repeating it is harmless, and takes up new columns.
+///
+/// A table whose triggers are gone, or that was not logged for a while, gets a mark in the log: whoever reads up to it
+/// is told that history is lost.
 ///
 /// # Errors
 /// `Config` for a table that can not be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
-    client.ensure(cx, SCHEMA).await?;
     let tables: Vec<String> = tables.iter().map(|table| (*table).to_owned()).collect();
-    let all = move |transaction: &rusqlite::Transaction<'_>| {
+    client.run(cx, move |connection| install_on(connection, &tables)).await
+}
+
+pub(crate) fn install_on(connection: &mut Connection, tables: &[String]) -> Result<(), Failure> {
+    SCHEMA.ensure_on(connection)?;
+    write_on(connection, |transaction| {
         let log = Entropy::from_system().uuid().to_string();
         transaction.execute("INSERT OR IGNORE INTO watchkeeper_meta VALUES ('log', ?1)", [log])?;
         tables.iter().try_for_each(|table| install_one(transaction, table))
-    };
-    client.write(cx, all).await
+    })
 }
 
 fn install_one(connection: &Connection, table: &str) -> Result<(), Failure> {
     let shape = Shape::look(connection, table)?;
-    triggers::remove(connection, &shape.table)?;
-    triggers::make(connection, &shape)?;
-    let sql = "INSERT OR REPLACE INTO watchkeeper_tables VALUES (?1, ?2)";
+    let triggers = Triggers::of(connection, &shape.table)?;
+    let is_known = installed(connection)?.iter().any(|(known, _)| known.eq_ignore_ascii_case(&shape.table));
+    if (is_known && !triggers.are_whole()) || marks::was_uninstalled(connection, &shape.table)? {
+        marks::mark_lost(connection, &shape.table)?;
+    }
+    if !triggers.are_made_for(&shape) {
+        triggers::remove(connection, &shape.table)?;
+        triggers::make(connection, &shape)?;
+    }
+    // A table that was created again may be spelled in another way.
+    connection.execute("DELETE FROM watchkeeper_tables WHERE name = ?1 COLLATE NOCASE", [&shape.table])?;
+    let sql = "INSERT INTO watchkeeper_tables VALUES (?1, ?2)";
     connection.execute(sql, (&shape.table, json::text(&shape.columns)?))?;
     Ok(())
 }
 
-/// Stops logging these tables. With the last of them the log itself is removed, and with it what was not
-/// read yet.
-pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
+/// What becomes of changes that a consumer has not read yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unread {
+    /// They are kept: nothing is done as long as there are some.
+    Keep,
+    /// They are lost.
+    Discard,
+}
+
+/// Stops logging these tables. With the last of them the log itself is removed.
+///
+/// # Errors
+/// `Config` for a table that is not logged, and for changes that somebody has not read yet, unless they may be discarded;
+/// then nothing was changed.
+pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread) -> Result<()> {
     let tables: Vec<String> = tables.iter().map(|table| (*table).to_owned()).collect();
     let all = move |transaction: &rusqlite::Transaction<'_>| {
-        tables.iter().try_for_each(|table| uninstall_one(transaction, table))?;
         if tables.is_empty() {
             return Ok(());
         }
-        let left: i64 = transaction.query_row("SELECT count(*) FROM watchkeeper_tables", [], |row| row.get(0))?;
-        if left == 0 {
+        tables.iter().try_for_each(|table| uninstall_one(transaction, table))?;
+        let is_last = installed(transaction)?.is_empty();
+        if unread == Unread::Keep {
+            // The whole log goes with the last table, with what is left of tables that went before.
+            refuse_unread(transaction, (!is_last).then_some(&tables))?;
+        }
+        if is_last {
             transaction.execute_batch(REMOVE)?;
         }
         Ok(())
@@ -85,18 +125,38 @@ const REMOVE: &str = "DROP TABLE watchkeeper_changes;
     DROP TABLE watchkeeper_displaced;
     DROP TABLE watchkeeper_tables;
     DROP TABLE watchkeeper_consumers;
-    DELETE FROM watchkeeper_meta WHERE name IN ('log', 'pruned_through', 'schema/log');";
+    DELETE FROM watchkeeper_meta WHERE name IN ('log', 'pruned_through', 'schema/log') OR name LIKE 'log/%';";
 
 fn uninstall_one(connection: &Connection, table: &str) -> Result<(), Failure> {
-    let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'watchkeeper_tables'";
-    let is_there = connection.query_row(there, [], |row| row.get::<_, i64>(0))? > 0;
     let sql = "DELETE FROM watchkeeper_tables WHERE name = ?1 COLLATE NOCASE";
-    if !is_there || connection.execute(sql, [table])? == 0 {
+    if !exists(connection, "watchkeeper_tables")? || connection.execute(sql, [table])? == 0 {
         return Err(Error::config(format!("the table {table} is not logged"))
             .remedy("look at watchkeeper_tables for those that are")
             .into());
     }
+    marks::note_uninstalled(connection, table)?;
     triggers::remove(connection, table)
+}
+
+/// Refuses to go on when a consumer has not acknowledged all changes of these tables, or of all without them.
+fn refuse_unread(connection: &Connection, tables: Option<&Vec<String>>) -> Result<(), Failure> {
+    let sql = "SELECT name, (SELECT count(*) FROM watchkeeper_changes WHERE seq > acknowledged AND op <> 'lost'
+            AND (?1 IS NULL OR lower(tbl) IN (SELECT lower(value) FROM json_each(?1)))) AS unread
+        FROM watchkeeper_consumers WHERE unread > 0 ORDER BY name";
+    let tables = tables.map(json::text).transpose()?;
+    let mut statement = connection.prepare(sql)?;
+    let told = statement.query_map([tables], |row| {
+        let (stream, unread): (String, i64) = (row.get(0)?, row.get(1)?);
+        let changes = if unread == 1 { "change" } else { "changes" };
+        Ok(format!("{stream} has {unread} {changes} to read"))
+    })?;
+    let told = told.collect::<rusqlite::Result<Vec<_>>>()?;
+    if told.is_empty() {
+        return Ok(());
+    }
+    Err(Error::config(format!("changes would be lost: {}", told.join(", ")))
+        .remedy("let it read them first, or discard them with --yes")
+        .into())
 }
 
 /// Rows that one step of pruning removes, so that the application never waits long for the write lock.

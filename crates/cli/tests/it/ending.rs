@@ -103,3 +103,51 @@ fn a_stream_that_halts_is_told_with_what_to_do_and_the_program_stays() {
     running.ends_in_order();
     assert_eq!(desk.delivered(), [0, 1, 2], "nothing is passed over silently");
 }
+
+#[test]
+fn a_table_that_is_rebuilt_halts_its_stream_until_a_person_accepts_the_gap() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..3);
+    crate::desk::until("all have arrived", || desk.delivered().len() == 3);
+    desk.sql("ALTER TABLE orders ADD COLUMN note TEXT");
+    running.says(&["WARN", "orders has columns that its changes lack: note"]);
+    desk.sql(
+        "BEGIN; CREATE TABLE anew(id INTEGER PRIMARY KEY, item TEXT NOT NULL);
+        INSERT INTO anew SELECT id, item FROM orders; DROP TABLE orders; ALTER TABLE anew RENAME TO orders; COMMIT",
+    );
+    let told = ["orders is no longer logged: its triggers are gone", "[WK-POSITION-LOST]; ", "app.db --table orders"];
+    running.says(&told);
+    running.says(&["to=stopped"]);
+    desk.order(3..6);
+    let checked = desk.run(&["check"]);
+    assert!(checked.code != Some(0) && checked.out.contains(told[0]), "{checked:?}");
+    let refused = desk.run(&["accept-gap", "orders", "--yes"]);
+    assert!(refused.code != Some(0) && refused.err.contains(told[0]), "{refused:?}");
+
+    desk.log_orders();
+    desk.order(6..9);
+    let accepted = desk.run(&["accept-gap", "orders", "--yes"]);
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    crate::desk::until("what came after has arrived", || desk.delivered().len() >= 6);
+    running.ends_in_order();
+    assert_eq!(desk.delivered(), [0, 1, 2, 6, 7, 8]);
+}
+
+#[test]
+fn a_log_is_not_removed_while_a_stream_has_to_read_it() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..1);
+    crate::desk::until("it has arrived", || desk.delivered().len() == 1);
+    running.ends_in_order();
+    desk.order(1..3);
+    let uninstall = ["sqlite", "uninstall", "--db", "app.db", "--table", "orders"];
+    let refused = desk.run(&uninstall);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("shop/orders has 2 changes to read") && refused.err.contains("--yes"), "{refused:?}");
+    let done = desk.run(&[&uninstall[..], &["--yes"]].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+}

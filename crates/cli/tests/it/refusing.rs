@@ -72,7 +72,11 @@ fn a_time_without_its_unit() {
 #[test]
 fn a_missing_database() {
     let desk = Desk::with(&good().replace("sqlite:app.db", "sqlite:gone.db"));
-    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:8: ", "gone.db", "correct the path"]);
+    assert_refused(
+        &desk.run(&["run"]),
+        2,
+        &["watchkeeper.toml:8: ", "gone.db", "there is no such file", "correct the path"],
+    );
     assert!(!desk.path("gone.db").exists(), "an application's database is not made");
 }
 
@@ -130,7 +134,10 @@ fn a_table_without_a_primary_key() {
 #[test]
 fn a_table_that_is_not_logged() {
     let desk = Desk::with(&good().replace("\"sqlite:app.db\"", "{ url = \"sqlite:app.db\", tables = [\"users\"] }"));
-    let parts = ["watchkeeper.toml:8: ", "the table users is not logged", "install --db FILE --table users"];
+    let parts = ["watchkeeper.toml:8: ", "the table users", "there is no such table", "create it first"];
+    assert_refused(&desk.run(&["run"]), 2, &parts);
+    desk.sql("CREATE TABLE users(id INTEGER PRIMARY KEY)");
+    let parts = ["watchkeeper.toml:8: ", "the table users is not logged", "app.db --table users"];
     assert_refused(&desk.run(&["run"]), 2, &parts);
 }
 

@@ -10,6 +10,7 @@ use crate::error::Failure;
 /// Opens a connection with durable settings.
 pub(crate) fn connect(config: &Config) -> Result<Connection> {
     refuse_network(&config.path)?;
+    refuse_missing(config)?;
     let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_READ_ONLY, config.read_only);
     flags.set(OpenFlags::SQLITE_OPEN_READ_WRITE, !config.read_only);
@@ -27,6 +28,20 @@ pub(crate) fn connect(config: &Config) -> Result<Connection> {
         Ok(connection)
     });
     set_up.map_err(|failure| failure.into_error(&config.path))
+}
+
+/// Refuses a file that is not there and not to be made, where its folder is: SQLite does not tell the two apart.
+fn refuse_missing(config: &Config) -> Result<()> {
+    let is_missing = !config.create && folder(&config.path).is_dir() && !config.path.exists();
+    if !is_missing {
+        return Ok(());
+    }
+    Err(Error::config(format!("{}: there is no such file", config.path.display()))
+        .remedy("correct the path, or create the database first"))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Switches to write-ahead logging, so that readers wait for no writer.
@@ -70,7 +85,7 @@ const NETWORKS: [(u64, &str); 8] = [
 
 /// Refuses a file whose folder is on a network filesystem.
 pub(crate) fn refuse_network(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder(path);
     // A folder that can not be looked at is told by the opening itself, with its cause.
     let Ok(found) = rustix::fs::statfs(folder) else { return Ok(()) };
     // Sign extension on some platforms must not hide a number.

@@ -10,6 +10,7 @@ use watchkeeper_core::{
 
 use super::{ChangeLog, bounds};
 use crate::error::Failure;
+use crate::tools::marks::{self, LOST};
 
 /// Rows of other tables that are passed over in one go: a long log of them must not hold up the thread.
 const PASSED_MAX: usize = 10_000;
@@ -19,9 +20,11 @@ const PASSED_MAX: usize = 10_000;
 pub(super) fn batch(
     connection: &Connection,
     log: &ChangeLog,
+    origin: &Arc<str>,
     after: u64,
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
+    log.require_same(connection, origin)?;
     let (pruned, _) = bounds(connection)?;
     if after < pruned {
         let cause = format!("the changes after {after} were pruned while they were read");
@@ -31,10 +34,16 @@ pub(super) fn batch(
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([after.cast_signed()])?;
-    let mut builder = BatchBuilder::new(Arc::clone(&log.origin), Arc::new(JsonPayload));
+    let mut builder = BatchBuilder::new(Arc::clone(origin), Arc::new(JsonPayload));
     let (mut end, mut passed) = (None, 0);
     while let Some(row) = rows.next()? {
-        if is_wanted(row, log.tables.as_deref())? {
+        let is_wanted = is_wanted(row, log.tables.as_deref())?;
+        if is_wanted && row.get_ref(2)?.as_str().is_ok_and(|operation| operation == LOST) {
+            // What was logged before the loss is given out first.
+            let Some(end) = end else { return Err(lost(row)?.into()) };
+            return Ok(Some(builder.finish(end)));
+        }
+        if is_wanted {
             end = Some(push(&mut builder, row)?);
         } else {
             end = Some(ChangeLog::position(row.get::<_, i64>(0)?.cast_unsigned(), None));
@@ -45,6 +54,11 @@ pub(super) fn batch(
         }
     }
     Ok(end.map(|end| builder.finish(end)))
+}
+
+/// What a mark in the log says.
+fn lost(row: &Row<'_>) -> Result<Error, Failure> {
+    Ok(marks::told(&row.get::<_, String>(1)?, row.get::<_, i64>(0)?.cast_unsigned()))
 }
 
 fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> {

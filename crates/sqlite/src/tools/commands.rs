@@ -4,12 +4,19 @@ use async_trait::async_trait;
 use serde_json::json;
 use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
 
+use super::Unread;
 use crate::client::Client;
 use crate::config::Config;
 
 const ARGUMENTS: &[Argument] = &[
     Argument { name: "db", takes: Takes::Required, help: "The application's database file" },
     Argument { name: "table", takes: Takes::Many, help: "A table to log; may be repeated" },
+];
+
+const UNINSTALL_ARGUMENTS: &[Argument] = &[
+    Argument { name: "db", takes: Takes::Required, help: "The application's database file" },
+    Argument { name: "table", takes: Takes::Many, help: "A table to log no longer; may be repeated" },
+    Argument { name: "yes", takes: Takes::Nothing, help: "Discard changes that streams have not read yet" },
 ];
 
 async fn open(cx: &Cx, arguments: &mut Options) -> Result<(Client, Vec<String>)> {
@@ -59,16 +66,17 @@ impl Tool for Uninstall {
     }
 
     fn about(&self) -> &'static str {
-        "Stop logging tables; with the last one the log itself is removed, and what was not read yet"
+        "Stop logging tables; with the last one the log itself is removed"
     }
 
     fn arguments(&self) -> &'static [Argument] {
-        ARGUMENTS
+        UNINSTALL_ARGUMENTS
     }
 
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
+        let unread = if arguments.flag("yes")?.unwrap_or(false) { Unread::Discard } else { Unread::Keep };
         let (client, tables) = open(cx, arguments).await?;
-        super::uninstall(cx, &client, &names(&tables)).await?;
+        super::uninstall(cx, &client, &names(&tables), unread).await?;
         let lines = tables.iter().map(|table| format!("{table}: changes are no longer logged")).collect();
         Ok(Report { lines, data: json!({ "no_longer_logged": tables }) })
     }

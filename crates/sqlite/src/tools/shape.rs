@@ -69,6 +69,12 @@ fn spelled(connection: &Connection, name: &str) -> Result<String, Failure> {
     Ok(table)
 }
 
+/// Whether there is a table of this name.
+pub(crate) fn exists(connection: &Connection, table: &str) -> Result<bool, Failure> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
+    Ok(connection.query_row(sql, [table], |row| row.get::<_, i64>(0))? > 0)
+}
+
 fn columns(connection: &Connection, table: &str) -> Result<(Vec<String>, Vec<Compared>), Failure> {
     let mut statement = connection.prepare("SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid")?;
     let rows = statement.query_map([table], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;

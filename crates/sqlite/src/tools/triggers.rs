@@ -5,6 +5,8 @@
 //! `INSERT OR IGNORE` and for upserts, which remove nothing. So it only sets the rows in conflict aside, and the trigger
 //! after the change, which fires only when the change was made, logs them.
 
+use std::collections::BTreeMap;
+
 use rusqlite::Connection;
 
 use super::shape::{Compared, Shape};
@@ -26,16 +28,54 @@ pub(crate) fn remove(connection: &Connection, table: &str) -> Result<(), Failure
 
 /// Makes the triggers of a table.
 pub(crate) fn make(connection: &Connection, shape: &Shape) -> Result<(), Failure> {
-    for (kind, body) in KINDS.iter().zip(bodies(shape)) {
+    statements(shape).try_for_each(|(_, sql)| Ok(connection.execute_batch(&sql)?))
+}
+
+/// What makes each trigger, by its name.
+fn statements(shape: &Shape) -> impl Iterator<Item = (String, String)> {
+    KINDS.iter().zip(bodies(shape)).map(|(kind, body)| {
         let (name, table) = (trigger(kind, &shape.table), name(&shape.table));
         let when = kind.replace('_', " ");
-        connection.execute_batch(&format!("CREATE TRIGGER {name} {when} ON {table} BEGIN {body} END"))?;
+        (plain(kind, &shape.table), format!("CREATE TRIGGER {name} {when} ON {table} BEGIN {body} END"))
+    })
+}
+
+/// The triggers that a table has.
+#[derive(Debug)]
+pub(crate) struct Triggers {
+    /// What made each of ours, as the schema has it.
+    made: BTreeMap<String, String>,
+}
+
+impl Triggers {
+    /// Those that are on this table: the ones of a table that was renamed went with it.
+    pub(crate) fn of(connection: &Connection, table: &str) -> Result<Self, Failure> {
+        let sql = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
+        let mut statement = connection.prepare_cached(sql)?;
+        let rows = statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut made = rows.collect::<rusqlite::Result<BTreeMap<String, String>>>()?;
+        made.retain(|name, _| KINDS.iter().any(|kind| plain(kind, table).eq_ignore_ascii_case(name)));
+        Ok(Self { made })
     }
-    Ok(())
+
+    /// Whether none is missing.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.made.len() == KINDS.len()
+    }
+
+    /// Whether they are what would be made for this shape now.
+    pub(crate) fn are_made_for(&self, shape: &Shape) -> bool {
+        statements(shape).all(|(name, sql)| self.made.get(&name) == Some(&sql))
+    }
+}
+
+/// The name of a trigger, without quotes.
+fn plain(kind: &str, table: &str) -> String {
+    format!("watchkeeper_{kind}_{table}")
 }
 
 fn trigger(kind: &str, table: &str) -> String {
-    name(&format!("watchkeeper_{kind}_{table}"))
+    name(&plain(kind, table))
 }
 
 /// In the order of [`KINDS`].

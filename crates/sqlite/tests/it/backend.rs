@@ -60,7 +60,7 @@ fn a_table_that_is_not_logged_is_refused_with_the_command_that_logs_it() {
         tools::install(&cx(), &client, &["a"]).await.unwrap();
         let file = folder.file("app.db");
         let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["b"])).await.map(|_| ());
-        assert_told(made, ErrorKind::Config, "sqlite install --db FILE --table b");
+        assert_told(made, ErrorKind::Config, &format!("sqlite install --db {} --table b", file.display()));
         let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["b"])).await;
         assert_told(looked, ErrorKind::Config, "the table b is not logged");
     });
@@ -92,5 +92,69 @@ fn a_look_changes_nothing() {
             ErrorKind::Config,
             "not a SQLite database",
         );
+    });
+}
+
+#[test]
+fn a_table_that_can_not_be_logged_is_told_so_before_it_is_to_be_installed() {
+    let folder = Folder::new();
+    block_on(async {
+        let client = folder.client("app.db").await;
+        execute(&client, "CREATE TABLE a(id INTEGER PRIMARY KEY); CREATE TABLE heap(x)").await.unwrap();
+        let file = folder.file("app.db");
+        // Once without any log, once beside another table's.
+        for _ in 0..2 {
+            let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["heap"])).await.map(|_| ());
+            assert_told(made, ErrorKind::Config, "heap can not be followed: it has no primary key");
+            let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["heap"])).await;
+            assert_told(looked, ErrorKind::Config, "heap can not be followed: it has no primary key");
+            tools::install(&cx(), &client, &["a"]).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_look_at_a_source_tells_of_a_rebuilt_table_that_is_read() {
+    let folder = Folder::new();
+    block_on(async {
+        let client = folder.client("app.db").await;
+        let tables = "CREATE TABLE a(id INTEGER PRIMARY KEY); CREATE TABLE b(id INTEGER PRIMARY KEY)";
+        execute(&client, tables).await.unwrap();
+        tools::install(&cx(), &client, &["a", "b"]).await.unwrap();
+        execute(&client, "DROP TABLE a; CREATE TABLE a(id INTEGER PRIMARY KEY)").await.unwrap();
+        let file = folder.file("app.db");
+        for (tables, errors) in [(vec![], 1), (vec!["A"], 1), (vec!["b"], 0)] {
+            let found = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &tables)).await.unwrap();
+            assert_eq!(found.len(), errors, "{found:?}");
+            assert!(found.iter().all(|finding| finding.severity == Severity::Error), "{found:?}");
+        }
+    });
+}
+
+#[test]
+fn a_missing_file_is_told_apart_from_a_missing_folder() {
+    let folder = Folder::new();
+    block_on(async {
+        let cases = [("gone.db", "create the database first"), ("gone/app.db", "create its folder")];
+        for (name, remedy) in cases {
+            let mut options = options(&folder.file(name), &[]);
+            let made = Sqlite.source(&cx(), &purpose(), &mut options).await.map(|_| ());
+            assert_told(made, ErrorKind::Config, remedy);
+        }
+        assert!(!folder.file("gone.db").exists());
+    });
+}
+
+#[test]
+fn a_url_with_parameters_is_refused_without_repeating_them() {
+    let folder = Folder::new();
+    block_on(async {
+        let file = folder.file("state.db?password=hunter22");
+        let Err(error) = Sqlite.store(&cx(), &mut options(&file, &[])).await else { panic!("it is no file's name") };
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let text = error.to_string();
+        assert!(text.contains("without parameters") && text.contains("write \"sqlite:state.db\""), "{text}");
+        assert!(!text.contains("hunter22"), "{text}");
+        assert!(!file.exists());
     });
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey, LeaseStore,
+    Acquired, Ask, Candidate, CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey, LeaseStore, Result,
+    Source, StartAt,
 };
-use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases};
+use watchkeeper_sqlite::{ChangeLog, Checkpoints, Client, Config, Leases, tools};
 
-use crate::support::{Folder, assert_told, block_on, cx};
+use crate::support::{Folder, assert_told, block_on, cx, execute};
 
 const FILE: &str = "WATCHKEEPER_TEST_FILE";
 const KEY: &str = "WATCHKEEPER_TEST_KEY";
@@ -37,7 +38,7 @@ async fn leases(file: &Path) -> Leases {
     Leases::open(&cx(), Client::open(&cx(), config).await.unwrap()).await.unwrap()
 }
 
-/// The other process: it claims and acquires, opens a write transaction, says so, and never ends it. Without the variables, as one of
+/// The other process: it claims and acquires, reads the log if there is one, opens a write transaction, says so, and never ends it. Without the variables, as one of
 /// all tests, it has nothing to hold.
 #[test]
 fn other_process() {
@@ -46,6 +47,9 @@ fn other_process() {
         let client = Client::open(&cx(), Config::new(file)).await.unwrap();
         Checkpoints::open(&cx(), client.clone()).await.unwrap().claim(&cx(), &grant(&key, 1)).await.unwrap();
         Leases::open(&cx(), client.clone()).await.unwrap().try_acquire(&cx(), &ask(&key)).await.unwrap();
+        if let Ok(log) = ChangeLog::open(&cx(), client.clone(), &key).await {
+            log.open(&cx(), StartAt::Now).await.unwrap();
+        }
         let hold = |_: &watchkeeper_sqlite::rusqlite::Transaction<'_>| {
             println!("\nholding");
             // Ends with the one who started it, at the latest.
@@ -146,5 +150,43 @@ fn a_stopped_holder_whose_lease_lasts_is_spared() {
     let mut other = stopped_in_a_transaction(&file, LASTING);
     let answer = block_on(async { leases(&file).await.try_acquire(&cx(), &ask(LASTING)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "a holder in its own right was killed");
+    assert_told(answer, ErrorKind::Unavailable, "which is stopped");
+}
+
+/// An application's database with a log.
+fn shop(folder: &Folder) {
+    block_on(async {
+        let client = folder.client("app.db").await;
+        execute(&client, "CREATE TABLE orders(id INTEGER PRIMARY KEY)").await.unwrap();
+        tools::install(&cx(), &client, &["orders"]).await.unwrap();
+    });
+}
+
+/// Reads the log on behalf of a consumer.
+async fn read(file: &Path, consumer: &str) -> Result<()> {
+    let config = Config { evict: true, busy: Duration::from_millis(300), ..Config::existing(file) };
+    let log = ChangeLog::open(&cx(), Client::open(&cx(), config).await?, consumer).await?;
+    log.open(&cx(), StartAt::Now).await.map(drop)
+}
+
+#[test]
+fn a_stopped_reader_of_a_log_is_evicted_by_the_one_that_replaces_it() {
+    let folder = Folder::new();
+    shop(&folder);
+    let file = folder.file("app.db");
+    let mut other = stopped_in_a_transaction(&file, "shop/orders");
+    block_on(read(&file, "shop/orders")).expect("the file is free again");
+    assert_eq!(other.0.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn a_stopped_reader_for_another_stream_is_spared() {
+    let folder = Folder::new();
+    shop(&folder);
+    let file = folder.file("app.db");
+    block_on(read(&file, "shop/orders")).expect("nobody blocks the file");
+    let mut other = stopped_in_a_transaction(&file, "shop/users");
+    let answer = block_on(read(&file, "shop/orders"));
+    assert_eq!(other.0.try_wait().unwrap(), None, "a process that nobody replaces was killed");
     assert_told(answer, ErrorKind::Unavailable, "which is stopped");
 }

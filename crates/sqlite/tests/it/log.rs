@@ -202,7 +202,11 @@ fn tables_that_can_not_be_followed_are_refused_and_nothing_is_installed() {
             assert_eq!(triggers, Vec::<String>::new(), "{table} left triggers behind");
         }
         assert_told(ChangeLog::open(&cx(), client.clone(), "it").await, ErrorKind::Config, "no table");
-        assert_told(tools::uninstall(&cx(), &client, &["good"]).await, ErrorKind::Config, "is not logged");
+        assert_told(
+            tools::uninstall(&cx(), &client, &["good"], tools::Unread::Keep).await,
+            ErrorKind::Config,
+            "is not logged",
+        );
     });
 }
 
@@ -213,7 +217,7 @@ fn uninstalling_leaves_nothing_and_a_new_log_is_another() {
         let (cx, client) = (cx(), with_table(&folder, ITEMS, "items").await);
         let log = ChangeLog::open(&cx, client.clone(), "it").await.unwrap();
         let pedigree = log.identity(&cx).await.unwrap();
-        tools::uninstall(&cx, &client, &["items"]).await.unwrap();
+        tools::uninstall(&cx, &client, &["items"], tools::Unread::Keep).await.unwrap();
         let left = column(&client, "SELECT name FROM sqlite_schema WHERE name LIKE 'watchkeeper%'").await;
         assert_eq!(left, ["watchkeeper_meta"]);
         execute(&client, "INSERT INTO items(code) VALUES ('not logged')").await.unwrap();
