@@ -1,5 +1,6 @@
 //! The change log of an application's tables, as a source.
 
+mod mend;
 mod read;
 
 use std::cmp::Ordering;

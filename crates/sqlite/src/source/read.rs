@@ -1,13 +1,16 @@
 //! From rows of the log to changes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
 };
 
+use super::mend::mended;
 use super::{ChangeLog, bounds};
 use crate::error::Failure;
 
@@ -53,13 +56,21 @@ fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> 
     Ok(table.as_str().is_ok_and(|table| tables.iter().any(|wanted| wanted == table)))
 }
 
+/// The text of a column of the log; nothing for NULL.
+fn text(value: ValueRef<'_>) -> Cow<'_, str> {
+    match value {
+        ValueRef::Text(bytes) => mended(bytes),
+        _ => Cow::Borrowed(""),
+    }
+}
+
 /// Appends a row of the log; the answer is the position after it.
 fn push(builder: &mut BatchBuilder, row: &Row<'_>) -> Result<Position, Failure> {
-    let text = |column| row.get_ref(column).map(|value| value.as_str_or_null().unwrap_or_default().unwrap_or(""));
+    let text = |column| row.get_ref(column).map(text);
     let (seq, millis): (i64, i64) = (row.get(0)?, row.get(8)?);
     let (before, after, changed) = (text(5)?, text(6)?, text(7)?);
     let (number, time) = (seq.cast_unsigned(), SourceTime(millis.cast_unsigned()));
-    let namespace = builder.namespace(text(1)?);
+    let namespace = builder.namespace(&text(1)?);
     let position = number.to_be_bytes();
     let mut add = |operation, half: u8, committable, key: &str, body: &str| {
         builder.push(RowParts {
@@ -74,14 +85,15 @@ fn push(builder: &mut BatchBuilder, row: &Row<'_>) -> Result<Position, Failure> 
             version: Version { time: number, ordinal: u64::from(half) },
         });
     };
-    match text(2)? {
-        "insert" => add(Operation::Insert, 0, true, text(3)?, &body("", after, "")),
-        "update" => add(Operation::Update, 0, true, text(3)?, &body(before, after, changed)),
-        "delete" => add(Operation::Delete, 0, true, text(3)?, &body(before, "", "")),
+    let (key, old_key) = (text(3)?, text(4)?);
+    match &*text(2)? {
+        "insert" => add(Operation::Insert, 0, true, &key, &body("", &after, "")),
+        "update" => add(Operation::Update, 0, true, &key, &body(&before, &after, &changed)),
+        "delete" => add(Operation::Delete, 0, true, &key, &body(&before, "", "")),
         // An update of the key is two changes under one position.
         "rekey" => {
-            add(Operation::Delete, 0, false, text(4)?, &body(before, "", ""));
-            add(Operation::Insert, 1, true, text(3)?, &body("", after, ""));
+            add(Operation::Delete, 0, false, &old_key, &body(&before, "", ""));
+            add(Operation::Insert, 1, true, &key, &body("", &after, ""));
         }
         other => return Err(Error::corrupt(format!("change {number} of the log is a {other:?}")).into()),
     }

@@ -4,6 +4,7 @@ mod backend;
 mod conformance;
 mod evict;
 mod log;
+mod odd;
 mod sink;
 mod specifics;
 mod support;
