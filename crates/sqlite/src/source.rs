@@ -1,6 +1,7 @@
 //! The change log of an application's tables, as a source.
 
 mod mend;
+mod place;
 mod read;
 
 use std::cmp::Ordering;
@@ -16,6 +17,7 @@ use watchkeeper_core::{
     SourceTime, StartAt, Window,
 };
 
+use self::place::Place;
 use crate::client::{Client, Pulse};
 use crate::clock::wall_millis;
 use crate::error::Failure;
@@ -128,35 +130,20 @@ fn bounds(connection: &Connection) -> Result<(u64, u64), Failure> {
     Ok((pruned.cast_unsigned(), newest.cast_unsigned()))
 }
 
-/// Refuses a position whose history is gone, or has not happened in this file.
-fn still_there(connection: &Connection, number: u64) -> Result<(), Failure> {
-    let (pruned, newest) = bounds(connection)?;
-    let lost = |what: String, remedy: &str| Err(Error::position_lost(what).remedy(remedy).into());
-    if number < pruned {
-        let remedy = "accept the gap, or copy the tables again; a longer retention prevents it";
-        return lost(format!("the changes after {number} are gone: the log is pruned through {pruned}"), remedy);
-    }
-    if number > newest {
-        let remedy = "move the checkpoint on purpose; was the file restored from a backup?";
-        return lost(format!("change {number} is after the newest one, {newest}"), remedy);
-    }
-    Ok(())
-}
-
-fn start(connection: &Connection, start: &StartAt) -> Result<u64, Failure> {
+fn start(connection: &Connection, start: &StartAt) -> Result<Place, Failure> {
     let (pruned, newest) = bounds(connection)?;
     match start {
-        StartAt::Now => Ok(newest),
-        StartAt::Oldest => Ok(pruned),
+        StartAt::Now => Place::after(connection, newest),
+        StartAt::Oldest => Place::after(connection, pruned),
         StartAt::Time(time) => {
             let sql = "SELECT seq FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
             let first: Option<i64> = connection.query_row(sql, [time.0.cast_signed()], |row| row.get(0)).optional()?;
-            Ok(first.map_or(newest, |seq| seq.cast_unsigned() - 1))
+            Place::after(connection, first.map_or(newest, |seq| seq.cast_unsigned() - 1))
         }
         StartAt::After(position) => {
-            let number = ChangeLog::number(position)?;
-            still_there(connection, number)?;
-            Ok(number)
+            let place = Place::of(position)?;
+            place.still_there(connection)?;
+            Ok(place)
         }
         StartAt::Snapshot => Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
             .remedy("begin with the oldest change, and copy what was there before the log by hand")
@@ -230,8 +217,8 @@ impl Source for ChangeLog {
             return Err(Error::position_lost("the checkpoint belongs to another log than the one that answers now")
                 .remedy("point the stream at the log it was reading, or move the checkpoint on purpose"));
         }
-        let number = Self::number(position)?;
-        self.client.read(cx, move |transaction| still_there(transaction, number)).await
+        let place = Place::of(position)?;
+        self.client.read(cx, move |transaction| place.still_there(transaction)).await
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
@@ -247,7 +234,7 @@ impl Source for ChangeLog {
         // In one transaction, so that nothing is pruned between the look and the note.
         let begin = move |transaction: &rusqlite::Transaction<'_>| {
             let after = start(transaction, &at)?;
-            hold_back(transaction, &consumer, after)?;
+            hold_back(transaction, &consumer, after.number)?;
             Ok(after)
         };
         let after = self.client.write(cx, begin).await?;
@@ -268,26 +255,31 @@ const PRUNE_STEPS: usize = 60;
 
 struct Reader {
     log: ChangeLog,
-    after: u64,
+    after: Place,
     pulse: Pulse,
     /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
     consumes: bool,
     /// What was acknowledged and is not yet written.
-    acknowledged: Option<u64>,
+    acknowledged: Option<Place>,
     noted: Moment,
 }
 
 impl Reader {
-    async fn new(cx: &Cx, log: &ChangeLog, after: u64, consumes: bool) -> Result<Self> {
+    async fn new(cx: &Cx, log: &ChangeLog, after: Place, consumes: bool) -> Result<Self> {
         let pulse = Pulse::start(cx, &log.client, NEWEST).await?;
         Ok(Self { log: log.clone(), after, pulse, consumes, acknowledged: None, noted: cx.now() })
     }
 
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {
-        let Some(number) = self.acknowledged else { return Ok(()) };
+        let Some(place) = self.acknowledged else { return Ok(()) };
         let (consumer, retention) = (Arc::clone(&self.log.consumer), self.log.retention);
         let noted = move |transaction: &rusqlite::Transaction<'_>| {
-            note(transaction, &consumer, number)?;
+            // Of a file that was restored nothing may go that nobody has read; the next read tells what happened.
+            match place.still_there(transaction) {
+                Err(Failure::Told(_)) => return Ok(0),
+                answer => answer?,
+            }
+            note(transaction, &consumer, place.number)?;
             prunable(transaction, retention)
         };
         let through = self.log.client.write(cx, noted).await?;
@@ -305,7 +297,7 @@ impl Reader {
 #[async_trait]
 impl ChangeStream for Reader {
     fn position(&self) -> Option<Position> {
-        Some(ChangeLog::position(self.after, None))
+        Some(self.after.position())
     }
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
@@ -316,7 +308,7 @@ impl ChangeStream for Reader {
             let batch = self.log.client.read(cx, move |transaction| read::batch(transaction, &log, after, limits));
             if let Some(batch) = batch.await? {
                 // Moved only when the batch is handed out, so a dropped call loses nothing.
-                self.after = ChangeLog::number(&batch.end)?;
+                self.after = Place::of(&batch.end)?;
                 return Ok(batch);
             }
             tokio::select! {
@@ -324,15 +316,15 @@ impl ChangeStream for Reader {
                 changed = self.pulse.changed() => changed?,
                 () = cx.clock().sleep_until(until) => {
                     let empty = BatchBuilder::new(Arc::clone(&self.log.origin), self.log.payload());
-                    return Ok(empty.finish(ChangeLog::position(self.after, None)));
+                    return Ok(empty.finish(self.after.position()));
                 }
             }
         }
     }
 
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        let number = ChangeLog::number(position)?;
-        self.acknowledged = self.consumes.then_some(number);
+        let place = Place::of(position)?;
+        self.acknowledged = self.consumes.then_some(place);
         if cx.now().since(self.noted) < NOTE_EVERY {
             return Ok(());
         }

@@ -10,8 +10,9 @@ use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
 };
 
+use super::ChangeLog;
 use super::mend::mended;
-use super::{ChangeLog, bounds};
+use super::place::Place;
 use crate::error::Failure;
 
 /// Rows of other tables that are passed over in one go: a long log of them must not hold up the thread.
@@ -22,25 +23,24 @@ const PASSED_MAX: usize = 10_000;
 pub(super) fn batch(
     connection: &Connection,
     log: &ChangeLog,
-    after: u64,
+    after: Place,
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
-    let (pruned, _) = bounds(connection)?;
-    if after < pruned {
-        let cause = format!("the changes after {after} were pruned while they were read");
-        return Err(Error::position_lost(cause).remedy("accept the gap, or copy the tables again").into());
-    }
+    // Asked every time: the log may be pruned, or the file restored from a backup, while it is read.
+    after.still_there(connection)?;
     let sql = "SELECT seq, tbl, op, key, old_key, before, after, changed, millis
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([after.cast_signed()])?;
+    let mut rows = statement.query([after.number.cast_signed()])?;
     let mut builder = BatchBuilder::new(Arc::clone(&log.origin), Arc::new(JsonPayload));
     let (mut end, mut passed) = (None, 0);
     while let Some(row) = rows.next()? {
         if is_wanted(row, log.tables.as_deref())? {
             end = Some(push(&mut builder, row)?);
         } else {
-            end = Some(ChangeLog::position(row.get::<_, i64>(0)?.cast_unsigned(), None));
+            let (number, millis): (i64, i64) = (row.get(0)?, row.get(8)?);
+            let time = SourceTime(millis.cast_unsigned());
+            end = Some(ChangeLog::position(number.cast_unsigned(), Some(time)));
             passed += 1;
         }
         if passed >= PASSED_MAX || builder.len() >= limits.rows || builder.size() >= limits.bytes {
