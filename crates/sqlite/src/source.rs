@@ -267,7 +267,10 @@ struct Reader {
 impl Reader {
     async fn new(cx: &Cx, log: &ChangeLog, after: Place, consumes: bool) -> Result<Self> {
         let pulse = Pulse::start(cx, &log.client, NEWEST).await?;
-        Ok(Self { log: log.clone(), after, pulse, consumes, acknowledged: None, noted: cx.now() })
+        // Another one than at first, if the file was replaced and the gap accepted.
+        let origin = log.client.run(cx, log_identity).await?.into();
+        let log = ChangeLog { origin, ..log.clone() };
+        Ok(Self { log, after, pulse, consumes, acknowledged: None, noted: cx.now() })
     }
 
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {

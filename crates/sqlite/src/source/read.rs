@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
@@ -27,6 +27,7 @@ pub(super) fn batch(
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
     // Asked every time: the log may be pruned, or the file restored from a backup, while it is read.
+    same_log(connection, &log.origin)?;
     after.still_there(connection)?;
     let sql = "SELECT seq, tbl, op, key, old_key, before, after, changed, millis
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
@@ -48,6 +49,17 @@ pub(super) fn batch(
         }
     }
     Ok(end.map(|end| builder.finish(end)))
+}
+
+/// Refuses a log that took the place of the one that was opened.
+fn same_log(connection: &Connection, origin: &str) -> Result<(), Failure> {
+    let sql = "SELECT value FROM watchkeeper_meta WHERE name = 'log'";
+    let there: Option<String> = connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?;
+    if there.as_deref() == Some(origin) {
+        return Ok(());
+    }
+    let remedy = "point the stream at the log it was reading, or move the checkpoint on purpose";
+    Err(Error::position_lost("another log took the place of the one that was read").remedy(remedy).into())
 }
 
 fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> {

@@ -5,6 +5,7 @@ mod conformance;
 mod evict;
 mod log;
 mod odd;
+mod replaced;
 mod restored;
 mod sink;
 mod specifics;

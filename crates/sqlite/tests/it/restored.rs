@@ -1,4 +1,4 @@
-//! Files that are not what they were: restored from a backup, replaced, removed.
+//! A log whose file was restored from a backup.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 const ORDERS: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY)";
 
 /// Inserts so many rows, of which each is one change.
-async fn grow(client: &Client, rows: u32) {
+pub(crate) async fn grow(client: &Client, rows: u32) {
     let sql = format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
         INSERT INTO orders SELECT NULL FROM n"
@@ -20,7 +20,7 @@ async fn grow(client: &Client, rows: u32) {
 }
 
 /// Copies one database over another within SQLite, as `.backup` and `.restore` do.
-fn copy(folder: &Folder, from: &str, to: &str) {
+pub(crate) fn copy(folder: &Folder, from: &str, to: &str) {
     let from = rusqlite::Connection::open(folder.file(from)).unwrap();
     let mut to = rusqlite::Connection::open(folder.file(to)).unwrap();
     let backup = rusqlite::backup::Backup::new(&from, &mut to).unwrap();
@@ -28,7 +28,7 @@ fn copy(folder: &Folder, from: &str, to: &str) {
 }
 
 /// The wall clock moves on by more than the log can tell apart.
-fn let_a_millisecond_pass() {
+pub(crate) fn let_a_millisecond_pass() {
     let began = std::time::SystemTime::now();
     while began.elapsed().is_ok_and(|passed| passed < Duration::from_millis(3)) {
         std::thread::yield_now();
@@ -36,7 +36,7 @@ fn let_a_millisecond_pass() {
 }
 
 /// A log that stands at change 30 and has a backup of change 5.
-async fn at_thirty(folder: &Folder) -> (Client, ChangeLog) {
+pub(crate) async fn at_thirty(folder: &Folder) -> (Client, ChangeLog) {
     let client = with_table(folder, ORDERS, "orders").await;
     grow(&client, 5).await;
     copy(folder, "app.db", "backup.db");
