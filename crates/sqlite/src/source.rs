@@ -21,7 +21,7 @@ use self::place::Place;
 use crate::client::{Client, Pulse};
 use crate::clock::wall_millis;
 use crate::error::Failure;
-use crate::tools::{SCHEMA, Shape, installed, prune_step};
+use crate::tools::{SCHEMA, Shape, installed, key_findings, prune_step};
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
 
@@ -183,6 +183,7 @@ fn prunable(connection: &Connection, retention: Retention) -> Result<i64, Failur
 pub(crate) fn findings(connection: &Connection) -> Result<Vec<Finding>, Failure> {
     let mut found = Vec::new();
     for (table, columns) in installed(connection)? {
+        found.extend(key_findings(connection, &table)?);
         let now = match Shape::look(connection, &table) {
             Ok(shape) => shape.columns,
             Err(Failure::Told(error)) => {

@@ -1,6 +1,7 @@
 //! Commands of this backend: to keep a log of an application's tables, and to stop it.
 
 mod commands;
+mod keys;
 mod shape;
 mod triggers;
 
@@ -8,6 +9,7 @@ use rusqlite::Connection;
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
 pub use commands::{Install, Uninstall};
+pub(crate) use keys::key_findings;
 pub(crate) use shape::{Shape, installed};
 
 use crate::client::{Client, Schema};
@@ -55,6 +57,7 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
 
 fn install_one(connection: &Connection, table: &str) -> Result<(), Failure> {
     let shape = Shape::look(connection, table)?;
+    keys::refuse_missing(connection, &shape.table)?;
     triggers::remove(connection, &shape.table)?;
     triggers::make(connection, &shape)?;
     let sql = "INSERT OR REPLACE INTO watchkeeper_tables VALUES (?1, ?2)";
