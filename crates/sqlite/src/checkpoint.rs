@@ -41,7 +41,7 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// The checkpoints in the client's file, whose tables are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
-        client.ensure(cx, SCHEMA).await?;
+        client.maintain(cx, SCHEMA).await?;
         let identity = client.read(cx, |transaction| stored_identity(transaction)).await?;
         Ok(Self { client, identity })
     }

@@ -2,6 +2,7 @@
 
 mod connect;
 mod evict;
+mod link;
 mod pulse;
 mod schema;
 mod writer;
@@ -20,11 +21,13 @@ pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;
 pub(crate) use writer::Process;
 
+use self::link::Link;
+use self::schema::Maintained;
 use crate::clock::{Stamp, boot_id};
 use crate::config::Config;
 use crate::error::Failure;
 
-type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+type Job = Box<dyn FnOnce(&mut Link) + Send>;
 
 /// Calls that wait for the thread. More than that, and callers wait themselves.
 const QUEUE: usize = 64;
@@ -35,6 +38,7 @@ pub struct Client {
     jobs: mpsc::Sender<Job>,
     config: Arc<Config>,
     boot: Arc<str>,
+    maintained: Maintained,
 }
 
 impl Client {
@@ -51,12 +55,15 @@ impl Client {
         let theirs = Arc::clone(&config);
         launch("watchkeeper-sqlite", move || serve(&theirs, opened, queue))?;
         cx.run(async { opening.await.unwrap_or_else(|_| Err(gone())) }).await?;
-        Ok(Self { jobs, config, boot: boot.into() })
+        Ok(Self { jobs, config, boot: boot.into(), maintained: Maintained::default() })
     }
 
     /// The same file on a connection and a thread of its own.
     pub async fn separate(&self, cx: &Cx) -> Result<Self> {
-        Self::open(cx, (*self.config).clone()).await
+        // Told here when the file is gone, which must not be made again in passing.
+        self.run(cx, |_| Ok(())).await?;
+        let client = Self::open(cx, Config { create: false, ..(*self.config).clone() }).await?;
+        Ok(Self { config: Arc::clone(&self.config), maintained: self.maintained.clone(), ..client })
     }
 
     /// Which file, and how.
@@ -103,12 +110,13 @@ impl Client {
         W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        let (config, theirs) = (Arc::clone(&self.config), cx.clone());
-        let job: Job = Box::new(move |connection| {
+        let (config, maintained, theirs) = (Arc::clone(&self.config), self.maintained.clone(), cx.clone());
+        let job: Job = Box::new(move |link| {
             if answer.is_closed() {
                 return;
             }
-            let done = attempt(connection, &config, &theirs, work).map_err(|failure| failure.into_error(&config.path));
+            let done = attempt(link, &config, &maintained, &theirs, work);
+            let done = done.map_err(|failure| failure.into_error(&config.path));
             // The caller may have given up meanwhile; then the outcome is unknown to it.
             let _ = answer.send(done);
         });
@@ -137,22 +145,29 @@ pub(crate) fn write_on<T>(
 }
 
 fn attempt<T>(
-    connection: &mut Connection,
+    link: &mut Link,
     config: &Config,
+    maintained: &Maintained,
     cx: &Cx,
     work: impl FnOnce(&mut Connection) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     cx.check()?;
+    let connection = link.current(maintained)?;
     let patience = cx.remaining().map_or(config.busy, |left| left.min(config.busy));
     connection.busy_timeout(patience)?;
     // A transaction that is open during a panic is rolled back when it is dropped.
-    catch_unwind(AssertUnwindSafe(|| work(connection)))
-        .unwrap_or_else(|panic| Err(Error::internal(format!("work panicked: {}", panic_text(&*panic))).into()))
+    let answer = catch_unwind(AssertUnwindSafe(|| work(connection)))
+        .unwrap_or_else(|panic| Err(Error::internal(format!("work panicked: {}", panic_text(&*panic))).into()))?;
+    if link.is_current() {
+        return Ok(answer);
+    }
+    let cause = format!("{}: the file was replaced or removed during the call", config.path.display());
+    Err(Error::unknown(cause).remedy("to replace a file, first stop the processes that use it").into())
 }
 
 fn serve(config: &Config, opened: oneshot::Sender<Result<()>>, mut queue: mpsc::Receiver<Job>) {
-    let mut connection = match connect(config) {
-        Ok(connection) => connection,
+    let mut link = match Link::open(config) {
+        Ok(link) => link,
         Err(error) => {
             let _ = opened.send(Err(error));
             return;
@@ -162,7 +177,7 @@ fn serve(config: &Config, opened: oneshot::Sender<Result<()>>, mut queue: mpsc::
         return;
     }
     while let Some(job) = queue.blocking_recv() {
-        job(&mut connection);
+        job(&mut link);
     }
 }
 

@@ -56,7 +56,7 @@ type Story = (Candidate, Epoch, Ending, u64);
 impl Leases {
     /// The leases in the client's file, whose tables are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
-        client.ensure(cx, SCHEMA).await?;
+        client.maintain(cx, SCHEMA).await?;
         Ok(Self { client })
     }
 }

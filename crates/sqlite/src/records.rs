@@ -46,7 +46,7 @@ pub struct Notes {
 impl Notes {
     /// The records in the client's file, whose tables are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
-        client.ensure(cx, SCHEMA).await?;
+        client.maintain(cx, SCHEMA).await?;
         Ok(Self { client, pulse: Arc::default() })
     }
 

@@ -1,6 +1,8 @@
 //! The change log of an application's tables, as a source.
 
 mod guard;
+mod mend;
+mod place;
 mod read;
 mod reader;
 
@@ -22,6 +24,7 @@ use crate::error::Failure;
 use crate::json;
 use crate::tools::{SCHEMA, Shape, exists, install_command, installed, marks};
 pub(crate) use guard::findings;
+use place::Place;
 use reader::Reader;
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
@@ -125,10 +128,10 @@ impl ChangeLog {
     }
 
     /// Refuses a position whose history is gone, or has not happened in this file, or is no longer logged after it.
-    fn still_there(&self, connection: &Connection, number: u64) -> Result<(), Failure> {
-        still_there(connection, number)?;
+    fn still_there(&self, connection: &Connection, place: Place) -> Result<(), Failure> {
+        place.still_there(connection)?;
         // As long as there is something to read, that comes first, and the reader tells what is lost after it.
-        if number < bounds(connection)?.1 { Ok(()) } else { self.require_logged(connection) }
+        if place.number < bounds(connection)?.1 { Ok(()) } else { self.require_logged(connection) }
     }
 
     fn require_logged(&self, connection: &Connection) -> Result<(), Failure> {
@@ -136,25 +139,26 @@ impl ChangeLog {
     }
 
     /// After which change to begin.
-    fn start(&self, connection: &Connection, start: &StartAt) -> Result<u64, Failure> {
+    fn start(&self, connection: &Connection, start: &StartAt) -> Result<Place, Failure> {
         if let StartAt::After(position) = start {
-            let number = Self::number(position)?;
-            self.still_there(connection, number)?;
-            return Ok(number);
+            let place = Place::of(position)?;
+            self.still_there(connection, place)?;
+            return Ok(place);
         }
         self.require_logged(connection)?;
         let (pruned, newest) = bounds(connection)?;
-        match start {
-            StartAt::Now => Ok(newest),
+        let number = match start {
+            StartAt::Now => newest,
             // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
-            StartAt::Oldest => Ok(marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned)),
-            StartAt::Time(time) => first_at(connection, *time, newest),
+            StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
+            StartAt::Time(time) => first_at(connection, *time, newest)?,
             StartAt::After(_) | StartAt::Snapshot => {
-                Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
+                return Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand")
-                    .into())
+                    .into());
             }
-        }
+        };
+        Place::after(connection, number)
     }
 }
 
@@ -208,21 +212,6 @@ fn bounds(connection: &Connection) -> Result<(u64, u64), Failure> {
     Ok((pruned.cast_unsigned(), newest.cast_unsigned()))
 }
 
-/// Refuses a position whose history is gone, or has not happened in this file.
-fn still_there(connection: &Connection, number: u64) -> Result<(), Failure> {
-    let (pruned, newest) = bounds(connection)?;
-    let lost = |what: String, remedy: &str| Err(Error::position_lost(what).remedy(remedy).into());
-    if number < pruned {
-        let remedy = "accept the gap, or copy the tables again; a longer retention prevents it";
-        return lost(format!("the changes after {number} are gone: the log is pruned through {pruned}"), remedy);
-    }
-    if number > newest {
-        let remedy = "move the checkpoint on purpose; was the file restored from a backup?";
-        return lost(format!("change {number} is after the newest one, {newest}"), remedy);
-    }
-    Ok(())
-}
-
 /// Before the first change at or after a time.
 fn first_at(connection: &Connection, time: SourceTime, newest: u64) -> Result<u64, Failure> {
     let sql = "SELECT seq FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
@@ -271,12 +260,12 @@ impl Source for ChangeLog {
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
-        let (log, number, pedigree) = (self.clone(), Self::number(position), pedigree.clone());
+        let (log, place, pedigree) = (self.clone(), Place::of(position), pedigree.clone());
         let look = move |transaction: &rusqlite::Transaction<'_>| {
             if Pedigree(log.current(transaction)?.into()) != pedigree {
                 return Err(another_log().into());
             }
-            log.still_there(transaction, number?)
+            log.still_there(transaction, place?)
         };
         self.client.read(cx, look).await
     }
@@ -296,7 +285,7 @@ impl Source for ChangeLog {
             let begin = |transaction: &rusqlite::Transaction<'_>| {
                 let origin = log.current(transaction)?;
                 let after = log.start(transaction, &at)?;
-                hold_back(transaction, &log.consumer, after)?;
+                hold_back(transaction, &log.consumer, after.number)?;
                 Ok((origin, after))
             };
             if !config.evict {

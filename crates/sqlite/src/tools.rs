@@ -1,6 +1,7 @@
 //! Commands of this backend: to keep a log of an application's tables, and to stop it.
 
 mod commands;
+mod keys;
 pub(crate) mod marks;
 mod shape;
 mod triggers;
@@ -11,6 +12,7 @@ use rusqlite::Connection;
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
 pub use commands::{Install, Uninstall};
+pub(crate) use keys::key_findings;
 pub(crate) use shape::{Shape, exists, installed};
 pub(crate) use triggers::Triggers;
 
@@ -70,6 +72,7 @@ pub(crate) fn install_on(connection: &mut Connection, tables: &[String]) -> Resu
 
 fn install_one(connection: &Connection, table: &str) -> Result<(), Failure> {
     let shape = Shape::look(connection, table)?;
+    keys::refuse_missing(connection, &shape.table)?;
     let triggers = Triggers::of(connection, &shape.table)?;
     let is_known = installed(connection)?.iter().any(|(known, _)| known.eq_ignore_ascii_case(&shape.table));
     if (is_known && !triggers.are_whole()) || marks::was_uninstalled(connection, &shape.table)? {

@@ -1,9 +1,13 @@
+use std::time::{Duration, Instant};
+
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::connect::is_busy;
-use super::{Client, connect, gone, launch};
+use super::link::Link;
+use super::schema::Maintained;
+use super::{Client, gone, launch};
 use crate::config::Config;
 use crate::error::Failure;
 
@@ -18,8 +22,9 @@ impl Pulse {
     /// Follows the number that `probe` selects. It ends when the last clone is dropped.
     pub(crate) async fn start(cx: &Cx, client: &Client, probe: &'static str) -> Result<Self> {
         let (started, starting) = oneshot::channel();
-        let config = client.config().clone();
-        launch("watchkeeper-pulse", move || follow(&config, probe, started))?;
+        let config = Config { create: false, ..client.config().clone() };
+        let maintained = client.maintained.clone();
+        launch("watchkeeper-pulse", move || follow(&config, &maintained, probe, started))?;
         cx.run(async { starting.await.unwrap_or_else(|_| Err(gone())) }).await
     }
 
@@ -28,7 +33,9 @@ impl Pulse {
     /// # Cancel safety
     /// Cancel safe: no change is lost.
     pub(crate) async fn changed(&mut self) -> Result<()> {
-        self.0.changed().await.map_err(|_| Error::unavailable("the file can not be followed any more"))
+        let ended =
+            || Error::unavailable("the file can not be followed any more").remedy("it is opened again by itself");
+        self.0.changed().await.map_err(|_| ended())
     }
 
     /// Takes what there is now as seen.
@@ -42,14 +49,18 @@ impl Pulse {
     }
 }
 
-fn follow(config: &Config, probe: &str, started: oneshot::Sender<Result<Pulse>>) {
-    let begun = connect(config).and_then(|connection| {
+/// How often a look is also for whether the path still means the same file.
+const FILE_EVERY: Duration = Duration::from_secs(1);
+
+fn follow(config: &Config, maintained: &Maintained, probe: &str, started: oneshot::Sender<Result<Pulse>>) {
+    let begun = Link::open(config).and_then(|link| {
         // The version first: what is committed in between is then looked at twice, not never.
-        let seen = version(&connection).and_then(|version| Ok((version, number(&connection, probe)?)));
+        let connection = link.connection();
+        let seen = version(connection).and_then(|version| Ok((version, number(connection, probe)?)));
         let (version, number) = seen.map_err(|error| Failure::from(error).into_error(&config.path))?;
-        Ok((connection, version, number))
+        Ok((link, version, number))
     });
-    let (connection, mut version_seen, number_seen) = match begun {
+    let (mut link, mut version_seen, number_seen) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             let _ = started.send(Err(error));
@@ -60,14 +71,31 @@ fn follow(config: &Config, probe: &str, started: oneshot::Sender<Result<Pulse>>)
     if started.send(Ok(Pulse(pulse))).is_err() {
         return;
     }
+    let mut file_seen: Option<Instant> = None;
     while !told.is_closed() {
         std::thread::sleep(config.tick);
-        match look(&connection, probe, &mut version_seen, &told) {
+        if file_seen.is_none_or(|seen| seen.elapsed() >= FILE_EVERY) {
+            file_seen = Some(Instant::now());
+            keep_up(&mut link, maintained, &mut version_seen, &told);
+        }
+        match look(link.connection(), probe, &mut version_seen, &told) {
             Err(error) if !is_busy(&error) => return,
             _ => {}
         }
     }
 }
+
+/// Goes over to the file that the path means now, if that is another one.
+fn keep_up(link: &mut Link, maintained: &Maintained, version_seen: &mut i64, told: &watch::Sender<i64>) {
+    if link.current(maintained).is_err() {
+        // Whoever waits is woken, asks the file, and is told what has become of it.
+        told.send_modify(|_| {});
+        *version_seen = NEVER;
+    }
+}
+
+/// A version that no connection has.
+const NEVER: i64 = -1;
 
 fn look(connection: &Connection, probe: &str, seen: &mut i64, told: &watch::Sender<i64>) -> rusqlite::Result<()> {
     let version = version(connection)?;

@@ -1,3 +1,5 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
 use rusqlite::{Connection, OptionalExtension};
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
@@ -23,6 +25,31 @@ impl Client {
     /// Makes sure that the tables of a role are there, in the shape that this program knows.
     pub(crate) async fn ensure(&self, cx: &Cx, schema: Schema) -> Result<()> {
         self.run(cx, move |connection| schema.ensure_on(connection)).await
+    }
+
+    /// The same, also in a file that takes this one's place later.
+    pub(crate) async fn maintain(&self, cx: &Cx, schema: Schema) -> Result<()> {
+        self.ensure(cx, schema).await?;
+        self.maintained.add(schema);
+        Ok(())
+    }
+}
+
+/// The tables that a client needs in its file, whichever that is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Maintained(Arc<Mutex<Vec<Schema>>>);
+
+impl Maintained {
+    fn add(&self, schema: Schema) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.iter().all(|known| known.role != schema.role) {
+            all.push(schema);
+        }
+    }
+
+    pub(super) fn ensure_on(&self, connection: &mut Connection) -> Result<(), Failure> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.into_iter().try_for_each(|schema| schema.ensure_on(connection))
     }
 }
 

@@ -11,7 +11,7 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Error, Finding};
 
 use crate::error::Failure;
-use crate::tools::{Shape, Triggers, exists, install_command, installed};
+use crate::tools::{Shape, Triggers, exists, install_command, installed, key_findings};
 
 /// What a reader knows of the schema, so that it looks at the tables only after a change of it.
 #[derive(Debug, Clone, Default)]
@@ -76,6 +76,7 @@ pub(crate) fn findings(
     }
     for (table, columns) in known {
         if wanted.is_none_or(|wanted| wanted.contains(&table)) {
+            found.extend(key_findings(connection, &table)?);
             found.extend(finding(connection, file, &table, &columns)?);
         }
     }

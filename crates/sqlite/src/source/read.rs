@@ -1,14 +1,18 @@
 //! From rows of the log to changes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
 };
 
-use super::{ChangeLog, bounds};
+use super::ChangeLog;
+use super::mend::mended;
+use super::place::Place;
 use crate::error::Failure;
 use crate::tools::marks::{self, LOST};
 
@@ -21,19 +25,16 @@ pub(super) fn batch(
     connection: &Connection,
     log: &ChangeLog,
     origin: &Arc<str>,
-    after: u64,
+    after: Place,
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
+    // Asked every time: the log may be pruned, or the file restored from a backup, while it is read.
     log.require_same(connection, origin)?;
-    let (pruned, _) = bounds(connection)?;
-    if after < pruned {
-        let cause = format!("the changes after {after} were pruned while they were read");
-        return Err(Error::position_lost(cause).remedy("accept the gap, or copy the tables again").into());
-    }
+    after.still_there(connection)?;
     let sql = "SELECT seq, tbl, op, key, old_key, before, after, changed, millis
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([after.cast_signed()])?;
+    let mut rows = statement.query([after.number.cast_signed()])?;
     let mut builder = BatchBuilder::new(Arc::clone(origin), Arc::new(JsonPayload));
     let (mut end, mut passed) = (None, 0);
     while let Some(row) = rows.next()? {
@@ -46,7 +47,9 @@ pub(super) fn batch(
         if is_wanted {
             end = Some(push(&mut builder, row)?);
         } else {
-            end = Some(ChangeLog::position(row.get::<_, i64>(0)?.cast_unsigned(), None));
+            let (number, millis): (i64, i64) = (row.get(0)?, row.get(8)?);
+            let time = SourceTime(millis.cast_unsigned());
+            end = Some(ChangeLog::position(number.cast_unsigned(), Some(time)));
             passed += 1;
         }
         if passed >= PASSED_MAX || builder.len() >= limits.rows || builder.size() >= limits.bytes {
@@ -67,13 +70,21 @@ fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> 
     Ok(table.as_str().is_ok_and(|table| tables.iter().any(|wanted| wanted == table)))
 }
 
+/// The text of a column of the log; nothing for NULL.
+fn text(value: ValueRef<'_>) -> Cow<'_, str> {
+    match value {
+        ValueRef::Text(bytes) => mended(bytes),
+        _ => Cow::Borrowed(""),
+    }
+}
+
 /// Appends a row of the log; the answer is the position after it.
 fn push(builder: &mut BatchBuilder, row: &Row<'_>) -> Result<Position, Failure> {
-    let text = |column| row.get_ref(column).map(|value| value.as_str_or_null().unwrap_or_default().unwrap_or(""));
+    let text = |column| row.get_ref(column).map(text);
     let (seq, millis): (i64, i64) = (row.get(0)?, row.get(8)?);
     let (before, after, changed) = (text(5)?, text(6)?, text(7)?);
     let (number, time) = (seq.cast_unsigned(), SourceTime(millis.cast_unsigned()));
-    let namespace = builder.namespace(text(1)?);
+    let namespace = builder.namespace(&text(1)?);
     let position = number.to_be_bytes();
     let mut add = |operation, half: u8, committable, key: &str, body: &str| {
         builder.push(RowParts {
@@ -88,14 +99,15 @@ fn push(builder: &mut BatchBuilder, row: &Row<'_>) -> Result<Position, Failure> 
             version: Version { time: number, ordinal: u64::from(half) },
         });
     };
-    match text(2)? {
-        "insert" => add(Operation::Insert, 0, true, text(3)?, &body("", after, "")),
-        "update" => add(Operation::Update, 0, true, text(3)?, &body(before, after, changed)),
-        "delete" => add(Operation::Delete, 0, true, text(3)?, &body(before, "", "")),
+    let (key, old_key) = (text(3)?, text(4)?);
+    match &*text(2)? {
+        "insert" => add(Operation::Insert, 0, true, &key, &body("", &after, "")),
+        "update" => add(Operation::Update, 0, true, &key, &body(&before, &after, &changed)),
+        "delete" => add(Operation::Delete, 0, true, &key, &body(&before, "", "")),
         // An update of the key is two changes under one position.
         "rekey" => {
-            add(Operation::Delete, 0, false, text(4)?, &body(before, "", ""));
-            add(Operation::Insert, 1, true, text(3)?, &body("", after, ""));
+            add(Operation::Delete, 0, false, &old_key, &body(&before, "", ""));
+            add(Operation::Insert, 1, true, &key, &body("", &after, ""));
         }
         other => return Err(Error::corrupt(format!("change {number} of the log is a {other:?}")).into()),
     }

@@ -10,6 +10,7 @@ use watchkeeper_core::{
 };
 
 use super::guard::Known;
+use super::place::Place;
 use super::{ChangeLog, Retention, read};
 use crate::client::Pulse;
 use crate::clock::wall_millis;
@@ -32,17 +33,17 @@ pub(super) struct Reader {
     origin: Arc<str>,
     /// Of the tables, when they were last looked at.
     known: Known,
-    after: u64,
+    after: Place,
     pulse: Pulse,
     /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
     consumes: bool,
     /// What was acknowledged and is not yet written.
-    acknowledged: Option<u64>,
+    acknowledged: Option<Place>,
     noted: Moment,
 }
 
 impl Reader {
-    pub(super) async fn new(cx: &Cx, log: &ChangeLog, origin: Arc<str>, after: u64, consumes: bool) -> Result<Self> {
+    pub(super) async fn new(cx: &Cx, log: &ChangeLog, origin: Arc<str>, after: Place, consumes: bool) -> Result<Self> {
         let pulse = Pulse::start(cx, &log.client, PULSE).await?;
         let (log, known) = (log.clone(), Known::default());
         Ok(Self { log, origin, known, after, pulse, consumes, acknowledged: None, noted: cx.now() })
@@ -66,11 +67,16 @@ impl Reader {
     }
 
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {
-        let Some(number) = self.acknowledged else { return Ok(()) };
+        let Some(place) = self.acknowledged else { return Ok(()) };
         let (log, origin) = (self.log.clone(), Arc::clone(&self.origin));
         let noted = move |transaction: &rusqlite::Transaction<'_>| {
             log.require_same(transaction, &origin)?;
-            note(transaction, &log.consumer, number)?;
+            // Of a file that was restored nothing may go that nobody has read; the next read tells what happened.
+            match place.still_there(transaction) {
+                Err(Failure::Told(_)) => return Ok(0),
+                answer => answer?,
+            }
+            note(transaction, &log.consumer, place.number)?;
             prunable(transaction, log.retention)
         };
         let through = self.log.client.write(cx, noted).await?;
@@ -107,7 +113,7 @@ fn prunable(connection: &Connection, retention: Retention) -> Result<i64, Failur
 #[async_trait]
 impl ChangeStream for Reader {
     fn position(&self) -> Option<Position> {
-        Some(ChangeLog::position(self.after, None))
+        Some(self.after.position())
     }
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
@@ -116,7 +122,7 @@ impl ChangeStream for Reader {
             self.pulse.mark_seen();
             if let Some(batch) = self.read(cx, limits).await? {
                 // Moved only when the batch is handed out, so a dropped call loses nothing.
-                self.after = ChangeLog::number(&batch.end)?;
+                self.after = Place::of(&batch.end)?;
                 return Ok(batch);
             }
             tokio::select! {
@@ -124,15 +130,15 @@ impl ChangeStream for Reader {
                 changed = self.pulse.changed() => changed?,
                 () = cx.clock().sleep_until(until) => {
                     let empty = BatchBuilder::new(Arc::clone(&self.origin), self.log.payload());
-                    return Ok(empty.finish(ChangeLog::position(self.after, None)));
+                    return Ok(empty.finish(self.after.position()));
                 }
             }
         }
     }
 
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        let number = ChangeLog::number(position)?;
-        self.acknowledged = self.consumes.then_some(number);
+        let place = Place::of(position)?;
+        self.acknowledged = self.consumes.then_some(place);
         if cx.now().since(self.noted) < NOTE_EVERY {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
 
-use super::Unread;
+use super::{Unread, key_findings};
 use crate::client::Client;
 use crate::config::Config;
 
@@ -50,7 +50,15 @@ impl Tool for Install {
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let (client, tables) = open(cx, arguments).await?;
         super::install(cx, &client, &names(&tables)).await?;
-        let lines = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        let looked = tables.clone();
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            let each = looked.iter().map(|table| key_findings(transaction, table));
+            Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+        };
+        for finding in client.read(cx, look).await? {
+            lines.push(format!("warning: {}; {}", finding.what, finding.remedy.unwrap_or_default()));
+        }
         Ok(Report { lines, data: json!({ "logged": tables }) })
     }
 }

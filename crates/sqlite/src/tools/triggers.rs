@@ -216,7 +216,7 @@ fn value(column: &str) -> String {
 }
 
 /// An identifier.
-fn name(text: &str) -> String {
+pub(super) fn name(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 

@@ -11,10 +11,10 @@ use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 
 const ITEMS: &str = "CREATE TABLE items(id INTEGER PRIMARY KEY, code TEXT UNIQUE, a INTEGER, b INTEGER, UNIQUE (a, b))";
 
-const LIMITS: Limits = Limits { rows: 100_000, bytes: 1 << 30, wait: Duration::from_millis(20) };
+pub(crate) const LIMITS: Limits = Limits { rows: 100_000, bytes: 1 << 30, wait: Duration::from_millis(20) };
 
 /// Everything in the log, as (operation, key, body).
-async fn logged(client: &Client) -> Vec<(Operation, String, String)> {
+pub(crate) async fn logged(client: &Client) -> Vec<(Operation, String, String)> {
     let log = ChangeLog::open(&cx(), client.clone(), "it").await.unwrap();
     let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
     let batch = std::sync::Arc::new(stream.next_batch(&cx(), LIMITS).await.unwrap());
@@ -32,7 +32,7 @@ fn is(operation: Operation, key: &str) -> (Operation, String) {
     (operation, key.to_owned())
 }
 
-async fn with_table(folder: &Folder, sql: &str, table: &str) -> Client {
+pub(crate) async fn with_table(folder: &Folder, sql: &str, table: &str) -> Client {
     let client = folder.client("app.db").await;
     execute(&client, sql).await.unwrap();
     tools::install(&cx(), &client, &[table]).await.unwrap();

@@ -11,7 +11,7 @@ use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, Notes};
 
 use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 
-fn ask(key: &str, entropy: &Entropy) -> Ask {
+pub(crate) fn ask(key: &str, entropy: &Entropy) -> Ask {
     let (instance, tenure) = (entropy.instance(), entropy.tenure());
     let candidate = Candidate { instance, name: "it".to_owned(), address: None, tenure };
     let ttl = Duration::from_secs(30);
