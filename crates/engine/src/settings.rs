@@ -79,7 +79,7 @@ impl LeaseSettings {
     /// What is said when the lease would end before it is renewed, with the numbers that do not fit.
     fn too_rarely(&self) -> String {
         let Self { ttl, renew_every, margin, .. } = self;
-        let (longer, sooner) = (*renew_every * 3, Duration::from_millis(ttl.as_millis() as u64 / 3));
+        let (longer, sooner) = (renew_every.saturating_mul(3), Duration::from_millis(ttl.as_millis() as u64 / 3));
         format!(
             "the lease of {ttl:?} is not longer than its renewal interval of {renew_every:?} and its margin of {margin:?} \
              together: lengthen the lease or renew more often, say a lease of {longer:?}, or renewals every {sooner:?}"
