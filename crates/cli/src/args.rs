@@ -42,9 +42,9 @@ pub(crate) struct Common {
     /// What to log on standard error: error, warn, info, debug or trace, also by part
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) log: Option<String>,
-    /// How log lines look
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
+    /// How log lines look [default: text; json with `run --json`]
+    #[arg(long, global = true, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
 }
 
 /// How log lines look.
@@ -89,6 +89,21 @@ pub(crate) enum Command {
 pub(crate) enum Asked {
     Program(Args),
     Tool(Common, tools::Call),
+}
+
+impl Asked {
+    /// What every command takes.
+    pub(crate) fn common(&self) -> &Common {
+        match self {
+            Self::Program(args) => &args.common,
+            Self::Tool(common, _) => common,
+        }
+    }
+
+    /// Whether standard output may belong to a sink.
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(self, Self::Program(Args { command: Command::Run, .. }))
+    }
 }
 
 /// The whole command line, with the commands that backends bring.

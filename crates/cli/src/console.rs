@@ -119,16 +119,28 @@ impl Site {
         let window = cx.run(log.window(cx)).await;
         let position = log.position();
         cx.run(log.close(cx)).await?;
-        if let (Target::Time(millis), Some(oldest)) = (target, window?.oldest)
-            && oldest.0 > *millis
-        {
-            let cause = format!("the log reaches back to {} only, not to {}", iso(oldest.0), iso(*millis));
-            return Err(Error::config(cause).remedy("choose a later time, or oldest to take what there is"));
+        if let Target::Time(millis) = target {
+            let window = window?;
+            let newest = window.newest.map_or(0, |newest| newest.0).max(self.seams.clock.wall_millis());
+            within(*millis, window.oldest.map_or(0, |oldest| oldest.0), newest)?;
         }
         position.ok_or_else(|| {
             Error::config("this source does not name the position there").remedy("name a position or a time")
         })
     }
+}
+
+/// Refuses a time that the log does not have: before its oldest change, or still to come.
+fn within(millis: u64, oldest: u64, newest: u64) -> Result<()> {
+    if oldest > millis {
+        let cause = format!("the log reaches back to {} only, not to {}", iso(oldest), iso(millis));
+        return Err(Error::config(cause).remedy("choose a later time, or oldest to take what there is"));
+    }
+    if newest < millis {
+        let cause = format!("{} is still to come", iso(millis));
+        return Err(Error::config(cause).remedy("choose a time that is over, or now to take what happens from now on"));
+    }
+    Ok(())
 }
 
 /// Asks again and again until there is an answer; `None` when the time of `cx` is over, or when a person interrupted.

@@ -1,10 +1,25 @@
 //! How the program ends.
 
+use std::io::Write;
 use std::process::ExitCode;
 
+use serde_json::json;
 use watchkeeper::{Error, ErrorKind};
 
 use crate::config::secrets;
+
+/// What failed, as a document on standard output for the program that asked for one.
+pub(crate) fn tell_program(error: &Error) {
+    let shown = |text: &str| secrets::masked(text).to_string();
+    let document = json!({ "error": {
+        "code": error.kind().code(),
+        "message": shown(error.message()),
+        "remedy": error.advice().map(shown),
+        "place": error.place().map(shown),
+    }});
+    // A reader that has gone is told by the code.
+    let _ = writeln!(std::io::stdout(), "{document}");
+}
 
 /// What failed, as one line of cause and remedy on standard error; 2 for what a person has to change in the
 /// configuration, 1 for everything else.

@@ -1,22 +1,25 @@
 //! What the program logs, on standard error, without secrets.
 
+mod alarm;
+
 use std::io::{self, Write};
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{fmt, registry};
+use tracing_subscriber::{Layer, fmt, registry};
 use watchkeeper::{Error, Result};
 
+use self::alarm::Alarm;
 use crate::args::{Common, LogFormat};
 use crate::config::secrets;
 
-/// Begins to log, at `usual` unless the command line says otherwise.
+/// Begins to log, at `usual` and in `format` unless the command line says otherwise.
 ///
 /// # Errors
 /// `Config` for a level that is not known.
-pub(crate) fn begin(common: &Common, usual: &str) -> Result<()> {
+pub(crate) fn begin(common: &Common, usual: &str, format: LogFormat) -> Result<()> {
     let wanted = common.log.as_deref().unwrap_or(usual);
     let levels: Targets = wanted.parse().map_err(|_| {
         Error::config(format!("{wanted:?} is no level to log at"))
@@ -24,9 +27,16 @@ pub(crate) fn begin(common: &Common, usual: &str) -> Result<()> {
             .at("--log")
     })?;
     let lines = fmt::layer().with_writer(|| Masked).with_target(false);
-    let begun = match common.log_format {
-        LogFormat::Text => registry().with(levels).with(lines.with_ansi(false)).try_init(),
-        LogFormat::Json => registry().with(levels).with(lines.json().flatten_event(true)).try_init(),
+    // The alarm is last, so that its warnings come when the line that it heard is written.
+    let begun = match common.log_format.unwrap_or(format) {
+        LogFormat::Text => registry()
+            .with(lines.with_ansi(false).with_filter(levels))
+            .with(Alarm.with_filter(Alarm::hears()))
+            .try_init(),
+        LogFormat::Json => registry()
+            .with(lines.json().flatten_event(true).with_filter(levels))
+            .with(Alarm.with_filter(Alarm::hears()))
+            .try_init(),
     };
     begun.map_err(|error| Error::internal("logging was begun twice").caused_by(error))
 }

@@ -17,8 +17,13 @@ mod when;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match commands::run(args::read()) {
-        Ok(code) => code,
-        Err(error) => exit::failed(&error),
-    }
+    let asked = args::read();
+    let (json, is_run) = (asked.common().json, asked.is_run());
+    commands::run(asked).unwrap_or_else(|error| {
+        // Once something runs, standard output may be a sink's, and nothing else may stand there.
+        if json && (!is_run || error.kind() == watchkeeper::ErrorKind::Config) {
+            exit::tell_program(&error);
+        }
+        exit::failed(&error)
+    })
 }

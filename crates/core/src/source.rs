@@ -64,7 +64,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
             return Ok(());
         }
         Err(Error::position_lost("the checkpoint belongs to another log than the one that answers now")
-            .remedy("point the stream at the log it was reading, or move the checkpoint on purpose"))
+            .remedy("point the stream at the log it was reading, move the checkpoint on purpose, or accept the gap: watchkeeper accept-gap STREAM"))
     }
 
     /// Which of two positions is earlier. Pure and offline; `None` means not known, and the caller

@@ -54,26 +54,36 @@ impl LeaseSettings {
     /// TTL > deadline of the holder > renewal interval > retry interval.
     pub fn validate(&self) -> Result<()> {
         let rules = [
-            (self.ttl >= Duration::from_millis(100), "the lease is shorter than 100 ms: make it longer"),
+            (self.ttl >= Duration::from_millis(100), "the lease is shorter than 100 ms: write 100 ms or more".to_owned()),
             (
                 self.margin >= self.tick(),
-                "the margin is smaller than a twentieth of the lease, which is how often the deadline is looked at: raise it",
+                "the margin is smaller than a twentieth of the lease, which is how often the deadline is looked at: raise it".to_owned(),
             ),
             (
                 self.ttl > self.margin + self.renew_every,
-                "the lease is not longer than its renewal interval and margin together: lengthen the lease or renew more often",
+                self.too_rarely(),
             ),
             (
                 self.renew_every > self.call_timeout,
-                "a renewal may take longer than the interval between renewals: lower the time-out",
+                "a renewal may take longer than the interval between renewals: lower the time-out".to_owned(),
             ),
             (
                 self.renew_every > self.retry_every,
-                "failed renewals are tried again later than the next one is due: lower the retry interval",
+                "failed renewals are tried again later than the next one is due: lower the retry interval".to_owned(),
             ),
-            (!self.retry_every.is_zero(), "the retry interval is zero: set one"),
+            (!self.retry_every.is_zero(), "the retry interval is zero: set one".to_owned()),
         ];
         first_broken(&rules)
+    }
+
+    /// What is said when the lease would end before it is renewed, with the numbers that do not fit.
+    fn too_rarely(&self) -> String {
+        let Self { ttl, renew_every, margin, .. } = self;
+        let (longer, sooner) = (renew_every.saturating_mul(3), Duration::from_millis(ttl.as_millis() as u64 / 3));
+        format!(
+            "the lease of {ttl:?} is not longer than its renewal interval of {renew_every:?} and its margin of {margin:?} \
+             together: lengthen the lease or renew more often, say a lease of {longer:?}, or renewals every {sooner:?}"
+        )
     }
 }
 
@@ -83,9 +93,10 @@ impl Default for LeaseSettings {
     }
 }
 
-fn first_broken(rules: &[(bool, &str)]) -> Result<()> {
+fn first_broken(rules: &[(bool, impl AsRef<str>)]) -> Result<()> {
     match rules.iter().find(|(holds, _)| !holds) {
         Some((_, sentence)) => {
+            let sentence = sentence.as_ref();
             let (cause, remedy) = sentence.split_once(": ").unwrap_or((sentence, "change it"));
             Err(Error::config(cause).remedy(remedy))
         }
@@ -166,7 +177,7 @@ impl InstanceSettings {
                 self.unhealthy_after > self.heartbeat_every,
                 "instances count as unhealthy before their next heartbeat is due: raise the threshold",
             ),
-            (self.max_listeners != Some(0), "no instance may join the group: raise max_listeners"),
+            (self.max_listeners != Some(0), "no instance may join the group: let at least 1 in"),
         ];
         first_broken(&rules)
     }
@@ -313,7 +324,7 @@ impl StreamSettings {
         let rules = [
             (!self.name.is_empty(), "a stream has no name: give it one"),
             (!self.name.contains('/'), "a stream's name contains a slash: leave it out"),
-            ((1..=1024).contains(&self.concurrency), "concurrency is not between 1 and 1024: change it"),
+            ((1..=1024).contains(&self.concurrency), "concurrency is not between 1 and 1024: write 1 to 1024"),
             (self.limits.rows > 0 && self.limits.bytes > 0, "nothing may be read at once: raise the limits"),
             (self.limits.bytes < 1 << 30, "a batch may have more than 1 GiB: lower the limit"),
             (

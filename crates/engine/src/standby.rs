@@ -300,7 +300,7 @@ impl Standby {
         if berth.holder.as_ref().map(tenure) != holder.map(tenure) {
             if let Some(holder) = holder {
                 let (stream, name) = (berth.post.name(), &holder.candidate.name);
-                tracing::info!(stream, holder = name, epoch = %holder.epoch, "standing by");
+                tracing::info!(stream, holder = name, epoch = holder.epoch.0, "standing by");
             }
             berth.post.tell(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
         }

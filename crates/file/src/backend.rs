@@ -1,11 +1,15 @@
 //! Files and standard output as a configuration file names them.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use watchkeeper_core::format::{self, Format};
-use watchkeeper_core::{Backend, Cx, Options, Purpose, Result, Target};
+use watchkeeper_core::{Backend, Cx, Error, Options, Purpose, Result, Target};
 
+use crate::client::apart;
 use crate::{FileSink, Fsync, Settings, StdoutSink};
 
 /// The backend `file`: lines in files of a folder.
@@ -32,14 +36,35 @@ fn fsync(options: &mut Options) -> Result<Fsync> {
     }
 }
 
+/// Refuses a folder that is not there: no waiting makes one. What else may be wrong with it is told when it is opened,
+/// since that may pass.
+fn is_there(folder: &Path) -> Result<()> {
+    let wrong = |what: &str, remedy: String| {
+        Err(Error::config(format!("the folder {} {what}", folder.display())).remedy(remedy))
+    };
+    match fs::metadata(folder) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => wrong("is no folder", "name another one".to_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() => {
+            wrong("does not exist", format!("create the folder: mkdir -p {}", folder.display()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            wrong("lies below what is no folder", "name another one".to_owned())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 #[async_trait]
 impl Backend for Files {
     fn name(&self) -> &'static str {
         "file"
     }
 
-    async fn sink(&self, _cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let folder = options.required("folder", "\"out\"")?;
+        let looked = PathBuf::from(&folder);
+        apart(cx, move || is_there(&looked)).await?.map_err(|error| error.at(options.origin_of("folder")))?;
         let prefix = options.text("prefix")?.unwrap_or_else(|| purpose.stream.clone());
         let mut settings = Settings::new(folder, prefix);
         settings.rotate_bytes = options.bytes("rotate_bytes")?;

@@ -98,9 +98,19 @@ impl Target for Files {
     }
 }
 
-/// File systems whose locks are not to be relied on, by the magic number that `statfs` gives.
-const NETWORK: [(u64, &str); 5] =
-    [(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB"), (0x517b, "SMB"), (0x6573_5546, "FUSE")];
+/// File systems whose locks are not to be relied on, by the magic number that `statfs` gives: those over which SQLite
+/// shares no file either, and FUSE, behind which there may be any of them.
+const NETWORK: [(u64, &str); 9] = [
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x5346_414f, "AFS"),
+    (0x00c3_6400, "Ceph"),
+    (0x0102_1997, "9P"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x6573_5546, "FUSE"),
+];
 
 fn findings(settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();

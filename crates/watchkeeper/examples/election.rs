@@ -1,4 +1,4 @@
-//! Leader election for those who have no stream: `cargo run --example election`, in two terminals.
+//! Leader election for those who have no stream: `cargo run -p watchkeeper --example election`, in two terminals.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! A handler on a table: `cargo run --example handler`.
+//! A handler on a table: `cargo run -p watchkeeper --example handler`.
 
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use watchkeeper::sqlite::{Client, Config, tools};
-use watchkeeper::{HandlerError, Operation, Result, StartAt, Stream, Watchkeeper, open};
+use watchkeeper::{HandlerError, Operation, Result, StartAt, Stream, ValueRef, Watchkeeper, open};
 
 /// Puts the application's table under watch and gives its inserts to a handler, until three have come.
 pub async fn run(folder: &Path) -> Result<Vec<String>> {
@@ -18,8 +18,8 @@ pub async fn run(folder: &Path) -> Result<Vec<String>> {
         Stream::new("orders", source).start_at(StartAt::Oldest).on("orders", Operation::Insert, move |change| {
             let told = told.clone();
             async move {
-                let item = change.get(&["after", "item"])?;
-                told.send(format!("{} {item:?}", change.operation())).await.map_err(HandlerError::retry)
+                let Some(ValueRef::Str(item)) = change.get(&["after", "item"])? else { return Ok(()) };
+                told.send(format!("{} of a {item}", change.operation())).await.map_err(HandlerError::retry)
             }
         });
     let store = open::stores(&format!("sqlite:{}", state.display())).await?;

@@ -1,5 +1,5 @@
 //! A view that is never wrong: every change and the checkpoint that passes it are one transaction, so each order is
-//! counted exactly once, whatever crashes. `cargo run --example materialised_view`
+//! counted exactly once, whatever crashes. `cargo run -p watchkeeper --example materialised_view`
 
 use std::path::Path;
 

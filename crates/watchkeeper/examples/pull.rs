@@ -1,4 +1,4 @@
-//! Pulling changes and acknowledging them: `cargo run --example pull`.
+//! Pulling changes and acknowledging them: `cargo run -p watchkeeper --example pull`.
 
 use std::path::Path;
 

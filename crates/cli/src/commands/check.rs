@@ -130,6 +130,12 @@ fn whole(stream: &Stream, profiles: &[SinkProfile]) -> Result<()> {
 }
 
 impl Answer {
+    /// Whether it can run at all: nothing is promised of what can not.
+    fn is_sound(&self) -> bool {
+        let findings = self.parts.iter().flat_map(|part| &part.findings);
+        findings.into_iter().all(|finding| finding.severity != Severity::Error)
+    }
+
     /// The weakest grade of its targets, if all of them could be looked at.
     fn grade(&self) -> Option<Grade> {
         let sinks = self.parts.iter().filter(|part| part.name.starts_with("sink ")).count();
@@ -196,6 +202,9 @@ fn as_lines(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> 
     for stream in streams {
         lines.push(format!("stream {}", stream.name));
         stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
+        if !stream.is_sound() {
+            continue;
+        }
         if let (Some(grade), Some(can_see)) = (stream.grade(), stream.can_see()) {
             lines.push(format!("  grade: {}: {can_see}", format!("{grade:?}").to_lowercase()));
         }
@@ -231,9 +240,9 @@ fn as_json(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> V
     let of_stream = |stream: &Answer| {
         json!({
             "name": stream.name,
-            "grade": stream.grade(),
-            "can_see": stream.can_see(),
-            "takeover": stream.takeover(config),
+            "grade": stream.grade().filter(|_| stream.is_sound()),
+            "can_see": stream.can_see().filter(|_| stream.is_sound()),
+            "takeover": stream.is_sound().then(|| stream.takeover(config)),
             "findings": findings(&stream.parts),
         })
     };

@@ -5,8 +5,8 @@ mod plan;
 use serde::Serialize;
 use watchkeeper::core::Report;
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
-use watchkeeper::engine::checkpoint::operator::{Move, MoveReport};
-use watchkeeper::{Operation, Result, StreamSpec};
+use watchkeeper::engine::checkpoint::operator::{self, Move, MoveReport};
+use watchkeeper::{Checkpoint as Newest, Error, ErrorKind, Operation, Result, StreamSpec};
 
 use super::status::committed_lines;
 use crate::answer::{confirm, report};
@@ -68,6 +68,21 @@ impl Earlier {
         }
     }
 
+    /// The newest checkpoint, if it has a position.
+    fn current(checkpoint: &Newest) -> Option<Self> {
+        let facts = &checkpoint.facts;
+        Some(Self {
+            position: checkpoint.position.as_ref()?.to_string(),
+            epoch: checkpoint.epoch.0,
+            seq: checkpoint.seq,
+            last_operation: facts.last_operation,
+            last_event_at: facts.last_event_time.map(|time| iso(time.0)),
+            committed_at: iso(facts.updated_at_millis),
+            changes: facts.changes,
+            by: facts.processed_by.clone(),
+        })
+    }
+
     fn line(&self) -> String {
         let Self { committed_at, position, changes, epoch, by, .. } = self;
         format!("{committed_at}  {position}  {changes} changes  epoch {epoch}  by {by}")
@@ -86,11 +101,17 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
     let cx = site.look();
     let history = site.history(stream);
     let reading = cx.run(history.inspect(&cx, limit)).await?;
-    let checkpoints: Vec<_> = reading.entries.iter().map(Earlier::of).collect();
+    let mut checkpoints: Vec<_> = reading.entries.iter().map(Earlier::of).collect();
+    let is_begun = !checkpoints.is_empty();
+    if !is_begun {
+        let current = site.checkpoint(&cx, stream).await?;
+        checkpoints.extend(current.as_ref().and_then(Earlier::current));
+    }
     let remarks: Vec<_> = reading.damaged.iter().map(ToString::to_string).collect();
     let mut lines: Vec<_> = checkpoints.iter().map(Earlier::line).collect();
-    if lines.is_empty() {
-        lines.push("No checkpoint is in the history yet: whoever has the watch adds them by the block.".to_owned());
+    if !is_begun {
+        let shown = if lines.is_empty() { "No checkpoint is there yet" } else { "This is the current one" };
+        lines.push(format!("{shown}: whoever has the watch adds them to the history by the block."));
     }
     lines.extend(remarks.iter().map(|remark| format!("remark: {remark}")));
     report(lines, &Past { stream: name, checkpoints, remarks })
@@ -108,7 +129,21 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
     let stream = site.stream(name)?;
     let plan = plan::rewind(site, stream, back).await?;
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan.wish, decision).await
+    let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
+    let moved = perform(site, stream, plan.wish, decision).await;
+    moved.map_err(|error| if by_history && is_too_far(&error) { ask_the_log(name, &error) } else { error })
+}
+
+/// Whether a move failed since the history of checkpoints does not reach back so far.
+fn is_too_far(error: &Error) -> bool {
+    error.kind() == ErrorKind::Config && error.message().starts_with("can not go back")
+}
+
+/// The same error with the commands that ask the log instead of the history.
+fn ask_the_log(name: &str, error: &Error) -> Error {
+    Error::new(error.kind(), error.message()).remedy(format!(
+        "ask the log instead: `watchkeeper checkpoint set {name} oldest`, or `watchkeeper checkpoint rewind {name} --to TIME`"
+    ))
 }
 
 /// Passes over the one change after the checkpoint of `name`.
@@ -168,7 +203,9 @@ impl<'a> Moved<'a> {
             false => format!("{stream} went from {} to {}, epoch {epoch}.", place(&self.before), place(&self.after)),
         }];
         if self.ledgered > 0 {
-            lines.push("What was passed over stands in the ledger: `watchkeeper dead-letters list --all`.".to_owned());
+            lines.push(format!(
+                "What was passed over stands in the ledger: `watchkeeper dead-letters list {stream} --all`."
+            ));
         }
         lines.extend(self.lifted.as_ref().map(|halted| format!("Its halt is lifted; it was: {}", halted.cause)));
         lines.extend(self.swallowing.iter().chain(&self.remarks).cloned());

@@ -28,7 +28,8 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
             "A setting is wrong, or names something that is not there. Trying again is useless until a person changes it. \
              While a stream runs, this instance gives it up for a while and another one tries.",
             "Read the place at the beginning of the line (file and line, variable or flag) and the remedy at its end. \
-             `watchkeeper check` shows all such findings at once.",
+             `watchkeeper check` tells the first setting that is \
+             written wrongly; when there is none, all that is wrong with stores, sources and sinks at once.",
         ),
         ErrorKind::Denied => (
             "Credentials or privileges are missing. Another instance may have them, so this one gives up the watch and \

@@ -11,7 +11,7 @@ use crate::console::until;
 use crate::site::Site;
 use crate::when::millis;
 
-/// How often the watch is moved on when another one than the wished for took it.
+/// How often the watch is moved on when another one than the one that was named took it.
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug, Serialize)]
@@ -90,10 +90,11 @@ async fn relieve(
     stream: &StreamSpec,
     mut epoch: Epoch,
     patience: Patience,
+    attempts: usize,
     meant: impl Fn(&Holder) -> bool,
 ) -> Result<Option<Holder>> {
     let mut last = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..attempts {
         last = leave(site, stream, epoch, patience).await?;
         match &last {
             Some(holder) if !meant(holder) => epoch = holder.epoch,
@@ -113,9 +114,11 @@ async fn prefer(
     meant: impl Fn(&Holder) -> bool,
 ) -> Result<Option<Holder>> {
     let (cx, controls, name) = (site.look(), site.controls(), &stream.settings.name);
+    // Whoever names nobody asks for one hand-over, whatever comes of it.
+    let attempts = if to.is_some() { ATTEMPTS } else { 1 };
     let usual = cx.run(controls.read(&cx, name)).await?.preferred;
     cx.run(controls.update(&cx, name, |control| control.preferred = to.map(str::to_owned))).await?;
-    let handed = relieve(site, stream, epoch, patience, meant).await;
+    let handed = relieve(site, stream, epoch, patience, attempts, meant).await;
     let cx = site.look();
     let restore = controls.update(&cx, name, |control| {
         if control.preferred.as_deref() == to {
@@ -139,9 +142,16 @@ async fn tell(
         return Err(Error::unavailable(cause).remedy(format!("see why with `watchkeeper why {name}`")));
     };
     let to = &holder.candidate.name;
-    if wished.is_some_and(|wished| wished != to) || holder.candidate.instance == from.candidate.instance {
-        let cause = format!("{to} took the watch of {name}, epoch {}, and not the one it was meant for", holder.epoch);
-        return Err(Error::unavailable(cause).remedy("look whether that one can run it, in its log, and try again"));
+    if let Some(wished) = wished.filter(|wished| wished != to) {
+        let cause = format!("{to} took the watch of {name}, epoch {}, and not {wished}", holder.epoch);
+        let remedy = format!("look whether {wished} can run it, in its log, and try again");
+        return Err(Error::unavailable(cause).remedy(remedy));
+    }
+    if holder.candidate.instance == from.candidate.instance {
+        let cause = format!("{to} left {name} and took its watch again, epoch {}: nobody else did", holder.epoch);
+        return Err(
+            Error::unavailable(cause).remedy("look whether the others can run it, in their logs, and try again")
+        );
     }
     let took = millis(site.seams.clock.now().since(began));
     let vacant_millis = vacancy(site, name, holder.epoch).await?;

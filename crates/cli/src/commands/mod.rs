@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use watchkeeper::{Error, Result};
 
 use crate::answer;
-use crate::args::{self, Args, Asked, Command, Common};
+use crate::args::{self, Args, Asked, Command, Common, LogFormat};
 use crate::logging;
 use crate::tools::Call;
 
@@ -34,7 +34,9 @@ pub(crate) fn run(asked: Asked) -> Result<ExitCode> {
 fn program(args: Args) -> Result<ExitCode> {
     let common = args.common;
     let is_running = matches!(args.command, Command::Run);
-    logging::begin(&common, if is_running { "info" } else { "warn" })?;
+    // All that a running program says are log lines, so they are what JSON is asked for.
+    let format = if is_running && common.json { LogFormat::Json } else { LogFormat::Text };
+    logging::begin(&common, if is_running { "info" } else { "warn" }, format)?;
     match args.command {
         Command::Init => init::run(&common),
         Command::Explain { code } => explain::run(&common, code.as_deref()),
@@ -51,7 +53,7 @@ fn program(args: Args) -> Result<ExitCode> {
 }
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
-    logging::begin(common, "warn")?;
+    logging::begin(common, "warn", LogFormat::Text)?;
     answer::say(&block_on(call.run())?, common.json);
     Ok(ExitCode::SUCCESS)
 }

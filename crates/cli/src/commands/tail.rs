@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use watchkeeper::core::{Limits, Moment};
 use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt, StreamSpec};
@@ -28,6 +29,8 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let start = start(site, &cx, stream, args.from).await?;
     let mut log = cx.run(stream.source.peek(&cx, start)).await?;
     let mut tally = Tally { json, ..Tally::default() };
+    // On standard error, so that what reads the changes sees nothing else.
+    eprintln!("watching {}, waiting for changes…", args.stream);
     let cx = site.seams.cx();
     let until = args.lasting.map(|lasting| cx.now() + lasting);
     let ended = follow(&cx, &mut *log, &mut tally, until, args.max, &mut signals).await;
@@ -59,6 +62,7 @@ async fn follow(
     max: Option<u64>,
     signals: &mut Signals,
 ) -> Result<()> {
+    let mut closed = std::pin::pin!(output_closed());
     while max.is_none_or(|max| tally.total < max) {
         let over = async {
             match until {
@@ -70,6 +74,7 @@ async fn follow(
             biased;
             _ = signals.next() => return Ok(()),
             () = over => return Ok(()),
+            () = &mut closed => return Ok(()),
             batch = log.next_batch(cx, LIMITS) => Arc::new(batch?),
         };
         for row in (0_u32..).take(batch.len()) {
@@ -85,6 +90,21 @@ async fn follow(
         }
     }
     Ok(())
+}
+
+/// Waits until nobody reads standard output any more. Without changes nothing is written, so no write would tell.
+async fn output_closed() {
+    let out = io::stdout();
+    let mut ticks = tokio::time::interval(Duration::from_millis(250));
+    loop {
+        ticks.tick().await;
+        let mut watched = [PollFd::new(&out, PollFlags::empty())];
+        // What is wrong with a descriptor is told whatever is asked for; a look that fails is repeated.
+        let looked = poll(&mut watched, Some(&Timespec::default()));
+        if looked.is_ok() && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return;
+        }
+    }
 }
 
 /// A reader that has gone, as `head` does, is the end and no error.

@@ -28,8 +28,10 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     })?;
     let mut instance = root.table("instance")?.unwrap_or_else(|| Options::new("instance", root.origin().clone()));
     let name = group.required("name", "\"shop\"")?;
-    let instance_name = instance.text("name")?.unwrap_or_else(host);
+    let instance_name = instance.text("name")?.unwrap_or_else(own_name);
     let mut settings = InstanceSettings::new(&name, &instance_name);
+    let names = if instance_name.is_empty() { instance.origin_of("name") } else { group.origin_of("name") };
+    settings.validate().map_err(|error| error.at(names))?;
     settings.lease = lease(&mut group)?;
     let lease_origin = group.origin_of("lease").clone();
     take_rest(&mut group, &mut settings)?;
@@ -40,7 +42,6 @@ pub(super) fn read(root: &mut Options) -> Result<Group> {
     let peers_origin = instance.origin_of("listen").clone();
     group.finish()?;
     instance.finish()?;
-    settings.validate().map_err(|error| error.at(group.origin()))?;
     Ok(Group { settings, store, leases, records, peers, peers_origin, lease_origin })
 }
 
@@ -64,12 +65,17 @@ fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()>
         [("where_safe", FastTakeover::WhereSafe), ("fast", FastTakeover::Always), ("lease", FastTakeover::Never)];
     settings.takeover = group.choice("takeover", &takeovers)?.unwrap_or_default();
     settings.max_listeners = group.size("max_instances")?;
-    settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
-    settings.heartbeat_every = group.duration("heartbeat_every")?.unwrap_or(settings.heartbeat_every);
-    settings.unhealthy_after = group.duration("unhealthy_after")?.unwrap_or(settings.unhealthy_after);
+    settings.validate().map_err(|error| error.at(group.origin_of("max_instances")))?;
     settings.retry_floor = group.duration("retry_floor")?.unwrap_or(settings.retry_floor);
+    settings.validate().map_err(|error| error.at(group.origin_of("retry_floor")))?;
+    settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
     settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
-    Ok(())
+    settings.heartbeat_every = group.duration("heartbeat_every")?.unwrap_or(settings.heartbeat_every);
+    let unhealthy_after = group.duration("unhealthy_after")?;
+    settings.unhealthy_after = unhealthy_after.unwrap_or(settings.unhealthy_after);
+    // Of two that do not fit together, the one that was written.
+    let last = if unhealthy_after.is_some() { "unhealthy_after" } else { "heartbeat_every" };
+    settings.validate().map_err(|error| error.at(group.origin_of(last)))
 }
 
 /// `listen` and `advertise`: by default peers on this machine are answered.
@@ -96,7 +102,7 @@ fn peers(instance: &mut Options) -> Result<Option<watchkeeper_peers::Settings>> 
     validated.map(|()| Some(peers))
 }
 
-/// The name of this machine or pod.
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// The name of this machine or pod, and the number of this process, so that two on one machine are told apart.
+fn own_name() -> String {
+    format!("{}-{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }

@@ -7,8 +7,8 @@ use watchkeeper::core::{Options, Origin};
 use watchkeeper::engine::delivery::backoff::Backoff;
 use watchkeeper::engine::delivery::filter::All;
 use watchkeeper::{
-    Filter, Namespaces, OnHistoryLost, OnReject, Operation, Operations, Park, Result, SourceTime, StartAt,
-    StreamSettings,
+    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, Operations, Park, Result, SourceTime, StartAt,
+    StreamSettings, registry,
 };
 
 use super::system::System;
@@ -35,23 +35,24 @@ pub(crate) struct Target {
 pub(super) fn read(mut stream: Options) -> Result<Stream> {
     let origin = stream.origin().clone();
     let mut settings = StreamSettings::new(&stream.required("name", "\"orders\"")?);
+    fits(&settings, &stream, "name")?;
     settings.start = start(&mut stream)?;
     settings.on_history_lost = on_history_lost(&mut stream)?;
     settings.concurrency = stream.size("concurrency")?.unwrap_or(settings.concurrency);
+    fits(&settings, &stream, "concurrency")?;
     settings.give_up = stream.duration("give_up")?.unwrap_or(settings.give_up);
     settings.history = stream.size("history")?.unwrap_or(settings.history);
     below(&mut stream, "checkpoint", |table| {
-        let policy = &mut settings.checkpoint;
-        policy.every = table.duration("every")?.unwrap_or(policy.every);
-        policy.events = table.count("events")?;
-        Ok(())
+        settings.checkpoint.every = table.duration("every")?.unwrap_or(settings.checkpoint.every);
+        fits(&settings, table, "every")?;
+        settings.checkpoint.events = table.count("events")?;
+        fits(&settings, table, "events")
     })?;
     volumes(&mut stream, &mut settings)?;
     patience(&mut stream, &mut settings)?;
     let source = System::take(&mut stream, "source")?.ok_or_else(|| stream.missing("source", "\"sqlite:app.db\""))?;
     let sinks = stream.tables("sink")?.into_iter().map(sink).collect::<Result<Vec<_>>>()?;
     stream.finish()?;
-    settings.validate().map_err(|error| error.at(&origin))?;
     Ok(Stream { settings, source, sinks, origin })
 }
 
@@ -62,35 +63,53 @@ fn below(parent: &mut Options, name: &str, take: impl FnOnce(&mut Options) -> Re
     table.finish()
 }
 
+/// Looks at the relations between the settings when `name` was taken: if they held before, it is the one at fault.
+fn fits(settings: &StreamSettings, table: &Options, name: &str) -> Result<()> {
+    settings.validate().map_err(|error| error.at(table.origin_of(name)))
+}
+
 /// How much is read, and how much may be under way.
 fn volumes(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
     let bytes = |table: &mut Options, usual: usize| {
         Ok(table.bytes("bytes")?.map_or(usual, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)))
     };
+    // Window and batch have to fit together; until both are known the window is as large as can be.
+    let usual_window = std::mem::replace(&mut settings.window_bytes, usize::MAX);
+    let mut origin = stream.origin().clone();
     below(stream, "batch", |table| {
-        let limits = &mut settings.limits;
-        limits.rows = table.size("rows")?.unwrap_or(limits.rows);
-        limits.bytes = bytes(table, limits.bytes)?;
-        limits.wait = table.duration("wait")?.unwrap_or(limits.wait);
+        settings.limits.rows = table.size("rows")?.unwrap_or(settings.limits.rows);
+        fits(settings, table, "rows")?;
+        settings.limits.bytes = bytes(table, settings.limits.bytes)?;
+        origin = table.origin_of("bytes").clone();
+        fits(settings, table, "bytes")?;
+        settings.limits.wait = table.duration("wait")?.unwrap_or(settings.limits.wait);
         Ok(())
     })?;
+    let mut window = usual_window;
     below(stream, "window", |table| {
-        settings.window_bytes = bytes(table, settings.window_bytes)?;
         settings.window_pieces = table.size("pieces")?.unwrap_or(settings.window_pieces);
+        fits(settings, table, "pieces")?;
+        if table.peek("bytes").is_some() {
+            window = bytes(table, usual_window)?;
+            origin = table.origin_of("bytes").clone();
+        }
         Ok(())
-    })
+    })?;
+    settings.window_bytes = window;
+    settings.validate().map_err(|error| error.at(origin))
 }
 
 /// How long things may take, and how often they are tried again.
 fn patience(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
     below(stream, "retry", |table| {
+        settings.retry.attempts = number(table, "attempts")?.unwrap_or(settings.retry.attempts);
+        fits(settings, table, "attempts")?;
         let retry = &mut settings.retry;
-        retry.attempts = number(table, "attempts")?.unwrap_or(retry.attempts);
         backoff(table, "backoff", &mut retry.backoff)?;
         retry.recoveries = number(table, "recoveries")?.unwrap_or(retry.recoveries);
         backoff(table, "recovery_backoff", &mut retry.recovery_backoff)?;
         retry.fatal_instances = table.size("fatal_instances")?.unwrap_or(retry.fatal_instances);
-        Ok(())
+        fits(settings, table, "fatal_instances")
     })?;
     below(stream, "breaker", |table| {
         let breaker = &mut settings.breaker;
@@ -149,9 +168,22 @@ fn sink(mut options: Options) -> Result<Target> {
     let name = options.text("name")?;
     let on_reject = on_reject(&mut options)?;
     let filter = filter(&mut options)?;
-    let system = System::of(options)?;
+    let is_typed = options.peek("type").is_some();
+    let system = System::of(options).map_err(|error| if is_typed { error } else { or_by_type(&error) })?;
     let name = name.unwrap_or_else(|| system.backend.name().to_owned());
     Ok(Target { name, system, on_reject, filter })
+}
+
+/// The same error of a URL, for a sink: some systems have none, and are named by their type.
+fn or_by_type(error: &Error) -> Error {
+    let nameless = registry::all().into_iter().filter(|backend| backend.schemes().is_empty());
+    let types: Vec<_> = nameless.map(|backend| format!("type = {:?}", backend.name())).collect();
+    let advice = [error.advice().unwrap_or_default(), &types.join(" or ")].join(", or write ");
+    let told = Error::new(error.kind(), error.message()).remedy(advice);
+    match error.place() {
+        Some(place) => told.at(place),
+        None => told,
+    }
 }
 
 fn on_reject(sink: &mut Options) -> Result<OnReject> {

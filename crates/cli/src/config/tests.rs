@@ -20,7 +20,8 @@ fn little_has_to_be_written() {
     let config = config(&format!("{GROUP}lease = \"9s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n"))
         .expect("good");
     assert_eq!(config.group.settings.group, "shop");
-    assert!(!config.group.settings.name.is_empty(), "the host has a name");
+    let name = &config.group.settings.name;
+    assert!(name.ends_with(&format!("-{}", std::process::id())), "two on one machine are told apart: {name}");
     assert_eq!(config.group.settings.lease.renew_every, Duration::from_secs(3));
     assert_eq!(config.group.store.backend.name(), "sqlite");
     assert_eq!(config.streams[0].settings.start, StartAt::Now);
@@ -50,13 +51,21 @@ fn what_the_engine_can_do_can_be_written() {
 }
 
 #[test]
+fn a_small_window_is_good_for_small_batches() {
+    let small = stream("batch = { bytes = \"1MiB\" }\nwindow = { bytes = \"2MiB\" }\n").expect("they fit together");
+    assert_eq!((small.settings.limits.bytes, small.settings.window_bytes), (1 << 20, 2 << 20));
+}
+
+#[test]
 fn what_is_wrong_names_its_line_and_the_remedy() {
     for (text, line, part) in [
-        ("renew_every = \"5s\"\n", 4, "the lease is not longer than its renewal interval"),
+        ("renew_every = \"5s\"\n", 4, "the lease of 5s is not longer than its renewal interval of 5s"),
         ("lease = \"50ms\"\n", 4, "the lease is shorter than 100 ms"),
         ("laese = \"5s\"\n", 4, "did you mean \"lease\"?"),
+        ("lease = \"5 lightyears\"\n", 4, "group.lease: \"5 lightyears\" is not a time"),
+        ("bar = \"1s\"\nunhealthy_after = \"1s\"\n", 5, "before their next heartbeat"),
         ("takeover = \"slow\"\n", 4, "\"slow\" is not known"),
-        ("max_instances = 0\n", 1, "no instance may join the group"),
+        ("max_instances = 0\n", 4, "no instance may join the group"),
         ("[instance]\nlisten = \"here\"\n", 5, "\"here\" is no address"),
         ("[instance]\nlisten = \"0.0.0.0:1\"\n", 5, "advertise ="),
         ("[instance]\nlisten_on = \"x\"\n", 5, "did you mean \"listen\"?"),
@@ -71,11 +80,16 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
     }
     for (text, line, part) in [
         ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\" or a time"),
-        ("concurrency = 0\n", 4, "concurrency is not between 1 and 1024 [WK-CONFIG]; change it"),
+        ("concurrency = 0\n", 7, "concurrency is not between 1 and 1024 [WK-CONFIG]; write 1 to 1024"),
+        ("start = \"now\"\n[stream.checkpoint]\nevery = \"0s\"\n", 9, "checkpoints are committed without a pause"),
+        ("[stream.batch]\nrows = 10\nbytes = \"64MiB\"\n", 9, "the window is smaller than one batch"),
+        ("[stream.window]\npieces = 4\nbytes = \"1MiB\"\n", 9, "the window is smaller than one batch"),
+        ("[stream.retry]\nrecoveries = 2\nattempts = 0\n", 9, "a change is never tried"),
+        ("[[stream.sink]]\nurl = \"fiel:out\"\n", 8, "or write type = \"file\" or type = \"stdout\""),
         ("checkpoint = { evry = \"1s\" }\n", 7, "did you mean \"every\"?"),
         ("breaker = { failures = 0 }\n", 7, "at least one failure"),
         ("retry = { backoff = \"1m\", backoff_max = \"1s\" }\n", 7, "is below the first"),
-        ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout, sqlite"),
+        ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout"),
         ("[[stream.sink]]\nfolder = \"x\"\n", 7, "stream.orders.sink[0].url: this is missing"),
         ("[[stream.sink]]\ntype = \"file\"\npark = \"key\"\n", 9, "only dead letters are parked"),
         ("[[stream.sink]]\ntype = \"file\"\nfilter = { operations = [\"insrt\"] }\n", 9, "is no operation"),

@@ -30,13 +30,40 @@ fn a_check_finds_everything_at_once() {
     let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"gone\"\n"));
     desk.sql("ALTER TABLE orders ADD COLUMN price INTEGER");
     let checked = desk.run(&["check", "--json"]);
-    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert_eq!(checked.code, Some(2), "{checked:?}");
     let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
     assert_eq!(told["ok"], false);
     let findings = told["streams"][0]["findings"].as_array().expect("a list").clone();
     let severities: Vec<_> = findings.iter().map(|finding| finding["severity"].as_str().expect("a word")).collect();
     assert_eq!(severities, ["warning", "error"], "{findings:?}");
     assert!(findings.iter().all(|finding| finding["remedy"].is_string()), "{findings:?}");
+}
+
+#[test]
+fn nothing_is_promised_of_a_stream_that_can_not_run() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:gone.db"));
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(2), "{checked:?}");
+    assert!(checked.out.contains("gone.db") && checked.out.contains("there are errors"), "{checked:?}");
+    assert!(!checked.out.contains("grade: ") && !checked.out.contains("takeover after"), "{checked:?}");
+    let told: Value = serde_json::from_str(&desk.run(&["check", "--json"]).out).expect("it is JSON");
+    let orders = &told["streams"][0];
+    assert!(orders["grade"].is_null() && orders["takeover"].is_null(), "{orders}");
+}
+
+#[test]
+fn a_wrong_setting_is_told_to_programs_too() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("\"30s\"", "\"5 lightyears\""));
+    for command in [&["check", "--json"][..], &["status", "--json"], &["run", "--json"]] {
+        let refused = desk.run(command);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let told: Value = serde_json::from_str(&refused.out).expect("it is JSON");
+        let error = &told["error"];
+        assert_eq!((&error["code"], &error["place"]), (&"WK-CONFIG".into(), &"watchkeeper.toml:4".into()), "{error}");
+        assert_eq!(error["message"], "group.lease: \"5 lightyears\" is not a time");
+        assert!(error["remedy"].as_str().is_some_and(|remedy| remedy.contains("\"5s\"")), "{error}");
+    }
+    assert_eq!(desk.run(&["check"]).out, "", "people are told on standard error");
 }
 
 #[test]

@@ -41,6 +41,19 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
+fn run_in_json_logs_objects_whose_epochs_are_numbers() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = desk.start("first");
+    first.says(&["to=running"]);
+    let mut second = Running::start(desk.command().args(["run", "--json"]));
+    let line = second.says(&["\"standing by\"", "\"holder\":\"first\""]);
+    let told: serde_json::Value = serde_json::from_str(&line).expect("every line is an object");
+    assert_eq!(told["epoch"], 1);
+    second.ends_in_order();
+    first.ends_in_order();
+}
+
+#[test]
 fn logs_can_be_objects_with_stream_epoch_and_cause() {
     let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
     let mut running = Running::start(desk.command().args(["run", "--log-format", "json"]));

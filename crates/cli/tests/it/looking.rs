@@ -1,5 +1,6 @@
 //! Looking at a group.
 
+use serde_json::Value;
 use watchkeeper::sqlite::rusqlite::Connection;
 
 use crate::shop::{Shop, until};
@@ -80,5 +81,6 @@ fn a_store_that_does_not_answer_is_an_error_and_no_empty_group() {
     blocker.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE blocker(a)").expect("a lock");
     let answer = shop.run(&["status", "--json"]);
     answer.refused(1, &["locked"]);
-    assert_eq!(answer.said, "");
+    let told: Value = serde_json::from_str(&answer.said).expect("it is JSON");
+    assert!(told["error"]["message"].is_string() && told["streams"].is_null(), "{told}");
 }

@@ -48,6 +48,9 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     let shop = Shop::new("stop");
     let a = shop.start("a");
     five(&shop);
+    let history = shop.ask(&["checkpoint", "history", "orders", "--limit", "1"]);
+    let current = &history["checkpoints"][0];
+    assert_eq!((&current["position"], &current["changes"]), (&"0000000000000005".into(), &5.into()), "{history}");
     shop.ask(&["pause", "orders"]);
     drop(a);
     let to = |target: &str| shop.ask(&["checkpoint", "set", "orders", target, "--yes"])["after"].clone();
@@ -57,11 +60,18 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     assert_eq!(to("now"), "0000000000000005");
     let gaps = shop.ask(&["dead-letters", "list", "orders", "--all"]);
     assert_eq!(gaps["letters"][0]["kind"], "gap", "what is passed over is noted: {gaps}");
+    shop.ask(&["checkpoint", "set", "orders", "oldest", "--yes"]);
+    let said = shop.run(&["checkpoint", "set", "orders", "now", "--yes"]).said;
+    assert!(said.contains("`watchkeeper dead-letters list orders --all`"), "{said}");
     assert_eq!(shop.orders()["state"], "paused", "a move leaves what people want");
     shop.run(&["checkpoint", "set", "orders", "2020-01-01", "--yes"])
         .refused(2, &["the log reaches back to", "oldest"]);
     shop.run(&["checkpoint", "set", "orders", "00000000000000ff", "--yes"]).refused(1, &["after the newest one"]);
-    shop.run(&["checkpoint", "rewind", "orders", "--by", "9", "--yes"]).refused(2, &["can not go back 9 changes"]);
+    shop.run(&["checkpoint", "rewind", "orders", "--by", "9", "--yes"]).refused(
+        2,
+        &["can not go back 9 changes", "`watchkeeper checkpoint set orders oldest`", "rewind orders --to TIME"],
+    );
+    shop.run(&["checkpoint", "set", "orders", "2099-01-01", "--yes"]).refused(2, &["is still to come", "or now"]);
     let usage = shop.run(&["checkpoint", "set", "orders", "yesterday"]);
     assert!(usage.code == Some(2) && usage.told.contains("is no place"), "{usage:?}");
     let shown = shop.ask(&["checkpoint", "show", "orders"]);

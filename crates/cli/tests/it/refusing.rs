@@ -61,7 +61,37 @@ fn an_unknown_variable() {
 #[test]
 fn a_lease_shorter_than_its_renewal() {
     let config = good().replace("lease = \"30s\"", "lease = \"1s\"\nrenew_every = \"2s\"");
-    refuse(&config, 2, &["watchkeeper.toml:5: ", "renewal interval", "lengthen the lease or renew more often"]);
+    refuse(
+        &config,
+        2,
+        &[
+            "watchkeeper.toml:5: ",
+            "the lease of 1s",
+            "renewal interval of 2s",
+            "a lease of 6s, or renewals every 333ms",
+        ],
+    );
+}
+
+#[test]
+fn a_folder_that_does_not_exist() {
+    let desk = Desk::with(&good().replace("\".\"", "\"gone/out\""));
+    let parts = ["watchkeeper.toml:14: the folder gone/out does not exist", "create the folder: mkdir -p gone/out"];
+    assert_refused(&desk.run(&["run"]), 2, &parts);
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(2), "{checked:?}");
+    assert!(parts.iter().all(|part| checked.out.contains(part)), "{checked:?}");
+    desk.write("file", "");
+    desk.write("watchkeeper.toml", &good().replace("\".\"", "\"file\""));
+    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:14: the folder file is no folder"]);
+}
+
+#[test]
+fn a_variable_that_breaks_a_relation() {
+    let desk = Desk::with(&good());
+    let name = "WATCHKEEPER__STREAM__ORDERS__CONCURRENCY";
+    let refused = crate::desk::answer(desk.command().arg("run").env(name, "0"));
+    assert_refused(&refused, 2, &["error: WATCHKEEPER__STREAM__ORDERS__CONCURRENCY: ", "write 1 to 1024"]);
 }
 
 #[test]
@@ -110,9 +140,9 @@ fn no_stream_and_no_sink() {
 #[test]
 fn an_unknown_scheme_and_an_unknown_type() {
     let config = good().replace("sqlite:app.db", "oracle://db/x");
-    refuse(&config, 2, &["watchkeeper.toml:8: ", "URLs that begin with \"oracle\"", "begin it with sqlite:"]);
+    refuse(&config, 2, &["watchkeeper.toml:8: ", "URLs that begin with \"oracle\"", "begin it with ", " or sqlite:"]);
     let config = good().replace("type = \"file\"", "type = \"fiel\"");
-    refuse(&config, 2, &["watchkeeper.toml:13: ", "\"fiel\"", "file, stdout, sqlite"]);
+    refuse(&config, 2, &["watchkeeper.toml:13: ", "\"fiel\"", "known are: file, stdout"]);
 }
 
 #[test]

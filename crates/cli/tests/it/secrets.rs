@@ -38,6 +38,8 @@ fn what_a_file_holds_in_the_logs_of_a_running_stream() {
     let config = format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"${{file:secret.txt}}\"\n");
     let desk = Desk::with(&config);
     desk.write("secret.txt", &format!("{SECRET}\n"));
+    // The folder is there, and yet no file can be opened in it.
+    std::fs::create_dir_all(desk.path(SECRET).join("orders-000001.ndjson")).expect("a folder can be made");
     let mut running = Running::start(desk.command().args(["run", "--log", "trace"]));
     running.says(&["***"]);
     running.ends_in_order();

@@ -46,6 +46,19 @@ fn tail_ends_in_time_and_with_nothing_to_show() {
 }
 
 #[test]
+fn tail_says_that_it_waits_and_ends_when_nobody_reads_it() {
+    let shop = Shop::new("stop");
+    shop.order(&["rope"]);
+    let mut tail = shop.begin(&["tail", "orders", "--from", "oldest"]);
+    let mut said = BufReader::new(tail.output());
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says something");
+    drop(said);
+    let ended = tail.end();
+    assert_eq!((ended.code, ended.told.as_str()), (Some(0), "watching orders, waiting for changes…\n"));
+}
+
+#[test]
 fn tail_counts_also_when_it_is_interrupted() {
     let shop = Shop::new("stop");
     for signal in [Signal::INT, Signal::TERM] {

@@ -1,5 +1,7 @@
 //! Moving the watch from instance to instance, and taking it away.
 
+use rustix::process::Signal;
+
 use crate::shop::{Shop, until};
 
 #[test]
@@ -46,6 +48,18 @@ fn a_hand_over_says_why_it_can_not_be() {
     let already = shop.ask(&["handoff", "orders", "--to", "a"]);
     assert_eq!(already["to"], "a");
     assert_eq!(shop.orders()["watch"]["name"], "a", "nothing was moved");
+}
+
+#[test]
+fn a_hand_over_that_nobody_else_takes_is_tried_once() {
+    let shop = Shop::new("stop");
+    let (_a, b) = shop.two();
+    let epoch = || shop.orders()["watch"]["epoch"].as_u64();
+    let before = epoch();
+    b.signal(Signal::STOP);
+    shop.run(&["handoff", "orders"]).refused(1, &["a left orders and took its watch again", "nobody else did"]);
+    b.signal(Signal::CONT);
+    assert_eq!(epoch(), before.map(|epoch| epoch + 1), "one request is one hand-over");
 }
 
 #[test]

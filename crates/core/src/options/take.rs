@@ -19,24 +19,27 @@ impl Options {
     fn take_as<T>(
         &mut self,
         name: &str,
+        is: &str,
         wanted: &str,
         convert: impl FnOnce(&Setting) -> Option<T>,
     ) -> Result<Option<T>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match convert(&value.setting) {
             Some(converted) => Ok(Some(converted)),
-            None => Err(self.unfit(name, &value, wanted)),
+            None => {
+                // A text may be of the right kind and yet mean nothing: then the text itself is what is wrong.
+                let cause = match &value.setting {
+                    Setting::Text(text) => format!("{text:?} is not {is}"),
+                    other => format!("this is {}", other.kind()),
+                };
+                Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {wanted}")))
+            }
         }
-    }
-
-    fn unfit(&self, name: &str, value: &Written, wanted: &str) -> Error {
-        let is = value.setting.kind();
-        self.wrong_at(&value.origin, name, format!("this is {is}")).remedy(format!("write {wanted}"))
     }
 
     /// Takes a text.
     pub fn text(&mut self, name: &str) -> Result<Option<String>> {
-        self.take_as(name, "a text in quotes", |setting| match setting {
+        self.take_as(name, "a text", "a text in quotes", |setting| match setting {
             Setting::Text(text) => Some(text.clone()),
             _ => None,
         })
@@ -58,7 +61,7 @@ impl Options {
 
     /// Takes yes or no. The words are understood too, since variables are always texts.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>> {
-        self.take_as(name, "true or false", |setting| match setting {
+        self.take_as(name, "true or false", "true or false", |setting| match setting {
             Setting::Flag(flag) => Some(*flag),
             Setting::Text(text) => text.parse().ok(),
             _ => None,
@@ -67,7 +70,7 @@ impl Options {
 
     /// Takes a whole number that is not negative.
     pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
-        self.take_as(name, "a whole number, such as 4", |setting| match setting {
+        self.take_as(name, "a whole number", "a whole number, such as 4", |setting| match setting {
             Setting::Integer(number) => u64::try_from(*number).ok(),
             Setting::Text(text) => text.parse().ok(),
             _ => None,
@@ -81,15 +84,17 @@ impl Options {
 
     /// Takes a time with its unit.
     pub fn duration(&mut self, name: &str) -> Result<Option<Duration>> {
-        self.take_as(name, "a time with its unit, such as \"5s\", \"250ms\" or \"1h\"", |setting| match setting {
-            Setting::Text(text) => humantime::parse_duration(text).ok(),
-            _ => None,
+        self.take_as(name, "a time", "a time with its unit, such as \"5s\", \"250ms\" or \"1h\"", |setting| {
+            match setting {
+                Setting::Text(text) => humantime::parse_duration(text).ok(),
+                _ => None,
+            }
         })
     }
 
     /// Takes a size in bytes with its unit.
     pub fn bytes(&mut self, name: &str) -> Result<Option<u64>> {
-        self.take_as(name, "a size with its unit, such as \"64MiB\"", |setting| match setting {
+        self.take_as(name, "a size", "a size with its unit, such as \"64MiB\"", |setting| match setting {
             Setting::Text(text) if text.contains(|letter: char| letter.is_ascii_alphabetic()) => {
                 text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64())
             }
@@ -102,7 +107,8 @@ impl Options {
         let words: Vec<String> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
         let Some(value) = self.take(name) else { return Ok(None) };
         let Setting::Text(text) = &value.setting else {
-            return Err(self.unfit(name, &value, &words.join(" or ")));
+            let cause = format!("this is {}", value.setting.kind());
+            return Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {}", words.join(" or "))));
         };
         match choices.iter().find(|(word, _)| word == text) {
             Some((_, choice)) => Ok(Some(choice.clone())),
@@ -115,7 +121,7 @@ impl Options {
 
     /// Takes a list of texts; a single text is a list of one.
     pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>> {
-        self.take_as(name, "a list of texts, such as [\"orders\"]", |setting| match setting {
+        self.take_as(name, "a list of texts", "a list of texts, such as [\"orders\"]", |setting| match setting {
             Setting::Text(text) => Some(vec![text.clone()]),
             Setting::List(list) => list
                 .iter()
@@ -130,7 +136,7 @@ impl Options {
 
     /// Takes settings of their own.
     pub fn table(&mut self, name: &str) -> Result<Option<Options>> {
-        self.take_as(name, &format!("a table, such as {name} = {{ … }}"), |setting| match setting {
+        self.take_as(name, "a table", &format!("a table, such as {name} = {{ … }}"), |setting| match setting {
             Setting::Table(table) => Some(table.clone()),
             _ => None,
         })
@@ -138,16 +144,22 @@ impl Options {
 
     /// Takes several tables; none is an empty list.
     pub fn tables(&mut self, name: &str) -> Result<Vec<Options>> {
-        let tables = self.take_as(name, &format!("tables, each headed [[{name}]]"), |setting| match setting {
-            Setting::List(list) => list
-                .iter()
-                .map(|value| match &value.setting {
-                    Setting::Table(table) => Some(table.clone()),
+        let tables =
+            self.take_as(
+                name,
+                "a list of tables",
+                &format!("tables, each headed [[{name}]]"),
+                |setting| match setting {
+                    Setting::List(list) => list
+                        .iter()
+                        .map(|value| match &value.setting {
+                            Setting::Table(table) => Some(table.clone()),
+                            _ => None,
+                        })
+                        .collect::<Option<Vec<_>>>(),
                     _ => None,
-                })
-                .collect::<Option<Vec<_>>>(),
-            _ => None,
-        })?;
+                },
+            )?;
         Ok(tables.unwrap_or_default())
     }
 

@@ -56,6 +56,21 @@ fn a_value_of_the_wrong_form_says_what_to_write() {
 }
 
 #[test]
+fn a_text_that_means_nothing_is_told_as_it_was_written() {
+    let mut options = options(&[("a", text("5 lightyears")), ("b", text("64")), ("c", text("few"))]);
+    let told = [
+        options.duration("a").expect_err("no time").to_string(),
+        options.bytes("b").expect_err("no size").to_string(),
+        options.count("c").expect_err("no number").to_string(),
+    ];
+    for (told, part) in
+        told.iter().zip(["\"5 lightyears\" is not a time", "\"64\" is not a size", "\"few\" is not a whole number"])
+    {
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
 fn times_and_sizes_carry_their_unit() {
     let mut options = options(&[("every", text("250ms")), ("most", text("64MiB")), ("rate", text("2 MB"))]);
     assert_eq!(options.duration("every").expect("a time"), Some(Duration::from_millis(250)));

@@ -43,7 +43,12 @@ impl Watch {
                     return Ok(Claimed { tenure, checkpoint });
                 }
                 Ok(Claim::Behind { newest }) => {
-                    tracing::warn!(stream = self.post.name(), %newest, epoch = %grant.epoch, "the lease store has lost epochs; asking again above them");
+                    tracing::warn!(
+                        stream = self.post.name(),
+                        newest = newest.0,
+                        epoch = grant.epoch.0,
+                        "the lease store has lost epochs; asking again above them"
+                    );
                     (grant, sent) = self.ask_above(&tenure, newest).await?;
                 }
                 Err(_) if tenure.loss().is_some() => return Err(self.lost(&tenure)),

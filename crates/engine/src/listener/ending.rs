@@ -162,7 +162,7 @@ impl Watch {
     /// Leaves because it can not go on here.
     pub(super) async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error) -> Outcome {
         metrics::listener_failed(self.post.name());
-        tracing::error!(stream = self.post.name(), epoch = %tenure.grant().epoch, %error, "giving up the watch");
+        tracing::error!(stream = self.post.name(), epoch = tenure.grant().epoch.0, %error, "giving up the watch");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         self.release(tenure, Cause::Failed, error.message()).await;
         Outcome::Barred(error)

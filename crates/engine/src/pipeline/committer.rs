@@ -212,7 +212,7 @@ impl Committer {
     pub fn fenced(&self) -> Failure {
         metrics::fenced(&self.settings.name);
         let grant = self.tenure.grant();
-        tracing::warn!(key = %grant.key, epoch = %grant.epoch, "fenced: a newer epoch has claimed the checkpoint");
+        tracing::warn!(key = %grant.key, epoch = grant.epoch.0, "fenced: a newer epoch has claimed the checkpoint");
         self.tenure.end(Loss::Fenced);
         Failure::Lost
     }
