@@ -34,14 +34,14 @@ pub(super) struct Opened {
 
 impl Feed {
     /// Sends a command that changes nothing.
-    pub(super) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
+    pub(crate) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
         let cx = self.client.bounded(cx);
         let database = self.client.driver(&cx).await?.database(database);
         cx.run(async { database.run_command(command).await.map_err(|native| self.failure(native)) }).await
     }
 
     /// The first document that a command gives.
-    pub(super) async fn first(&self, cx: &Cx, database: &str, command: Document) -> Result<Option<Document>> {
+    pub(crate) async fn first(&self, cx: &Cx, database: &str, command: Document) -> Result<Option<Document>> {
         let answer = self.ask(cx, database, command).await?;
         let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(batch.and_then(|batch| batch.first()).and_then(Bson::as_document).cloned())
@@ -167,6 +167,11 @@ impl Feed {
         let first = first.map_err(|native| self.failure(native))?;
         let token = post_batch_token(&first)?;
         Ok((Opened::new(cursor, false), token))
+    }
+
+    /// Opens a stream from now on, and leaves it.
+    pub(super) async fn try_open(&self, cx: &Cx) -> Result<()> {
+        self.cursor(&self.client.bounded(cx), &Start::Now, 0).await.map(drop).map_err(|refusal| self.refused(refusal))
     }
 
     fn refused(&self, refusal: Refusal) -> Error {
