@@ -58,8 +58,7 @@ impl Feed {
             return Error::config(cause).remedy("keep _id as it is in every stage").caused_by(native);
         }
         if said.contains("KeyString format error") {
-            let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
-            return Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native);
+            return self.damaged(&said, native);
         }
         self.client.error(native, Doing::Reading)
     }
@@ -150,8 +149,17 @@ impl Feed {
                 let cursor = self.cursor(cx, &Start::At(time), size).await.map_err(|refusal| self.refused(refusal))?;
                 Ok(Opened { drop_through: Some(token), ..Opened::new(cursor, false) })
             }
+            // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
+            Class::Other if crate::error::code(&native).is_some() && self.try_open(cx).await.is_ok() => {
+                Err(self.damaged(&said, native))
+            }
             _ => Err(self.failure(native)),
         }
+    }
+
+    fn damaged(&self, said: &str, native: mongodb::error::Error) -> Error {
+        let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
+        Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native)
     }
 
     /// Opens at a place without a token, and tells the token of that place.
