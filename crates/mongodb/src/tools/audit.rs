@@ -70,7 +70,9 @@ fn query(arguments: &mut Options) -> Result<AuditQuery> {
 
 fn time(arguments: &mut Options, name: &str) -> Result<Option<DateTime>> {
     let Some(text) = arguments.text(name)? else { return Ok(None) };
-    let parsed = humantime::parse_rfc3339_weak(&text).map(DateTime::from_system_time);
+    // A day alone begins at midnight.
+    let moment = if text.contains([':', ' ']) { text.clone() } else { format!("{text}T00:00:00Z") };
+    let parsed = humantime::parse_rfc3339_weak(&moment).map(DateTime::from_system_time);
     parsed.map(Some).map_err(|_| {
         arguments.wrong(name, format!("{text:?} is no time")).remedy("write 2026-01-31 or 2026-01-31T12:00:00Z")
     })
