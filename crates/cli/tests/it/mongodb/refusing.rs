@@ -149,6 +149,9 @@ fn forge(harbour: &Harbour, change: impl FnOnce(&mut Vec<u8>)) {
 /// Where the seconds of a token begin.
 const SECONDS_AT: usize = 4;
 
+/// Where what follows the time of a token begins.
+const AFTER_TIME: usize = SECONDS_AT + 8;
+
 fn shift_seconds(bytes: &mut [u8], by: i64) {
     let seconds: [u8; 4] = bytes[SECONDS_AT..SECONDS_AT + 4].try_into().expect("four of them");
     let shifted = u32::try_from(i64::from(u32::from_be_bytes(seconds)) + by).expect("a time");
@@ -174,7 +177,7 @@ fn a_damaged_checkpoint() {
     let harbour = stopped();
     forge(&harbour, |bytes| {
         let end = bytes.len() - 2;
-        bytes[20..end].fill(0xff);
+        bytes[AFTER_TIME..end].fill(0xff);
     });
     assert_stays(&harbour, &["damaged", "WK-CORRUPT", "an earlier checkpoint"]);
     forge(&harbour, |bytes| bytes.truncate(3));
