@@ -1,7 +1,5 @@
 //! What the program logs, on standard error, without secrets.
 
-mod alarm;
-
 use std::io::{self, Write};
 
 use tracing_subscriber::filter::Targets;
@@ -11,7 +9,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 use watchkeeper::{Error, Result};
 
-use self::alarm::Alarm;
 use crate::args::{Common, LogFormat};
 use crate::config::secrets;
 
@@ -27,16 +24,9 @@ pub(crate) fn begin(common: &Common, usual: &str, format: LogFormat) -> Result<(
             .at("--log")
     })?;
     let lines = fmt::layer().with_writer(|| Masked).with_target(false);
-    // The alarm is last, so that its warnings come when the line that it heard is written.
     let begun = match common.log_format.unwrap_or(format) {
-        LogFormat::Text => registry()
-            .with(lines.with_ansi(false).with_filter(levels))
-            .with(Alarm.with_filter(Alarm::hears()))
-            .try_init(),
-        LogFormat::Json => registry()
-            .with(lines.json().flatten_event(true).with_filter(levels))
-            .with(Alarm.with_filter(Alarm::hears()))
-            .try_init(),
+        LogFormat::Text => registry().with(lines.with_ansi(false).with_filter(levels)).try_init(),
+        LogFormat::Json => registry().with(lines.json().flatten_event(true).with_filter(levels)).try_init(),
     };
     begun.map_err(|error| Error::internal("logging was begun twice").caused_by(error))
 }

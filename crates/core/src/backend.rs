@@ -5,6 +5,7 @@
 //! the program is not touched.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -101,6 +102,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Why it can not be looked at; that is a finding too.
     async fn check_store(&self, _cx: &Cx, _options: &mut Options) -> Result<Vec<Finding>> {
         Err(self.cannot_be("a store"))
+    }
+
+    /// Looks whether leases of this length make sense in the store at `url`, without changing anything there.
+    ///
+    /// # Errors
+    /// As [`check_store`](Self::check_store).
+    async fn check_leases(&self, _cx: &Cx, _options: &mut Options, _lease: Duration) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
     }
 
     /// Looks at a source, without changing anything there. One that changes something when it is made overrides this.

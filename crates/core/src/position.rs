@@ -1,6 +1,7 @@
 //! Resume points.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -70,10 +71,25 @@ pub struct Window {
     pub newest: Option<SourceTime>,
 }
 
+/// At most this part of the history lies between two commits.
+const PARTS: u32 = 10;
+
+/// More often is never recommended: a commit is a write.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// More seldom is never recommended: what lies between is delivered again after a crash.
+const LONGEST: Duration = Duration::from_secs(60 * 60);
+
 impl Window {
+    /// The longest sensible time between two commits for a history of this length: a tenth of it, which leaves the rest
+    /// for an outage.
+    pub fn commit_every(length: Duration) -> Duration {
+        (length / PARTS).clamp(SHORTEST, LONGEST)
+    }
+
     /// The length of the history, if both ends are known.
-    pub fn length(&self) -> Option<std::time::Duration> {
+    pub fn length(&self) -> Option<Duration> {
         let millis = self.newest?.0.saturating_sub(self.oldest?.0);
-        Some(std::time::Duration::from_millis(millis))
+        Some(Duration::from_millis(millis))
     }
 }

@@ -1,45 +1,94 @@
 //! MongoDB as a configuration file names it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use mongodb::bson::{Document, doc};
-use watchkeeper_core::{Backend, Cx, Finding, Offer, Options, Purpose, Result, Severity, Source, Target};
+use watchkeeper_core::{
+    Backend, Cx, Error, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Source, Target,
+    Tool,
+};
 
-use crate::{Checkpoints, Client, Config, Events, Feed, Leases, Mirror, Notes, Transactional, Versioned, View};
+use crate::check::{Privileges, as_store, election, servers};
+use crate::client::STORED_IN;
+use crate::tools::{Oplog, QueryAudit, Setup};
+use crate::{
+    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Transactional, Versioned, View,
+};
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MongoDb;
 
-/// The wire version of MongoDB 5.0, the oldest that Watchkeeper is made for.
-const WIRE_VERSION_MIN: i32 = 13;
-
-/// What a server's greeting tells about it as a store.
-fn findings(hello: &Document) -> Vec<Finding> {
-    let mut found = Vec::new();
-    if hello.get_i32("maxWireVersion").is_ok_and(|version| version < WIRE_VERSION_MIN) {
-        let what = "the servers are older than MongoDB 5.0".to_owned();
-        found.push(Finding { severity: Severity::Error, what, remedy: Some("use 5.0 or newer".to_owned()) });
-    }
-    let set = hello.get_str("setName").unwrap_or("(sharded)");
-    match hello.get_array("hosts").map(Vec::len) {
-        Ok(members) if members < 3 => {
-            let what = format!("the replica set {set} has {members} of the three members that survive a failure");
-            let remedy = Some("add members, or accept that nobody takes over while it is down".to_owned());
-            found.push(Finding { severity: Severity::Warning, what, remedy });
-        }
-        _ => {}
-    }
-    found
+/// What a source is made of.
+struct SourceSettings {
+    config: Config,
+    fallbacks: Vec<Config>,
+    come_back: Option<Duration>,
+    view: View,
 }
 
-/// How a sink writes.
-#[derive(Debug, Clone, Copy)]
+impl SourceSettings {
+    fn take(options: &mut Options) -> Result<Self> {
+        let config = Config::from_options(options)?;
+        let mut fallbacks = Vec::new();
+        for url in options.texts("fallback")?.unwrap_or_default() {
+            let told = |error: Error| {
+                options.wrong("fallback", error.message()).remedy(error.advice().unwrap_or("write a URL").to_owned())
+            };
+            let mut fallback = Config::new(url).map_err(told)?.in_database(config.database());
+            fallback.timeout = config.timeout;
+            fallbacks.push(fallback);
+        }
+        Ok(Self { config, fallbacks, come_back: options.duration("come_back")?, view: View::from_options(options)? })
+    }
+
+    fn harbours(self) -> Result<Harbours> {
+        let places = [vec![self.config], self.fallbacks].concat();
+        let harbours = Harbours::new(places, &self.view)?;
+        Ok(match self.come_back {
+            Some(time) => harbours.come_back_after(time),
+            None => harbours,
+        })
+    }
+}
+
+/// What a sink does with changes.
+#[derive(Debug, Clone)]
 enum Mode {
-    Events,
-    Mirror,
-    Versioned,
+    Events(Events),
+    Mirror(Mirror),
+    Versioned(Mirror),
+    Audit(Audit),
+}
+
+fn sink_settings(options: &mut Options) -> Result<(Config, String, Mode)> {
+    let config = Config::from_options(options)?;
+    let modes = ["events", "mirror", "versioned", "audit"].map(|mode| (mode, mode));
+    let mode = options.choice("mode", &modes)?.unwrap_or("events");
+    let collection = match mode {
+        "audit" => options.text("collection")?.unwrap_or_else(|| Audit::USUAL.to_owned()),
+        _ => options.required("collection", "\"events\"")?,
+    };
+    let mode = match mode {
+        "audit" => Mode::Audit(Audit::into(&collection)?),
+        "mirror" => Mode::Mirror(Mirror::into(&collection)?),
+        "versioned" => Mode::Versioned(Mirror::into(&collection)?),
+        _ => Mode::Events(Events::into(&collection)?),
+    };
+    Ok((config, collection, mode))
+}
+
+/// What everyone who writes there has to be able to do.
+const WRITING: [&str; 4] = ["find", "insert", "update", "remove"];
+
+/// Privileges that are missing for writing into these collections, and for making those that are not there.
+async fn writing(cx: &Cx, client: &Client, collections: &[&str]) -> Result<Vec<Finding>> {
+    let Some(own) = Privileges::of(cx, client).await? else { return Ok(Vec::new()) };
+    let database = client.config().database();
+    let places: Vec<_> = collections.iter().map(|collection| (database, *collection)).collect();
+    let actions = [&WRITING[..], &["createCollection"]].concat();
+    Ok(own.missing(&places, &actions, "grant it, for example by the role readWrite"))
 }
 
 #[async_trait]
@@ -62,30 +111,63 @@ impl Backend for MongoDb {
     }
 
     async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
-        let (config, view) = (Config::from_options(options)?, View::from_options(options)?);
-        Ok(Arc::new(Feed::new(Client::open(cx, config).await?, view)))
+        let settings = SourceSettings::take(options)?;
+        match settings.fallbacks.as_slice() {
+            [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
+            // Any of them may be away just now: which one is read is found out when it is opened.
+            _ => Ok(Arc::new(settings.harbours()?)),
+        }
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
-        Ok(findings(&client.read(cx, doc! { "hello": 1 }).await?))
+        let mut found = as_store(cx, &client).await?;
+        found.extend(servers(cx, &client).await?);
+        found.extend(writing(cx, &client, &STORED_IN).await?);
+        Ok(found)
+    }
+
+    async fn check_leases(&self, cx: &Cx, options: &mut Options, lease: Duration) -> Result<Vec<Finding>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        Ok(Vec::from_iter(election(cx, &client, lease).await?))
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let config = Config::from_options(options)?;
-        let collection = options.required("collection", "\"events\"")?;
-        let modes = [("events", Mode::Events), ("mirror", Mode::Mirror), ("versioned", Mode::Versioned)];
-        let mode = options.choice("mode", &modes)?.unwrap_or(Mode::Events);
+        let (config, _, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let sink = match mode {
-            Mode::Events => Transactional::open(cx, client, Events::into(&collection)?).await?,
-            Mode::Mirror => Transactional::open(cx, client, Mirror::into(&collection)?).await?,
-            Mode::Versioned => {
-                let sink = Arc::new(Versioned::new(client, Mirror::into(&collection)?));
-                return Ok(Target { sink, checkpoints: None });
+            Mode::Events(events) => Transactional::open(cx, client, events).await?,
+            Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
+            Mode::Audit(audit) => Transactional::open(cx, client, audit).await?,
+            Mode::Versioned(mirror) => {
+                return Ok(Target { sink: Arc::new(Versioned::new(client, mirror)), checkpoints: None });
             }
         };
         let checkpoints = Arc::new(sink.checkpoints().clone());
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
+    }
+
+    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let (config, collection, mode) = sink_settings(options)?;
+        let client = Client::open(cx, config).await?;
+        let mut findings = servers(cx, &client).await?;
+        let (profile, kept) = match mode {
+            Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
+            Mode::Mirror(_) => {
+                let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+                (SinkProfile { acts_on_barriers: true, ..profile }, &STORED_IN[..])
+            }
+            Mode::Events(_) | Mode::Audit(_) => {
+                (SinkProfile::new(Grade::Transactional, Duration::ZERO), &STORED_IN[..])
+            }
+        };
+        // A name with a placeholder stands for many collections.
+        let target = if collection.contains('{') { "" } else { &collection };
+        findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);
+        Ok(Inspection { profile, findings })
+    }
+
+    fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        vec![Arc::new(Setup), Arc::new(Oplog), Arc::new(QueryAudit)]
     }
 }

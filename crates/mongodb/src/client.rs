@@ -19,7 +19,7 @@ mod pulse;
 mod schema;
 
 pub(crate) use pulse::{Pulse, Topic, prepare as prepare_pulses, tell};
-pub(crate) use schema::{DUPLICATE, create, ensure, is_code, number_bson};
+pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, number_bson};
 
 use pulse::Tail;
 
@@ -50,17 +50,24 @@ impl Client {
     /// `Config` for a single server without a replica set.
     pub async fn open(cx: &Cx, config: Config) -> Result<Self> {
         let client = Self::lazy(config);
-        let hello = client.read(cx, doc! { "hello": 1 }).await?;
-        let sharded = hello.get_str("msg").is_ok_and(|told| told == "isdbgrid");
-        if !sharded && !hello.contains_key("setName") {
-            let cause = format!("{}: this server is no member of a replica set", client.place);
-            return Err(Error::config(cause)
-                .remedy("make it a replica set of one: start it with --replSet and run rs.initiate()"));
-        }
+        client.greet(cx).await?;
         Ok(client)
     }
 
-    fn lazy(config: Config) -> Self {
+    /// Looks whether a server answers, and is something that transactions and change streams work on.
+    pub(crate) async fn greet(&self, cx: &Cx) -> Result<()> {
+        let hello = self.read(cx, doc! { "hello": 1 }).await?;
+        let sharded = hello.get_str("msg").is_ok_and(|told| told == "isdbgrid");
+        if !sharded && !hello.contains_key("setName") {
+            let cause = format!("{}: this server is no member of a replica set", self.place);
+            return Err(Error::config(cause)
+                .remedy("make it a replica set of one: start it with --replSet and run rs.initiate()"));
+        }
+        Ok(())
+    }
+
+    /// A client that has not been asked to do anything yet.
+    pub(crate) fn lazy(config: Config) -> Self {
         let place = config.place().into();
         Self { config: Arc::new(config), place, driver: Arc::default(), tail: Arc::default() }
     }
@@ -109,6 +116,20 @@ impl Client {
     pub(crate) async fn read(&self, cx: &Cx, mut command: Document) -> Result<Document> {
         let cx = self.bounded(cx);
         let database = self.database(&cx).await.map_err(unchanged)?;
+        limit_time(&mut command, &cx);
+        let call = async { database.run_command(command).await.map_err(|native| self.error(native, Doing::Reading)) };
+        cx.run(call).await.map_err(unchanged)
+    }
+
+    /// Sends a command of the database `admin` that changes nothing.
+    pub(crate) async fn admin(&self, cx: &Cx, command: Document) -> Result<Document> {
+        self.ask(cx, "admin", command).await
+    }
+
+    /// Sends a command of another database that changes nothing.
+    pub(crate) async fn ask(&self, cx: &Cx, database: &str, mut command: Document) -> Result<Document> {
+        let cx = self.bounded(cx);
+        let database = self.driver(&cx).await.map_err(unchanged)?.database(database);
         limit_time(&mut command, &cx);
         let call = async { database.run_command(command).await.map_err(|native| self.error(native, Doing::Reading)) };
         cx.run(call).await.map_err(unchanged)

@@ -44,12 +44,9 @@ impl Config {
     /// # Errors
     /// `Config` with the place where the setting was written.
     pub fn from_options(options: &mut Options) -> Result<Self> {
-        let origin = options.peek("url").map(|written| written.origin.to_string()).unwrap_or_default();
         let url = options.required("url", "\"mongodb://db1,db2,db3/watchkeeper?replicaSet=rs0\"")?;
-        let mut config = Self::new(url).map_err(|error| {
-            let told = Error::config(format!("{origin}: {}.url: {}", options.path(), error.message()));
-            told.remedy(error.advice().unwrap_or_default())
-        })?;
+        let mut config = Self::new(url)
+            .map_err(|error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default()))?;
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);
         if config.timeout < Duration::from_millis(100) {
             let error = options.wrong("timeout", "no election of servers can be bridged in so short a time");

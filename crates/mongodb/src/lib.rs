@@ -3,9 +3,9 @@
 //! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
-//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster.
-//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
-//!   newest documents, or by a handler ([`Handle`]) that is given the open session.
+//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster. [`Harbours`] is one by several URLs.
+//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], as an [`Audit`] log, into a
+//!   [`Mirror`] of the newest documents, or by a handler ([`Handle`]) that is given the open session.
 //! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
 //!
 //! All of them live in collections named `watchkeeper_*` of one database, written by a majority of the replica set. A
@@ -14,6 +14,7 @@
 #![deny(missing_docs)]
 
 mod backend;
+mod check;
 mod checkpoint;
 mod client;
 mod config;
@@ -24,6 +25,7 @@ mod position;
 mod records;
 mod sink;
 mod source;
+mod tools;
 
 pub use backend::MongoDb;
 pub use checkpoint::Checkpoints;
@@ -34,5 +36,7 @@ pub use lease::Leases;
 pub use mongodb;
 pub use payload::{BsonPayload, canonical_key};
 pub use records::Notes;
-pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse};
-pub use source::{Before, Feed, Scope, Shown, View};
+pub use sink::{
+    Apply, Audit, AuditQuery, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse,
+};
+pub use source::{Before, Feed, Harbours, Scope, Shown, View};

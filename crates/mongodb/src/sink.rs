@@ -1,5 +1,6 @@
 //! Changes and checkpoint in one transaction.
 
+mod audit;
 mod collections;
 mod document;
 mod versioned;
@@ -15,6 +16,7 @@ use watchkeeper_core::{
     Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile, Transacted, TransactionalWriter,
 };
 
+pub use audit::{Audit, AuditQuery};
 pub use collections::{Events, Mirror};
 pub use versioned::Versioned;
 

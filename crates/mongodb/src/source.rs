@@ -2,6 +2,7 @@
 
 mod check;
 mod event;
+mod harbours;
 mod open;
 mod order;
 mod pedigree;
@@ -19,6 +20,8 @@ use watchkeeper_core::{
     ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
 
+pub use harbours::Harbours;
+pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Scope, Shown, View};
 
 use crate::client::Client;

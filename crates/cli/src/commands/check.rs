@@ -84,7 +84,17 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
         let found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
         parts.push(Part::of(titled(name, system), found));
     }
+    parts.extend(lease(cx, config).await);
     parts
+}
+
+/// What is to be said of the length of leases, if anything.
+async fn lease(cx: &Cx, config: &Config) -> Option<Part> {
+    let (system, cx) = (config.group.leases.as_ref().unwrap_or(&config.group.store), cx.within(LOOK_WITHIN));
+    let mut options = system.options.clone();
+    // What keeps it from being looked at was told of the store already.
+    let found = system.backend.check_leases(&cx, &mut options, config.group.settings.lease.ttl).await.ok()?;
+    (!found.is_empty()).then(|| Part::of(titled("lease", system), Ok(found)))
 }
 
 fn titled(role: &str, system: &System) -> String {

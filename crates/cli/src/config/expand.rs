@@ -1,7 +1,7 @@
 //! `${NAME}` and `${file:PATH}` in the values of the file.
 //!
 //! Expanded are texts that were parsed already, so no value can change the shape of the file and lines stay true.
-//! `$$` stands for a dollar sign.
+//! `$$` stands for a dollar sign, except in a `pipeline`, where every dollar sign but that of `${…}` is what it is.
 
 use watchkeeper::core::{Options, Origin, Setting};
 use watchkeeper::{Error, Result};
@@ -10,6 +10,18 @@ use super::secrets;
 
 /// Settings that are shown on purpose, so that `name = "${HOSTNAME}"` is still a name.
 const SHOWN: [&str; 3] = ["name", "listen", "advertise"];
+
+/// Settings in a language in which dollar signs have a meaning of their own, such as `$match` and `$$ROOT`.
+const OF_DOLLARS: [&str; 1] = ["pipeline"];
+
+/// How a text is expanded.
+#[derive(Debug, Clone, Copy, Default)]
+struct Way {
+    /// What is put in is no secret.
+    shown: bool,
+    /// Dollar signs stand for themselves.
+    dollars: bool,
+}
 
 /// Where values come from.
 pub(super) trait Values {
@@ -24,32 +36,39 @@ pub(super) trait Values {
 /// # Errors
 /// `Config` with the line, for a variable or file that is not there.
 pub(super) fn all(options: &mut Options, values: &dyn Values) -> Result<()> {
-    options.iter_mut().try_for_each(|(name, value)| in_setting(name, &mut value.setting, &value.origin, values))
+    in_table(options, false, values)
 }
 
-fn in_setting(name: &str, setting: &mut Setting, origin: &Origin, values: &dyn Values) -> Result<()> {
+fn in_table(options: &mut Options, dollars: bool, values: &dyn Values) -> Result<()> {
+    options.iter_mut().try_for_each(|(name, value)| {
+        let way = Way { shown: SHOWN.contains(&name), dollars: dollars || OF_DOLLARS.contains(&name) };
+        in_setting(&mut value.setting, &value.origin, way, values)
+    })
+}
+
+fn in_setting(setting: &mut Setting, origin: &Origin, way: Way, values: &dyn Values) -> Result<()> {
     match setting {
         Setting::Text(text) => {
             if text.contains('$') {
-                *text = expanded(text, SHOWN.contains(&name), values).map_err(|error| error.at(origin))?;
+                *text = expanded(text, way, values).map_err(|error| error.at(origin))?;
             }
             Ok(())
         }
         Setting::List(list) => {
-            list.iter_mut().try_for_each(|value| in_setting(name, &mut value.setting, &value.origin, values))
+            list.iter_mut().try_for_each(|value| in_setting(&mut value.setting, &value.origin, way, values))
         }
-        Setting::Table(table) => all(table, values),
+        Setting::Table(table) => in_table(table, way.dollars, values),
         Setting::Integer(_) | Setting::Float(_) | Setting::Flag(_) => Ok(()),
     }
 }
 
-fn expanded(text: &str, shown: bool, values: &dyn Values) -> Result<String> {
+fn expanded(text: &str, way: Way, values: &dyn Values) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
         rest = match after.as_bytes().first() {
-            Some(b'$') => {
+            Some(b'$') if !way.dollars => {
                 out.push('$');
                 &after[1..]
             }
@@ -58,11 +77,15 @@ fn expanded(text: &str, shown: bool, values: &dyn Values) -> Result<String> {
                     Error::config("a \"${\" is not closed").remedy("write ${NAME}, or $$ for a dollar sign")
                 })?;
                 let value = look_up(name, values)?;
-                if !shown {
+                if !way.shown {
                     secrets::hide(&value);
                 }
                 out.push_str(&value);
                 behind
+            }
+            _ if way.dollars => {
+                out.push('$');
+                after
             }
             _ => {
                 return Err(Error::config("a \"$\" stands alone").remedy("write ${NAME}, or $$ for a dollar sign"));
@@ -115,6 +138,20 @@ mod tests {
     fn values_are_put_in_once_and_dollars_can_be_written() {
         assert_eq!(expand("a ${PASSWORD} b ${file:secret}").expect("known"), "a from-$-variable b from-file");
         assert_eq!(expand("100 $$ $${PASSWORD}").expect("known"), "100 $ ${PASSWORD}");
+    }
+
+    #[test]
+    fn dollars_of_a_pipeline_are_its_own() {
+        let text = r#"[{"$match": {"a": "$$ROOT", "b": "${PASSWORD}"}}]"#;
+        let file = format!("pipeline = '{text}'\nlisted = {{ pipeline = [{{ \"$set\" = {{ a = \"$$NOW\" }} }}] }}");
+        let mut options = crate::config::toml::read("shop.toml", &file).expect("it is TOML");
+        all(&mut options, &Fixed).expect("known");
+        assert_eq!(
+            options.required("pipeline", "").expect("it is there"),
+            text.replace("${PASSWORD}", "from-$-variable")
+        );
+        let listed = options.json("listed").expect("it is there");
+        assert_eq!(listed["pipeline"][0]["$set"]["a"], "$$NOW");
     }
 
     #[test]

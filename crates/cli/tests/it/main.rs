@@ -1,4 +1,4 @@
-//! The program as people run it: real processes on SQLite, in folders of their own.
+//! The program as people run it: real processes on SQLite and on MongoDB, in folders of their own.
 
 mod beginning;
 mod checking;
@@ -8,6 +8,7 @@ mod ending;
 mod guide;
 mod letters;
 mod looking;
+mod mongodb;
 mod moving;
 mod refusing;
 mod secrets;

@@ -15,7 +15,7 @@ fn a_full_disk_is_told_and_waited_for_and_nothing_is_lost() {
     let mut running = Running::start(&mut desk.command_after(setup, &["run"]));
     running.says(&["to=running"]);
     desk.order(0..200);
-    running.says(&["WARN", "the stream stands still", "the disk is full", "remedy="]);
+    running.says(&["WARN", "to=recovering", "the disk is full", "]; "]);
     let line = running.says(&["[WK-UNAVAILABLE]"]);
     assert!(line.contains("full") || line.contains("space"), "{line}");
     assert!(line.contains("]; "), "it says what to do: {line}");

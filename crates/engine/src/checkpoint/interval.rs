@@ -5,23 +5,17 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{Finding, Severity};
+use watchkeeper_core::{Finding, Severity, Window};
 
 /// At most this part of the window lies between two commits.
 const PARTS: u32 = 10;
-
-/// More often is never recommended: a commit is a write.
-const SHORTEST: Duration = Duration::from_millis(100);
-
-/// More seldom is never recommended: what lies between is delivered again after a crash.
-const LONGEST: Duration = Duration::from_secs(60 * 60);
 
 /// A window below this does not outlast a bad night.
 pub const WINDOW_MIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The longest sensible time between two commits for a history of this length.
 pub fn recommended(window: Duration) -> Duration {
-    (window / PARTS).clamp(SHORTEST, LONGEST)
+    Window::commit_every(window)
 }
 
 /// A warning when commits are further apart than a tenth of the history.

@@ -73,7 +73,8 @@ impl Watch {
             self.close_history(voyage).await;
             return Next::End(self.leave_failed(&tenure, error).await);
         }
-        self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), error.message());
+        self.post.tell(|status| status.last_error = Some(error.to_string()));
+        self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), &error.to_string());
         let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
         self.rest(&tenure, delay).await;
         Next::Reopen

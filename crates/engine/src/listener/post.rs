@@ -125,7 +125,12 @@ impl Post {
                 Ok(from) => {
                     let stream = self.name();
                     metrics::state_changed(stream, from, next);
-                    tracing::info!(stream, %from, to = %next, epoch = epoch.map(|epoch| epoch.0), cause, "state");
+                    let epoch = epoch.map(|epoch| epoch.0);
+                    // A stream that stands still over an error is worth waking somebody, if it lasts.
+                    match next {
+                        ListenerState::Recovering => tracing::warn!(stream, %from, to = %next, epoch, cause, "state"),
+                        _ => tracing::info!(stream, %from, to = %next, epoch, cause, "state"),
+                    }
                 }
                 Err(error) => tracing::error!(%error, "an illegal transition was refused"),
             }

@@ -10,6 +10,18 @@ use crate::error::translate_code;
 /// Holds one document: the identity and the version of the collections.
 const META: &str = "watchkeeper_meta";
 
+/// All collections that Watchkeeper may keep in a database.
+pub(crate) const STORED_IN: [&str; 8] = [
+    "watchkeeper_meta",
+    "watchkeeper_leases",
+    "watchkeeper_pulses",
+    "watchkeeper_checkpoints",
+    "watchkeeper_ledger",
+    "watchkeeper_records",
+    "watchkeeper_logs",
+    "watchkeeper_log_heads",
+];
+
 /// The version of the collections that this build reads and writes.
 const VERSION: u64 = 1;
 

@@ -27,16 +27,6 @@ impl Events {
         Ok(Self { collection: Name::new(collection)? })
     }
 
-    /// Inserts the events of the changes from `first` on.
-    async fn insert(&self, open: &mut Open<'_>, first: usize, documents: Vec<Document>) -> Result<(), Failure> {
-        if documents.is_empty() {
-            return Ok(());
-        }
-        let places: Vec<usize> = (first..first + documents.len()).collect();
-        let command = doc! { "insert": self.collection.0.as_str(), "documents": documents };
-        open.state(command).await.map_err(|failure| failure.placed(&places))
-    }
-
     fn document(open: &Open<'_>, change: &Change, place: usize) -> Result<Document> {
         let (grant, version) = (open.grant(), change.version());
         let key = change.key().map(|key| Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() });
@@ -62,18 +52,38 @@ impl Apply for Events {
     }
 
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
-        let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
-        for (at, change) in changes.iter().enumerate() {
-            fits(at, change)?;
-            bytes += STATEMENT_BYTES + change.body().len();
-            if bytes > BYTES_MAX || documents.len() >= STATEMENTS_MAX {
-                self.insert(open, first, std::mem::take(&mut documents)).await?;
-                (first, bytes) = (at, STATEMENT_BYTES + change.body().len());
-            }
-            documents.push(Self::document(open, change, at).map_err(|error| unreadable(at, error))?);
-        }
-        self.insert(open, first, documents).await
+        append(open, &self.collection, changes, Self::document).await
     }
+}
+
+/// Appends a document for every change, made by `document` of the change and its place in the transaction.
+pub(super) async fn append(
+    open: &mut Open<'_>,
+    collection: &Name,
+    changes: &[Change],
+    document: impl Fn(&Open<'_>, &Change, usize) -> Result<Document> + Send,
+) -> Result<(), Failure> {
+    let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
+    for (at, change) in changes.iter().enumerate() {
+        fits(at, change)?;
+        bytes += STATEMENT_BYTES + change.body().len();
+        if bytes > BYTES_MAX || documents.len() >= STATEMENTS_MAX {
+            insert(open, collection, first, std::mem::take(&mut documents)).await?;
+            (first, bytes) = (at, STATEMENT_BYTES + change.body().len());
+        }
+        documents.push(document(open, change, at).map_err(|error| unreadable(at, error))?);
+    }
+    insert(open, collection, first, documents).await
+}
+
+/// Inserts the documents of the changes from `first` on.
+async fn insert(open: &mut Open<'_>, collection: &Name, first: usize, documents: Vec<Document>) -> Result<(), Failure> {
+    if documents.is_empty() {
+        return Ok(());
+    }
+    let places: Vec<usize> = (first..first + documents.len()).collect();
+    let command = doc! { "insert": collection.as_str(), "documents": documents };
+    open.state(command).await.map_err(|failure| failure.placed(&places))
 }
 
 /// Keeps the newest document of every key: an upsert or a delete for each change.
@@ -250,10 +260,14 @@ fn unreadable(at: usize, error: Error) -> Failure {
 
 /// A name of a collection that is not one of ours.
 #[derive(Debug, Clone)]
-struct Name(String);
+pub(super) struct Name(String);
 
 impl Name {
-    fn new(collection: &str) -> Result<Self> {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(super) fn new(collection: &str) -> Result<Self> {
         let ours = collection.starts_with("watchkeeper_") || collection.starts_with("system.");
         if ours || collection.is_empty() || collection.contains(['\0', '$']) {
             let cause = format!("{collection:?} can not be a collection of a sink");

@@ -110,24 +110,31 @@ pub(super) fn body(change: &Change) -> Result<Bson> {
 
 /// What was changed, as it is since the change. `None` when the body does not tell it.
 pub(super) fn after(change: &Change) -> Result<Option<Bson>> {
+    image(change, Image::After)
+}
+
+/// An image of a change. `None` when the body does not tell it.
+pub(super) fn image(change: &Change, image: Image) -> Result<Option<Bson>> {
     let mut builder = Builder::default();
-    let payload = change.batch().payload();
-    let told = payload.image(change.body(), change.operation(), Image::After, &mut builder)?;
+    let told = change.batch().payload().image(change.body(), change.operation(), image, &mut builder)?;
     Ok(told.then(|| builder.done.unwrap_or(Bson::Null)))
+}
+
+/// A field of a change whose body is a whole event.
+pub(super) fn field(change: &Change, name: &str) -> Result<Option<Bson>> {
+    let payload = change.batch().payload();
+    let mut builder = Builder::default();
+    let told = payload.is_whole_event() && payload.walk_field(change.body(), name, &mut builder)?;
+    Ok(if told { builder.done } else { None })
 }
 
 /// The `_id` under which a change's document is kept in a mirror: the source's own where an event names it, else the
 /// canonical key.
 pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<Bson> {
-    let payload = change.batch().payload();
-    if payload.is_whole_event() {
-        let mut builder = Builder::default();
-        payload.walk_field(change.body(), "documentKey", &mut builder)?;
-        if let Some(Bson::Document(mut key)) = builder.done
-            && let Some(id) = key.remove("_id")
-        {
-            return Ok(id);
-        }
+    if let Some(Bson::Document(mut key)) = field(change, "documentKey")?
+        && let Some(id) = key.remove("_id")
+    {
+        return Ok(id);
     }
     Ok(Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() }))
 }

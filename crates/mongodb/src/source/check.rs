@@ -8,21 +8,20 @@ use watchkeeper_core::{Cx, ErrorKind, Finding, Result};
 
 use super::Feed;
 use super::view::{Before, Scope, Shown};
+use crate::check::{Privileges, finding, servers};
 
 /// Below this length of history a stream that stops over a night may not go on.
 const WINDOW_SHORT: Duration = Duration::from_secs(24 * 3_600);
 
-fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { severity, what: what.into(), remedy: Some(remedy.into()) }
-}
-
 impl Feed {
     pub(super) async fn findings(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let mut found = self.of_versions(cx).await?;
+        found.extend(servers(cx, &self.client).await?);
         found.extend(self.of_privileges(cx).await?);
         found.extend(self.of_collections(cx).await?);
         found.extend(self.of_the_oplog(cx).await?);
         found.extend(self.of_the_pipeline());
+        found.extend(self.of_opening(cx).await?);
         Ok(found)
     }
 
@@ -48,34 +47,12 @@ impl Feed {
         Ok(found)
     }
 
-    /// What this user may not do, one by one. Without users everyone may do everything.
+    /// What this user may not do, one by one.
     async fn of_privileges(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        let status = self.ask(cx, "admin", doc! { "connectionStatus": 1, "showPrivileges": true }).await?;
-        let Ok(info) = status.get_document("authInfo") else { return Ok(Vec::new()) };
-        if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
-            return Ok(Vec::new());
-        }
-        let empty = Vec::new();
-        let privileges = info.get_array("authenticatedUserPrivileges").unwrap_or(&empty);
-        let mut found = Vec::new();
-        for (database, collection) in self.resources() {
-            for action in ["changeStream", "find"] {
-                if !privileges
-                    .iter()
-                    .filter_map(Bson::as_document)
-                    .any(|own| grants(own, &database, &collection, action))
-                {
-                    let place = match (database.as_str(), collection.as_str()) {
-                        ("", _) => "all databases".to_owned(),
-                        (database, "") => format!("the database {database}"),
-                        (database, collection) => format!("{database}.{collection}"),
-                    };
-                    let what = format!("this user lacks the privilege {action} on {place}");
-                    found.push(finding(Severity::Error, what, "grant it, for example by the role read"));
-                }
-            }
-        }
-        Ok(found)
+        let Some(own) = Privileges::of(cx, &self.client).await? else { return Ok(Vec::new()) };
+        let resources = self.resources();
+        let places: Vec<_> = resources.iter().map(|(database, collection)| (&**database, &**collection)).collect();
+        Ok(own.missing(&places, &["changeStream", "find"], "grant it, for example by the role read"))
     }
 
     /// What has to be readable. An empty name stands for all.
@@ -103,9 +80,7 @@ impl Feed {
             match self.first(cx, self.client.config().database(), list).await {
                 Ok(Some(collection)) if wanted && !stores_images(&collection) => {
                     let severity = if required { Severity::Error } else { Severity::Warning };
-                    let remedy = format!(
-                        "run db.runCommand({{collMod: {name:?}, changeStreamPreAndPostImages: {{enabled: true}}}})"
-                    );
+                    let remedy = format!("run: watchkeeper mongodb setup --images --collection {name} --url …");
                     found.push(finding(severity, format!("{name} stores no images, which are asked for"), remedy));
                 }
                 Ok(None) if !view.wait => {
@@ -118,6 +93,20 @@ impl Feed {
             }
         }
         Ok(found)
+    }
+
+    /// Whether the server takes the stream as it is described.
+    async fn of_opening(&self, cx: &Cx) -> Result<Option<Finding>> {
+        match self.try_open(cx).await {
+            Ok(()) => Ok(None),
+            // The privileges that are missing were named one by one.
+            Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            Err(error) => {
+                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
+                Ok(Some(finding(Severity::Error, error.message(), remedy)))
+            }
+        }
     }
 
     async fn of_the_oplog(&self, cx: &Cx) -> Result<Vec<Finding>> {
@@ -152,15 +141,6 @@ impl Feed {
         };
         vec![finding(Severity::Warning, what, remedy)]
     }
-}
-
-/// Whether a privilege grants an action there.
-fn grants(privilege: &Document, database: &str, collection: &str, action: &str) -> bool {
-    let Ok(resource) = privilege.get_document("resource") else { return false };
-    let covers = |field: &str, wanted: &str| resource.get_str(field).is_ok_and(|own| own.is_empty() || own == wanted);
-    let everywhere = resource.get_bool("anyResource").unwrap_or(false);
-    let actions = privilege.get_array("actions").map(|actions| actions.iter().any(|own| own.as_str() == Some(action)));
-    (everywhere || (covers("db", database) && covers("collection", collection))) && actions.unwrap_or(false)
 }
 
 fn stores_images(collection: &Document) -> bool {

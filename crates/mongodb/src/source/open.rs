@@ -34,14 +34,14 @@ pub(super) struct Opened {
 
 impl Feed {
     /// Sends a command that changes nothing.
-    pub(super) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
+    pub(crate) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
         let cx = self.client.bounded(cx);
         let database = self.client.driver(&cx).await?.database(database);
         cx.run(async { database.run_command(command).await.map_err(|native| self.failure(native)) }).await
     }
 
     /// The first document that a command gives.
-    pub(super) async fn first(&self, cx: &Cx, database: &str, command: Document) -> Result<Option<Document>> {
+    pub(crate) async fn first(&self, cx: &Cx, database: &str, command: Document) -> Result<Option<Document>> {
         let answer = self.ask(cx, database, command).await?;
         let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(batch.and_then(|batch| batch.first()).and_then(Bson::as_document).cloned())
@@ -58,8 +58,7 @@ impl Feed {
             return Error::config(cause).remedy("keep _id as it is in every stage").caused_by(native);
         }
         if said.contains("KeyString format error") {
-            let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
-            return Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native);
+            return self.damaged(&said, native);
         }
         self.client.error(native, Doing::Reading)
     }
@@ -150,8 +149,17 @@ impl Feed {
                 let cursor = self.cursor(cx, &Start::At(time), size).await.map_err(|refusal| self.refused(refusal))?;
                 Ok(Opened { drop_through: Some(token), ..Opened::new(cursor, false) })
             }
+            // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
+            Class::Other if crate::error::code(&native).is_some() && self.try_open(cx).await.is_ok() => {
+                Err(self.damaged(&said, native))
+            }
             _ => Err(self.failure(native)),
         }
+    }
+
+    fn damaged(&self, said: &str, native: mongodb::error::Error) -> Error {
+        let cause = format!("{}: the stored position is damaged ({said})", self.client.place());
+        Error::corrupt(cause).remedy("go back to an earlier checkpoint from the history").caused_by(native)
     }
 
     /// Opens at a place without a token, and tells the token of that place.
@@ -167,6 +175,11 @@ impl Feed {
         let first = first.map_err(|native| self.failure(native))?;
         let token = post_batch_token(&first)?;
         Ok((Opened::new(cursor, false), token))
+    }
+
+    /// Opens a stream from now on, and leaves it.
+    pub(super) async fn try_open(&self, cx: &Cx) -> Result<()> {
+        self.cursor(&self.client.bounded(cx), &Start::Now, 0).await.map(drop).map_err(|refusal| self.refused(refusal))
     }
 
     fn refused(&self, refusal: Refusal) -> Error {

@@ -45,6 +45,11 @@ impl Lineage {
     }
 }
 
+/// The cluster of positions with this pedigree, if they are of a change stream and it is known.
+pub(crate) fn cluster_of(pedigree: &Pedigree) -> Option<String> {
+    Lineage::of(pedigree)?.cluster
+}
+
 fn lost(cause: impl Into<String>) -> Error {
     Error::position_lost(cause)
         .remedy("point the stream at the cluster it was reading, or move the checkpoint on purpose")
@@ -81,7 +86,7 @@ impl Feed {
     }
 
     /// The identity of the replica set, or of the sharded cluster; `None` when this user may not know.
-    async fn cluster(&self, cx: &Cx) -> Result<Option<String>> {
+    pub(crate) async fn cluster(&self, cx: &Cx) -> Result<Option<String>> {
         let config = self.ask(cx, "admin", doc! { "replSetGetConfig": 1 }).await;
         let of_set = |answer: &Document| {
             let settings = answer.get_document("config").and_then(|config| config.get_document("settings")).ok()?;
@@ -111,13 +116,13 @@ impl Feed {
     }
 
     /// The oldest entry of the oplog; `None` when this user may not read it, or there is none (a mongos).
-    pub(super) async fn oldest(&self, cx: &Cx) -> Result<Option<Document>> {
+    pub(crate) async fn oldest(&self, cx: &Cx) -> Result<Option<Document>> {
         // By what is there now: an older view, as that of a majority may be, shows entries that have been cut off since.
         self.entry(cx, doc! {}, 1, "local").await
     }
 
     /// The newest entry of the oplog.
-    pub(super) async fn newest(&self, cx: &Cx) -> Result<Option<Document>> {
+    pub(crate) async fn newest(&self, cx: &Cx) -> Result<Option<Document>> {
         self.entry(cx, doc! {}, -1, "majority").await
     }
 

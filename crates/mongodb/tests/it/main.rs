@@ -1,7 +1,10 @@
 //! MongoDB, on real servers.
 
+mod audit;
+mod check;
 mod conformance;
 mod errors;
+mod harbours;
 mod sink;
 mod source;
 mod source_check;
@@ -11,3 +14,4 @@ mod source_pipelines;
 mod source_snapshot;
 mod specifics;
 mod support;
+mod tools;

@@ -54,7 +54,7 @@ fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
     }
 }
 
-struct Stage {
+pub(crate) struct Stage {
     client: Client,
     sink: Transactional,
     grant: Grant,
@@ -62,7 +62,7 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new(base: &Base, apply: impl Apply) -> Self {
+    pub(crate) async fn new(base: &Base, apply: impl Apply) -> Self {
         let client = base.client().await;
         let sink = Transactional::open(&cx(), client.clone(), apply).await.expect("the collections can be made");
         let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
@@ -84,6 +84,16 @@ impl Stage {
     async fn transact(&mut self, seq: u64, rows: &[Row<'_>]) -> Result<Transacted> {
         let places: Vec<u32> = (0..).take(rows.len()).collect();
         self.writer.write_and_commit(&cx(), &batch(rows), &places, &write(&self.grant, seq)).await
+    }
+
+    /// Writes changes that a source has told, each in a transaction of its own.
+    pub(crate) async fn deliver(&mut self, changes: &[Change]) {
+        for (seq, change) in (1..).zip(changes) {
+            let write = write(&self.grant, seq);
+            let written = self.writer.write_and_commit(&cx(), change.batch(), &[change.row()], &write).await;
+            let answer = written.expect("the server answers");
+            assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+        }
     }
 
     async fn committed(&mut self, seq: u64, rows: &[Row<'_>]) {

@@ -1,11 +1,12 @@
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::TryStreamExt;
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Config};
-use watchkeeper_testkit::servers::mongodb::ReplicaSet;
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
 /// A set of one node that all tests of this program share; each has a database of its own in it.
 pub(crate) fn shared() -> &'static ReplicaSet {
@@ -37,6 +38,10 @@ impl Base {
         Self { url: url(set, &fresh_name()) }
     }
 
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     pub(crate) fn config(&self) -> Config {
         Config::new(&self.url).expect("the URL is one")
     }
@@ -49,6 +54,48 @@ impl Base {
     pub(crate) async fn named_client(&self, name: &str) -> Client {
         let config = Config::new(format!("{}&appName={name}", self.url)).expect("the URL is one");
         Client::open(&cx(), config).await.expect("the server is there")
+    }
+}
+
+/// A set of one node that lets nobody in without a password.
+pub(crate) struct Guarded {
+    // Dropped in this order: processes before the file of their key.
+    set: ReplicaSet,
+    _key: tempfile::TempDir,
+}
+
+impl Guarded {
+    /// With a user `keeper` who may do everything.
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let key = folder.path().join("key");
+        std::fs::write(&key, "c2VjcmV0IG9mIHRoZSBzZXQ=").expect("a file can be written");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+        let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
+        let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+        let direct = format!("mongodb://{}/?directConnection=true", set.hosts()[0]);
+        let first = watchkeeper_mongodb::mongodb::Client::with_uri_str(direct).await.expect("the server is there");
+        let user = doc! { "createUser": "keeper", "pwd": "secret", "roles": ["root"] };
+        first.database("admin").run_command(user).await.expect("the first user can be made from here");
+        Self { set, _key: folder }
+    }
+
+    /// The URL of a database for a user, whose password is `secret`.
+    pub(crate) fn url(&self, user: &str, database: &str) -> String {
+        let rest = url(&self.set, database).replace("mongodb://", "");
+        format!("mongodb://{user}:secret@{rest}&authSource=admin")
+    }
+
+    pub(crate) async fn client(&self, user: &str, database: &str) -> Client {
+        let config = Config::new(self.url(user, database)).expect("the URL is one");
+        Client::open(&cx(), config).await.expect("the server is there")
+    }
+
+    /// Makes a user with these privileges.
+    pub(crate) async fn user(&self, name: &str, privileges: Vec<Document>) {
+        let keeper = self.client("keeper", "admin").await;
+        admin(&keeper, doc! { "createRole": name, "privileges": privileges, "roles": [] }).await;
+        admin(&keeper, doc! { "createUser": name, "pwd": "secret", "roles": [name] }).await;
     }
 }
 

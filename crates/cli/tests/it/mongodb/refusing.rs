@@ -1,0 +1,228 @@
+//! Bad input on MongoDB: each has a cause in one line, a remedy and an exit code, and leaves the checkpoint as it is.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+use watchkeeper::mongodb::mongodb::bson::spec::BinarySubtype;
+use watchkeeper::mongodb::mongodb::bson::{Binary, Document, doc};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings, Standalone};
+
+use super::Harbour;
+use crate::desk::{Answer, until};
+
+/// Asserts that a command ended with this code, after one line with these parts and a remedy.
+fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
+    assert_eq!(answer.code, Some(code), "{answer:?}");
+    let line = answer.err.lines().last().unwrap_or_default();
+    assert!(line.starts_with("error: ") && line.contains("]; "), "no remedy: {answer:?}");
+    for part in parts {
+        assert!(line.contains(part), "{part:?} is not in: {line}");
+    }
+}
+
+/// Asserts that `check` ended with this code and names an error with these parts.
+fn assert_found(harbour: &Harbour, code: i32, parts: &[&str]) {
+    let checked = harbour.desk.run(&["check"]);
+    assert_eq!(checked.code, Some(code), "{checked:?}");
+    let found =
+        |line: &str| line.contains("error: ") && line.contains("; ") && parts.iter().all(|part| line.contains(part));
+    assert!(checked.out.lines().any(found), "{parts:?} is not in: {}", checked.out);
+}
+
+#[test]
+fn a_server_that_is_no_replica_set() {
+    let harbour = Harbour::new();
+    let alone = Standalone::start();
+    harbour.configure_store(&alone.url("shop"), &harbour.orders(""));
+    let parts = ["watchkeeper.toml:3: ", "no member of a replica set", "rs.initiate()"];
+    assert_refused(&harbour.desk.run(&["run"]), 2, &parts);
+    assert_found(&harbour, 2, &parts);
+    harbour.configure(&format!("source = {{ url = \"{}\", collection = \"orders\" }}\n", alone.url("shop")));
+    assert_refused(&harbour.desk.run(&["run"]), 2, &["watchkeeper.toml:9: ", "no member of a replica set"]);
+}
+
+#[test]
+fn a_wrong_password() {
+    let harbour = Harbour::new();
+    let key = harbour.desk.path("key");
+    harbour.desk.write("key", "c2VjcmV0IG9mIHRoZSBzZXQ=");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
+    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let url = set.url("shop").replace("mongodb://", "mongodb://keeper:hunter2@");
+    harbour.configure_store(&url, &harbour.orders(""));
+    let parts = ["watchkeeper.toml:3: ", "access is denied", "WK-DENIED", "correct user and password"];
+    let refused = harbour.desk.run(&["run"]);
+    assert_refused(&refused, 1, &parts);
+    assert!(!format!("{refused:?}").contains("hunter2"), "{refused:?}");
+    assert_found(&harbour, 1, &parts);
+}
+
+#[test]
+fn a_collection_that_is_not_there() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders("").replace("\"orders\" }", "\"ordres\" }"));
+    let parts = ["there is no collection \"ordres\"", "correct its name, or write wait = true"];
+    assert_found(&harbour, 1, &parts);
+    let mut only = harbour.desk.start("only");
+    only.says(&parts);
+    only.ends_in_order();
+    assert_eq!(harbour.checkpoint(), None);
+}
+
+#[test]
+fn a_pipeline_that_the_server_does_not_take() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders(", pipeline = '[{\"$mtach\": {}}]'"));
+    let parts = ["$mtach", "correct the settings that the cause names"];
+    assert_found(&harbour, 1, &parts);
+    let mut only = harbour.desk.start("only");
+    only.says(&parts);
+    only.ends_in_order();
+    harbour.configure(&harbour.orders(", pipeline = '[{\"$match\": '"));
+    assert_refused(&harbour.desk.run(&["run"]), 2, &["watchkeeper.toml:9: ", "pipeline", "$match"]);
+    assert_eq!(harbour.checkpoint(), None);
+}
+
+/// A stream with one delivered and committed change that nobody runs.
+fn stopped() -> Harbour {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders(""));
+    let mut only = harbour.start("only");
+    harbour.order(&["rope"]);
+    until("it arrives", || harbour.delivered() == ["rope"]);
+    only.ends_in_order();
+    harbour
+}
+
+fn position(harbour: &Harbour) -> Document {
+    harbour.checkpoint().and_then(|stored| stored.get_document("position").ok().cloned()).expect("it is committed")
+}
+
+/// Runs the stream, which tells this, and leaves its position and what was delivered as they were.
+fn assert_stays(harbour: &Harbour, parts: &[&str]) {
+    let before = position(harbour);
+    let mut only = harbour.desk.start("only");
+    only.says(parts);
+    only.ends_in_order();
+    assert_eq!(position(harbour), before);
+    assert_eq!(harbour.delivered(), ["rope"]);
+}
+
+#[test]
+fn a_checkpoint_of_another_cluster() {
+    let harbour = stopped();
+    let set = ReplicaSet::start(1);
+    let other = Harbour::on(&set);
+    harbour.configure(&other.orders(""));
+    assert_stays(&harbour, &["another cluster", "WK-POSITION-LOST", "point the stream at the cluster"]);
+    let status = harbour.desk.run(&["status", "--json"]);
+    let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    assert_eq!(told["streams"][0]["state"], "halted", "{told}");
+}
+
+#[test]
+fn a_checkpoint_of_another_pipeline() {
+    let harbour = stopped();
+    harbour.configure(&harbour.orders(", pipeline = '[{\"$match\": {\"operationType\": \"insert\"}}]'"));
+    assert_stays(&harbour, &["another scope, pipeline or options", "WK-CONFIG", "put them back"]);
+    // It was no fault of the stream: with the old settings it goes on.
+    harbour.configure(&harbour.orders(""));
+    harbour.order(&["tar"]);
+    let mut only = harbour.desk.start("only");
+    until("it goes on", || harbour.delivered() == ["rope", "tar"]);
+    only.ends_in_order();
+}
+
+/// Changes the bytes of the stored position: a byte for the kind, two for a length, then the token: a byte for its type, the
+/// seconds, and the rest.
+fn forge(harbour: &Harbour, change: impl FnOnce(&mut Vec<u8>)) {
+    let Ok(bytes) = position(harbour).get_binary_generic("bytes").cloned() else { panic!("a position has bytes") };
+    let mut forged = bytes;
+    change(&mut forged);
+    let forged = Binary { subtype: BinarySubtype::Generic, bytes: forged };
+    let checkpoints = harbour.database.collection::<Document>("watchkeeper_checkpoints");
+    let update = doc! { "$set": { "checkpoint.position.bytes": forged } };
+    harbour.block_on(async { checkpoints.update_one(doc! {}, update).await }).expect("it can be changed");
+}
+
+/// Where the seconds of a token begin.
+const SECONDS_AT: usize = 4;
+
+/// Where what follows the time of a token begins.
+const AFTER_TIME: usize = SECONDS_AT + 8;
+
+fn shift_seconds(bytes: &mut [u8], by: i64) {
+    let seconds: [u8; 4] = bytes[SECONDS_AT..SECONDS_AT + 4].try_into().expect("four of them");
+    let shifted = u32::try_from(i64::from(u32::from_be_bytes(seconds)) + by).expect("a time");
+    bytes[SECONDS_AT..SECONDS_AT + 4].copy_from_slice(&shifted.to_be_bytes());
+}
+
+#[test]
+fn a_checkpoint_of_the_future() {
+    let harbour = stopped();
+    forge(&harbour, |bytes| shift_seconds(bytes, 3_600));
+    assert_stays(&harbour, &["in the future of this cluster", "WK-POSITION-LOST"]);
+}
+
+#[test]
+fn a_checkpoint_whose_history_is_gone() {
+    let harbour = stopped();
+    forge(&harbour, |bytes| shift_seconds(bytes, -864_000));
+    assert_stays(&harbour, &["the position has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
+}
+
+#[test]
+fn a_damaged_checkpoint() {
+    let harbour = stopped();
+    forge(&harbour, |bytes| {
+        let end = bytes.len() - 2;
+        bytes[AFTER_TIME..end].fill(0xff);
+    });
+    assert_stays(&harbour, &["damaged", "WK-CORRUPT", "an earlier checkpoint"]);
+    forge(&harbour, |bytes| bytes.truncate(3));
+    assert_eq!(harbour.desk.run(&["resume", "orders"]).code, Some(0));
+    assert_stays(&harbour, &["WK-CORRUPT"]);
+}
+
+#[test]
+fn a_position_that_is_none_is_not_taken_for_a_checkpoint() {
+    let harbour = stopped();
+    let before = position(&harbour);
+    for (place, code, part) in [("00ff", 1, "WK-CORRUPT"), ("2020-01-01", 2, "the log reaches back to")] {
+        assert_refused(&harbour.desk.run(&["checkpoint", "set", "orders", place, "--yes"]), code, &[part]);
+        assert_eq!(position(&harbour), before, "{place}");
+    }
+}
+
+#[test]
+fn a_start_before_the_oldest_change() {
+    // The oplog is cut only up to the last checkpoint of the storage, which otherwise is made once a minute.
+    let arguments = ["--oplogSize", "1", "--syncdelay", "1"].map(str::to_owned).to_vec();
+    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let harbour = Harbour::on(&set);
+    // As long as the first entry of all is there, nothing is missing before it.
+    roll_over(&harbour);
+    harbour.configure(&format!("{}start = \"2020-01-01T00:00:00Z\"\n", harbour.orders("")));
+    let mut only = harbour.desk.start("only");
+    only.says(&["has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
+    only.ends_in_order();
+    assert!(harbour.delivered().is_empty());
+    assert!(!harbour.checkpoint().is_some_and(|stored| stored.get_document("position").is_ok()), "nothing is passed");
+}
+
+/// Writes until the oldest entry of the oplog is another one.
+fn roll_over(harbour: &Harbour) {
+    let filler = harbour.database.collection::<Document>("filler");
+    let oplog = harbour.database.client().database("local").collection::<Document>("oplog.rs");
+    let oldest = || {
+        let entry = harbour.block_on(async { oplog.find_one(doc! {}).sort(doc! { "$natural": 1 }).await });
+        entry.expect("it can be read").and_then(|entry| entry.get_timestamp("ts").ok())
+    };
+    let first = oldest();
+    until("the oplog rolls over", || {
+        let text = doc! { "text": "x".repeat(200_000) };
+        harbour.block_on(async { filler.insert_one(text).await }).expect("it is taken");
+        oldest() != first
+    });
+}

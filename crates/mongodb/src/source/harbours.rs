@@ -1,0 +1,273 @@
+//! One cluster by several URLs: when one leads nowhere, the others are tried.
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use watchkeeper_core::source::Severity;
+use watchkeeper_core::{
+    Batch, ChangeStream, Cx, Error, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Source, StartAt,
+    Window,
+};
+
+use super::Feed;
+use crate::check::finding;
+use crate::client::Client;
+use crate::position::Token;
+use crate::{Config, View};
+
+/// After so many rounds over all URLs without a change this instance gives up.
+const ROUNDS_MAX: u32 = 5;
+
+/// How often the first URL is asked whether it answers again, while another is read.
+const COME_BACK: Duration = Duration::from_secs(30);
+
+/// The shortest time that one URL is given, so that a dead one leaves the others some.
+const TRY_MIN: Duration = Duration::from_millis(500);
+
+/// What is tried with one URL after the other.
+type Attempt<'a, T> = dyn Fn(Cx, Feed) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
+
+/// The same change stream by several URLs, of which the first that works is read.
+///
+/// A URL works when its servers answer, are those that the position belongs to, and read on from it: servers often accept a
+/// position that they can not go on from, so one `getMore` is waited for. The URLs are tried in order, all of them in a
+/// *round*; the engine waits between rounds. After five rounds without a change this instance gives the stream up, with the cause
+/// of every URL, so that another instance may try. While another than the first is read, the first is asked now
+/// and then, and gone back to.
+#[derive(Debug, Clone)]
+pub struct Harbours {
+    feeds: Arc<[Feed]>,
+    /// The one that was chosen last, and has not failed since.
+    chosen: Arc<Mutex<Option<usize>>>,
+    /// Rounds since the last change.
+    rounds: Arc<AtomicU32>,
+    come_back: Duration,
+}
+
+impl Harbours {
+    /// What `view` shows of the cluster at these places. Nothing is asked of the servers yet.
+    ///
+    /// # Errors
+    /// `Config` when there is none.
+    pub fn new(places: Vec<Config>, view: &View) -> Result<Self> {
+        let feeds: Arc<[Feed]> = places.into_iter().map(|place| Feed::new(Client::lazy(place), view.clone())).collect();
+        if feeds.is_empty() {
+            return Err(Error::config("no URL is named").remedy("name at least one"));
+        }
+        Ok(Self { feeds, chosen: Arc::default(), rounds: Arc::default(), come_back: COME_BACK })
+    }
+
+    /// Asks the first URL so often whether it answers again, while another is read.
+    #[must_use]
+    pub fn come_back_after(mut self, time: Duration) -> Self {
+        self.come_back = time.max(TRY_MIN);
+        self
+    }
+
+    /// Where it is read, if one was chosen.
+    pub fn place(&self) -> Option<&str> {
+        self.chosen().map(|at| self.feeds[at].client.place())
+    }
+
+    fn chosen(&self) -> Option<usize> {
+        *self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn choose(&self, at: Option<usize>) {
+        *self.chosen.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    /// Asks the one that was chosen, which has to be verified again when it fails; without one, makes a round.
+    async fn stay<T>(&self, cx: &Cx, attempt: &Attempt<'_, T>) -> Result<T> {
+        let Some(at) = self.chosen() else { return self.round(cx, attempt).await };
+        let answer = attempt(cx.clone(), self.feeds[at].clone()).await;
+        if answer.is_err() {
+            self.choose(None);
+        }
+        answer
+    }
+
+    /// One round: the first that works, tried in order from the first. Each gets its part of the time that is left.
+    async fn round<T>(&self, cx: &Cx, attempt: &Attempt<'_, T>) -> Result<T> {
+        let mut causes = Vec::new();
+        for (at, feed) in self.feeds.iter().enumerate() {
+            let left = u32::try_from(self.feeds.len() - at).unwrap_or(u32::MAX);
+            let share = cx.remaining().unwrap_or(feed.client.config().timeout * left) / left;
+            let cx = cx.within(share.max(TRY_MIN));
+            let tried = async {
+                feed.client.greet(&cx).await?;
+                attempt(cx.clone(), feed.clone()).await
+            };
+            match tried.await {
+                Ok(answer) => {
+                    self.choose(Some(at));
+                    return Ok(answer);
+                }
+                Err(error) => causes.push(error),
+            }
+        }
+        Err(self.fruitless(causes))
+    }
+
+    /// What a round without an answer means.
+    fn fruitless(&self, causes: Vec<Error>) -> Error {
+        let rounds = self.rounds.fetch_add(1, SeqCst) + 1;
+        let told: Vec<String> = causes.iter().map(|cause| cause.message().to_owned()).collect();
+        let told = told.join("; ");
+        let waits = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown);
+        let remedy = causes.first().and_then(Error::advice).unwrap_or("look at what the cause names").to_owned();
+        // As long as one may come back, what another says of a position is not the last word.
+        if !causes.iter().any(waits) {
+            let kind = causes.first().map_or(ErrorKind::Internal, Error::kind);
+            return Error::new(kind, format!("none of {} URLs can be used: {told}", causes.len())).remedy(remedy);
+        }
+        if rounds < ROUNDS_MAX {
+            return Error::unavailable(format!("none of {} URLs can be used: {told}", causes.len())).remedy(remedy);
+        }
+        // When this instance is let in again, it has all rounds before it.
+        self.rounds.store(0, SeqCst);
+        let cause = format!("none of {} URLs could be used in {rounds} rounds: {told}", causes.len());
+        Error::config(cause).remedy("look at the servers and the network from here; another instance may do better")
+    }
+}
+
+impl Feed {
+    /// Makes sure that its servers go on from a position: by one answer after the first.
+    async fn prove(&self, cx: &Cx, position: &Position) -> Result<()> {
+        let token = Token::decode(position)?;
+        let mut opened = self.impatient().open_after(cx, token).await?;
+        for _ in 0..2 {
+            let next = cx.run(async { Ok(opened.batches.recv().await) }).await;
+            let Some(batch) = next? else { return Err(Error::unavailable("the server ended the cursor")) };
+            batch.map_err(|native| self.failure(native))?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Source for Harbours {
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let mut found = self.feeds[0].check(cx).await?;
+        for feed in &self.feeds[1..] {
+            if let Err(error) = feed.client.greet(&cx.within(feed.client.config().timeout)).await {
+                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
+                found.push(finding(Severity::Warning, format!("a fallback: {}", error.message()), remedy));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        self.stay(cx, &|cx, feed| Box::pin(async move { feed.identity(&cx).await })).await
+    }
+
+    async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
+        let attempt = |cx: Cx, feed: Feed| -> BoxFuture<'_, Result<()>> {
+            Box::pin(async move {
+                feed.verify(&cx, position, pedigree).await?;
+                feed.prove(&cx, position).await
+            })
+        };
+        self.round(cx, &attempt).await
+    }
+
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        self.feeds[0].compare(a, b)
+    }
+
+    fn payload(&self) -> Arc<dyn Payload> {
+        self.feeds[0].payload()
+    }
+
+    async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        let attempt = |cx: Cx, feed: Feed| -> BoxFuture<'_, Result<Box<dyn ChangeStream>>> {
+            let start = start.clone();
+            Box::pin(async move { feed.open(&cx, start).await })
+        };
+        let stream = self.stay(cx, &attempt).await?;
+        let returning = self.chosen().filter(|at| *at > 0).map(|_| self.look_back(cx));
+        Ok(Box::new(Moored { stream, harbours: self.clone(), returning }))
+    }
+}
+
+impl Harbours {
+    /// Asks the first URL until it answers, beside the reading of another.
+    fn look_back(&self, cx: &Cx) -> Returning {
+        let (answers, every) = (Arc::new(AtomicBool::new(false)), self.come_back);
+        let (told, first, cx) =
+            (Arc::clone(&answers), self.feeds[0].client.separate(), Cx::new(Arc::clone(cx.clock())));
+        let task = tokio::spawn(async move {
+            loop {
+                cx.sleep(every).await;
+                if first.greet(&cx.within(every)).await.is_ok() {
+                    told.store(true, SeqCst);
+                    return;
+                }
+            }
+        });
+        Returning { answers, task }
+    }
+}
+
+/// Someone who asks whether the first URL answers again. Ends with the stream.
+struct Returning {
+    answers: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A stream that tells when it delivered something, and when it is time to go back.
+struct Moored {
+    stream: Box<dyn ChangeStream>,
+    harbours: Harbours,
+    returning: Option<Returning>,
+}
+
+#[async_trait]
+impl ChangeStream for Moored {
+    fn position(&self) -> Option<Position> {
+        self.stream.position()
+    }
+
+    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
+        if self.returning.as_ref().is_some_and(|returning| returning.answers.load(SeqCst)) {
+            self.harbours.choose(None);
+            return Err(
+                Error::unavailable("the first URL answers again, and is gone back to").remedy("nothing is to be done")
+            );
+        }
+        let batch = self.stream.next_batch(cx, limits).await;
+        match &batch {
+            Ok(batch) if batch.is_empty() => {}
+            Ok(_) => self.harbours.rounds.store(0, SeqCst),
+            Err(_) => self.harbours.choose(None),
+        }
+        batch
+    }
+
+    async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
+        self.stream.acknowledge(cx, position).await
+    }
+
+    fn holds_back(&self) -> bool {
+        self.stream.holds_back()
+    }
+
+    async fn window(&mut self, cx: &Cx) -> Result<Window> {
+        self.stream.window(cx).await
+    }
+
+    async fn close(self: Box<Self>, cx: &Cx) -> Result<()> {
+        self.stream.close(cx).await
+    }
+}

@@ -1,0 +1,107 @@
+//! Looks at servers and users.
+
+use std::time::Duration;
+
+use watchkeeper_core::{Backend, Finding, Inspection, Options, Origin, Purpose, Severity, WrittenSetting};
+use watchkeeper_mongodb::MongoDb;
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+
+use crate::support::{Guarded, block_on, cx, url};
+use crate::tools::run_at;
+
+fn options(settings: &[(&str, &str)]) -> Options {
+    let place = Origin::new("watchkeeper.toml:9");
+    let mut options = Options::new("stream.orders", place.clone());
+    for (name, value) in settings {
+        options.insert(*name, WrittenSetting::text(*value, place.clone()));
+    }
+    options
+}
+
+async fn store(url: &str) -> Vec<Finding> {
+    MongoDb.check_store(&cx(), &mut options(&[("url", url)])).await.expect("it can be looked at")
+}
+
+async fn source(url: &str) -> Vec<Finding> {
+    let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+    let mut options = options(&[("url", url), ("collection", "orders")]);
+    MongoDb.check_source(&cx(), &purpose, &mut options).await.expect("it can be looked at")
+}
+
+async fn sink(url: &str) -> Inspection {
+    let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+    let mut options = options(&[("url", url), ("collection", "copies"), ("mode", "versioned")]);
+    MongoDb.check_sink(&cx(), &purpose, &mut options).await.expect("it can be looked at")
+}
+
+fn errors(found: &[Finding]) -> Vec<&str> {
+    found.iter().filter(|finding| finding.severity == Severity::Error).map(|finding| finding.what.as_str()).collect()
+}
+
+fn on(collection: &str, actions: &[&str]) -> Document {
+    doc! { "resource": { "db": "shop", "collection": collection }, "actions": actions.to_vec() }
+}
+
+#[test]
+fn what_a_user_may_not_do_is_named_one_by_one() {
+    block_on(async {
+        let guarded = Guarded::start().await;
+        let keeper = guarded.client("keeper", "shop").await;
+        let database = keeper.database(&cx()).await.expect("it is open");
+        database.create_collection("orders").await.expect("it can be made");
+
+        guarded
+            .user("reader", vec![on("orders", &["find", "listCollections"]), on("copies", &["find", "insert"])])
+            .await;
+        let reader = guarded.url("reader", "shop");
+        assert_eq!(errors(&source(&reader).await), ["this user lacks the privilege changeStream on shop.orders"]);
+        let found = sink(&reader).await.findings;
+        let lacks = |action: &str| format!("this user lacks the privilege {action} on shop.copies");
+        assert_eq!(errors(&found), ["update", "remove", "createCollection"].map(lacks));
+        let found = store(&reader).await;
+        let errors_of_store = errors(&found);
+        assert!(errors_of_store.iter().any(|what| what.contains("insert on shop.watchkeeper_meta")), "{found:?}");
+        let told = run_at("oplog", &reader, &[]).await.expect("that is no error");
+        assert_eq!(told.data["readable"], false, "{told:?}");
+        assert!(told.lines[0].contains("may not read the oplog") && told.lines[0].contains("; grant "), "{told:?}");
+
+        guarded.user("watcher", vec![on("", &["find", "changeStream", "listCollections"])]).await;
+        let found = source(&guarded.url("watcher", "shop")).await;
+        assert!(errors(&found).is_empty(), "{found:?}");
+        assert!(found.iter().any(|finding| finding.what.contains("may not read the oplog")), "{found:?}");
+        for url in [guarded.url("keeper", "shop")] {
+            assert!(errors(&store(&url).await).is_empty() && errors(&sink(&url).await.findings).is_empty());
+        }
+    });
+}
+
+#[test]
+fn members_that_are_down_and_leases_shorter_than_an_election_are_told() {
+    let set = ReplicaSet::with(&Settings { nodes: 3, election_timeout_ms: Some(4_000), ..Settings::default() });
+    block_on(async {
+        let url = url(&set, "shop");
+        assert!(store(&url).await.is_empty(), "a whole set has nothing to be warned of");
+        let leases = async |seconds: u64| {
+            let lease = Duration::from_secs(seconds);
+            MongoDb.check_leases(&cx(), &mut options(&[("url", &url)]), lease).await.expect("it can be looked at")
+        };
+        assert!(leases(7).await.is_empty());
+        let found = leases(5).await;
+        assert!(found[0].what.contains("leases of 5s do not outlast an election"), "{found:?}");
+        assert!(
+            found[0].remedy.as_ref().is_some_and(|remedy| remedy.contains("lengthen the lease to 9s")),
+            "{found:?}"
+        );
+        let other = (set.primary() + 1) % 3;
+        set.kill(other);
+        for _ in 0..600 {
+            let found = store(&url).await;
+            if found.iter().any(|found| found.what.contains("only 2 of 3 members of the replica set are up")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the set does not notice that a member is gone");
+    });
+}

@@ -1,0 +1,87 @@
+//! The commands of MongoDB on real servers.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{Backend, ErrorKind, Options, Origin, Report, Result, Setting, Tool, WrittenSetting};
+use watchkeeper_mongodb::MongoDb;
+use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+
+use crate::source::Shop;
+use crate::support::{Base, assert_told, block_on, cx};
+
+async fn run(name: &str, base: &Base, arguments: &[(&str, &str)]) -> Result<Report> {
+    run_at(name, base.url(), arguments).await
+}
+
+/// Runs a tool with these arguments; an empty value is that of a flag.
+pub(crate) async fn run_at(name: &str, url: &str, arguments: &[(&str, &str)]) -> Result<Report> {
+    let tool: Arc<dyn Tool> = MongoDb.tools().into_iter().find(|tool| tool.name() == name).expect("there is one");
+    let origin = Origin::new("command line");
+    let mut options = Options::new("", origin.clone());
+    for (name, value) in [("url", url)].iter().chain(arguments) {
+        let setting = if value.is_empty() { Setting::Flag(true) } else { Setting::Text((*value).to_owned()) };
+        options.insert(*name, WrittenSetting { setting, origin: origin.clone() });
+    }
+    let report = tool.run(&cx(), &mut options).await?;
+    options.finish()?;
+    Ok(report)
+}
+
+#[test]
+fn images_are_stored_only_when_that_is_asked_for() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let stored = async || {
+            let list = doc! { "listCollections": 1, "filter": { "name": "orders" } };
+            let told: Document = shop.database.run_command(list).await.expect("they can be listed");
+            told.to_string().contains("changeStreamPreAndPostImages")
+        };
+        let unasked = run("setup", &shop.base, &[("collection", "orders")]).await;
+        assert_told(unasked, ErrorKind::Config, "it was not said what to set up");
+        assert!(!stored().await);
+        let missing = run("setup", &shop.base, &[("collection", "ordres"), ("images", "")]).await;
+        assert_told(missing, ErrorKind::Config, "there is no such collection");
+        let report = run("setup", &shop.base, &[("collection", "orders"), ("images", "")]).await.expect("it works");
+        assert_eq!(report.data, serde_json::json!({ "images": ["orders"] }));
+        assert!(stored().await);
+    });
+}
+
+#[test]
+fn the_oplog_is_told_with_its_window_and_a_warning() {
+    block_on(async {
+        let shop = Shop::open().await;
+        shop.insert(doc! { "_id": 1 }).await;
+        let told = run("oplog", &shop.base, &[]).await.expect("it can be read");
+        assert!(told.lines[0].contains(" of 64.0 MiB ("), "{told:?}");
+        assert!(told.lines.iter().any(|line| line.starts_with("warning: the oplog reaches back")), "{told:?}");
+        assert!(told.data["bytes_per_second"]["recent"].as_f64().is_some_and(|rate| rate > 0.0), "{told:?}");
+        assert_eq!(told.data["max_bytes"], 64 * 1024 * 1024);
+        assert_eq!(told.data["streams"], serde_json::json!([]));
+    });
+}
+
+#[test]
+fn an_audit_log_is_asked_in_words_and_times() {
+    block_on(async {
+        let base = Base::new();
+        let client = base.client().await;
+        let log = client.database(&cx()).await.expect("it is open").collection::<Document>("audit_log");
+        let record = |day: u32, operation: &str| {
+            let time = format!("2026-01-{day:02}T12:00:00Z");
+            let time = watchkeeper_mongodb::mongodb::bson::DateTime::parse_rfc3339_str(time).expect("a time");
+            doc! { "timestamp": time, "sourceCollection": "orders", "operationType": operation, "documentId": 7 }
+        };
+        log.insert_many([record(1, "insert"), record(2, "update"), record(3, "delete")]).await.expect("taken");
+        let asked = async |arguments: &[(&str, &str)]| run("audit-query", &base, arguments).await;
+        let told = asked(&[]).await.expect("it can be asked");
+        assert_eq!(told.lines[0], "2026-01-03T12:00:00Z  delete   orders  7");
+        assert_eq!(told.data.as_array().map(Vec::len), Some(3));
+        let told = asked(&[("since", "2026-01-02"), ("until", "2026-01-03T00:00:00Z")]).await.expect("it can be asked");
+        assert_eq!(told.lines, ["2026-01-02T12:00:00Z  update   orders  7"]);
+        let told = asked(&[("operation", "drop"), ("limit", "1")]).await.expect("it can be asked");
+        assert_eq!(told.lines, ["No record in audit_log fits."]);
+        assert_told(asked(&[("since", "yesterday")]).await, ErrorKind::Config, "since: \"yesterday\" is no time");
+        assert_told(asked(&[("limit", "0")]).await, ErrorKind::Config, "limit: 0 is not between");
+    });
+}
