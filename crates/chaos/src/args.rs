@@ -9,11 +9,14 @@ use crate::rig::Kind;
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
 
-  sqlite [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
-             three instances on SQLite under load and faults; without --sink both, without
+  sqlite|mongodb [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
+             three instances under load and faults, on SQLite, or on a MongoDB
+             replica set of three whose servers are struck, too; without --sink both, without
              --no-self-fencing also a few pauses without it
-  failover [--rounds N]
+  failover [mongodb] [--rounds N]
              how long a takeover takes, for every kind of fault
+  latency [--samples N]
+             leases and commits on three MongoDB servers beside bare majority writes of the same size
 ";
 
 /// What to do.
@@ -23,7 +26,11 @@ pub(crate) enum Task {
     /// A child of this program.
     Instance(Orders),
     Chaos(Chaos),
+    Latency {
+        samples: u64,
+    },
     Failover {
+        rig: &'static str,
         rounds: usize,
     },
 }
@@ -68,7 +75,9 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "help" | "--help" | "-h" => Ok(Task::Help),
         "instance" => instance(words).map(Task::Instance),
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
+        "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "failover" => failover(words),
+        "latency" => latency(words),
         unknown => Err(format!("there is no command {unknown:?}")),
     }
 }
@@ -88,14 +97,26 @@ fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {
-    let mut rounds = 30;
+    let (mut rig, mut rounds) = ("sqlite", 30);
     while let Some(flag) = words.flag() {
         match flag {
+            "mongodb" => rig = "mongodb",
             "--rounds" => rounds = words.count(flag)?,
             other => return Err(format!("failover does not take {other:?}")),
         }
     }
-    Ok(Task::Failover { rounds })
+    Ok(Task::Failover { rig, rounds })
+}
+
+fn latency(mut words: Words<'_>) -> Result<Task, String> {
+    let mut samples = 2_000;
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--samples" => samples = words.count(flag)? as u64,
+            other => return Err(format!("latency does not take {other:?}")),
+        }
+    }
+    Ok(Task::Latency { samples })
 }
 
 fn instance(mut words: Words<'_>) -> Result<Orders, String> {
@@ -136,7 +157,10 @@ mod tests {
         assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos)));
         let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 9, self_fencing: false, ..chaos };
         assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 9 --no-self-fencing"), Ok(Task::Chaos(other)));
-        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rounds: 3 }));
+        assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
+        assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30 }));
+        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
+        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rig: "sqlite", rounds: 3 }));
     }
 
     #[test]
