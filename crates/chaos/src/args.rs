@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::instance::Orders;
 use crate::rig::Kind;
+use crate::speed::{Begin, Errand};
 
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
@@ -17,6 +18,8 @@ Usage: watchkeeper-chaos <command>
              how long a takeover takes, for every kind of fault
   latency [--samples N]
              leases and commits on three MongoDB servers beside bare majority writes of the same size
+  speed [--rounds N] [--changes N]
+             how fast changes are read from MongoDB, beside the bare driver
 ";
 
 /// What to do.
@@ -26,6 +29,15 @@ pub(crate) enum Task {
     /// A child of this program.
     Instance(Orders),
     Chaos(Chaos),
+    /// A child of this program.
+    Consume {
+        errand: Errand,
+        name: String,
+    },
+    Speed {
+        rounds: usize,
+        changes: u64,
+    },
     Latency {
         samples: u64,
     },
@@ -78,6 +90,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "failover" => failover(words),
         "latency" => latency(words),
+        "speed" => speed(words),
+        "consume" => consume(words),
         unknown => Err(format!("there is no command {unknown:?}")),
     }
 }
@@ -117,6 +131,42 @@ fn latency(mut words: Words<'_>) -> Result<Task, String> {
         }
     }
     Ok(Task::Latency { samples })
+}
+
+fn speed(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut rounds, mut changes) = (5, 400_000);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rounds" => rounds = words.count(flag)?,
+            "--changes" => changes = words.count(flag)? as u64,
+            other => return Err(format!("speed does not take {other:?}")),
+        }
+    }
+    Ok(Task::Speed { rounds, changes })
+}
+
+fn consume(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut by, mut url, mut group, mut name, mut begin, mut changes) = (None, None, None, None, None, None);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--by" => by = Some(words.value(flag)?.parse()?),
+            "--url" => url = Some(words.value(flag)?.to_owned()),
+            "--group" => group = Some(words.value(flag)?.to_owned()),
+            "--name" => name = Some(words.value(flag)?.to_owned()),
+            "--begin" => begin = Some(Begin(words.number(flag)?)),
+            "--changes" => changes = Some(words.number(flag)?),
+            other => return Err(format!("consume does not take {other:?}")),
+        }
+    }
+    let missing = || "consume needs --by, --url, --group, --name, --begin and --changes".to_owned();
+    let errand = Errand {
+        by: by.ok_or_else(missing)?,
+        url: url.ok_or_else(missing)?,
+        group: group.ok_or_else(missing)?,
+        begin: begin.ok_or_else(missing)?,
+        changes: changes.ok_or_else(missing)?,
+    };
+    Ok(Task::Consume { errand, name: name.ok_or_else(missing)? })
 }
 
 fn instance(mut words: Words<'_>) -> Result<Orders, String> {

@@ -12,6 +12,7 @@ mod latency;
 mod load;
 mod report;
 mod rig;
+mod speed;
 mod strike;
 
 use std::process::ExitCode;
@@ -69,6 +70,10 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
             let good: Vec<bool> = campaigns(chaos).iter().map(|campaign| run(campaign, &ground, runtime)).collect();
             Ok(good.iter().all(|good| *good))
         }
+        Task::Consume { errand, name } => {
+            runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
+        }
+        Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
         Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
         Task::Failover { rig, rounds } => failover::run(rig, rounds, runtime.handle()),
     }
