@@ -20,6 +20,7 @@ Usage: cargo xtask <command>
   servers [NAME…]           install the real servers that the tests start (mongodb) into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb]  how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+  bench mongodb             how fast changes are read from MongoDB, beside the bare driver (--rounds N, --changes N)
   bench latency             leases and commits on three MongoDB servers beside bare majority writes (--samples N)
   help                      this list
 ";
@@ -90,12 +91,13 @@ fn parse_servers(rest: &[String]) -> Result<Command, String> {
 }
 
 /// All benchmarks.
-const BENCHMARKS: &str = "`engine`, `failover` and `latency`";
+const BENCHMARKS: &str = "`engine`, `failover`, `latency` and `mongodb`";
 
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
     match rest.split_first() {
         Some((what, after)) if what == "engine" => nothing_after("bench engine", after).map(|()| Command::BenchEngine),
         Some((what, _)) if what == "failover" || what == "latency" => Ok(Command::Chaos(rest.to_vec())),
+        Some((what, after)) if what == "mongodb" => Ok(Command::Chaos([&["speed".to_owned()], after].concat())),
         Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are {BENCHMARKS}")),
         None => Err(format!("`bench` needs the name of a benchmark: {BENCHMARKS}")),
     }
@@ -215,6 +217,7 @@ mod tests {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(parsed("chaos sqlite --faults 60"), Ok(Command::Chaos(words("sqlite --faults 60"))));
         assert_eq!(parsed("chaos mongodb"), Ok(Command::Chaos(words("mongodb"))));
+        assert_eq!(parsed("bench mongodb --rounds 3"), Ok(Command::Chaos(words("speed --rounds 3"))));
         assert_eq!(parsed("bench latency"), Ok(Command::Chaos(words("latency"))));
         assert_eq!(parsed("bench failover --rounds 5"), Ok(Command::Chaos(words("failover --rounds 5"))));
     }
@@ -226,8 +229,8 @@ mod tests {
             ("fly", "there is no command `fly`"),
             ("test --slow", "`test` does not take `--slow`"),
             ("help me", "`help` does not take `me`"),
-            ("bench", "`bench` needs the name of a benchmark: `engine`, `failover` and `latency`"),
-            ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover` and `latency`"),
+            ("bench", "`bench` needs the name of a benchmark: `engine`, `failover`, `latency` and `mongodb`"),
+            ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
             ("chaos", "`chaos` needs the name of a store: `sqlite` or `mongodb`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite` and `mongodb`"),
             ("servers oracle", "there is no server `oracle`; there is mongodb"),

@@ -175,6 +175,7 @@ pub(crate) async fn prepare(rig: &dyn Rig, seed: u64) -> Result<Pen, Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::SEED;
 
     fn campaign(kind: Kind, self_fencing: bool) -> Campaign {
         Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1) }
@@ -199,6 +200,20 @@ mod tests {
         assert_eq!(wrong(&open, &tried), Vec::<String>::new());
         let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
         assert_eq!(open.kinds(&all), [Strike::Process(Fault::Pause)]);
+    }
+
+    #[test]
+    fn six_faults_strike_servers_too() {
+        let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
+        let servers = [Strike::Cut, Strike::PrimaryKilled, Strike::StepDown];
+        let fits = |seed: &u64| {
+            [Kind::Transactional, Kind::Fenced].iter().all(|kind| {
+                let plan = Plan::seeded(*seed, 6, &campaign(*kind, true).kinds(&all), CALM);
+                let struck = |strike: &Strike| plan.faults.iter().any(|(_, planned)| planned == strike);
+                servers.iter().all(struck) && (*kind == Kind::Fenced || struck(&Strike::KillInside))
+            })
+        };
+        assert!(fits(&SEED));
     }
 
     #[test]
