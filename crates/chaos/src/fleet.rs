@@ -101,14 +101,20 @@ impl Fleet {
         self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
     }
 
-    /// Waits until one is on watch and all others stand by, and gives them the time to see each other.
+    /// Waits until one is on watch and all others stand by, and gives them the time to see each other. Where servers are struck
+    /// the watch may be lost again meanwhile: then it is waited for once more.
     pub(crate) fn steady(&mut self) -> Result<(String, u64), Trouble> {
-        self.until("one on watch and two standing by", PATIENCE, |fleet| {
-            fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
-        })?;
-        self.listen(Duration::from_millis(50))?;
-        let (name, epoch) = self.children.on_watch().ok_or("nobody is on watch")?;
-        Ok((name.to_owned(), epoch))
+        let since = Instant::now();
+        while let Some(left) = PATIENCE.checked_sub(since.elapsed()) {
+            self.until("one on watch and two standing by", left, |fleet| {
+                fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
+            })?;
+            self.listen(Duration::from_millis(50))?;
+            if let Some((name, epoch)) = self.children.on_watch() {
+                return Ok((name.to_owned(), epoch));
+            }
+        }
+        Err("nobody stays on watch".to_owned())
     }
 
     /// Hears what there is to hear for this long.
@@ -144,14 +150,16 @@ impl Fleet {
 
     /// Strikes the one on watch, or its servers.
     pub(crate) fn strike(&mut self, strike: Strike) -> Result<Struck, Trouble> {
-        let (victim, epoch) = self.steady()?;
+        let (mut victim, mut epoch) = self.steady()?;
+        if let Some(inside) = strike.holds() {
+            while !self.hold(&victim, epoch, inside)? {
+                (victim, epoch) = self.steady()?;
+            }
+        }
         let mut node = None;
         match strike {
             Strike::Process(fault) => self.befall(&victim, epoch, fault)?,
-            Strike::KillInside => {
-                self.hold(&victim, true)?;
-                self.children.kill(&victim).map_err(io("kill"))?;
-            }
+            Strike::KillInside => self.children.kill(&victim).map_err(io("kill"))?,
             Strike::Cut => self.cut(&victim)?,
             Strike::PrimaryKilled => node = self.ground.kill_primary(),
             Strike::StepDown => self.ground.step_down(),
@@ -165,10 +173,7 @@ impl Fleet {
             Fault::Stop => self.children.terminate(name).map_err(io("terminate")),
             Fault::Fail => self.children.order(name, Order::Fail).map_err(io("an order to fail")),
             Fault::HandOver => self.ask_to_leave(epoch),
-            Fault::Pause | Fault::PauseInside => {
-                self.hold(name, fault == Fault::PauseInside)?;
-                self.children.pause(name).map_err(io("pause"))
-            }
+            Fault::Pause | Fault::PauseInside => self.children.pause(name).map_err(io("pause")),
         }
     }
 
@@ -193,8 +198,8 @@ impl Fleet {
         }
     }
 
-    /// Has a process take a write in hand.
-    fn hold(&mut self, name: &str, inside: bool) -> Result<(), Trouble> {
+    /// Has the one on watch take a write in hand. Not if it loses the watch before there is one.
+    fn hold(&mut self, name: &str, epoch: u64, inside: bool) -> Result<bool, Trouble> {
         self.children.order(name, Order::Hold { inside }).map_err(io("an order to hold"))?;
         let since = Instant::now();
         loop {
@@ -202,7 +207,11 @@ impl Fleet {
             let told = self.hear(left.min(Duration::from_millis(20)))?;
             let holds = |told: Told| told.child == name && matches!(told.what, What::Event(Event::Holding { .. }));
             if told.is_some_and(holds) {
-                return Ok(());
+                return Ok(true);
+            }
+            if !self.is_on_watch(epoch) {
+                self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+                return Ok(false);
             }
         }
     }

@@ -44,6 +44,15 @@ impl Strike {
         matches!(self, Self::Process(Fault::Pause | Fault::PauseInside))
     }
 
+    /// Whether the process has to have a write in hand, and whether inside a transaction.
+    pub(crate) fn holds(self) -> Option<bool> {
+        match self {
+            Self::Process(Fault::Pause) => Some(false),
+            Self::Process(Fault::PauseInside) | Self::KillInside => Some(true),
+            _ => None,
+        }
+    }
+
     /// Whether the one on watch may go on under the same epoch.
     pub(crate) fn may_be_outlived(self) -> bool {
         matches!(self, Self::Cut | Self::PrimaryKilled | Self::StepDown)
