@@ -6,7 +6,7 @@ use crate::servers;
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
 
-  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults
+  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults on each store
                             (--quick leaves out the docs and the mutants)
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
@@ -14,10 +14,14 @@ Usage: cargo xtask <command>
   sim --no-self-fencing     simulate holders that do not end themselves: the fences must hold alone
   sim --mutants             every mutant with the seeds that are known to catch it
   chaos sqlite [--faults N] three real processes on SQLite under N faults, with each kind of sink
-                            (also: --sink transactional|fenced, --seed S, --no-self-fencing)
+  chaos mongodb [--faults N]
+                            the same on a replica set of three, whose primary is killed, too, and connections are cut
+                            (both also: --sink transactional|fenced, --seed S, --no-self-fencing)
   servers [NAME…]           install the real servers that the tests start (mongodb) into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
-  bench failover            how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+  bench failover [mongodb]  how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+  bench mongodb             how fast changes are read from MongoDB, beside the bare driver (--rounds N, --changes N)
+  bench latency             leases and commits on three MongoDB servers beside bare majority writes (--samples N)
   help                      this list
 ";
 
@@ -50,8 +54,10 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         // Its own program knows its words, and says what is wrong with them.
-        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite`".to_owned()),
-        "chaos" if rest[0] != "sqlite" => Err(format!("there is no chaos on `{}`; there is on `sqlite`", rest[0])),
+        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite` or `mongodb`".to_owned()),
+        "chaos" if !["sqlite", "mongodb"].contains(&rest[0].as_str()) => {
+            Err(format!("there is no chaos on `{}`; there is on `sqlite` and `mongodb`", rest[0]))
+        }
         "chaos" => Ok(Command::Chaos(rest.to_vec())),
         unknown => Err(format!("there is no command `{unknown}`")),
     }
@@ -84,12 +90,16 @@ fn parse_servers(rest: &[String]) -> Result<Command, String> {
     }
 }
 
+/// All benchmarks.
+const BENCHMARKS: &str = "`engine`, `failover`, `latency` and `mongodb`";
+
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
     match rest.split_first() {
         Some((what, after)) if what == "engine" => nothing_after("bench engine", after).map(|()| Command::BenchEngine),
-        Some((what, _)) if what == "failover" => Ok(Command::Chaos(rest.to_vec())),
-        Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are `engine` and `failover`")),
-        None => Err("`bench` needs the name of a benchmark: `engine` or `failover`".to_owned()),
+        Some((what, _)) if what == "failover" || what == "latency" => Ok(Command::Chaos(rest.to_vec())),
+        Some((what, after)) if what == "mongodb" => Ok(Command::Chaos([&["speed".to_owned()], after].concat())),
+        Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are {BENCHMARKS}")),
+        None => Err(format!("`bench` needs the name of a benchmark: {BENCHMARKS}")),
     }
 }
 
@@ -206,6 +216,9 @@ mod tests {
     fn chaos_and_the_benchmark_of_failover_are_one_program() {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(parsed("chaos sqlite --faults 60"), Ok(Command::Chaos(words("sqlite --faults 60"))));
+        assert_eq!(parsed("chaos mongodb"), Ok(Command::Chaos(words("mongodb"))));
+        assert_eq!(parsed("bench mongodb --rounds 3"), Ok(Command::Chaos(words("speed --rounds 3"))));
+        assert_eq!(parsed("bench latency"), Ok(Command::Chaos(words("latency"))));
         assert_eq!(parsed("bench failover --rounds 5"), Ok(Command::Chaos(words("failover --rounds 5"))));
     }
 
@@ -216,10 +229,10 @@ mod tests {
             ("fly", "there is no command `fly`"),
             ("test --slow", "`test` does not take `--slow`"),
             ("help me", "`help` does not take `me`"),
-            ("bench", "`bench` needs the name of a benchmark: `engine` or `failover`"),
-            ("bench disk", "there is no benchmark `disk`; there are `engine` and `failover`"),
-            ("chaos", "`chaos` needs the name of a store: `sqlite`"),
-            ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`"),
+            ("bench", "`bench` needs the name of a benchmark: `engine`, `failover`, `latency` and `mongodb`"),
+            ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
+            ("chaos", "`chaos` needs the name of a store: `sqlite` or `mongodb`"),
+            ("chaos paper", "there is no chaos on `paper`; there is on `sqlite` and `mongodb`"),
             ("servers oracle", "there is no server `oracle`; there is mongodb"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),

@@ -41,7 +41,8 @@ fn steps() -> Vec<Step> {
         step("engine, with metrics", "test -p watchkeeper-engine --features metrics"),
         step("simulation", &seeds),
         step("simulation, fences only", &format!("{seeds} --no-self-fencing")),
-        step("chaos", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
+        step("chaos on SQLite", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
+        step("chaos on MongoDB", &format!("run --quiet --package watchkeeper-chaos -- mongodb --faults {FAULTS}")),
         Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
     ]
 }

@@ -5,16 +5,25 @@ use std::time::Duration;
 
 use crate::instance::Orders;
 use crate::rig::Kind;
+use crate::speed::{Begin, Errand};
 
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
 
-  sqlite [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
-             three instances on SQLite under load and faults; without --sink both, without
+  sqlite|mongodb [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
+             three instances under load and faults, on SQLite, or on a MongoDB
+             replica set of three whose servers are struck, too; without --sink both, without
              --no-self-fencing also a few pauses without it
-  failover [--rounds N]
+  failover [mongodb] [--rounds N]
              how long a takeover takes, for every kind of fault
+  latency [--samples N]
+             leases and commits on three MongoDB servers beside bare majority writes of the same size
+  speed [--rounds N] [--changes N]
+             how fast changes are read from MongoDB, beside the bare driver
 ";
+
+/// The seed of a run that names none. With it six faults are enough to strike servers as well as processes.
+pub(crate) const SEED: u64 = 9;
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +32,20 @@ pub(crate) enum Task {
     /// A child of this program.
     Instance(Orders),
     Chaos(Chaos),
+    /// A child of this program.
+    Consume {
+        errand: Errand,
+        name: String,
+    },
+    Speed {
+        rounds: usize,
+        changes: u64,
+    },
+    Latency {
+        samples: u64,
+    },
     Failover {
+        rig: &'static str,
         rounds: usize,
     },
 }
@@ -68,13 +90,17 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "help" | "--help" | "-h" => Ok(Task::Help),
         "instance" => instance(words).map(Task::Instance),
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
+        "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "failover" => failover(words),
+        "latency" => latency(words),
+        "speed" => speed(words),
+        "consume" => consume(words),
         unknown => Err(format!("there is no command {unknown:?}")),
     }
 }
 
 fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
-    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: 1, self_fencing: true };
+    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: SEED, self_fencing: true };
     while let Some(flag) = words.flag() {
         match flag {
             "--faults" => chaos.faults = words.count(flag)?,
@@ -88,14 +114,62 @@ fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {
-    let mut rounds = 30;
+    let (mut rig, mut rounds) = ("sqlite", 30);
     while let Some(flag) = words.flag() {
         match flag {
+            "mongodb" => rig = "mongodb",
             "--rounds" => rounds = words.count(flag)?,
             other => return Err(format!("failover does not take {other:?}")),
         }
     }
-    Ok(Task::Failover { rounds })
+    Ok(Task::Failover { rig, rounds })
+}
+
+fn latency(mut words: Words<'_>) -> Result<Task, String> {
+    let mut samples = 2_000;
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--samples" => samples = words.count(flag)? as u64,
+            other => return Err(format!("latency does not take {other:?}")),
+        }
+    }
+    Ok(Task::Latency { samples })
+}
+
+fn speed(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut rounds, mut changes) = (5, 400_000);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rounds" => rounds = words.count(flag)?,
+            "--changes" => changes = words.count(flag)? as u64,
+            other => return Err(format!("speed does not take {other:?}")),
+        }
+    }
+    Ok(Task::Speed { rounds, changes })
+}
+
+fn consume(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut by, mut url, mut group, mut name, mut begin, mut changes) = (None, None, None, None, None, None);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--by" => by = Some(words.value(flag)?.parse()?),
+            "--url" => url = Some(words.value(flag)?.to_owned()),
+            "--group" => group = Some(words.value(flag)?.to_owned()),
+            "--name" => name = Some(words.value(flag)?.to_owned()),
+            "--begin" => begin = Some(Begin(words.number(flag)?)),
+            "--changes" => changes = Some(words.number(flag)?),
+            other => return Err(format!("consume does not take {other:?}")),
+        }
+    }
+    let missing = || "consume needs --by, --url, --group, --name, --begin and --changes".to_owned();
+    let errand = Errand {
+        by: by.ok_or_else(missing)?,
+        url: url.ok_or_else(missing)?,
+        group: group.ok_or_else(missing)?,
+        begin: begin.ok_or_else(missing)?,
+        changes: changes.ok_or_else(missing)?,
+    };
+    Ok(Task::Consume { errand, name: name.ok_or_else(missing)? })
 }
 
 fn instance(mut words: Words<'_>) -> Result<Orders, String> {
@@ -132,11 +206,14 @@ mod tests {
 
     #[test]
     fn commands_are_recognised() {
-        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: 1, self_fencing: true };
+        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: SEED, self_fencing: true };
         assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos)));
-        let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 9, self_fencing: false, ..chaos };
-        assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 9 --no-self-fencing"), Ok(Task::Chaos(other)));
-        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rounds: 3 }));
+        let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 4, self_fencing: false, ..chaos };
+        assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 4 --no-self-fencing"), Ok(Task::Chaos(other)));
+        assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
+        assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30 }));
+        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
+        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rig: "sqlite", rounds: 3 }));
     }
 
     #[test]

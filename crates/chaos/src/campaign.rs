@@ -1,6 +1,7 @@
 //! A run of faults under load, and its verdict.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -8,7 +9,8 @@ use watchkeeper_drill::{Arrival, Fault, Ledger, Plan, Verdict};
 
 use crate::fleet::{Fleet, Make, Trouble, cx};
 use crate::load::{Load, Pen};
-use crate::rig::{self, Kind, Rig};
+use crate::rig::{self, Ground, Kind, Rig, Target};
+use crate::strike::Strike;
 
 /// The longest wait between two faults.
 const CALM: Duration = Duration::from_millis(200);
@@ -31,7 +33,7 @@ pub(crate) struct Campaign {
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     /// For every kind of fault, how long each took until a change had arrived under the next epoch.
-    pub(crate) reliefs: BTreeMap<Fault, Vec<Duration>>,
+    pub(crate) reliefs: BTreeMap<Strike, Vec<Duration>>,
     /// How many processes were evicted.
     pub(crate) evicted: u64,
     /// How many blocked their successor until they were woken.
@@ -42,46 +44,52 @@ pub(crate) struct Record {
 }
 
 impl Campaign {
-    /// The faults that make sense here. What only pauses try is tried by nothing else with self-fencing off.
-    fn kinds(&self) -> Vec<Fault> {
-        let fits = |fault: &Fault| match fault {
-            Fault::PauseInside => self.kind == Kind::Transactional && self.self_fencing,
-            Fault::Pause => true,
+    /// Those of these that make sense here. What only pauses try is tried by nothing else with self-fencing off.
+    fn kinds(&self, strikes: &[Strike]) -> Vec<Strike> {
+        let fits = |strike: &&Strike| match strike {
+            Strike::Process(Fault::PauseInside) | Strike::KillInside => {
+                self.kind == Kind::Transactional && self.self_fencing
+            }
+            Strike::Process(Fault::Pause) => true,
             _ => self.self_fencing,
         };
-        Fault::ALL.into_iter().filter(fits).collect()
+        strikes.iter().filter(fits).copied().collect()
     }
 
     /// Runs it; trouble is what kept it from coming to its end.
-    pub(crate) fn run(&self, runtime: &Handle) -> Result<Record, Trouble> {
+    pub(crate) fn run(&self, ground: &Arc<Ground>, runtime: &Handle) -> Result<Record, Trouble> {
         let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+        ground.lay(folder.path()).map_err(|error| error.to_string())?;
         let rig = rig::named(self.rig, folder.path()).map_err(|error| error.to_string())?;
         let pen = runtime.block_on(prepare(&*rig, self.seed))?;
         let load = Load::start(runtime, pen);
         let (rig_name, place) = (self.rig.to_owned(), folder.path().to_owned());
         let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
-        let mut fleet = Fleet::launch(Make { rig: rig_name, place, kind, lease, self_fencing }, &*rig, runtime)?;
+        let make = Make { rig: rig_name, place, kind, lease, self_fencing };
+        let mut fleet = Fleet::launch(make, ground, &*rig, runtime)?;
         let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
         let mut record = Record::default();
-        let plan = Plan::seeded(self.seed, self.faults, &self.kinds(), CALM);
-        for (wait, fault) in &plan.faults {
+        let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&ground.strikes()), CALM);
+        for (wait, strike) in &plan.faults {
             fleet.listen(*wait)?;
-            let struck = fleet.strike(*fault)?;
-            record.reliefs.entry(*fault).or_default().push(fleet.relieved(&struck, &mut *target, |_| true)?);
+            let struck = fleet.strike(*strike)?;
+            let before = load.ledger();
+            let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
+            record.reliefs.entry(*strike).or_default().push(fleet.relieved(&struck, &mut *target, wanted)?);
             fleet.mend(&struck)?;
         }
         fleet.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+        let mut arrived = await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
         fleet.disband()?;
-        let arrivals = runtime.block_on(read_back(&*rig, self.kind))?;
+        let arrivals = arrived.finish(&fleet)?;
         record.verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
         (record.evicted, record.blocked) = (fleet.evicted, fleet.blocked);
-        record.wrong = self.wrong(&record, &plan);
+        record.wrong = self.wrong(&record, &plan, ground.evicts());
         Ok(record)
     }
 
-    fn wrong(&self, record: &Record, plan: &Plan) -> Vec<Trouble> {
+    fn wrong(&self, record: &Record, plan: &Plan<Strike>, evicts: bool) -> Vec<Trouble> {
         let verdict = &record.verdict;
         let mut wrong = Vec::new();
         let mut expect = |holds: bool, what: &str| {
@@ -98,36 +106,61 @@ impl Campaign {
         expect(self.self_fencing || verdict.stale_refused > 0, "the fence was never tried: no stale write was refused");
         let struck: usize = record.reliefs.values().map(Vec::len).sum();
         expect(struck == plan.faults.len(), "not every fault of the plan happened");
-        let inside = record.reliefs.get(&Fault::PauseInside).map_or(0, Vec::len) as u64;
+        let inside = record.reliefs.get(&Strike::Process(Fault::PauseInside)).map_or(0, Vec::len) as u64;
         expect(
-            record.evicted + record.blocked >= inside,
+            !evicts || record.evicted + record.blocked >= inside,
             "a process that was stopped inside a transaction was not evicted",
         );
         wrong
     }
 }
 
-/// Listens until all that was acknowledged has arrived, or for as long as that may take: then it is lost.
+/// What a target has received so far.
+pub(crate) struct Arrived {
+    target: Box<dyn Target>,
+    arrivals: Vec<Arrival>,
+}
+
+impl Arrived {
+    /// All of it, when nothing is written any more.
+    pub(crate) fn finish(&mut self, fleet: &Fleet) -> Result<Vec<Arrival>, Trouble> {
+        let since = Instant::now();
+        while since.elapsed() < ARRIVING {
+            match fleet.look(&mut *self.target)? {
+                Some(news) if news.is_empty() => return Ok(std::mem::take(&mut self.arrivals)),
+                news => self.arrivals.extend(news.unwrap_or_default()),
+            }
+        }
+        Err("the target could not be read to its end".to_owned())
+    }
+}
+
+/// Reads a target from its beginning until all that was acknowledged has arrived, or for as long as that may take: then it
+/// is lost.
 pub(crate) fn await_arrivals(
     rig: &dyn Rig,
     kind: Kind,
     ledger: &Ledger,
     fleet: &mut Fleet,
     runtime: &Handle,
-) -> Result<(), Trouble> {
+) -> Result<Arrived, Trouble> {
     let since = Instant::now();
-    let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+    let target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+    let mut arrived = Arrived { target, arrivals: Vec::new() };
     let mut missing: BTreeMap<_, _> = ledger.newest().collect();
     while !missing.is_empty() && since.elapsed() < ARRIVING {
-        let news = runtime.block_on(target.news()).map_err(|error| error.to_string())?;
+        let news = fleet.look(&mut *arrived.target)?.unwrap_or_default();
         for Arrival { key, number, .. } in &news {
             if missing.get(key.as_str()).is_some_and(|newest| number >= newest) {
                 missing.remove(key.as_str());
             }
         }
-        fleet.listen(Duration::from_millis(20))?;
+        if news.is_empty() {
+            fleet.listen(Duration::from_millis(20))?;
+        }
+        arrived.arrivals.extend(news);
     }
-    Ok(())
+    Ok(arrived)
 }
 
 /// Sets the rig up; a pen to write with.
@@ -139,27 +172,22 @@ pub(crate) async fn prepare(rig: &dyn Rig, seed: u64) -> Result<Pen, Trouble> {
     set_up.await.map(|writer| Pen::new(writer, seed)).map_err(|error| error.to_string())
 }
 
-/// All that a target has received.
-pub(crate) async fn read_back(rig: &dyn Rig, kind: Kind) -> Result<Vec<Arrival>, Trouble> {
-    let read = async { rig.target(&cx(), kind).await?.news().await };
-    read.await.map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::SEED;
 
     fn campaign(kind: Kind, self_fencing: bool) -> Campaign {
         Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1) }
     }
 
     fn sound() -> Record {
-        let reliefs = BTreeMap::from([(Fault::Pause, vec![Duration::from_secs(1)])]);
+        let reliefs = BTreeMap::from([(Strike::Process(Fault::Pause), vec![Duration::from_secs(1)])]);
         Record { reliefs, verdict: Verdict { delivered: 1, ..Verdict::default() }, ..Record::default() }
     }
 
     fn wrong(campaign: &Campaign, record: &Record) -> Vec<String> {
-        campaign.wrong(record, &Plan { faults: vec![(Duration::ZERO, Fault::Pause)] })
+        campaign.wrong(record, &Plan { faults: vec![(Duration::ZERO, Strike::Process(Fault::Pause))] }, true)
     }
 
     #[test]
@@ -170,7 +198,22 @@ mod tests {
         let mut tried = sound();
         tried.verdict.stale_refused = 1;
         assert_eq!(wrong(&open, &tried), Vec::<String>::new());
-        assert_eq!(open.kinds(), [Fault::Pause]);
+        let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
+        assert_eq!(open.kinds(&all), [Strike::Process(Fault::Pause)]);
+    }
+
+    #[test]
+    fn six_faults_strike_servers_too() {
+        let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
+        let servers = [Strike::Cut, Strike::PrimaryKilled, Strike::StepDown];
+        let fits = |seed: &u64| {
+            [Kind::Transactional, Kind::Fenced].iter().all(|kind| {
+                let plan = Plan::seeded(*seed, 6, &campaign(*kind, true).kinds(&all), CALM);
+                let struck = |strike: &Strike| plan.faults.iter().any(|(_, planned)| planned == strike);
+                servers.iter().all(struck) && (*kind == Kind::Fenced || struck(&Strike::KillInside))
+            })
+        };
+        assert!(fits(&SEED));
     }
 
     #[test]

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use watchkeeper_core::{BootClock, Cx, Epoch};
+use watchkeeper_core::{BootClock, Cx, Epoch, ErrorKind};
 use watchkeeper_drill::{Arrival, Children, Event, Fault, Order, Told, What};
 use watchkeeper_engine::group::control::Controls;
 
+use crate::cut;
 use crate::instance::{GROUP, Orders, STREAM};
-use crate::rig::{Kind, Rig, Target};
+use crate::rig::{Ground, Kind, Rig, Target};
+use crate::strike::Strike;
 
 /// The names of the instances.
 pub(crate) const NAMES: [&str; 3] = ["ann", "ben", "cat"];
 
 /// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A stopped process that nobody has relieved for so long blocks its successor, and is woken as a person would do.
 const BLOCKED: Duration = Duration::from_secs(6);
@@ -43,6 +45,7 @@ pub(crate) struct Fleet {
     make: Make,
     children: Children,
     controls: Controls,
+    ground: Arc<Ground>,
     runtime: Handle,
     /// Stale writes that were refused, as the children told.
     pub(crate) refused: u64,
@@ -56,13 +59,15 @@ pub(crate) struct Fleet {
 /// A fault that has been struck, before anything followed from it.
 #[derive(Debug, Clone)]
 pub(crate) struct Struck {
-    pub(crate) fault: Fault,
+    pub(crate) strike: Strike,
     /// Who had the watch.
     pub(crate) victim: String,
     /// Under which epoch.
     pub(crate) epoch: u64,
-    /// When it had happened.
+    /// When it had happened: of elections, when there was a new primary.
     pub(crate) at: Instant,
+    /// The server that does not run.
+    node: Option<usize>,
 }
 
 /// A context without a deadline.
@@ -76,11 +81,12 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 
 impl Fleet {
     /// Starts all of them and waits until one is on watch and the others stand by.
-    pub(crate) fn launch(make: Make, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
+    pub(crate) fn launch(make: Make, ground: &Arc<Ground>, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
         let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
         let children = Children::new().map_err(io("processes"))?;
         let controls = Controls::new(stores.records, GROUP);
-        let mut fleet = Self { make, children, controls, runtime: runtime.clone(), refused: 0, evicted: 0, blocked: 0 };
+        let (ground, runtime) = (Arc::clone(ground), runtime.clone());
+        let mut fleet = Self { make, children, controls, ground, runtime, refused: 0, evicted: 0, blocked: 0 };
         for name in NAMES {
             fleet.start(name)?;
         }
@@ -95,14 +101,20 @@ impl Fleet {
         self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
     }
 
-    /// Waits until one is on watch and all others stand by, and gives them the time to see each other.
+    /// Waits until one is on watch and all others stand by, and gives them the time to see each other. Where servers are struck
+    /// the watch may be lost again meanwhile: then it is waited for once more.
     pub(crate) fn steady(&mut self) -> Result<(String, u64), Trouble> {
-        self.until("one on watch and two standing by", PATIENCE, |fleet| {
-            fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
-        })?;
-        self.listen(Duration::from_millis(50))?;
-        let (name, epoch) = self.children.on_watch().ok_or("nobody is on watch")?;
-        Ok((name.to_owned(), epoch))
+        let since = Instant::now();
+        while let Some(left) = PATIENCE.checked_sub(since.elapsed()) {
+            self.until("one on watch and two standing by", left, |fleet| {
+                fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
+            })?;
+            self.listen(Duration::from_millis(50))?;
+            if let Some((name, epoch)) = self.children.on_watch() {
+                return Ok((name.to_owned(), epoch));
+            }
+        }
+        Err("nobody stays on watch".to_owned())
     }
 
     /// Hears what there is to hear for this long.
@@ -136,28 +148,58 @@ impl Fleet {
         Ok(())
     }
 
-    /// Strikes the one on watch.
-    pub(crate) fn strike(&mut self, fault: Fault) -> Result<Struck, Trouble> {
-        let (victim, epoch) = self.steady()?;
-        let name = victim.as_str();
-        match fault {
-            Fault::Kill => self.children.kill(name).map_err(io("kill"))?,
-            Fault::Stop => self.children.terminate(name).map_err(io("terminate"))?,
-            Fault::Fail => self.children.order(name, Order::Fail).map_err(io("an order to fail"))?,
-            Fault::HandOver => self.ask_to_leave(epoch)?,
-            Fault::Pause | Fault::PauseInside => self.pause(name, fault == Fault::PauseInside)?,
+    /// Strikes the one on watch, or its servers.
+    pub(crate) fn strike(&mut self, strike: Strike) -> Result<Struck, Trouble> {
+        let (mut victim, mut epoch) = self.steady()?;
+        if let Some(inside) = strike.holds() {
+            while !self.hold(&victim, epoch, inside)? {
+                (victim, epoch) = self.steady()?;
+            }
         }
-        Ok(Struck { fault, victim, epoch, at: Instant::now() })
+        let mut node = None;
+        match strike {
+            Strike::Process(fault) => self.befall(&victim, epoch, fault)?,
+            Strike::KillInside => self.children.kill(&victim).map_err(io("kill"))?,
+            Strike::Cut => self.cut(&victim)?,
+            Strike::PrimaryKilled => node = self.ground.kill_primary(),
+            Strike::StepDown => self.ground.step_down(),
+        }
+        Ok(Struck { strike, victim, epoch, at: Instant::now(), node })
+    }
+
+    fn befall(&mut self, name: &str, epoch: u64, fault: Fault) -> Result<(), Trouble> {
+        match fault {
+            Fault::Kill => self.children.kill(name).map_err(io("kill")),
+            Fault::Stop => self.children.terminate(name).map_err(io("terminate")),
+            Fault::Fail => self.children.order(name, Order::Fail).map_err(io("an order to fail")),
+            Fault::HandOver => self.ask_to_leave(epoch),
+            Fault::Pause | Fault::PauseInside => self.children.pause(name).map_err(io("pause")),
+        }
+    }
+
+    fn cut(&self, name: &str) -> Result<(), Trouble> {
+        let pid = self.children.pid(name).ok_or_else(|| format!("{name} is not there"))?;
+        match cut::connections(pid, &self.ground.ports()).map_err(io("connections"))? {
+            0 => Err(format!("{name} had no connections that could be cut")),
+            _ => Ok(()),
+        }
     }
 
     fn ask_to_leave(&self, epoch: u64) -> Result<(), Trouble> {
-        let cx = cx().within(PATIENCE);
-        let asked = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
-        self.runtime.block_on(asked).map(drop).map_err(|error| error.to_string())
+        let since = Instant::now();
+        loop {
+            let cx = cx().within(PATIENCE);
+            let asked = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
+            match self.runtime.block_on(asked) {
+                // The same wish again is the same wish.
+                Err(error) if may_be_tried_again(error.kind()) && since.elapsed() < PATIENCE => {}
+                answer => return answer.map(drop).map_err(|error| error.to_string()),
+            }
+        }
     }
 
-    /// Stops a process that has a write in hand.
-    fn pause(&mut self, name: &str, inside: bool) -> Result<(), Trouble> {
+    /// Has the one on watch take a write in hand. Not if it loses the watch before there is one.
+    fn hold(&mut self, name: &str, epoch: u64, inside: bool) -> Result<bool, Trouble> {
         self.children.order(name, Order::Hold { inside }).map_err(io("an order to hold"))?;
         let since = Instant::now();
         loop {
@@ -165,12 +207,25 @@ impl Fleet {
             let told = self.hear(left.min(Duration::from_millis(20)))?;
             let holds = |told: Told| told.child == name && matches!(told.what, What::Event(Event::Holding { .. }));
             if told.is_some_and(holds) {
-                return self.children.pause(name).map_err(io("pause"));
+                return Ok(true);
+            }
+            if !self.is_on_watch(epoch) {
+                self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+                return Ok(false);
             }
         }
     }
 
-    /// Waits until a change that is `wanted` has arrived under a newer epoch; how long that took.
+    /// What has arrived since the last look; `None` while the servers can not be asked.
+    pub(crate) fn look(&self, target: &mut dyn Target) -> Result<Option<Vec<Arrival>>, Trouble> {
+        match self.runtime.block_on(target.news()) {
+            Err(error) if may_be_tried_again(error.kind()) => Ok(None),
+            answer => answer.map(Some).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Waits until a change that is `wanted` has arrived under a newer epoch, or under the same one where that may go on; how
+    /// long that took.
     pub(crate) fn relieved(
         &mut self,
         struck: &Struck,
@@ -178,21 +233,21 @@ impl Fleet {
         wanted: impl Fn(&Arrival) -> bool,
     ) -> Result<Duration, Trouble> {
         let mut woken = false;
+        let first = struck.epoch + u64::from(!struck.strike.may_be_outlived());
         loop {
-            let news = self.runtime.block_on(target.news()).map_err(|error| error.to_string())?;
+            let news = self.look(target)?.unwrap_or_default();
             let took = struck.at.elapsed();
-            if news.iter().any(|arrival| arrival.epoch > struck.epoch && wanted(arrival)) {
+            if news.iter().any(|arrival| arrival.epoch >= first && wanted(arrival)) {
                 return Ok(took);
             }
-            let is_stopped = matches!(struck.fault, Fault::Pause | Fault::PauseInside);
-            if is_stopped && took > BLOCKED && !woken {
+            if struck.strike.is_pause() && took > BLOCKED && !woken {
                 woken = true;
                 self.blocked += 1;
                 // It may have been evicted just now; then there is nothing to wake.
                 let _ = self.let_go(&struck.victim);
             }
             if took > PATIENCE {
-                return Err(format!("waited in vain for a successor of {} after {}", struck.victim, struck.fault));
+                return Err(format!("waited in vain for changes after {} of {}", struck.strike, struck.victim));
             }
             self.hear(LOOK)?;
         }
@@ -201,10 +256,16 @@ impl Fleet {
     /// Brings the victim back: woken, or started again.
     pub(crate) fn mend(&mut self, struck: &Struck) -> Result<(), Trouble> {
         let name = struck.victim.as_str();
-        match struck.fault {
-            Fault::HandOver | Fault::Fail => return Ok(()),
-            Fault::Kill | Fault::Stop => drop(self.children.reap(name, PATIENCE).map_err(io("reap"))?),
-            Fault::Pause | Fault::PauseInside => {
+        match struck.strike {
+            Strike::Cut | Strike::StepDown | Strike::Process(Fault::HandOver | Fault::Fail) => return Ok(()),
+            Strike::PrimaryKilled => {
+                struck.node.iter().for_each(|node| self.ground.restart(*node));
+                return Ok(());
+            }
+            Strike::KillInside | Strike::Process(Fault::Kill | Fault::Stop) => {
+                self.children.reap(name, PATIENCE).map_err(io("reap"))?;
+            }
+            Strike::Process(Fault::Pause | Fault::PauseInside) => {
                 if !self.children.has_ended(name) {
                     self.let_go(name)?;
                     let what = format!("{name} to see that it was relieved");
@@ -241,6 +302,10 @@ impl Fleet {
         while self.hear(Duration::from_millis(20))?.is_some() {}
         Ok(())
     }
+}
+
+fn may_be_tried_again(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Unknown)
 }
 
 fn command(program: &Path, orders: &Orders) -> Command {

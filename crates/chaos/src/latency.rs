@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use watchkeeper_core::{
     Acquired, Ask, Candidate, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Error, Facts, Grant, LeaseKey,
     Position, Reason, Result,
@@ -10,29 +11,103 @@ use watchkeeper_engine::instance::Stores;
 
 use crate::bars::{Bar, Limit};
 use crate::fleet::{Trouble, cx};
-use crate::rig::Rig;
+use crate::report::quantile;
+use crate::rig::{self, Bare, Ground, Like, Rig};
 
 /// Enough for a p99.
 const CALLS: u64 = 500;
+
+/// Before anything is compared.
+const WARM_UP: u64 = 50;
+
+/// What conditions and fences may cost over a bare write, by p99.
+const RATIO_MAX: f64 = 2.0;
 
 /// Acquires and commits, each with its bar, on keys of their own beside the group's.
 pub(crate) async fn measure(rig: &dyn Rig) -> Result<Vec<(Bar, Vec<Duration>)>, Trouble> {
     let measured = async {
         let cx = cx();
         let stores = rig.stores(&cx).await?;
-        let acquires = acquires(&cx, &stores).await?;
-        Ok((acquires, commits(&cx, &stores).await?))
+        let acquires = acquires(&cx, &stores, CALLS, None).await?;
+        Ok((acquires, commits(&cx, &stores, CALLS, None).await?))
     };
     let (acquires, commits) = measured.await.map_err(|error: Error| error.to_string())?;
     let bar = |name, limit| Bar { name, limits: vec![Limit::P99(Duration::from_millis(limit))] };
     Ok(vec![(bar("lease acquire", 100), acquires), (bar("commit", 50), commits)])
 }
 
-async fn acquires(cx: &Cx, stores: &Stores) -> Result<Vec<Duration>> {
+/// Calls to the stores beside bare writes of the same size, one of each in turn; whether the ratios of their p99 were kept.
+pub(crate) fn compare(rig_name: &'static str, samples: u64, runtime: &Handle) -> Result<bool, Trouble> {
+    let ground = Ground::of(rig_name);
+    let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    let compared = async {
+        ground.lay(folder.path())?;
+        let rig = rig::named(rig_name, folder.path())?;
+        let cx = cx();
+        rig.set_up(&cx).await?;
+        let stores = rig.stores(&cx).await?;
+        // So that there are documents to be as large as.
+        acquires(&cx, &stores, WARM_UP, None).await?;
+        commits(&cx, &stores, WARM_UP, None).await?;
+        let mut beside = Beside::new(rig.bare(&cx, Like::Lease).await?);
+        let taken = acquires(&cx, &stores, samples, Some(&mut beside)).await?;
+        let leases = ratio("lease acquire", &taken, &beside.taken);
+        let mut beside = Beside::new(rig.bare(&cx, Like::Checkpoint).await?);
+        let taken = commits(&cx, &stores, samples, Some(&mut beside)).await?;
+        Ok(leases & ratio("commit", &taken, &beside.taken))
+    };
+    println!("{:<16} {:>7} {:>9} {:>9} {:>9}   ms", "", "samples", "median", "p99", "max");
+    runtime.block_on(compared).map_err(|error: Error| error.to_string())
+}
+
+/// Prints both; whether the p99 of ours is at most [`RATIO_MAX`] times that of the bare writes.
+fn ratio(name: &str, ours: &[Duration], bare: &[Duration]) -> bool {
+    let p99 = |name: &str, taken: &[Duration]| {
+        let mut sorted: Vec<f64> = taken.iter().map(|taken| taken.as_secs_f64() * 1_000.0).collect();
+        sorted.sort_by(f64::total_cmp);
+        let [median, p99, max] = [0.5, 0.99, 1.0].map(|share| quantile(&sorted, share));
+        println!("{name:<16} {:>7} {median:>9.2} {p99:>9.2} {max:>9.2}", sorted.len());
+        p99
+    };
+    let ratio = p99(name, ours) / p99("  a bare write", bare);
+    let kept = ratio <= RATIO_MAX;
+    println!("  p99 {ratio:.2} x the bare write's, at most {RATIO_MAX}: {}", if kept { "kept" } else { "MISSED" });
+    kept
+}
+
+/// Bare writes, one beside each call that is measured.
+struct Beside {
+    bare: Option<Box<dyn Bare>>,
+    taken: Vec<Duration>,
+}
+
+impl Beside {
+    fn new(bare: Option<Box<dyn Bare>>) -> Self {
+        Self { bare, taken: Vec::new() }
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        let Some(bare) = &mut self.bare else { return Ok(()) };
+        let began = Instant::now();
+        bare.write().await?;
+        self.taken.push(began.elapsed());
+        Ok(())
+    }
+}
+
+async fn beside_it(beside: &mut Option<&mut Beside>) -> Result<()> {
+    match beside {
+        Some(beside) => beside.write().await,
+        None => Ok(()),
+    }
+}
+
+async fn acquires(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut Beside>) -> Result<Vec<Duration>> {
     let entropy = Entropy::from_system();
     let key = LeaseKey::new("bench/acquire");
     let mut taken = Vec::new();
-    for _ in 0..CALLS {
+    for _ in 0..calls {
+        beside_it(&mut beside).await?;
         let (instance, tenure) = (entropy.instance(), entropy.tenure());
         let candidate = Candidate { instance, name: "bench".to_owned(), address: None, tenure };
         let ttl = Duration::from_secs(5);
@@ -48,14 +123,16 @@ async fn acquires(cx: &Cx, stores: &Stores) -> Result<Vec<Duration>> {
     Ok(taken)
 }
 
-async fn commits(cx: &Cx, stores: &Stores) -> Result<Vec<Duration>> {
-    let tenure = Entropy::from_system().tenure();
-    let grant = Grant { key: LeaseKey::new("bench/commit"), tenure, epoch: Epoch(1) };
+async fn commits(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut Beside>) -> Result<Vec<Duration>> {
+    let entropy = Entropy::from_system();
+    let key = LeaseKey::new(format!("bench/commit/{}", entropy.uuid()));
+    let grant = Grant { key, tenure: entropy.tenure(), epoch: Epoch(1) };
     if !matches!(stores.checkpoints.claim(cx, &grant).await?, Claim::Claimed(_)) {
         return Err(Error::internal("a new checkpoint was not claimed"));
     }
     let mut taken = Vec::new();
-    for seq in 1..=CALLS {
+    for seq in 1..=calls {
+        beside_it(&mut beside).await?;
         let write = write(&grant, seq);
         let began = Instant::now();
         let answer = stores.checkpoints.commit(cx, std::slice::from_ref(&write)).await?;

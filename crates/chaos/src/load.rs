@@ -62,13 +62,14 @@ impl Pen {
 /// Writes until it is stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
+    ledger: Arc<Mutex<Ledger>>,
     task: JoinHandle<Pen>,
 }
 
 impl Load {
     pub(crate) fn start(runtime: &Handle, mut pen: Pen) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stopped, ledger) = (Arc::clone(&stop), Arc::clone(&pen.ledger));
         let task = runtime.spawn(async move {
             while !stopped.load(Ordering::Relaxed) {
                 pen.write().await;
@@ -76,7 +77,12 @@ impl Load {
             }
             pen
         });
-        Self { stop, task }
+        Self { stop, ledger, task }
+    }
+
+    /// What was written so far.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stops writing; the pen with the ledger of all that was written.

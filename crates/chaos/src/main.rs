@@ -3,6 +3,7 @@
 mod args;
 mod bars;
 mod campaign;
+mod cut;
 mod failover;
 mod fleet;
 mod hands;
@@ -11,15 +12,18 @@ mod latency;
 mod load;
 mod report;
 mod rig;
+mod speed;
+mod strike;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
 use args::{Chaos, Task};
 use campaign::Campaign;
-use rig::Kind;
+use rig::{Ground, Kind};
 
 /// The lease of every run: the shortest that people are shown.
 const LEASE: Duration = Duration::from_secs(1);
@@ -61,11 +65,17 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
             runtime.block_on(instance::run(orders)).map(|()| true).map_err(|error| error.to_string())
         }
         Task::Chaos(chaos) => {
+            let ground = Arc::new(Ground::of(chaos.rig));
             // All of them, also after one that failed.
-            let good: Vec<bool> = campaigns(chaos).iter().map(|campaign| run(campaign, runtime)).collect();
+            let good: Vec<bool> = campaigns(chaos).iter().map(|campaign| run(campaign, &ground, runtime)).collect();
             Ok(good.iter().all(|good| *good))
         }
-        Task::Failover { rounds } => failover::run(rounds, runtime.handle()),
+        Task::Consume { errand, name } => {
+            runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
+        }
+        Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
+        Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
+        Task::Failover { rig, rounds } => failover::run(rig, rounds, runtime.handle()),
     }
 }
 
@@ -84,9 +94,9 @@ fn campaigns(chaos: Chaos) -> Vec<Campaign> {
     list
 }
 
-fn run(campaign: &Campaign, runtime: &Runtime) -> bool {
+fn run(campaign: &Campaign, ground: &Arc<Ground>, runtime: &Runtime) -> bool {
     println!("{}", report::heading(campaign));
-    match campaign.run(runtime.handle()) {
+    match campaign.run(ground, runtime.handle()) {
         Ok(record) => {
             println!("{}", report::table(&record));
             record.wrong.is_empty()

@@ -26,11 +26,11 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 pub(crate) fn table(record: &Record) -> String {
     let mut text = format!("{:<16} {:>5} {:>32}\n", "", "count", "delivered again, ms: min/median/max");
-    for (fault, reliefs) in &record.reliefs {
+    for (strike, reliefs) in &record.reliefs {
         let [min, median, _, max] = spread(reliefs);
         let count = reliefs.len();
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{fault:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
+        let _ = writeln!(text, "{strike:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
     }
     let _ = writeln!(text, "{:<16} {:>5}\n{:<16} {:>5}", "evicted", record.evicted, "blocked", record.blocked);
     let _ = writeln!(text, "\n{}", record.verdict);

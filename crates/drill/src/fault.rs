@@ -43,17 +43,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The faults of a run, each with the time to wait before it. The same seed gives the same plan.
+/// The faults of a run, of whatever kind, each with the time to wait before it. The same seed gives the same plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct Plan<F = Fault> {
     /// In order.
-    pub faults: Vec<(Duration, Fault)>,
+    pub faults: Vec<(Duration, F)>,
 }
 
-impl Plan {
+impl<F: Copy> Plan<F> {
     /// `count` faults of these `kinds`. Every kind comes once before any comes again, so that a short run has seen
     /// all of them too; the order within such a round, and the waits up to `calm`, are the seed's.
-    pub fn seeded(seed: u64, count: usize, kinds: &[Fault], calm: Duration) -> Self {
+    pub fn seeded(seed: u64, count: usize, kinds: &[F], calm: Duration) -> Self {
         let entropy = Entropy::seeded(seed);
         let mut faults = Vec::with_capacity(count);
         let mut round = Vec::new();

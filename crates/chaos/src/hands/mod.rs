@@ -94,9 +94,9 @@ impl Hands {
         Event::Holding { epoch }.tell().ok().map(|()| in_hand)
     }
 
-    /// Holds the write that is about to be made, if that was ordered.
-    pub(crate) async fn hold(&self, epoch: u64) -> Option<InHand<'_>> {
-        let in_hand = self.begin(false, epoch)?;
+    /// Holds the write that is about to be made, or with `inside` the open transaction, if that was ordered.
+    pub(crate) async fn hold(&self, inside: bool, epoch: u64) -> Option<InHand<'_>> {
+        let in_hand = self.begin(inside, epoch)?;
         loop {
             let go = self.go.notified();
             if !self.lock().holding {
@@ -107,7 +107,7 @@ impl Hands {
     }
 
     /// The same on the thread of an open transaction.
-    pub(crate) fn hold_inside(&self, epoch: u64) {
+    pub(crate) fn hold_on_thread(&self, epoch: u64) {
         let Some(_in_hand) = self.begin(true, epoch) else { return };
         let mut wanted = self.lock();
         while wanted.holding {
@@ -126,9 +126,9 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_held_without_an_order() {
         let hands = Hands::new();
-        assert!(hands.hold(1).await.is_none());
+        assert!(hands.hold(false, 1).await.is_none());
         hands.take(Order::Hold { inside: true });
-        assert!(hands.hold(1).await.is_none(), "it was told to hold inside");
+        assert!(hands.hold(false, 1).await.is_none(), "it was told to hold inside");
         assert!(!hands.is_full());
     }
 
@@ -138,7 +138,7 @@ mod tests {
         hands.take(Order::Hold { inside: false });
         let theirs = Arc::clone(&hands);
         let writing = tokio::spawn(async move {
-            let in_hand = theirs.hold(1).await;
+            let in_hand = theirs.hold(false, 1).await;
             (in_hand.is_some(), theirs.is_full())
         });
         let held = async {

@@ -69,7 +69,7 @@ impl TransactionalWriter for InTransaction {
         if !rows.is_empty() && self.hands.fails() {
             return Ok(Transacted::Rejected(failure(rows).into_iter().collect()));
         }
-        let in_hand = if rows.is_empty() { None } else { self.hands.hold(self.epoch).await };
+        let in_hand = if rows.is_empty() { None } else { self.hands.hold(false, self.epoch).await };
         let answer = self.writer.write_and_commit(cx, batch, rows, write).await;
         drop(in_hand);
         if matches!(answer, Ok(Transacted::Fenced)) {
@@ -114,7 +114,7 @@ impl SinkWriter for Plain {
 
     async fn flush(&self, cx: &Cx) -> Result<Vec<FlushRejection>> {
         let changes = self.unflushed.swap(0, Ordering::Relaxed);
-        let in_hand = if changes == 0 { None } else { self.hands.hold(self.epoch).await };
+        let in_hand = if changes == 0 { None } else { self.hands.hold(false, self.epoch).await };
         let answer = self.writer.flush(cx).await;
         drop(in_hand);
         self.heed(answer, changes)

@@ -1,5 +1,8 @@
 //! What hides a backend from the drill: how it is set up, written to, watched, and read back.
 
+mod ground;
+mod lines;
+mod mongodb;
 mod sqlite;
 
 use std::path::Path;
@@ -12,6 +15,8 @@ use watchkeeper_drill::Arrival;
 use watchkeeper_engine::instance::Stores;
 
 use crate::hands::Hands;
+
+pub(crate) use ground::Ground;
 
 /// Which kind of target a run writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +81,25 @@ pub(crate) trait Writer: Send {
 /// Reads back what a target received.
 #[async_trait]
 pub(crate) trait Target: Send {
-    /// What has arrived since the last call, in the order of arrival.
+    /// What has arrived since the last call, or a part of it, in the order of arrival. Nothing, when that was all.
+    ///
+    /// # Errors
+    /// `Unavailable` when it can not be read now; what was not told is told by a later call.
     async fn news(&mut self) -> Result<Vec<Arrival>>;
+}
+
+/// What a bare write is to be as large as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Like {
+    Lease,
+    Checkpoint,
+}
+
+/// The least that a durable write costs: without a lease, a claim or a condition.
+#[async_trait]
+pub(crate) trait Bare: Send {
+    /// Writes once more, and waits until it is durable.
+    async fn write(&mut self) -> Result<()>;
 }
 
 /// A backend under drill. A rig lives in a place, a folder or an address, which parent and children share.
@@ -95,6 +117,11 @@ pub(crate) trait Rig: Send + Sync {
     /// Makes changes.
     async fn writer(&self, cx: &Cx) -> Result<Box<dyn Writer>>;
 
+    /// Bare writes to compare with; `None` where bars are plain durations.
+    async fn bare(&self, _cx: &Cx, _like: Like) -> Result<Option<Box<dyn Bare>>> {
+        Ok(None)
+    }
+
     /// Reads a target back, from its beginning.
     async fn target(&self, cx: &Cx, kind: Kind) -> Result<Box<dyn Target>>;
 }
@@ -103,6 +130,7 @@ pub(crate) trait Rig: Send + Sync {
 pub(crate) fn named(name: &str, place: &Path) -> Result<Arc<dyn Rig>> {
     match name {
         "sqlite" => Ok(Arc::new(sqlite::Files::new(place))),
-        other => Err(Error::config(format!("there is no rig {other:?}")).remedy("there is: sqlite")),
+        "mongodb" => Ok(Arc::new(mongodb::Databases::at(place)?)),
+        other => Err(Error::config(format!("there is no rig {other:?}")).remedy("there are: sqlite, mongodb")),
     }
 }

@@ -1,22 +1,18 @@
 //! SQLite: an application's database, the group's state, and a target, in three files of one folder.
 
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use watchkeeper_core::format::Format;
-use watchkeeper_core::{
-    Change, Cx, Error, ErrorKind, Finding, Grade, Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile,
-};
+use watchkeeper_core::{Change, Cx, Error, ErrorKind, Grant, Result, Sink};
 use watchkeeper_drill::Arrival;
 use watchkeeper_engine::instance::Stores;
-use watchkeeper_file::{FileSink, Settings};
 use watchkeeper_sqlite::rusqlite::{self, Transaction};
 use watchkeeper_sqlite::{
     Apply, ChangeLog, Checkpoints, Client, Config, Events, Failure, Leases, Notes, Transactional,
 };
 
+use super::lines::{Lines, LinesRead};
 use super::{Gear, Kind, Rig, Target, Writer, Written};
 use crate::hands::Hands;
 
@@ -69,7 +65,7 @@ impl Rig for Files {
         let source = Arc::new(source);
         Ok(match kind {
             Kind::Fenced => {
-                let sink = Arc::new(Lines { settings: Settings::new(self.lines(), "orders") });
+                let sink = Arc::new(Lines::into(self.lines(), body));
                 Gear { stores, source, sink, checkpoints: None }
             }
             Kind::Transactional => {
@@ -87,7 +83,7 @@ impl Rig for Files {
 
     async fn target(&self, cx: &Cx, kind: Kind) -> Result<Box<dyn Target>> {
         Ok(match kind {
-            Kind::Fenced => Box::new(LinesRead { folder: self.lines(), offset: 0 }),
+            Kind::Fenced => Box::new(LinesRead::of(self.lines(), order)),
             Kind::Transactional => {
                 Box::new(TableRead { client: self.client(cx, "target.db", false).await?, cx: cx.clone(), after: 0 })
             }
@@ -133,7 +129,7 @@ impl Apply for Inside {
 
     fn apply(&self, transaction: &Transaction<'_>, change: &Change, grant: &Grant) -> Result<(), Failure> {
         self.events.apply(transaction, change, grant)?;
-        self.hands.hold_inside(grant.epoch.0);
+        self.hands.hold_on_thread(grant.epoch.0);
         Ok(())
     }
 }
@@ -163,89 +159,19 @@ impl Target for TableRead {
 
 fn arrival(body: &[u8], epoch: u64) -> Result<Arrival> {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    let fields = parsed.as_ref().and_then(|body| {
-        let after = &body["after"];
-        Some((after["key"].as_str()?.to_owned(), after["number"].as_u64()?))
-    });
-    let (key, number) = fields.ok_or_else(|| Error::corrupt("an order that arrived can not be read"))?;
+    let (key, number) =
+        parsed.as_ref().and_then(order).ok_or_else(|| Error::corrupt("an order that arrived can not be read"))?;
     Ok(Arrival { key, number, epoch })
 }
 
-/// Files of lines that name their epoch. A format does not know it, so there is one for each opening.
-#[derive(Debug)]
-struct Lines {
-    settings: Settings,
+/// Key and number of an order, from the body of a change.
+fn order(body: &serde_json::Value) -> Option<(String, u64)> {
+    let after = &body["after"];
+    Some((after["key"].as_str()?.to_owned(), after["number"].as_u64()?))
 }
 
-#[async_trait]
-impl Sink for Lines {
-    fn profile(&self) -> SinkProfile {
-        SinkProfile::new(Grade::Fenced, std::time::Duration::ZERO)
-    }
-
-    async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
-    }
-
-    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
-        let format = Arc::new(Stamped { epoch: context.grant.epoch.0 });
-        FileSink::new(self.settings.clone(), format)?.open(cx, context).await
-    }
-}
-
-#[derive(Debug)]
-struct Stamped {
-    epoch: u64,
-}
-
-impl Format for Stamped {
-    fn name(&self) -> &'static str {
-        "stamped"
-    }
-
-    fn write(&self, change: &Change, out: &mut Vec<u8>) -> Result<()> {
-        // The body is an object already; its epoch is put in front.
-        let body = change.body().strip_prefix(b"{").ok_or_else(|| Error::corrupt("a body is no object"))?;
-        out.extend_from_slice(format!("{{\"epoch\":{},", self.epoch).as_bytes());
-        out.extend_from_slice(body);
-        Ok(())
-    }
-}
-
-/// What has arrived in the files.
-struct LinesRead {
-    folder: PathBuf,
-    offset: u64,
-}
-
-#[async_trait]
-impl Target for LinesRead {
-    async fn news(&mut self) -> Result<Vec<Arrival>> {
-        let lines = self.read().map_err(|error| Error::unavailable("lines can not be read").caused_by(error))?;
-        lines.iter().map(|text| line(text)).collect()
-    }
-}
-
-impl LinesRead {
-    /// The whole lines after the last one that was read. There is no rotation, so there is one file.
-    fn read(&mut self) -> std::io::Result<Vec<String>> {
-        let mut found = Vec::new();
-        let mut paths: Vec<_> = std::fs::read_dir(&self.folder)?.flatten().map(|entry| entry.path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
-        let Some(path) = paths.first() else { return Ok(found) };
-        let mut file = std::fs::File::open(path)?;
-        file.seek(SeekFrom::Start(self.offset))?;
-        let mut reader = BufReader::new(file);
-        let mut text = String::new();
-        while reader.read_line(&mut text)? > 0 && text.ends_with('\n') {
-            self.offset += text.len() as u64;
-            found.push(std::mem::take(&mut text));
-        }
-        Ok(found)
-    }
-}
-
-fn line(text: &str) -> Result<Arrival> {
-    let epoch = serde_json::from_str(text).ok().and_then(|line: serde_json::Value| line["epoch"].as_u64());
-    arrival(text.as_bytes(), epoch.ok_or_else(|| Error::corrupt("a line has no epoch"))?)
+/// The body is an object already.
+fn body(change: &Change, out: &mut Vec<u8>) -> Result<()> {
+    out.extend_from_slice(change.body());
+    Ok(())
 }

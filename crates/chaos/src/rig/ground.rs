@@ -1,0 +1,87 @@
+//! What rigs stand on, and what outlives them: servers, started once for all runs of a command.
+
+use std::path::Path;
+
+use watchkeeper_core::{Entropy, Error, Result};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+
+use super::mongodb::ADDRESS;
+use crate::strike::Strike;
+
+/// How long servers do without a primary before they elect another. MongoDB's own ten seconds would be most of a run.
+const ELECTION_MS: i32 = 2_000;
+
+/// The targets are read back from the oplog, which therefore has to reach back to the beginning of a run.
+const OPLOG_MB: &str = "990";
+
+/// What the rigs of one command stand on.
+pub(crate) enum Ground {
+    /// Nothing but folders.
+    Folders,
+    /// A replica set of three.
+    ReplicaSet(Box<ReplicaSet>),
+}
+
+impl Ground {
+    /// What the rig of this name stands on; servers are started.
+    pub(crate) fn of(rig: &str) -> Self {
+        match rig {
+            "mongodb" => {
+                let arguments = vec!["--oplogSize".to_owned(), OPLOG_MB.to_owned()];
+                let settings = Settings { nodes: 3, arguments, election_timeout_ms: Some(ELECTION_MS) };
+                Self::ReplicaSet(Box::new(ReplicaSet::with(&settings)))
+            }
+            _ => Self::Folders,
+        }
+    }
+
+    /// Prepares a folder for a rig: everything in it, and in its database, is new.
+    pub(crate) fn lay(&self, folder: &Path) -> Result<()> {
+        let Self::ReplicaSet(set) = self else { return Ok(()) };
+        let database = format!("chaos_{}", Entropy::from_system().uuid().simple());
+        let written = std::fs::write(folder.join(ADDRESS), set.url(&database));
+        written.map_err(|error| Error::unavailable("a file can not be written").caused_by(error))
+    }
+
+    /// What can befall a group here.
+    pub(crate) fn strikes(&self) -> Vec<Strike> {
+        let mut strikes = Strike::of_processes();
+        if let Self::ReplicaSet(_) = self {
+            strikes.extend(Strike::WITH_SERVERS);
+        }
+        strikes
+    }
+
+    /// Whether one that is stopped inside a transaction is killed by its successor: nothing else ends its lock.
+    pub(crate) fn evicts(&self) -> bool {
+        matches!(self, Self::Folders)
+    }
+
+    /// The ports of the servers.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        let Self::ReplicaSet(set) = self else { return Vec::new() };
+        set.hosts().iter().filter_map(|host| host.rsplit_once(':')?.1.parse().ok()).collect()
+    }
+
+    /// Kills the primary and waits until another one is elected; which it was.
+    pub(crate) fn kill_primary(&self) -> Option<usize> {
+        let Self::ReplicaSet(set) = self else { return None };
+        let killed = set.kill_primary();
+        set.primary();
+        Some(killed)
+    }
+
+    /// Lets another server lead.
+    pub(crate) fn step_down(&self) {
+        if let Self::ReplicaSet(set) = self {
+            set.step_down();
+        }
+    }
+
+    /// Starts a killed server again.
+    pub(crate) fn restart(&self, node: usize) {
+        if let Self::ReplicaSet(set) = self {
+            set.restart(node);
+        }
+    }
+}
