@@ -64,12 +64,19 @@ fn the_first_five_minutes_are_as_the_readme_says() {
     }
 }
 
+const GROUP: &str = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n\n";
+
 #[test]
 fn the_filters_in_the_questions_are_accepted() {
     let snippets = blocks(QUESTIONS, "toml");
-    assert_eq!(snippets.len(), 2, "a source's and a sink's");
-    let group = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n\n";
-    let desk = Desk::with(&format!("{group}{}", snippets.join("\n")));
+    assert_eq!(snippets.len(), 3, "a source's, a sink's, and a pipeline");
+    let desk = Desk::with(&format!("{GROUP}{}{}", snippets[0], snippets[1]));
     let checked = desk.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
+    // Nobody answers there: what is written is understood, and only the server is missed.
+    let pipeline = snippets[2].replace("db1,db2,db3", "127.0.0.1:1").replace("rs0", "rs0&serverSelectionTimeoutMS=200");
+    let desk = Desk::with(&format!("{GROUP}[[stream]]\nname = \"orders\"\n{pipeline}\n{}", snippets[1]));
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(!checked.out.contains("WK-CONFIG") && !checked.err.contains("WK-CONFIG"), "{checked:?}");
 }
