@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Operation;
 use crate::cx::Cx;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::{LedgerEntry, LedgerQuery, LedgerRecord, Resolution};
 use crate::names::{Epoch, Grant, LeaseKey, TenureId};
 use crate::position::{Pedigree, Position, SourceTime};
@@ -180,4 +180,44 @@ pub trait CheckpointStore: Send + Sync + std::fmt::Debug {
 
     /// Entries of the ledger, in the order of their numbers (C9).
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>>;
+}
+
+/// One answer for a slice whose writes were each tried, whatever became of the others (C7). For stores that write them one by one.
+///
+/// # Errors
+/// The first error, but `Unknown` instead of `Unavailable` when any of them may have been written.
+pub fn one_answer(answers: Vec<Result<Commit>>) -> Result<Vec<Commit>> {
+    let may_be_written = |answer: &Result<Commit>| match answer {
+        Ok(commit) => *commit == Commit::Committed,
+        Err(error) => error.kind() == ErrorKind::Unknown,
+    };
+    let written = answers.iter().any(may_be_written);
+    let answers: Result<Vec<Commit>> = answers.into_iter().collect();
+    answers.map_err(|error| match error.kind() {
+        // "Unavailable" would promise that nothing was changed by any of them.
+        ErrorKind::Unavailable if written => Error::unknown("a part of the slice may be written").caused_by(error),
+        _ => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(answers: Vec<Result<Commit>>) -> ErrorKind {
+        one_answer(answers).expect_err("one of them failed").kind()
+    }
+
+    #[test]
+    fn unavailable_is_told_only_when_nothing_was_written() {
+        let unavailable = || Err(Error::unavailable("busy"));
+        assert_eq!(kind(vec![Ok(Commit::Fenced), unavailable(), Ok(Commit::AlreadyDone)]), ErrorKind::Unavailable);
+        assert_eq!(kind(vec![unavailable(), Ok(Commit::Committed)]), ErrorKind::Unknown);
+        assert_eq!(kind(vec![unavailable(), Err(Error::unknown("the disk"))]), ErrorKind::Unknown);
+    }
+
+    #[test]
+    fn a_bug_is_told_whatever_became_of_the_others() {
+        assert_eq!(kind(vec![Ok(Commit::Committed), Err(Error::internal("skipped"))]), ErrorKind::Internal);
+    }
 }

@@ -209,7 +209,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         name: instance.settings.name.clone(),
         address: instance.address.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        config_hash: format!("{:016x}", watchkeeper_core::change::key_hash_v1(names.join("\n").as_bytes())),
+        config_hash: config_hash(&instance.settings, &names),
         streams: names,
     };
     let desk = Desk {
@@ -222,6 +222,11 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         news: Arc::new(Notify::new()),
     };
     (posts, desk)
+}
+
+fn config_hash(settings: &InstanceSettings, names: &[String]) -> String {
+    let agreed = if settings.fingerprint.is_empty() { names.join("\n") } else { settings.fingerprint.clone() };
+    format!("{:016x}", watchkeeper_core::change::key_hash_v1(agreed.as_bytes()))
 }
 
 /// The tasks of an instance, in the order in which they end.

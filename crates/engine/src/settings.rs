@@ -139,6 +139,9 @@ pub struct InstanceSettings {
     pub bar: Duration,
     /// See [`FastTakeover`].
     pub takeover: FastTakeover,
+    /// Stands for everything that instances of a group should agree on, so that those who do not are told apart. Made of
+    /// the names of the streams when it is empty.
+    pub fingerprint: String,
     /// Test hooks; nothing in ordinary builds.
     pub hooks: Hooks,
 }
@@ -157,6 +160,7 @@ impl InstanceSettings {
             shutdown_grace: Duration::from_secs(10),
             bar: Duration::from_secs(60),
             takeover: FastTakeover::WhereSafe,
+            fingerprint: String::new(),
             hooks: Hooks::default(),
         }
     }

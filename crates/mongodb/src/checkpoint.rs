@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use watchkeeper_core::checkpoint::one_answer;
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, ErrorKind, Grant, LeaseKey,
-    LedgerQuery, LedgerRecord, Result, StoreIdentity,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, Grant, LeaseKey, LedgerQuery,
+    LedgerRecord, Result, StoreIdentity,
 };
 
 use crate::client::{Client, DUPLICATE, ensure, is_code, number, number_bson};
@@ -253,21 +254,6 @@ impl Checkpoints {
     }
 }
 
-/// One answer for the slice: each write was tried, whatever became of the others (C7).
-fn summed_up(answers: Vec<Result<Commit>>) -> Result<Vec<Commit>> {
-    let may_be_written = |answer: &Result<Commit>| match answer {
-        Ok(commit) => *commit == Commit::Committed,
-        Err(error) => error.kind() == ErrorKind::Unknown,
-    };
-    let written = answers.iter().any(may_be_written);
-    let answers: Result<Vec<Commit>> = answers.into_iter().collect();
-    answers.map_err(|error| match error.kind() {
-        // "Unavailable" would promise that nothing was changed by any of them.
-        ErrorKind::Unavailable if written => Error::unknown("a part of the slice may be written").caused_by(error),
-        _ => error,
-    })
-}
-
 #[async_trait]
 impl CheckpointStore for Checkpoints {
     async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
@@ -291,7 +277,7 @@ impl CheckpointStore for Checkpoints {
         for write in writes {
             answers.push(self.commit_one(cx, write).await);
         }
-        summed_up(answers)
+        one_answer(answers)
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {

@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
+use watchkeeper_core::checkpoint::one_answer;
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, ErrorKind, Grant, LeaseKey,
-    LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, Grant, LeaseKey, LedgerEntry,
+    LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
 };
 
 use crate::client::{Client, Process, Schema, write_on, write_or_evict};
@@ -180,21 +181,6 @@ fn ledger_record(row: &Row<'_>) -> Result<LedgerRecord, Failure> {
     Ok(LedgerRecord { number: number.cast_unsigned(), entry, resolution })
 }
 
-/// One answer for the slice: each write was tried, whatever became of the others (C7).
-fn summed_up(answers: Vec<Result<Commit>>) -> Result<Vec<Commit>> {
-    let may_be_written = |answer: &Result<Commit>| match answer {
-        Ok(commit) => *commit == Commit::Committed,
-        Err(error) => error.kind() == ErrorKind::Unknown,
-    };
-    let written = answers.iter().any(may_be_written);
-    let answers: Result<Vec<Commit>> = answers.into_iter().collect();
-    answers.map_err(|error| match error.kind() {
-        // "Unavailable" would promise that nothing was changed by any of them.
-        ErrorKind::Unavailable if written => Error::unknown("a part of the slice may be written").caused_by(error),
-        _ => error,
-    })
-}
-
 #[async_trait]
 impl CheckpointStore for Checkpoints {
     async fn identity(&self, cx: &Cx) -> Result<StoreIdentity> {
@@ -219,7 +205,7 @@ impl CheckpointStore for Checkpoints {
         let each = move |connection: &mut Connection| {
             let mut one = |write| write_on(connection, |transaction| commit(transaction, write));
             let answers = writes.iter().map(|write| one(write).map_err(|failure| failure.into_error(&path)));
-            Ok(summed_up(answers.collect())?)
+            Ok(one_answer(answers.collect())?)
         };
         self.client.run(cx, each).await
     }
@@ -235,27 +221,5 @@ impl CheckpointStore for Checkpoints {
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
         let (key, query) = (key.clone(), *query);
         self.client.read(cx, move |transaction| ledger(transaction, &key, &query)).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn kind(answers: Vec<Result<Commit>>) -> ErrorKind {
-        summed_up(answers).expect_err("one of them failed").kind()
-    }
-
-    #[test]
-    fn unavailable_is_told_only_when_nothing_was_written() {
-        let unavailable = || Err(Error::unavailable("busy"));
-        assert_eq!(kind(vec![Ok(Commit::Fenced), unavailable(), Ok(Commit::AlreadyDone)]), ErrorKind::Unavailable);
-        assert_eq!(kind(vec![unavailable(), Ok(Commit::Committed)]), ErrorKind::Unknown);
-        assert_eq!(kind(vec![unavailable(), Err(Error::unknown("the disk"))]), ErrorKind::Unknown);
-    }
-
-    #[test]
-    fn a_bug_is_told_whatever_became_of_the_others() {
-        assert_eq!(kind(vec![Ok(Commit::Committed), Err(Error::internal("skipped"))]), ErrorKind::Internal);
     }
 }

@@ -32,11 +32,25 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(&name, &error))?;
     let mut root = toml::read(&name, &text)?;
+    let fingerprint = fingerprint(root.clone(), std::env::vars());
     secrets::hide_all(&mut root);
     expand::all(&mut root, &Surroundings)?;
     variables::over(&mut root, std::env::vars())?;
     secrets::hide_all(&mut root);
-    read(root)
+    let mut config = read(root)?;
+    config.group.settings.fingerprint = fingerprint;
+    Ok(config)
+}
+
+/// What all instances of a group should have in common: the file before values are put in, but for what is an instance's own,
+/// and the variables over it.
+fn fingerprint(mut root: Options, variables: impl Iterator<Item = (String, String)>) -> String {
+    let shared = |name: &str| {
+        name.starts_with("WATCHKEEPER__") && !name.to_ascii_uppercase().starts_with("WATCHKEEPER__INSTANCE")
+    };
+    let over: std::collections::BTreeMap<_, _> = variables.filter(|(name, _)| shared(name)).collect();
+    let (group, streams) = (root.json("group"), root.json("stream"));
+    serde_json::json!({ "group": group, "stream": streams, "over": over }).to_string()
 }
 
 fn unreadable(name: &str, error: &std::io::Error) -> Error {

@@ -147,6 +147,13 @@ impl Desk {
     async fn look(&self, registry: &Registry) -> Result<()> {
         let cx = self.cx();
         self.view.update(cx.run(registry.list(&cx)).await?);
+        for other in self.view.at_odds(&self.member) {
+            // What one of them leaves out, the other would have delivered.
+            tracing::warn!(
+                other,
+                "another instance runs the same streams with other settings: give both the same file"
+            );
+        }
         let controls = Controls::new(Arc::clone(&self.records), &self.settings.group);
         let mut wanted = cx.run(controls.read_all(&cx)).await?;
         for (stream, told) in &*self.controls {

@@ -1,10 +1,11 @@
 //! What this instance last heard of the others. It may be stale, and only ever hurries or delays.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use watchkeeper_core::{Follower, InstanceId, Latest};
 
-use super::registry::Listed;
+use super::registry::{Listed, Member};
 
 /// The members as last listed.
 #[derive(Debug)]
@@ -12,17 +13,34 @@ pub struct GroupView {
     me: InstanceId,
     members: Mutex<Vec<Listed>>,
     place: Latest<bool>,
+    /// Those whose other settings were told of.
+    told: Mutex<BTreeSet<InstanceId>>,
 }
 
 impl GroupView {
     /// Nobody has been heard of yet.
     pub fn new(me: InstanceId) -> Self {
-        Self { me, members: Mutex::default(), place: Latest::new(true) }
+        Self { me, members: Mutex::default(), place: Latest::new(true), told: Mutex::default() }
     }
 
     /// Takes in a new list.
     pub fn update(&self, members: Vec<Listed>) {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// The healthy instances that run a stream of `mine` with other settings, each named once.
+    pub fn at_odds(&self, mine: &Member) -> Vec<String> {
+        let shares = |listed: &Listed| listed.member.streams.iter().any(|stream| mine.streams.contains(stream));
+        let differs = |listed: &&Listed| {
+            listed.healthy
+                && listed.member.instance != self.me
+                && shares(listed)
+                && listed.member.config_hash != mine.config_hash
+        };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = self.members();
+        let news = members.iter().filter(differs).filter(|listed| told.insert(listed.member.instance));
+        news.map(|listed| listed.member.name.clone()).collect()
     }
 
     /// Leaves out an instance that is known to be dead.

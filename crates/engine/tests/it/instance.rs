@@ -1,6 +1,6 @@
 //! Instances as a whole: joining, several streams, leaving.
 
-use watchkeeper_core::{Epoch, ErrorKind, Records};
+use watchkeeper_core::{Epoch, ErrorKind, Records, Verdict};
 use watchkeeper_engine::listener::ListenerState::{Initializing, Running, Stopped};
 use watchkeeper_testkit::faults::{Fault, Gate};
 
@@ -74,6 +74,37 @@ fn an_instance_that_lost_its_place_stands_down_and_comes_back_when_there_is_room
     assert!(b.is_running() && !a.is_running(), "it stays so");
     b.stop(&rig);
     rig.until("a has a place again", || a.is_running());
+}
+
+#[test]
+fn an_instance_that_is_proved_dead_is_struck_from_the_registry_at_once() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("a runs", || a.is_running());
+    let b = rig.start("b");
+    rig.until("b watches a", || rig.town.watches("a") == 1);
+    assert_eq!(members(&rig), 2);
+    a.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    let began = rig.now();
+    rig.until("b runs, and nobody takes a for a standby", || b.is_running() && members(&rig) == 1);
+    assert!(rig.now().since(began) < SECOND, "long before silence would have told");
+}
+
+#[test]
+fn instances_with_other_settings_are_told_apart_in_the_registry() {
+    let rig = Rig::new();
+    let start = |name, fingerprint: &str| rig.instance(name).set(|it| it.fingerprint = fingerprint.to_owned()).start();
+    let (_a, _b, _c) = (start("a", "all tables"), start("b", "all tables"), start("c", "one table"));
+    rig.run_for(SECOND);
+    let records = memory(rig.notes.list(&rig.cx(), "shop/instances/"));
+    let hash = |record: &watchkeeper_core::Record| {
+        let member: watchkeeper_engine::group::registry::Member = serde_json::from_slice(&record.bytes).unwrap();
+        (member.name, member.config_hash)
+    };
+    let hashes: std::collections::BTreeMap<_, _> = records.iter().map(hash).collect();
+    assert_eq!(hashes["a"], hashes["b"]);
+    assert_ne!(hashes["a"], hashes["c"]);
 }
 
 #[test]
