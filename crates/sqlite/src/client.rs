@@ -29,6 +29,9 @@ use crate::error::Failure;
 
 type Job = Box<dyn FnOnce(&mut Link) + Send>;
 
+/// What is looked at once the work is done.
+type After = fn(&mut Link, &Maintained) -> Result<()>;
+
 /// Calls that wait for the thread. More than that, and callers wait themselves.
 const QUEUE: usize = 64;
 
@@ -85,7 +88,8 @@ impl Client {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
             work(&transaction)
         };
-        self.run(cx, deferred).await
+        // What was read from a file that is no longer there did nothing, so its failure is known.
+        self.call(cx, deferred, |link, maintained| link.current(maintained).map(drop)).await
     }
 
     /// Runs `work` in a write transaction, and commits it unless it fails.
@@ -109,13 +113,22 @@ impl Client {
         T: Send + 'static,
         W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
     {
+        self.call(cx, work, |link, _| link.require_unreplaced()).await
+    }
+
+    /// As [`run`](Self::run); `after` says what it means when the file was replaced while `work` went on.
+    async fn call<T, W>(&self, cx: &Cx, work: W, after: After) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel();
         let (config, maintained, theirs) = (Arc::clone(&self.config), self.maintained.clone(), cx.clone());
         let job: Job = Box::new(move |link| {
             if answer.is_closed() {
                 return;
             }
-            let done = attempt(link, &config, &maintained, &theirs, work);
+            let done = attempt(link, (&config, &maintained), &theirs, work, after);
             let done = done.map_err(|failure| failure.into_error(&config.path));
             // The caller may have given up meanwhile; then the outcome is unknown to it.
             let _ = answer.send(done);
@@ -146,10 +159,10 @@ pub(crate) fn write_on<T>(
 
 fn attempt<T>(
     link: &mut Link,
-    config: &Config,
-    maintained: &Maintained,
+    (config, maintained): (&Config, &Maintained),
     cx: &Cx,
     work: impl FnOnce(&mut Connection) -> Result<T, Failure>,
+    after: After,
 ) -> Result<T, Failure> {
     cx.check()?;
     let connection = link.current(maintained)?;
@@ -158,11 +171,8 @@ fn attempt<T>(
     // A transaction that is open during a panic is rolled back when it is dropped.
     let answer = catch_unwind(AssertUnwindSafe(|| work(connection)))
         .unwrap_or_else(|panic| Err(Error::internal(format!("work panicked: {}", panic_text(&*panic))).into()))?;
-    if link.is_current() {
-        return Ok(answer);
-    }
-    let cause = format!("{}: the file was replaced or removed during the call", config.path.display());
-    Err(Error::unknown(cause).remedy("to replace a file, first stop the processes that use it").into())
+    after(link, maintained)?;
+    Ok(answer)
 }
 
 fn serve(config: &Config, opened: oneshot::Sender<Result<()>>, mut queue: mpsc::Receiver<Job>) {

@@ -73,6 +73,18 @@ impl Link {
         Err(replaced(&path, "under this process", remedy))
     }
 
+    /// For a call that wrote: whether it did so in the file that the path still means.
+    ///
+    /// # Errors
+    /// `Unknown` when the file was replaced or removed meanwhile.
+    pub(super) fn require_unreplaced(&mut self) -> Result<()> {
+        if self.is_current() {
+            return Ok(());
+        }
+        let cause = format!("{}: the file was replaced or removed during the call", self.config.path.display());
+        Err(Error::unknown(cause).remedy("to replace a file, first stop the processes that use it"))
+    }
+
     /// Opens what is at the path now.
     fn reopen(&mut self, file: Identity, maintained: &Maintained) -> Result<()> {
         let path = &self.config.path;

@@ -3,7 +3,7 @@
 use std::fs::{remove_file, rename};
 use std::time::Duration;
 
-use watchkeeper_core::{Acquired, Entropy, ErrorKind, Lease, LeaseStore, Limits, Renewal, Source, StartAt};
+use watchkeeper_core::{Acquired, ChangeStream, Entropy, ErrorKind, Lease, LeaseStore, Limits, Renewal, Source, StartAt};
 use watchkeeper_sqlite::{Leases, rusqlite};
 
 use crate::log::{LIMITS, with_table};
@@ -106,6 +106,15 @@ fn a_file_beside_the_log_of_the_old_one_is_not_opened() {
     });
 }
 
+/// The first answer from the new file. A reader that looked between the removal of the old one and the arrival of the
+/// new one has to be told once more.
+async fn once_reopened(stream: &mut Box<dyn ChangeStream>) -> watchkeeper_core::Result<()> {
+    match stream.next_batch(&cx(), LIMITS).await.map(drop) {
+        Err(error) if error.kind() == ErrorKind::Unavailable => stream.next_batch(&cx(), LIMITS).await.map(drop),
+        answer => answer,
+    }
+}
+
 #[test]
 fn a_waiting_reader_is_woken_when_a_backup_takes_the_place_of_its_file() {
     let folder = Folder::new();
@@ -123,7 +132,7 @@ fn a_waiting_reader_is_woken_when_a_backup_takes_the_place_of_its_file() {
         assert_told(answer.map(drop), ErrorKind::Unavailable, TOLD);
         assert!(began.elapsed() < patient.wait / 2, "it took {:?}", began.elapsed());
         let cause = "after the newest one, 5";
-        assert_told(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::PositionLost, cause);
+        assert_told(once_reopened(&mut stream).await, ErrorKind::PositionLost, cause);
         assert_told(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
     });
 }
