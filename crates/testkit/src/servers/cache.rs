@@ -5,6 +5,12 @@ use std::path::PathBuf;
 /// The folder of MongoDB's `mongod`, below [`folder`].
 pub(crate) const MONGODB: &str = "mongodb-6.0.5";
 
+/// The folder of PostgreSQL 15, below [`folder`].
+pub(crate) const POSTGRESQL_15: &str = "postgresql-15.15.0";
+
+/// The folder of PostgreSQL 18, below [`folder`].
+pub(crate) const POSTGRESQL_18: &str = "postgresql-18.1.0";
+
 /// The folder outside of every clone that they are kept in: `WATCHKEEPER_SERVERS`, or one in the user's cache.
 pub(crate) fn folder() -> PathBuf {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
