@@ -12,6 +12,7 @@ use watchkeeper_engine::group::control::Controls;
 
 use crate::cut;
 use crate::instance::{GROUP, Orders, STREAM};
+use crate::log;
 use crate::rig::{Ground, Kind, Rig, Target};
 use crate::strike::Strike;
 
@@ -38,6 +39,8 @@ pub(crate) struct Make {
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) self_fencing: bool,
+    /// Where the instances log to.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// The processes of a group.
@@ -82,6 +85,9 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 impl Fleet {
     /// Starts all of them and waits until one is on watch and the others stand by.
     pub(crate) fn launch(make: Make, ground: &Arc<Ground>, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
+        if let Some(folder) = &make.log {
+            log::to(folder, "fleet").map_err(io("a log"))?;
+        }
         let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
         let children = Children::new().map_err(io("processes"))?;
         let controls = Controls::new(stores.records, GROUP);
@@ -95,8 +101,8 @@ impl Fleet {
     }
 
     fn start(&mut self, name: &str) -> Result<(), Trouble> {
-        let Make { rig, place, kind, lease, self_fencing } = self.make.clone();
-        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing };
+        let Make { rig, place, kind, lease, self_fencing, log } = self.make.clone();
+        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing, log };
         let program = std::env::current_exe().map_err(io("this program"))?;
         self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
     }
@@ -164,7 +170,9 @@ impl Fleet {
             Strike::PrimaryKilled => node = self.ground.kill_primary(),
             Strike::StepDown => self.ground.step_down(),
         }
-        Ok(Struck { strike, victim, epoch, at: Instant::now(), node })
+        let at = Instant::now();
+        tracing::info!(%strike, victim, epoch, "struck");
+        Ok(Struck { strike, victim, epoch, at, node })
     }
 
     fn befall(&mut self, name: &str, epoch: u64, fault: Fault) -> Result<(), Trouble> {
@@ -238,6 +246,7 @@ impl Fleet {
             let news = self.look(target)?.unwrap_or_default();
             let took = struck.at.elapsed();
             if news.iter().any(|arrival| arrival.epoch >= first && wanted(arrival)) {
+                tracing::info!(strike = %struck.strike, ?took, "delivered again");
                 return Ok(took);
             }
             if struck.strike.is_pause() && took > BLOCKED && !woken {
@@ -314,6 +323,9 @@ fn command(program: &Path, orders: &Orders) -> Command {
     command.args(["--lease-ms", &orders.lease.as_millis().to_string(), "--place"]).arg(&orders.place);
     if !orders.self_fencing {
         command.arg("--no-self-fencing");
+    }
+    if let Some(folder) = &orders.log {
+        command.arg("--log").arg(folder);
     }
     command
 }
