@@ -230,7 +230,8 @@ pub struct RetrySettings {
     pub backoff: Backoff,
     /// Reopenings of a source within a tenure, reset by the first commit.
     pub recoveries: u32,
-    /// Between reopenings.
+    /// Between reopenings: the first soon, since what was cut off can most often be had again at once, and then less and
+    /// less soon, so that ten of them outlast an election of servers.
     pub recovery_backoff: Backoff,
     /// After how many instances called one change fatal the stream is halted.
     pub fatal_instances: usize,
@@ -242,7 +243,7 @@ impl Default for RetrySettings {
             attempts: 5,
             backoff: Backoff { first: Duration::from_millis(100), factor: 2, max: Duration::from_secs(10) },
             recoveries: 10,
-            recovery_backoff: Backoff { first: Duration::from_secs(1), factor: 2, max: Duration::from_secs(30) },
+            recovery_backoff: Backoff { first: Duration::from_millis(100), factor: 3, max: Duration::from_secs(30) },
             fatal_instances: 2,
         }
     }
