@@ -16,6 +16,8 @@ Usage: watchkeeper-chaos <command>
              --no-self-fencing also a few pauses without it; what the instances log goes to FOLDER
   failover [mongodb] [--rounds N] [--log FOLDER]
              how long a takeover takes, for every kind of fault
+  elections [--rounds N] [--log FOLDER]
+             how soon changes are delivered behind a new primary, and whether the watch stays where it is; MongoDB
   latency [--samples N]
              leases and commits on three MongoDB servers beside bare majority writes of the same size
   speed [--rounds N] [--changes N]
@@ -43,6 +45,10 @@ pub(crate) enum Task {
     },
     Latency {
         samples: u64,
+    },
+    Elections {
+        rounds: usize,
+        log: Option<PathBuf>,
     },
     Failover {
         rig: &'static str,
@@ -94,6 +100,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
         "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "failover" => failover(words),
+        "elections" => elections(words),
         "latency" => latency(words),
         "speed" => speed(words),
         "consume" => consume(words),
@@ -127,6 +134,18 @@ fn failover(mut words: Words<'_>) -> Result<Task, String> {
         }
     }
     Ok(Task::Failover { rig, rounds, log })
+}
+
+fn elections(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut rounds, mut log) = (5, None);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rounds" => rounds = words.count(flag)?,
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
+            other => return Err(format!("elections does not take {other:?}")),
+        }
+    }
+    Ok(Task::Elections { rounds, log })
 }
 
 fn latency(mut words: Words<'_>) -> Result<Task, String> {
@@ -219,6 +238,7 @@ mod tests {
         assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 4 --no-self-fencing"), Ok(Task::Chaos(other)));
         assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
         assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
+        assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
         assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
         let log = Some(PathBuf::from("here"));
         assert_eq!(parsed("failover --rounds 3 --log here"), Ok(Task::Failover { rig: "sqlite", rounds: 3, log }));

@@ -78,7 +78,8 @@ impl Campaign {
             let struck = fleet.strike(*strike)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            record.reliefs.entry(*strike).or_default().push(fleet.relieved(&struck, &mut *target, wanted)?);
+            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
+            record.reliefs.entry(*strike).or_default().push(relieved.took);
             fleet.mend(&struck)?;
         }
         fleet.steady()?;

@@ -120,12 +120,12 @@ impl<'a> Range<'a> {
         let stop = Arc::new(AtomicBool::new(false));
         let probing = self.runtime.spawn(probe(writer, std::mem::take(&mut self.probes), Arc::clone(&stop)));
         let wanted = |arrival: &Arrival| arrival.key == PROBE && arrival.number >= first;
-        let took = fleet.relieved(&struck, &mut *self.target, wanted);
+        let relieved = fleet.relieved(&struck, &mut *self.target, wanted);
         stop.store(true, Ordering::Relaxed);
         let (writer, probes) = self.runtime.block_on(probing).map_err(|error| format!("probing failed: {error}"))?;
         (self.writer, self.probes) = (Some(writer), probes);
         fleet.mend(&struck)?;
-        took
+        relieved.map(|relieved| relieved.took)
     }
 }
 

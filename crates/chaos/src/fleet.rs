@@ -73,6 +73,15 @@ pub(crate) struct Struck {
     node: Option<usize>,
 }
 
+/// The first change that arrived after a fault.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Relieved {
+    /// How long that took.
+    pub(crate) took: Duration,
+    /// Under which epoch.
+    pub(crate) epoch: u64,
+}
+
 /// A context without a deadline.
 pub(crate) fn cx() -> Cx {
     Cx::new(Arc::new(BootClock))
@@ -232,22 +241,23 @@ impl Fleet {
         }
     }
 
-    /// Waits until a change that is `wanted` has arrived under a newer epoch, or under the same one where that may go on; how
-    /// long that took.
+    /// Waits until a change that is `wanted` has arrived under a newer epoch, or under the same one where that may
+    /// go on.
     pub(crate) fn relieved(
         &mut self,
         struck: &Struck,
         target: &mut dyn Target,
         wanted: impl Fn(&Arrival) -> bool,
-    ) -> Result<Duration, Trouble> {
+    ) -> Result<Relieved, Trouble> {
         let mut woken = false;
         let first = struck.epoch + u64::from(!struck.strike.may_be_outlived());
         loop {
             let news = self.look(target)?.unwrap_or_default();
             let took = struck.at.elapsed();
-            if news.iter().any(|arrival| arrival.epoch >= first && wanted(arrival)) {
+            let arrived = news.iter().find(|arrival| arrival.epoch >= first && wanted(arrival));
+            if let Some(Arrival { epoch, .. }) = arrived {
                 tracing::info!(strike = %struck.strike, ?took, "delivered again");
-                return Ok(took);
+                return Ok(Relieved { took, epoch: *epoch });
             }
             if struck.strike.is_pause() && took > BLOCKED && !woken {
                 woken = true;

@@ -4,6 +4,7 @@ mod args;
 mod bars;
 mod campaign;
 mod cut;
+mod elections;
 mod failover;
 mod fleet;
 mod hands;
@@ -76,6 +77,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         }
         Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
         Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
+        Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
         Task::Failover { rig, rounds, log } => failover::run(rig, rounds, log, runtime.handle()),
     }
 }

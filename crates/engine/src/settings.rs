@@ -26,14 +26,17 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// The usual relations for a lease of `ttl`: renewed every third of it.
+    /// The usual relations for a lease of `ttl`: renewed every third of it. A long one is renewed every two seconds, and little
+    /// of it is left unused, since whoever wants a long lease wants to outlast its store: what counts is how much of it is
+    /// left when the store falls silent.
     pub fn new(ttl: Duration) -> Self {
+        let unused_min = ttl / 20;
         Self {
             ttl,
-            margin: ttl / 8,
-            renew_every: ttl / 3,
-            retry_every: ttl / 12,
-            call_timeout: ttl / 4,
+            margin: (ttl / 8).min(Duration::from_secs(1)).max(unused_min),
+            renew_every: (ttl / 3).min(Duration::from_secs(2)),
+            retry_every: (ttl / 12).min(Duration::from_millis(500)),
+            call_timeout: (ttl / 4).min(Duration::from_millis(1_500)),
             stall_grace: ttl / 2,
         }
     }
