@@ -250,6 +250,9 @@ impl Fleet {
         wanted: impl Fn(&Arrival) -> bool,
     ) -> Result<Relieved, Trouble> {
         let mut woken = false;
+        if struck.strike.may_be_outlived() {
+            target.let_go();
+        }
         let first = struck.epoch + u64::from(!struck.strike.may_be_outlived());
         loop {
             let news = self.look(target)?.unwrap_or_default();

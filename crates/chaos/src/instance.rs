@@ -83,7 +83,7 @@ async fn start(orders: &Orders, hands: &Arc<Hands>) -> Result<Running> {
         gear.stores.leases = Arc::new(Deaf { leases: gear.stores.leases, hands: Arc::clone(hands) });
     }
     let stores = gear.stores.clone();
-    let stream = stream(gear, hands);
+    let stream = stream(gear, hands, orders.lease);
     Running::start(seams, stores, settings(orders), vec![stream]).await
 }
 
@@ -98,9 +98,11 @@ fn settings(orders: &Orders) -> InstanceSettings {
     settings
 }
 
-fn stream(gear: Gear, hands: &Arc<Hands>) -> StreamSpec {
+fn stream(gear: Gear, hands: &Arc<Hands>, lease: Duration) -> StreamSpec {
     let mut settings = StreamSettings::new(STREAM);
     settings.start = StartAt::Oldest;
+    // As usual, but in proportion to the lease: whoever has one that outlasts an election waits for the end of it.
+    settings.give_up = settings.give_up.max(2 * lease);
     settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), events: None };
     let sink = Arc::new(Handled { sink: gear.sink, hands: Arc::clone(hands) });
     let sinks = vec![SinkSpec::new("target", sink)];
