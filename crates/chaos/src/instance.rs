@@ -16,6 +16,7 @@ use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use watchkeeper_peers::TcpPeers;
 
 use crate::hands::{Deaf, Handled, Hands};
+use crate::log;
 use crate::rig::{self, Gear, Kind};
 
 /// The group and its one stream.
@@ -31,6 +32,8 @@ pub(crate) struct Orders {
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) self_fencing: bool,
+    /// Where to log to.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// Runs one instance until it is told to end.
@@ -44,6 +47,9 @@ pub(crate) async fn run(orders: Orders) -> Result<()> {
 
 async fn run_told(orders: Orders) -> Result<()> {
     let cause = |error| Error::internal("an instance of the drill could not be prepared").caused_by(error);
+    if let Some(folder) = &orders.log {
+        log::to(folder, &orders.name).map_err(cause)?;
+    }
     let hands = Hands::new();
     let stop = Arc::new(tokio::sync::Notify::new());
     let (theirs, stopped) = (Arc::clone(&hands), Arc::clone(&stop));
@@ -77,7 +83,7 @@ async fn start(orders: &Orders, hands: &Arc<Hands>) -> Result<Running> {
         gear.stores.leases = Arc::new(Deaf { leases: gear.stores.leases, hands: Arc::clone(hands) });
     }
     let stores = gear.stores.clone();
-    let stream = stream(gear, hands);
+    let stream = stream(gear, hands, orders.lease);
     Running::start(seams, stores, settings(orders), vec![stream]).await
 }
 
@@ -92,9 +98,11 @@ fn settings(orders: &Orders) -> InstanceSettings {
     settings
 }
 
-fn stream(gear: Gear, hands: &Arc<Hands>) -> StreamSpec {
+fn stream(gear: Gear, hands: &Arc<Hands>, lease: Duration) -> StreamSpec {
     let mut settings = StreamSettings::new(STREAM);
     settings.start = StartAt::Oldest;
+    // As usual, but in proportion to the lease: whoever has one that outlasts an election waits for the end of it.
+    settings.give_up = settings.give_up.max(2 * lease);
     settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), events: None };
     let sink = Arc::new(Handled { sink: gear.sink, hands: Arc::clone(hands) });
     let sinks = vec![SinkSpec::new("target", sink)];

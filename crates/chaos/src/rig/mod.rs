@@ -86,6 +86,9 @@ pub(crate) trait Target: Send {
     /// # Errors
     /// `Unavailable` when it can not be read now; what was not told is told by a later call.
     async fn news(&mut self) -> Result<Vec<Arrival>>;
+
+    /// The servers were struck: what was opened at them is not asked any more.
+    fn let_go(&mut self) {}
 }
 
 /// What a bare write is to be as large as.

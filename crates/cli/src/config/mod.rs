@@ -63,7 +63,9 @@ fn unreadable(name: &str, error: &std::io::Error) -> Error {
 
 fn read(mut root: Options) -> Result<Config> {
     let group = group::read(&mut root)?;
-    let streams = root.tables("stream")?.into_iter().map(stream::read).collect::<Result<Vec<_>>>()?;
+    let lease = group.settings.lease.ttl;
+    let read = |stream| stream::read(stream, lease);
+    let streams = root.tables("stream")?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     root.finish()?;
     refuse_twins(&streams)?;
     Ok(Config { group, streams })

@@ -1,7 +1,7 @@
 //! `[[stream]]` and `[[stream.sink]]`.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use watchkeeper::core::{Options, Origin};
 use watchkeeper::engine::delivery::backoff::Backoff;
@@ -32,7 +32,8 @@ pub(crate) struct Target {
     pub(crate) filter: Option<Arc<dyn Filter>>,
 }
 
-pub(super) fn read(mut stream: Options) -> Result<Stream> {
+/// Reads a stream of a group whose leases last for `lease`.
+pub(super) fn read(mut stream: Options, lease: Duration) -> Result<Stream> {
     let origin = stream.origin().clone();
     let mut settings = StreamSettings::new(&stream.required("name", "\"orders\"")?);
     fits(&settings, &stream, "name")?;
@@ -40,7 +41,8 @@ pub(super) fn read(mut stream: Options) -> Result<Stream> {
     settings.on_history_lost = on_history_lost(&mut stream)?;
     settings.concurrency = stream.size("concurrency")?.unwrap_or(settings.concurrency);
     fits(&settings, &stream, "concurrency")?;
-    settings.give_up = stream.duration("give_up")?.unwrap_or(settings.give_up);
+    // Whoever has a lease that outlasts an election of the store's servers waits for the end of it.
+    settings.give_up = stream.duration("give_up")?.unwrap_or_else(|| settings.give_up.max(2 * lease));
     settings.history = stream.size("history")?.unwrap_or(settings.history);
     below(&mut stream, "checkpoint", |table| {
         settings.checkpoint.every = table.duration("every")?.unwrap_or(settings.checkpoint.every);

@@ -198,7 +198,8 @@ impl Board {
         self.wanted.change(|count| *count += 1);
     }
 
-    /// Ends the opening. The first failure stays.
+    /// Ends the opening. The first failure stays, but one that would only reopen gives way to one that ends the tenure: whoever
+    /// gave up a transaction without knowing what became of it must not go on, since the next one would be taken for it.
     pub fn fail(&self, failure: Failure) {
         match failure {
             Failure::Interrupted => return,
@@ -207,7 +208,12 @@ impl Board {
         }
         let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         // A call that was abandoned because the tenure ended fails like any other; the end counts.
-        first.get_or_insert(if self.tenure.loss().is_some() { Failure::Lost } else { failure });
+        let failure = if self.tenure.loss().is_some() { Failure::Lost } else { failure };
+        match (&*first, &failure) {
+            (Some(Failure::Transient(_)), Failure::Transient(_)) => {}
+            (None | Some(Failure::Transient(_)), _) => *first = Some(failure),
+            (Some(_), _) => {}
+        }
         drop(first);
         self.failed.cancel();
         self.halt.cancel();

@@ -307,6 +307,29 @@ fn a_store_that_does_not_answer_is_left_to_another_instance_after_a_while() {
 }
 
 #[test]
+fn a_transaction_that_is_given_up_in_doubt_ends_the_tenure_although_the_source_had_failed_before() {
+    let rig = Rig::new();
+    let a = plan(&rig, "a").start();
+    rig.until("it runs", || a.is_running());
+    let b = plan(&rig, "b").start();
+    rig.run_for(6 * SECOND);
+    // Done, and not known to be for longer than that is waited for.
+    a.faults.sink.next("write_and_commit", Fault::Lose);
+    a.faults.sink.always("write_and_commit", Fault::Reject(ErrorKind::Unavailable));
+    // After the read that is under way.
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+    rig.append(&["a"]);
+    rig.until("it is done", || rig.committed() == 1);
+    // Whoever reads again without knowing that the first one was done would pass these with it.
+    rig.append(&["b", "c"]);
+    rig.until("it is given up", || a.faults.source.calls("open") > 1 || b.is_running());
+    a.faults.sink.heal("write_and_commit");
+    rig.until("all is written", || rig.committed() == 3);
+    assert_eq!(written(&rig), [1, 2, 3]);
+    assert_eq!((a.faults.source.calls("open"), b.status().epoch), (1, Some(Epoch(2))), "another one goes on");
+}
+
+#[test]
 fn a_transactional_sink_in_another_store_than_the_checkpoint_is_refused() {
     let rig = Rig::new();
     let elsewhere = Checkpoints::new(StoreIdentity(rig.world.entropy().uuid()));

@@ -77,6 +77,11 @@ impl Target for Arrivals {
         self.stream = Some(stream);
         Ok(news)
     }
+
+    // The driver would first try to end the cursor at the server that is gone, for as long as it may look for it.
+    fn let_go(&mut self) {
+        self.stream = None;
+    }
 }
 
 fn arrival(document: &Document) -> Result<Arrival> {
