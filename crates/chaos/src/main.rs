@@ -73,7 +73,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Consume { errand, name } => {
             runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
         }
-        Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
+        Task::Speed(plan) => speed::run(plan, runtime.handle()),
         Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
         Task::Failover { rig, rounds } => failover::run(rig, rounds, runtime.handle()),
     }
