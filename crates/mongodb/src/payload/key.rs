@@ -9,7 +9,7 @@ use mongodb::bson::{RawBsonRef, RawDocument};
 use watchkeeper_core::format::JsonWriter;
 use watchkeeper_core::{Result, Visit};
 
-use super::scan::{Fields, INT64};
+use super::scan::Fields;
 use super::{damaged, scalar};
 
 /// Appends the canonical form of a `documentKey` to `out`: the value of `_id` alone, or, in a sharded collection,
@@ -34,8 +34,7 @@ pub fn canonical_key(document_key: &RawDocument, out: &mut Vec<u8>) -> Result<()
 fn one_integer(document_key: &[u8]) -> Option<i64> {
     let mut fields = Fields::of(document_key).ok()?;
     let id = fields.next()?.ok().filter(|field| field.name == b"_id")?;
-    let whole = id.int().map(i64::from).or_else(|| (id.kind == INT64).then(|| id.long())?)?;
-    fields.next().is_none().then_some(whole)
+    fields.next().is_none().then(|| id.integer())?
 }
 
 fn document(document: &RawDocument, out: &mut Vec<u8>) -> Result<()> {
@@ -256,6 +255,10 @@ mod tests {
             key(doc! { "a": 1, "b": 2 }),
             key(doc! { "b": 2, "a": 1 }),
             key(f64::INFINITY),
+            key(mongodb::bson::DateTime::from_millis(1)),
+            key(mongodb::bson::Timestamp { time: 0, increment: 1 }),
+            key_of(doc! { "_id": 1, "region": 2 }),
+            key_of(doc! { "region": 1 }),
         ];
         for (n, key) in keys.iter().enumerate() {
             assert!(!keys[..n].contains(key), "{key} stands for two");

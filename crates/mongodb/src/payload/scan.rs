@@ -5,14 +5,14 @@
 
 use watchkeeper_core::{Error, Result};
 
-/// The types that are asked for, as BSON numbers them.
-pub(crate) const TEXT: u8 = 0x02;
-pub(crate) const DOCUMENT: u8 = 0x03;
+/// An array, as BSON numbers the types.
 pub(crate) const ARRAY: u8 = 0x04;
-pub(crate) const BINARY: u8 = 0x05;
-pub(crate) const DATE_TIME: u8 = 0x09;
-pub(crate) const INT32: u8 = 0x10;
-pub(crate) const INT64: u8 = 0x12;
+const TEXT: u8 = 0x02;
+const DOCUMENT: u8 = 0x03;
+const BINARY: u8 = 0x05;
+const DATE_TIME: u8 = 0x09;
+const INT32: u8 = 0x10;
+const INT64: u8 = 0x12;
 
 /// One field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,16 +46,18 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A whole number of eight bytes, or the milliseconds of a time.
-    pub(crate) fn long(&self) -> Option<i64> {
-        let long = matches!(self.kind, INT64 | DATE_TIME).then_some(self.value)?;
-        long.try_into().ok().map(i64::from_le_bytes)
+    /// A whole number, of whichever of the two types there are for them.
+    pub(crate) fn integer(&self) -> Option<i64> {
+        match self.kind {
+            INT32 => self.value.try_into().ok().map(i32::from_le_bytes).map(i64::from),
+            INT64 => self.value.try_into().ok().map(i64::from_le_bytes),
+            _ => None,
+        }
     }
 
-    /// A whole number of four bytes.
-    pub(crate) fn int(&self) -> Option<i32> {
-        let int = (self.kind == INT32).then_some(self.value)?;
-        int.try_into().ok().map(i32::from_le_bytes)
+    /// The milliseconds of a time.
+    pub(crate) fn millis(&self) -> Option<i64> {
+        (self.kind == DATE_TIME).then(|| self.value.try_into().ok().map(i64::from_le_bytes))?
     }
 }
 
@@ -177,7 +179,7 @@ mod tests {
     fn pointer() -> DbPointer {
         let json =
             serde_json::json!({ "$dbPointer": { "$ref": "db.c", "$id": { "$oid": "070707070707070707070707" } } });
-        match Bson::try_from(json.as_object().expect("an object").clone()) {
+        match serde_json::from_value(json) {
             Ok(Bson::DbPointer(pointer)) => pointer,
             other => panic!("{other:?} is no pointer"),
         }
@@ -207,15 +209,15 @@ mod tests {
         };
         assert_eq!(of("field1").text(), Some("größer".as_bytes()));
         assert_eq!(of("field4").binary(), Some(&[1, 2, 3][..]));
-        assert_eq!(of("field8").long(), Some(1_700_000_000_123));
-        assert_eq!(of("field15").int(), Some(-5));
-        assert_eq!(of("field17").long(), Some(1 << 40));
+        assert_eq!(of("field8").millis(), Some(1_700_000_000_123));
+        assert_eq!(of("field15").integer(), Some(-5));
+        assert_eq!(of("field17").integer(), Some(1 << 40));
         let inner = of("field2").document().expect("a document");
         let inner = Fields::of(inner).and_then(|fields| fields.find(b"a")).expect("it is not damaged");
         assert!(inner.is_some_and(|field| field.document().is_some()));
-        // A time of the cluster has eight bytes, too.
-        assert_eq!(of("field16").long(), None);
-        assert_eq!((of("field15").text(), of("field15").document(), of("field1").int()), (None, None, None));
+        // These have eight bytes, too.
+        assert_eq!((of("field8").integer(), of("field16").integer(), of("field16").millis()), (None, None, None));
+        assert_eq!((of("field15").text(), of("field15").document(), of("field1").integer()), (None, None, None));
         let missing = Fields::of(document.as_bytes()).and_then(|fields| fields.find(b"field"));
         assert_eq!(missing.expect("it is not damaged"), None);
     }

@@ -4,7 +4,7 @@ use mongodb::bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use watchkeeper_core::{BatchBuilder, Error, Operation, Result, RowParts, SourceTime};
 
 use super::pipeline::ASIDE;
-use crate::payload::scan::{DATE_TIME, Field, Fields};
+use crate::payload::scan::{Field, Fields};
 use crate::payload::{canonical_key, damaged};
 use crate::position::Token;
 
@@ -64,7 +64,7 @@ impl<'a> Event<'a> {
             b"operationType" => self.operation = field.text().or(self.operation),
             b"ns" => self.namespace = field.document().or(self.namespace),
             b"documentKey" => self.key = field.document().or(self.key),
-            b"wallTime" if field.kind == DATE_TIME => self.wall_millis = field.long(),
+            b"wallTime" => self.wall_millis = field.millis().or(self.wall_millis),
             _ => {}
         }
     }
@@ -198,4 +198,75 @@ fn operation(name: &[u8]) -> Operation {
 fn dropped(field: &str) -> Error {
     Error::config(format!("the pipeline drops {field}, without which an event can not be placed"))
         .remedy("keep it, or use $match, $project, $set, $unset or $replaceRoot, which Watchkeeper can complete")
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{Bson, DateTime, Document, doc};
+
+    use super::*;
+
+    const TOKEN: &str = "8263F0B2A1000000022B022C0100296E04";
+
+    fn raw(event: &Document) -> RawDocumentBuf {
+        RawDocumentBuf::try_from(event).expect("a document")
+    }
+
+    fn insert(namespace: Document) -> Document {
+        doc! { "_id": { "_data": TOKEN }, "operationType": "insert", "ns": namespace, "documentKey": { "_id": 7 } }
+    }
+
+    #[test]
+    fn every_event_gets_its_own_namespace_whatever_its_neighbours_have() {
+        let mut scratch = Scratch::default();
+        let mut name = |event: &Document| {
+            let raw = raw(event);
+            let event = Event::read(raw.as_bytes(), false).expect("an event");
+            scratch.take_up(&event, "shop (all)").expect("it is whole");
+            scratch.namespace.clone()
+        };
+        let orders = insert(doc! { "db": "shop", "coll": "orders" });
+        let items = insert(doc! { "db": "shop", "coll": "items" });
+        let nowhere = doc! { "_id": { "_data": TOKEN }, "operationType": "invalidate" };
+        let database = doc! { "_id": { "_data": TOKEN }, "operationType": "dropDatabase", "ns": { "db": "shop" } };
+        for (event, expected) in [
+            (&orders, "shop.orders"),
+            (&orders, "shop.orders"),
+            (&items, "shop.items"),
+            (&orders, "shop.orders"),
+            (&nowhere, "shop (all)"),
+            (&orders, "shop.orders"),
+            (&database, "shop"),
+            (&nowhere, "shop (all)"),
+            (&nowhere, "shop (all)"),
+            (&insert(doc! { "table": 1 }), "shop (all)"),
+            (&items, "shop.items"),
+        ] {
+            assert_eq!(name(event), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_pipeline_made_of_a_field_is_not_taken_for_it() {
+        let wall = DateTime::from_millis(1_700_000_000_123);
+        let kept = doc! {
+            "o": "update", "n": { "db": "shop", "coll": "orders" }, "k": { "_id": 1.0 }, "w": wall
+        };
+        let mut event = doc! {
+            "_id": { "_data": TOKEN }, "operationType": 5, "ns": "shop", "documentKey": Bson::Null, "wallTime": "noon"
+        };
+        let bytes = raw(&event);
+        let read = Event::read(bytes.as_bytes(), false).expect("an event");
+        assert!(read.token.is_some());
+        assert!(read.operation.is_none() && read.namespace.is_none() && read.key.is_none());
+        assert_eq!(read.wall_millis, None);
+        event.insert(ASIDE, kept);
+        let bytes = raw(&event);
+        let read = Event::read(bytes.as_bytes(), true).expect("an event");
+        let mut scratch = Scratch::default();
+        let head = scratch.take_up(&read, "shop").expect("what it needs was kept aside");
+        assert_eq!((head.operation, head.time), (Operation::Update, SourceTime(1_700_000_000_123)));
+        assert_eq!((scratch.namespace.as_str(), scratch.key.as_slice()), ("shop.orders", &b"1"[..]));
+        assert_eq!(read.subject().map(|(collection, _)| collection), Some("orders"));
+    }
 }
