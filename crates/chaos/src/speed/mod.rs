@@ -26,8 +26,8 @@ pub(crate) use consumer::{Errand, consume};
 pub(crate) use history::Begin;
 pub(crate) use who::By;
 
-/// The longest time for one consumer.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest time for one consumer. On an idle machine the slowest takes half a minute.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Others' programs are slow, and differ by much more than the noise: they run in the first rounds only.
 const PEER_ROUNDS_MAX: usize = 3;

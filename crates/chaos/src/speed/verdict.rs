@@ -5,12 +5,11 @@ use super::{Figures, Measured, median};
 use crate::report::quantile;
 
 /// Ours, as a multiple of another's rate in the same round.
-const RATIOS: [(By, By, f64); 6] = [
+const RATIOS: [(By, By, f64); 5] = [
     (By::Watchkeeper, By::RawBatches, 0.95),
     (By::BusyWatchkeeper, By::BusyLoop, 1.5),
     (By::Lines, By::Watchkeeper, 0.85),
     (By::Watchkeeper, By::Node, 1.8),
-    (By::Watchkeeper, By::Python, 1.0),
     (By::Watchkeeper, By::Debezium, 4.0),
 ];
 
