@@ -8,6 +8,7 @@ mod args;
 #[path = "../../crates/testkit/src/servers/cache.rs"]
 mod cache;
 mod cargo;
+mod peers;
 mod servers;
 mod steps;
 mod tools;
@@ -26,12 +27,13 @@ fn main() -> ExitCode {
         Ok(Command::Test { quick }) => steps::test(quick),
         Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
         Ok(Command::Chaos(passed_on)) => cargo::hand_over(&cargo::chaos(&passed_on)),
+        Ok(Command::BenchMongodb(passed_on)) => match prepare(&passed_on) {
+            Ok(()) => cargo::hand_over(&cargo::chaos(&passed_on)),
+            Err(cause) => fail(&cause),
+        },
         Ok(Command::Servers(wanted)) => match servers::install(&wanted) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(cause) => {
-                eprintln!("error: {cause}");
-                ExitCode::FAILURE
-            }
+            Err(cause) => fail(&cause),
         },
         Ok(Command::BenchEngine) => cargo::hand_over(&cargo::bench("engine")),
         Err(cause) => {
@@ -39,4 +41,15 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Installs what the benchmark of MongoDB starts.
+fn prepare(passed_on: &[String]) -> Result<(), String> {
+    servers::install(&["mongodb".to_owned()])?;
+    if passed_on.iter().any(|word| word == peers::LEFT_OUT) { Ok(()) } else { peers::install() }
+}
+
+fn fail(cause: &str) -> ExitCode {
+    eprintln!("error: {cause}");
+    ExitCode::FAILURE
 }

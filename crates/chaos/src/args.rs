@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::instance::Orders;
 use crate::rig::Kind;
-use crate::speed::{Begin, Errand};
+use crate::speed::{Begin, Errand, Plan};
 
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
@@ -20,8 +20,8 @@ Usage: watchkeeper-chaos <command>
              how soon changes are delivered behind a new primary, and whether the watch stays where it is; MongoDB
   latency [--samples N]
              leases and commits on three MongoDB servers beside bare majority writes of the same size
-  speed [--rounds N] [--changes N]
-             how fast changes are read from MongoDB, beside the bare driver
+  speed [--rounds N] [--changes N] [--live-rounds N] [--no-peers]
+             how fast changes are read from MongoDB, beside the bare driver and others' programs
 ";
 
 /// The seed of a run that names none. With it six faults are enough to strike servers as well as processes.
@@ -39,10 +39,7 @@ pub(crate) enum Task {
         errand: Errand,
         name: String,
     },
-    Speed {
-        rounds: usize,
-        changes: u64,
-    },
+    Speed(Plan),
     Latency {
         samples: u64,
     },
@@ -160,19 +157,22 @@ fn latency(mut words: Words<'_>) -> Result<Task, String> {
 }
 
 fn speed(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut rounds, mut changes) = (5, 400_000);
+    let mut plan = Plan::default();
     while let Some(flag) = words.flag() {
         match flag {
-            "--rounds" => rounds = words.count(flag)?,
-            "--changes" => changes = words.count(flag)? as u64,
+            "--rounds" => plan.rounds = words.count(flag)?,
+            "--changes" => plan.changes = words.count(flag)? as u64,
+            "--live-rounds" => plan.live_rounds = words.count(flag)?,
+            "--no-peers" => plan.peers = false,
             other => return Err(format!("speed does not take {other:?}")),
         }
     }
-    Ok(Task::Speed { rounds, changes })
+    Ok(Task::Speed(plan))
 }
 
 fn consume(mut words: Words<'_>) -> Result<Task, String> {
     let (mut by, mut url, mut group, mut name, mut begin, mut changes) = (None, None, None, None, None, None);
+    let (mut folder, mut live) = (None, false);
     while let Some(flag) = words.flag() {
         match flag {
             "--by" => by = Some(words.value(flag)?.parse()?),
@@ -181,16 +181,20 @@ fn consume(mut words: Words<'_>) -> Result<Task, String> {
             "--name" => name = Some(words.value(flag)?.to_owned()),
             "--begin" => begin = Some(Begin(words.number(flag)?)),
             "--changes" => changes = Some(words.number(flag)?),
+            "--folder" => folder = Some(PathBuf::from(words.value(flag)?)),
+            "--live" => live = true,
             other => return Err(format!("consume does not take {other:?}")),
         }
     }
-    let missing = || "consume needs --by, --url, --group, --name, --begin and --changes".to_owned();
+    let missing = || "consume needs --by, --url, --group, --name, --begin, --changes and --folder".to_owned();
     let errand = Errand {
         by: by.ok_or_else(missing)?,
         url: url.ok_or_else(missing)?,
         group: group.ok_or_else(missing)?,
         begin: begin.ok_or_else(missing)?,
         changes: changes.ok_or_else(missing)?,
+        live,
+        folder: folder.ok_or_else(missing)?,
     };
     Ok(Task::Consume { errand, name: name.ok_or_else(missing)? })
 }
@@ -240,6 +244,8 @@ mod tests {
         assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
         assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
         assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
+        let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3 };
+        assert_eq!(parsed("speed --rounds 2 --changes 9 --no-peers --live-rounds 3"), Ok(Task::Speed(plan)));
         let log = Some(PathBuf::from("here"));
         assert_eq!(parsed("failover --rounds 3 --log here"), Ok(Task::Failover { rig: "sqlite", rounds: 3, log }));
     }

@@ -75,7 +75,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Consume { errand, name } => {
             runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
         }
-        Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
+        Task::Speed(plan) => speed::run(plan, runtime.handle()),
         Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
         Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
         Task::Failover { rig, rounds, log } => failover::run(rig, rounds, log, runtime.handle()),

@@ -1,6 +1,7 @@
 //! Events are raw BSON until someone looks.
 
 mod key;
+pub(crate) mod scan;
 
 use std::borrow::Cow;
 

@@ -3,8 +3,10 @@
 //! A token is kept as the bytes of its `_data`, whose order is the order of events. Its beginning is read (the cluster
 //! time, and the place within a transaction); the rest is opaque.
 
-use mongodb::bson::{Binary, Document, RawBsonRef, RawDocument, Timestamp, doc, spec::BinarySubtype};
+use mongodb::bson::{Binary, Document, RawDocument, Timestamp, doc, spec::BinarySubtype};
 use watchkeeper_core::{Error, Position, Result, SourceTime, Version};
+
+use crate::payload::scan::Fields;
 
 /// The first byte of a position: resume after this event.
 const RESUME_AFTER: u8 = 1;
@@ -28,16 +30,16 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// The token that a server gave.
-    pub(crate) fn read(&mut self, raw: &RawDocument) -> Result<()> {
+    /// The token that a server gave: the bytes of its document.
+    pub(crate) fn read(&mut self, raw: &[u8]) -> Result<()> {
         self.data.clear();
         self.type_bits.clear();
         self.start_after = false;
-        for field in raw.iter() {
-            let (name, value) = field.map_err(|error| unreadable().caused_by(error))?;
-            match (name.as_str(), value) {
-                ("_data", RawBsonRef::String(hex)) => unhex(hex, &mut self.data)?,
-                ("_typeBits", RawBsonRef::Binary(bits)) => self.type_bits.extend_from_slice(bits.bytes),
+        for field in Fields::of(raw).map_err(|error| unreadable().caused_by(error))? {
+            let field = field.map_err(|error| unreadable().caused_by(error))?;
+            match (field.name, field.text(), field.binary()) {
+                (b"_data", Some(hex), _) => unhex(hex, &mut self.data)?,
+                (b"_typeBits", _, Some(bits)) => self.type_bits.extend_from_slice(bits),
                 _ => {}
             }
         }
@@ -46,7 +48,7 @@ impl Token {
 
     pub(crate) fn of(raw: &RawDocument) -> Result<Self> {
         let mut token = Self::default();
-        token.read(raw)?;
+        token.read(raw.as_bytes())?;
         Ok(token)
     }
 
@@ -164,15 +166,30 @@ fn part(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).ok_or_else(foreign)
 }
 
-fn unhex(hex: &str, out: &mut Vec<u8>) -> Result<()> {
-    let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(unreadable);
-    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-    for [high, low] in pairs {
-        let byte = digit(*high)? << 4 | digit(*low)?;
-        // Two hexadecimal digits make a byte.
-        out.push(byte as u8);
+/// The value of each hexadecimal digit; of all else [`NO_DIGIT`]. Every change has some eighty of them.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        digits[b"0123456789abcdef"[value] as usize] = value as u8;
+        value += 1;
     }
-    if rest.is_empty() { Ok(()) } else { Err(unreadable()) }
+    digits
+};
+
+/// More than any digit, and still so after another was put beside it.
+const NO_DIGIT: u8 = 0xff;
+
+fn unhex(hex: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let (pairs, rest) = hex.as_chunks::<2>();
+    let mut all = 0;
+    out.extend(pairs.iter().map(|[high, low]| {
+        let (high, low) = (DIGITS[usize::from(*high)], DIGITS[usize::from(*low)]);
+        all |= high | low;
+        high << 4 | low
+    }));
+    if rest.is_empty() && all != NO_DIGIT { Ok(()) } else { Err(unreadable()) }
 }
 
 fn unreadable() -> Error {
@@ -212,6 +229,20 @@ mod tests {
         assert_eq!(token.to_document().get_str("_data").ok(), Some(INSERT.replace(' ', "").as_str()));
         assert!(Token::decode(&Position::new(&b"\x01\x00\x09short"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"another log"[..], None)).is_err());
+    }
+
+    #[test]
+    fn a_token_that_is_not_hexadecimal_is_refused() {
+        let read = |token: Document| {
+            let raw = RawDocumentBuf::try_from(&token).expect("a document");
+            Token::of(&raw)
+        };
+        assert_eq!(read(doc! { "_data": "82fFA0" }).expect("either case is taken").data, [0x82, 0xff, 0xa0]);
+        for wrong in ["", "8", "82F", "82G0", "8\u{e9}", "82 0", "0x82", "82@0", "82`0", "82/0", "82:0"] {
+            assert!(read(doc! { "_data": wrong }).is_err(), "{wrong:?} was taken");
+        }
+        assert!(read(doc! { "_data": 82 }).is_err());
+        assert!(read(doc! { "other": "82" }).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use mongodb::bson::{RawBsonRef, RawDocument};
 use watchkeeper_core::format::JsonWriter;
 use watchkeeper_core::{Result, Visit};
 
+use super::scan::Fields;
 use super::{damaged, scalar};
 
 /// Appends the canonical form of a `documentKey` to `out`: the value of `_id` alone, or, in a sharded collection,
@@ -17,11 +18,23 @@ use super::{damaged, scalar};
 /// # Errors
 /// `Corrupt` when it is not BSON.
 pub fn canonical_key(document_key: &RawDocument, out: &mut Vec<u8>) -> Result<()> {
+    // Most keys are one whole number: those need not be made a value of first.
+    if let Some(whole) = one_integer(document_key.as_bytes()) {
+        integer(whole, out);
+        return Ok(());
+    }
     let mut fields = document_key.iter();
     match (fields.next().transpose().map_err(damaged)?, fields.next()) {
         (Some((name, id)), None) if name.as_str() == "_id" => value(id, out),
         _ => document(document_key, out),
     }
+}
+
+/// The `_id` of a key that has nothing else, if it is a whole number of one of the two types for them.
+fn one_integer(document_key: &[u8]) -> Option<i64> {
+    let mut fields = Fields::of(document_key).ok()?;
+    let id = fields.next()?.ok().filter(|field| field.name == b"_id")?;
+    fields.next().is_none().then(|| id.integer())?
 }
 
 fn document(document: &RawDocument, out: &mut Vec<u8>) -> Result<()> {
@@ -71,7 +84,8 @@ fn text(content: &str, out: &mut Vec<u8>) {
 
 fn integer(whole: i64, out: &mut Vec<u8>) {
     // Most keys that are numbers are these; the form is that of `number`.
-    out.extend_from_slice(whole.to_string().as_bytes());
+    // Writing to a vector can not fail.
+    let _ = serde_json::to_writer(out, &whole);
 }
 
 /// The digits that a decimal number of MongoDB has: a double is compared with one after rounding to them.
@@ -241,6 +255,10 @@ mod tests {
             key(doc! { "a": 1, "b": 2 }),
             key(doc! { "b": 2, "a": 1 }),
             key(f64::INFINITY),
+            key(mongodb::bson::DateTime::from_millis(1)),
+            key(mongodb::bson::Timestamp { time: 0, increment: 1 }),
+            key_of(doc! { "_id": 1, "region": 2 }),
+            key_of(doc! { "region": 1 }),
         ];
         for (n, key) in keys.iter().enumerate() {
             assert!(!keys[..n].contains(key), "{key} stands for two");

@@ -4,57 +4,67 @@ use mongodb::bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use watchkeeper_core::{BatchBuilder, Error, Operation, Result, RowParts, SourceTime};
 
 use super::pipeline::ASIDE;
+use crate::payload::scan::{Field, Fields};
 use crate::payload::{canonical_key, damaged};
 use crate::position::Token;
 
-/// What the stream needs of an event.
+/// What the stream needs of an event, as it lies in it.
 #[derive(Debug, Default)]
 pub(super) struct Event<'a> {
-    token: Option<&'a RawDocument>,
-    operation: Option<&'a str>,
-    namespace: Option<&'a RawDocument>,
-    key: Option<&'a RawDocument>,
+    token: Option<&'a [u8]>,
+    operation: Option<&'a [u8]>,
+    namespace: Option<&'a [u8]>,
+    key: Option<&'a [u8]>,
     wall_millis: Option<i64>,
 }
 
 impl<'a> Event<'a> {
     /// Looks for it in the event, or where it was kept aside.
-    pub(super) fn read(raw: &'a RawDocument, aside: bool) -> Result<Self> {
+    pub(super) fn read(raw: &'a [u8], aside: bool) -> Result<Self> {
         let mut event = Self::default();
-        for field in raw.iter() {
-            let (name, value) = field.map_err(damaged)?;
-            match (name.as_str(), value) {
-                ("_id", RawBsonRef::Document(token)) => event.token = Some(token),
-                (ASIDE, RawBsonRef::Document(kept)) if aside => {
-                    for field in kept.iter() {
-                        let (name, value) = field.map_err(damaged)?;
-                        match name.as_str() {
-                            "o" => event.note("operationType", value),
-                            "n" => event.note("ns", value),
-                            "k" => event.note("documentKey", value),
-                            _ => event.note("wallTime", value),
-                        }
-                    }
-                }
-                (name, value) if !aside => event.note(name, value),
-                _ => {}
+        for field in Fields::of(raw)? {
+            let field = field?;
+            if field.name == b"_id" {
+                event.token = field.document().or(event.token);
+            } else if !aside {
+                event.note(field.name, &field);
+            } else if field.name == ASIDE.as_bytes()
+                && let Some(kept) = field.document()
+            {
+                event.note_kept(kept)?;
             }
         }
         Ok(event)
     }
 
-    /// The collection and the `_id` that it is about.
-    pub(super) fn subject(&self) -> Option<(&'a str, RawBsonRef<'a>)> {
-        let collection = self.namespace?.get_str("coll").ok()?;
-        Some((collection, self.key?.get("_id").ok()??))
+    fn note_kept(&mut self, kept: &'a [u8]) -> Result<()> {
+        for field in Fields::of(kept)? {
+            let field = field?;
+            let name: &[u8] = match field.name {
+                b"o" => b"operationType",
+                b"n" => b"ns",
+                b"k" => b"documentKey",
+                _ => b"wallTime",
+            };
+            self.note(name, &field);
+        }
+        Ok(())
     }
 
-    fn note(&mut self, name: &str, value: RawBsonRef<'a>) {
-        match (name, value) {
-            ("operationType", RawBsonRef::String(operation)) => self.operation = Some(operation),
-            ("ns", RawBsonRef::Document(namespace)) => self.namespace = Some(namespace),
-            ("documentKey", RawBsonRef::Document(key)) => self.key = Some(key),
-            ("wallTime", RawBsonRef::DateTime(time)) => self.wall_millis = Some(time.timestamp_millis()),
+    /// The collection and the `_id` that it is about.
+    pub(super) fn subject(&self) -> Option<(&'a str, RawBsonRef<'a>)> {
+        let document = |bytes| RawDocument::from_bytes(bytes).ok();
+        let collection = document(self.namespace?)?.get_str("coll").ok()?;
+        Some((collection, document(self.key?)?.get("_id").ok()??))
+    }
+
+    /// Keeps what is needed. What has another type than an event's has was made by a pipeline, and is left alone.
+    fn note(&mut self, name: &[u8], field: &Field<'a>) {
+        match name {
+            b"operationType" => self.operation = field.text().or(self.operation),
+            b"ns" => self.namespace = field.document().or(self.namespace),
+            b"documentKey" => self.key = field.document().or(self.key),
+            b"wallTime" => self.wall_millis = field.millis().or(self.wall_millis),
             _ => {}
         }
     }
@@ -65,6 +75,8 @@ impl<'a> Event<'a> {
 pub(super) struct Scratch {
     pub(super) token: Token,
     namespace: String,
+    /// The bytes that the namespace was read from: mostly those of the next event are the same.
+    namespace_read: Vec<u8>,
     key: Vec<u8>,
     position: Vec<u8>,
 }
@@ -81,6 +93,10 @@ impl Head {
     pub(super) fn is_invalidate(self) -> bool {
         self.operation == Operation::Invalidate
     }
+
+    pub(super) fn time(self) -> SourceTime {
+        self.time
+    }
 }
 
 impl Scratch {
@@ -89,11 +105,12 @@ impl Scratch {
         let operation = operation(event.operation.ok_or_else(|| dropped("operationType"))?);
         self.token.read(event.token.ok_or_else(|| dropped("_id"))?)?;
         self.token.start_after = operation == Operation::Invalidate;
-        self.name(event.namespace, scope);
+        self.name(event.namespace, scope)?;
         self.key.clear();
         let has_key = operation.has_row();
         if has_key {
-            canonical_key(event.key.ok_or_else(|| dropped("documentKey"))?, &mut self.key)?;
+            let key = event.key.ok_or_else(|| dropped("documentKey"))?;
+            canonical_key(RawDocument::from_bytes(key).map_err(damaged)?, &mut self.key)?;
         }
         let wall = event.wall_millis.and_then(|millis| u64::try_from(millis).ok()).map(SourceTime);
         let time = wall.or_else(|| self.token.time()).unwrap_or_default();
@@ -106,9 +123,18 @@ impl Scratch {
         self.token.encode(progress, &mut self.position);
     }
 
-    fn name(&mut self, namespace: Option<&RawDocument>, scope: &str) {
+    fn name(&mut self, namespace: Option<&[u8]>, scope: &str) -> Result<()> {
+        let Some(namespace) = namespace else {
+            self.namespace_read.clear();
+            scope.clone_into(&mut self.namespace);
+            return Ok(());
+        };
+        if self.namespace_read == namespace {
+            return Ok(());
+        }
+        let namespace_of = RawDocument::from_bytes(namespace).map_err(damaged)?;
+        let part = |name: &str| namespace_of.get_str(name).ok();
         self.namespace.clear();
-        let part = |name: &str| namespace.and_then(|namespace| namespace.get_str(name).ok());
         match (part("db"), part("coll")) {
             (Some(database), Some(collection)) => {
                 self.namespace.push_str(database);
@@ -118,6 +144,8 @@ impl Scratch {
             (Some(database), None) => self.namespace.push_str(database),
             _ => self.namespace.push_str(scope),
         }
+        namespace.clone_into(&mut self.namespace_read);
+        Ok(())
     }
 
     /// The row in a batch; its body is given by the caller, or lies in the received bytes.
@@ -148,21 +176,21 @@ pub(super) fn without_aside(raw: &RawDocument) -> Result<RawDocumentBuf> {
     Ok(event)
 }
 
-fn operation(name: &str) -> Operation {
+fn operation(name: &[u8]) -> Operation {
     match name {
-        "insert" => Operation::Insert,
-        "update" => Operation::Update,
-        "replace" => Operation::Replace,
-        "delete" => Operation::Delete,
-        "drop" => Operation::Drop,
-        "rename" => Operation::Rename,
-        "dropDatabase" => Operation::DropDatabase,
-        "invalidate" => Operation::Invalidate,
-        "create" => Operation::Create,
-        "createIndexes" => Operation::CreateIndexes,
-        "dropIndexes" => Operation::DropIndexes,
-        "modify" => Operation::Modify,
-        "shardCollection" => Operation::ShardCollection,
+        b"insert" => Operation::Insert,
+        b"update" => Operation::Update,
+        b"replace" => Operation::Replace,
+        b"delete" => Operation::Delete,
+        b"drop" => Operation::Drop,
+        b"rename" => Operation::Rename,
+        b"dropDatabase" => Operation::DropDatabase,
+        b"invalidate" => Operation::Invalidate,
+        b"create" => Operation::Create,
+        b"createIndexes" => Operation::CreateIndexes,
+        b"dropIndexes" => Operation::DropIndexes,
+        b"modify" => Operation::Modify,
+        b"shardCollection" => Operation::ShardCollection,
         _ => Operation::Other,
     }
 }
@@ -170,4 +198,75 @@ fn operation(name: &str) -> Operation {
 fn dropped(field: &str) -> Error {
     Error::config(format!("the pipeline drops {field}, without which an event can not be placed"))
         .remedy("keep it, or use $match, $project, $set, $unset or $replaceRoot, which Watchkeeper can complete")
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{Bson, DateTime, Document, doc};
+
+    use super::*;
+
+    const TOKEN: &str = "8263F0B2A1000000022B022C0100296E04";
+
+    fn raw(event: &Document) -> RawDocumentBuf {
+        RawDocumentBuf::try_from(event).expect("a document")
+    }
+
+    fn insert(namespace: Document) -> Document {
+        doc! { "_id": { "_data": TOKEN }, "operationType": "insert", "ns": namespace, "documentKey": { "_id": 7 } }
+    }
+
+    #[test]
+    fn every_event_gets_its_own_namespace_whatever_its_neighbours_have() {
+        let mut scratch = Scratch::default();
+        let mut name = |event: &Document| {
+            let raw = raw(event);
+            let event = Event::read(raw.as_bytes(), false).expect("an event");
+            scratch.take_up(&event, "shop (all)").expect("it is whole");
+            scratch.namespace.clone()
+        };
+        let orders = insert(doc! { "db": "shop", "coll": "orders" });
+        let items = insert(doc! { "db": "shop", "coll": "items" });
+        let nowhere = doc! { "_id": { "_data": TOKEN }, "operationType": "invalidate" };
+        let database = doc! { "_id": { "_data": TOKEN }, "operationType": "dropDatabase", "ns": { "db": "shop" } };
+        for (event, expected) in [
+            (&orders, "shop.orders"),
+            (&orders, "shop.orders"),
+            (&items, "shop.items"),
+            (&orders, "shop.orders"),
+            (&nowhere, "shop (all)"),
+            (&orders, "shop.orders"),
+            (&database, "shop"),
+            (&nowhere, "shop (all)"),
+            (&nowhere, "shop (all)"),
+            (&insert(doc! { "table": 1 }), "shop (all)"),
+            (&items, "shop.items"),
+        ] {
+            assert_eq!(name(event), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_pipeline_made_of_a_field_is_not_taken_for_it() {
+        let wall = DateTime::from_millis(1_700_000_000_123);
+        let kept = doc! {
+            "o": "update", "n": { "db": "shop", "coll": "orders" }, "k": { "_id": 1.0 }, "w": wall
+        };
+        let mut event = doc! {
+            "_id": { "_data": TOKEN }, "operationType": 5, "ns": "shop", "documentKey": Bson::Null, "wallTime": "noon"
+        };
+        let bytes = raw(&event);
+        let read = Event::read(bytes.as_bytes(), false).expect("an event");
+        assert!(read.token.is_some());
+        assert!(read.operation.is_none() && read.namespace.is_none() && read.key.is_none());
+        assert_eq!(read.wall_millis, None);
+        event.insert(ASIDE, kept);
+        let bytes = raw(&event);
+        let read = Event::read(bytes.as_bytes(), true).expect("an event");
+        let mut scratch = Scratch::default();
+        let head = scratch.take_up(&read, "shop").expect("what it needs was kept aside");
+        assert_eq!((head.operation, head.time), (Operation::Update, SourceTime(1_700_000_000_123)));
+        assert_eq!((scratch.namespace.as_str(), scratch.key.as_slice()), ("shop.orders", &b"1"[..]));
+        assert_eq!(read.subject().map(|(collection, _)| collection), Some("orders"));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mongodb::bson::{RawBsonRef, RawDocument};
+use mongodb::bson::RawDocument;
 use mongodb::raw_batch_cursor::RawBatch;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, Error, Limits, Moment, Operation, Position, Result, RowParts, SourceTime,
@@ -18,6 +18,7 @@ use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
 use super::snapshot::{Snapshot, has_passed};
 use crate::error::Class;
+use crate::payload::scan::{ARRAY, Fields};
 use crate::payload::{BsonPayload, canonical_key, damaged};
 use crate::position::{Token, source_time};
 
@@ -54,21 +55,18 @@ impl Received {
 
 /// Where each document of an answer's batch lies in its bytes.
 pub(super) fn events_in(bytes: &Bytes) -> Result<Vec<(usize, usize)>> {
-    let answer = RawDocument::from_bytes(bytes).map_err(damaged)?;
-    let cursor =
-        answer.get_document("cursor").map_err(|error| Error::corrupt("an answer has no cursor").caused_by(error))?;
+    let cursor = Fields::of(bytes)?.find(b"cursor")?.and_then(|cursor| cursor.document());
     let mut events = Vec::new();
-    for field in cursor.iter() {
-        let (name, value) = field.map_err(damaged)?;
-        let RawBsonRef::Array(batch) = value else { continue };
-        if !matches!(name.as_str(), "firstBatch" | "nextBatch") {
+    for field in Fields::of(cursor.ok_or_else(|| Error::corrupt("an answer has no cursor"))?)? {
+        let field = field?;
+        if field.kind != ARRAY || !matches!(field.name, b"firstBatch" | b"nextBatch") {
             continue;
         }
-        for event in batch {
-            let RawBsonRef::Document(event) = event.map_err(damaged)? else { continue };
+        for event in Fields::of(field.value)? {
+            let Some(event) = event?.document() else { continue };
             // Both lie in the same bytes, so the difference of their addresses is the place.
-            let start = event.as_bytes().as_ptr() as usize - bytes.as_ptr() as usize;
-            events.push((start, start + event.as_bytes().len()));
+            let start = event.as_ptr() as usize - bytes.as_ptr() as usize;
+            events.push((start, start + event.len()));
         }
     }
     Ok(events)
@@ -132,16 +130,17 @@ impl Reader {
         self.at.position(self.snapshot.as_ref().map(Snapshot::progress), self.time)
     }
 
-    /// Goes on to `token`, unless that lies before what the reader was opened after.
-    fn go_to(&mut self, token: &Token, time: Option<SourceTime>) {
+    /// Goes on to `token`, unless that lies before what the reader was opened after. It is not copied: what it gets back
+    /// for it is worth nothing.
+    fn go_to(&mut self, token: &mut Token, time: Option<SourceTime>) {
         if self.is_dropped(token) {
             return;
         }
         if token.data != self.at.data {
-            self.at.clone_from(token);
+            std::mem::swap(&mut self.at, token);
             // Before the first event after an invalidate only `startAfter` is sure to go on.
             self.at.start_after |= !self.moved;
-            self.time = time.or_else(|| token.time());
+            self.time = time.or_else(|| self.at.time());
         }
     }
 
@@ -168,7 +167,7 @@ impl Reader {
             if builder.len() >= limits.rows || (size >= limits.bytes && !builder.is_empty()) {
                 break;
             }
-            let raw = RawDocument::from_bytes(&received.bytes[start..end]).map_err(damaged)?;
+            let raw = &received.bytes[start..end];
             let mut scratch = std::mem::take(&mut self.scratch);
             let event = Event::read(raw, aside)?;
             let head = scratch.take_up(&event, &self.scope)?;
@@ -179,32 +178,30 @@ impl Reader {
             scratch.place(self.snapshot.as_ref().map(Snapshot::progress));
             if !self.is_wanted(&event, &scratch.token) {
                 self.moved = true;
-                self.go_to(&scratch.token, None);
+                self.go_to(&mut scratch.token, None);
             } else if !self.is_dropped(&scratch.token) {
                 self.moved = true;
                 self.invalidated = head.is_invalidate();
                 self.opened.drop_through = None;
                 if aside {
-                    let body = without_aside(raw)?;
+                    let body = without_aside(RawDocument::from_bytes(raw).map_err(damaged)?)?;
                     let parts = scratch.parts(head, &mut builder, body.as_bytes());
-                    self.go_to(&scratch.token, Some(parts.time));
                     builder.push(parts);
                 } else {
                     let parts = scratch.parts(head, &mut builder, &[]);
-                    self.go_to(&scratch.token, Some(parts.time));
                     builder.push_in_place(parts, start - first..end - first);
                 }
+                self.go_to(&mut scratch.token, Some(head.time()));
                 size += end - start;
                 last = end;
             }
             self.scratch = scratch;
         }
         if received.next == received.events.len() {
-            let end = received.end.clone();
-            self.go_to(&end, None);
             if let Some(range) = self.snapshot.as_mut().and_then(|snapshot| snapshot.range.as_mut()) {
-                range.caught_up |= has_passed(&end, range.at, received.events.is_empty());
+                range.caught_up |= has_passed(&received.end, range.at, received.events.is_empty());
             }
+            self.go_to(&mut received.end, None);
         }
         let end = self.end();
         let batch =
@@ -222,7 +219,8 @@ impl Reader {
 
     /// Whether an event is to be delivered while a snapshot runs.
     fn is_wanted(&self, event: &Event<'_>, token: &Token) -> bool {
-        let (Some(snapshot), Some((collection, id))) = (&self.snapshot, event.subject()) else { return true };
+        let Some(snapshot) = &self.snapshot else { return true };
+        let Some((collection, id)) = event.subject() else { return true };
         token.timestamp().is_none_or(|at| snapshot.wants(collection, id, at))
     }
 

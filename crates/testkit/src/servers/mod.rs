@@ -17,11 +17,20 @@ use std::time::{Duration, Instant};
 /// How long a server may take to be ready. Machines that build and test at once are slow.
 const READY: Duration = Duration::from_secs(60);
 
-/// The program `name` of the server in `folder` of the cache.
+/// The folder of Node's driver for MongoDB, which the benchmark compares with.
+pub const NODE_DRIVER: &str = cache::NODE_DRIVER;
+
+/// The folder of Python's driver for MongoDB, which the benchmark compares with.
+pub const PYMONGO: &str = cache::PYMONGO;
+
+/// The folder of Debezium's libraries, which the benchmark compares with.
+pub const DEBEZIUM: &str = cache::DEBEZIUM;
+
+/// What is installed as `name` in `folder` of the cache: the program of a server, or what a peer needs.
 ///
 /// # Panics
 /// When it is not installed, with the command that does it.
-fn program(folder: &str, name: &str, command: &str) -> PathBuf {
+pub fn program(folder: &str, name: &str, command: &str) -> PathBuf {
     let program = cache::folder().join(folder).join(name);
     assert!(program.exists(), "{} is missing; run: {command}", program.display());
     program
