@@ -27,11 +27,14 @@ pub(super) struct Lineage {
     /// What is watched, for messages.
     scope: String,
     /// The UUID of the one collection that is watched.
-    collection: Option<String>,
+    pub(super) collection: Option<String>,
     /// A hash of pipeline and options.
     view: String,
     /// The newest entry that is known to lie at or before the position.
     pub(super) mark: Option<Mark>,
+    /// The token of an event at or before the position, where the oplog may not be read: the stream has to show it still.
+    #[serde(default)]
+    pub(super) witness: Option<String>,
 }
 
 impl Lineage {
@@ -53,6 +56,14 @@ pub(crate) fn cluster_of(pedigree: &Pedigree) -> Option<String> {
 fn lost(cause: impl Into<String>) -> Error {
     Error::position_lost(cause)
         .remedy("point the stream at the cluster it was reading, or move the checkpoint on purpose")
+}
+
+pub(super) fn restored() -> Error {
+    lost("the history that the checkpoint was made with is gone: were the server's data restored from a backup?")
+}
+
+pub(super) fn replaced(scope: &str) -> Error {
+    lost(format!("{scope} was replaced by another collection of its name"))
 }
 
 impl Feed {
@@ -82,6 +93,7 @@ impl Feed {
             collection: self.collection_uuid(cx).await?,
             view: self.view_hash(),
             mark: self.newest(cx).await?.and_then(|entry| mark(&entry)),
+            witness: None,
         })
     }
 
@@ -103,16 +115,25 @@ impl Feed {
         Ok(version.flatten().and_then(|version| version.get_object_id("clusterId").ok().map(|id| id.to_hex())))
     }
 
-    async fn collection_uuid(&self, cx: &Cx) -> Result<Option<String>> {
+    pub(super) async fn collection_uuid(&self, cx: &Cx) -> Result<Option<String>> {
+        Ok(self.named_now(cx).await?.map(|(uuid, _)| uuid))
+    }
+
+    /// The UUID of the one collection that is watched, and the time at which it had the name.
+    pub(super) async fn named_now(&self, cx: &Cx) -> Result<Option<(String, Timestamp)>> {
         let Scope::Collections(names) = &self.view.scope else { return Ok(None) };
         let [name] = names.as_slice() else { return Ok(None) };
         let list = doc! { "listCollections": 1, "filter": { "name": name } };
-        let found = permitted(self.first(cx, self.client.config().database(), list).await)?.flatten();
-        let info = found.as_ref().and_then(|found| found.get_document("info").ok());
-        Ok(match info.and_then(|info| info.get("uuid")) {
-            Some(Bson::Binary(uuid)) => Some(uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
-            _ => None,
-        })
+        let Some(answer) = permitted(self.ask(cx, self.client.config().database(), list).await)? else {
+            return Ok(None);
+        };
+        let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
+        let found = batch.and_then(|batch| batch.first()).and_then(Bson::as_document);
+        let info = found.and_then(|found| found.get_document("info").ok());
+        let Some(Bson::Binary(uuid)) = info.and_then(|info| info.get("uuid")) else { return Ok(None) };
+        let uuid = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let at = answer.get_timestamp("operationTime").unwrap_or(Timestamp { time: u32::MAX, increment: 0 });
+        Ok(Some((uuid, at)))
     }
 
     /// The oldest entry of the oplog; `None` when this user may not read it, or there is none (a mongos).
@@ -195,7 +216,7 @@ impl Feed {
 
     /// Looks up the entry that was there when the position was stored. After a restore it is gone, or of another term.
     async fn same_history(&self, cx: &Cx, stored: &Lineage) -> Result<()> {
-        let Some(mark) = stored.mark else { return Ok(()) };
+        let Some(mark) = stored.mark else { return self.still_shown(cx, stored).await };
         let at = Timestamp { time: mark.time, increment: mark.increment };
         // What has left the oplog can not be looked up; that alone proves nothing.
         match self.oldest(cx).await?.map(|oldest| oldest.get_timestamp("ts")) {
@@ -207,9 +228,7 @@ impl Feed {
         if found.as_ref().and_then(self::mark) == Some(mark) {
             return Ok(());
         }
-        Err(lost(
-            "the history that the checkpoint was made with is gone: were the server's data restored from a backup?",
-        ))
+        Err(restored())
     }
 
     /// Refuses a position of a collection that was replaced without an event that would tell so.
@@ -222,7 +241,7 @@ impl Feed {
         if self.tells_of_the_end(cx, token).await? {
             return Ok(());
         }
-        Err(lost(format!("{} was replaced by another collection of its name", stored.scope)))
+        Err(replaced(&stored.scope))
     }
 
     /// Whether the stream will tell that the collection ended: it was dropped or renamed since.
@@ -245,7 +264,7 @@ pub(super) fn mark(entry: &Document) -> Option<Mark> {
 }
 
 /// Whether two things are known not to be the same.
-fn differ(a: &Option<String>, b: &Option<String>) -> bool {
+pub(super) fn differ(a: &Option<String>, b: &Option<String>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 

@@ -1,14 +1,16 @@
 //! Positions that do not belong to the log that answers, or whose history is gone.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{ErrorKind, Limits, Position, Source, SourceTime, StartAt};
-use watchkeeper_mongodb::View;
+use watchkeeper_core::{Cx, ErrorKind, Limits, Position, Source, SourceTime, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::{Feed, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
-use crate::source::{LIMITS, Shop, read};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::source::{LIMITS, Shop, read, read_patiently};
+use crate::source_still::Leaping;
+use crate::support::{Base, Guarded, assert_told, block_on, cx};
 
 const REMEMBERED: &str = "position";
 
@@ -77,12 +79,74 @@ fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_
         let position = position_of(&shop).await;
         let pedigree = feed.identity(&cx()).await.expect("it is known");
         shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
-        let database = shop.client.config().database();
-        let over = doc! {
-            "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
-        };
-        crate::support::admin(&shop.client, over).await;
+        rename_over(&shop).await;
         assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "was replaced");
+    });
+}
+
+/// Renames the collection `newer` over the one that is watched.
+async fn rename_over(shop: &Shop) {
+    let database = shop.client.config().database();
+    let over = doc! {
+        "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
+    };
+    crate::support::admin(&shop.client, over).await;
+}
+
+/// Lets the cluster move on.
+async fn move_on(shop: &Shop) {
+    shop.database.collection::<Document>("elsewhere").insert_one(doc! {}).await.expect("it is taken");
+}
+
+#[test]
+fn a_collection_that_is_replaced_while_it_is_read_is_lost() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let clock = Leaping::default();
+        let cx = Cx::new(Arc::new(clock.clone()));
+        let mut stream = shop.feed(View::collection("orders")).open(&cx, StartAt::Now).await.expect("it opens");
+        shop.insert(doc! { "_id": 1 }).await;
+        read_patiently(&mut *stream, 1).await;
+        shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+        rename_over(&shop).await;
+        for _ in 0..100 {
+            clock.leap(Duration::from_secs(6));
+            move_on(&shop).await;
+            let limits = Limits { wait: Duration::from_millis(300), ..LIMITS };
+            match stream.next_batch(&cx, limits).await {
+                Ok(_) => {}
+                told => return assert_told(told, ErrorKind::PositionLost, "was replaced by another collection"),
+            }
+        }
+        panic!("it is never noticed");
+    });
+}
+
+#[test]
+fn a_collection_that_is_dropped_and_made_again_is_not_taken_for_a_replaced_one() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let clock = Leaping::default();
+        let cx = Cx::new(Arc::new(clock.clone()));
+        let mut stream = shop.feed(View::collection("orders")).open(&cx, StartAt::Now).await.expect("it opens");
+        for id in 1..=3 {
+            shop.insert(doc! { "_id": id }).await;
+        }
+        shop.orders().drop().await.expect("it can be dropped");
+        shop.insert(doc! { "_id": 4 }).await;
+        // One by one, so that it is looked while the end of the first one is yet to come.
+        let limits = Limits { rows: 1, wait: Duration::from_millis(300), ..LIMITS };
+        let (mut seen, mut after) = (0, 0);
+        for _ in 0..200 {
+            clock.leap(Duration::from_secs(6));
+            move_on(&shop).await;
+            seen += stream.next_batch(&cx, limits).await.expect("it goes on").len();
+            after += usize::from(seen >= 6);
+            if after > 10 {
+                break;
+            }
+        }
+        assert_eq!(seen, 6, "three changes, the end in two, and one of the next");
     });
 }
 
@@ -215,6 +279,56 @@ fn data_that_were_restored_from_a_backup_are_recognised() {
         let shop = shop.again().await;
         shop.insert(doc! { "_id": "after the restore" }).await;
         let verified = shop.feed(View::collection("orders")).verify(&cx(), &silence.end, &pedigree).await;
+        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+    });
+}
+
+#[test]
+fn restored_data_are_recognised_by_the_last_event_where_the_oplog_may_not_be_read() {
+    block_on(async {
+        let guarded = Guarded::start().await;
+        let set = guarded.set();
+        let resource = doc! { "db": "shop", "collection": "" };
+        let actions = ["find", "changeStream", "listCollections"];
+        guarded.user("reader", vec![doc! { "resource": resource, "actions": &actions[..] }]).await;
+        let write = async |what: &str| {
+            let keeper = guarded.client("keeper", "shop").await;
+            let orders = keeper.database(&cx()).await.expect("it is there").collection::<Document>("orders");
+            orders.insert_one(doc! { "_id": what }).await.expect("it is taken");
+        };
+        let feed = async || Feed::new(guarded.client("reader", "shop").await, View::collection("orders"));
+        let backup = tempfile::tempdir().expect("a folder can be made");
+        let (data, copied) = (set.data(0), backup.path().join("data"));
+        write("before the backup").await;
+        set.kill(0);
+        copy(&data, &copied);
+        set.restart(0);
+        set.primary();
+
+        let reader = feed().await;
+        let mut stream = reader.open(&cx(), StartAt::Now).await.expect("it opens");
+        write("after the backup").await;
+        let mut pedigree = None;
+        for _ in 0..30 {
+            let batch = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+            pedigree = batch.pedigree.clone().or(pedigree);
+            if !batch.is_empty() {
+                break;
+            }
+        }
+        // An idle token: the server itself would accept it for ever.
+        let silence = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+        assert!(silence.is_empty());
+        let pedigree = silence.pedigree.or(pedigree).expect("it has one");
+        reader.verify(&cx(), &silence.end, &pedigree).await.expect("nothing has happened yet");
+
+        set.kill(0);
+        std::fs::remove_dir_all(&data).expect("it can be removed");
+        copy(&copied, &data);
+        set.restart(0);
+        set.primary();
+        write("after the restore").await;
+        let verified = feed().await.verify(&cx(), &silence.end, &pedigree).await;
         assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
     });
 }
