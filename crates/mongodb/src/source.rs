@@ -10,12 +10,12 @@ mod pedigree;
 mod pipeline;
 mod read;
 mod reduce;
-mod replaced;
 mod snapshot;
 mod steer;
 mod still;
 mod view;
 mod way;
+mod witness;
 
 use std::cmp::Ordering;
 use std::sync::Arc;

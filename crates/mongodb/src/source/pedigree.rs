@@ -27,7 +27,7 @@ pub(super) struct Lineage {
     /// What is watched, for messages.
     scope: String,
     /// The UUID of the one collection that is watched.
-    pub(super) collection: Option<String>,
+    collection: Option<String>,
     /// A hash of pipeline and options.
     view: String,
     /// The newest entry that is known to lie at or before the position.
@@ -60,10 +60,6 @@ fn lost(cause: impl Into<String>) -> Error {
 
 pub(super) fn restored() -> Error {
     lost("the history that the checkpoint was made with is gone: were the server's data restored from a backup?")
-}
-
-pub(super) fn replaced(scope: &str) -> Error {
-    lost(format!("{scope} was replaced by another collection of its name"))
 }
 
 impl Feed {
@@ -115,25 +111,16 @@ impl Feed {
         Ok(version.flatten().and_then(|version| version.get_object_id("clusterId").ok().map(|id| id.to_hex())))
     }
 
-    pub(super) async fn collection_uuid(&self, cx: &Cx) -> Result<Option<String>> {
-        Ok(self.named_now(cx).await?.map(|(uuid, _)| uuid))
-    }
-
-    /// The UUID of the one collection that is watched, and the time at which it had the name.
-    pub(super) async fn named_now(&self, cx: &Cx) -> Result<Option<(String, Timestamp)>> {
+    async fn collection_uuid(&self, cx: &Cx) -> Result<Option<String>> {
         let Scope::Collections(names) = &self.view.scope else { return Ok(None) };
         let [name] = names.as_slice() else { return Ok(None) };
         let list = doc! { "listCollections": 1, "filter": { "name": name } };
-        let Some(answer) = permitted(self.ask(cx, self.client.config().database(), list).await)? else {
-            return Ok(None);
-        };
-        let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
-        let found = batch.and_then(|batch| batch.first()).and_then(Bson::as_document);
-        let info = found.and_then(|found| found.get_document("info").ok());
-        let Some(Bson::Binary(uuid)) = info.and_then(|info| info.get("uuid")) else { return Ok(None) };
-        let uuid = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let at = answer.get_timestamp("operationTime").unwrap_or(Timestamp { time: u32::MAX, increment: 0 });
-        Ok(Some((uuid, at)))
+        let found = permitted(self.first(cx, self.client.config().database(), list).await)?.flatten();
+        let info = found.as_ref().and_then(|found| found.get_document("info").ok());
+        Ok(match info.and_then(|info| info.get("uuid")) {
+            Some(Bson::Binary(uuid)) => Some(uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            _ => None,
+        })
     }
 
     /// The oldest entry of the oplog; `None` when this user may not read it, or there is none (a mongos).
@@ -241,20 +228,7 @@ impl Feed {
         if self.tells_of_the_end(cx, token).await? {
             return Ok(());
         }
-        Err(replaced(&stored.scope))
-    }
-
-    /// Whether the stream will tell that the collection ended: it was dropped or renamed since.
-    async fn tells_of_the_end(&self, cx: &Cx, token: &Token) -> Result<bool> {
-        let (Scope::Collections(names), Some(at)) = (&self.view.scope, token.timestamp()) else { return Ok(false) };
-        let database = self.client.config().database();
-        let command = format!("{database}.$cmd");
-        let ends: Vec<Document> = names
-            .iter()
-            .flat_map(|name| [doc! { "o.drop": name }, doc! { "o.renameCollection": format!("{database}.{name}") }])
-            .collect();
-        let filter = doc! { "ts": { "$gte": at }, "op": "c", "ns": command, "$or": ends };
-        Ok(self.entry(cx, filter, 1, "local").await?.is_some())
+        Err(lost(format!("{} was replaced by another collection of its name", stored.scope)))
     }
 }
 
@@ -264,7 +238,7 @@ pub(super) fn mark(entry: &Document) -> Option<Mark> {
 }
 
 /// Whether two things are known not to be the same.
-pub(super) fn differ(a: &Option<String>, b: &Option<String>) -> bool {
+fn differ(a: &Option<String>, b: &Option<String>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 

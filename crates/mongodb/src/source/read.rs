@@ -16,7 +16,6 @@ use super::Feed;
 use super::event::{Event, Scratch, without_aside};
 use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
-use super::replaced::Lookout;
 use super::snapshot::{Snapshot, has_passed};
 use super::still::Stillness;
 use crate::payload::{BsonPayload, canonical_key, damaged};
@@ -97,7 +96,6 @@ pub(super) struct Reader {
     pub(super) renewed: bool,
     marked: Moment,
     pub(super) stillness: Stillness,
-    pub(super) lookout: Lookout,
 }
 
 impl Reader {
@@ -121,7 +119,6 @@ impl Reader {
             renewed: false,
             marked: now,
             stillness: Stillness::new(now),
-            lookout: Lookout::new(now),
         }
     }
 

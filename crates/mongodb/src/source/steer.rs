@@ -14,9 +14,8 @@ use crate::error::Class;
 use crate::payload::damaged;
 
 impl Reader {
-    /// What has to be looked after before each answer is waited for.
+    /// Goes back to the straight way, when all that was received by another needed none.
     pub(super) async fn keep_course(&mut self, cx: &Cx) -> Result<()> {
-        self.look_out(cx).await?;
         if self.received.is_none() && self.opened.is_past {
             let opened = self.feed.open_after(cx, self.at.clone()).await?;
             self.follow(opened);

@@ -1,15 +1,13 @@
 //! Positions that do not belong to the log that answers, or whose history is gone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Cx, ErrorKind, Limits, Position, Source, SourceTime, StartAt};
+use watchkeeper_core::{Change, ErrorKind, Limits, Operation, Pedigree, Position, Source, SourceTime, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
-use crate::source::{LIMITS, Shop, read, read_patiently};
-use crate::source_still::Leaping;
+use crate::source::{LIMITS, Shop, operations, read, read_patiently};
 use crate::support::{Base, Guarded, assert_told, block_on, cx};
 
 const REMEMBERED: &str = "position";
@@ -65,8 +63,18 @@ fn another_pipeline_is_a_matter_of_settings() {
     });
 }
 
+/// Renames the collection `newer` over the one that is watched.
+async fn rename_over(shop: &Shop) {
+    shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+    let database = shop.client.config().database();
+    let over = doc! {
+        "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
+    };
+    crate::support::admin(&shop.client, over).await;
+}
+
 #[test]
-fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_silently_is_lost() {
+fn a_collection_that_was_dropped_or_replaced_meanwhile_is_told_of() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View::collection("orders"));
@@ -78,75 +86,52 @@ fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_
 
         let position = position_of(&shop).await;
         let pedigree = feed.identity(&cx()).await.expect("it is known");
-        shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
         rename_over(&shop).await;
-        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "was replaced");
+        feed.verify(&cx(), &position, &pedigree).await.expect("the stream will tell of it");
+        shop.insert(doc! { "_id": 2 }).await;
+        let mut stream = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
+        let changes = read_patiently(&mut *stream, 3).await;
+        assert_eq!(operations(&changes), [Operation::Rename, Operation::Invalidate, Operation::Insert]);
     });
 }
 
-/// Renames the collection `newer` over the one that is watched.
-async fn rename_over(shop: &Shop) {
-    let database = shop.client.config().database();
-    let over = doc! {
-        "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
-    };
-    crate::support::admin(&shop.client, over).await;
-}
-
-/// Lets the cluster move on.
-async fn move_on(shop: &Shop) {
-    shop.database.collection::<Document>("elsewhere").insert_one(doc! {}).await.expect("it is taken");
-}
-
 #[test]
-fn a_collection_that_is_replaced_while_it_is_read_is_lost() {
+fn a_collection_that_is_replaced_while_it_is_read_is_told_of_and_the_next_one_is_read() {
     block_on(async {
         let shop = Shop::open().await;
-        let clock = Leaping::default();
-        let cx = Cx::new(Arc::new(clock.clone()));
-        let mut stream = shop.feed(View::collection("orders")).open(&cx, StartAt::Now).await.expect("it opens");
+        // A condition that would hide all but inserts.
+        let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
+        let feeds = [View::collection("orders"), View { pipeline, ..View::collection("orders") }];
+        let mut streams = Vec::new();
+        for view in feeds {
+            streams.push(shop.watch(view).await);
+        }
         shop.insert(doc! { "_id": 1 }).await;
-        read_patiently(&mut *stream, 1).await;
-        shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
         rename_over(&shop).await;
-        for _ in 0..100 {
-            clock.leap(Duration::from_secs(6));
-            move_on(&shop).await;
-            let limits = Limits { wait: Duration::from_millis(300), ..LIMITS };
-            match stream.next_batch(&cx, limits).await {
-                Ok(_) => {}
-                told => return assert_told(told, ErrorKind::PositionLost, "was replaced by another collection"),
-            }
+        shop.insert(doc! { "_id": 2 }).await;
+        use Operation::{Insert, Invalidate, Rename};
+        for (stream, expected) in
+            streams.iter_mut().zip([&[Insert, Rename, Invalidate, Insert][..], &[Insert, Invalidate, Insert]])
+        {
+            let changes = read_patiently(&mut **stream, expected.len()).await;
+            assert_eq!(operations(&changes), expected);
+            assert_eq!(changes.last().and_then(Change::key), Some(&b"2"[..]));
         }
-        panic!("it is never noticed");
     });
 }
 
 #[test]
-fn a_collection_that_is_dropped_and_made_again_is_not_taken_for_a_replaced_one() {
+fn a_collection_whose_end_the_stream_will_not_tell_is_lost() {
     block_on(async {
         let shop = Shop::open().await;
-        let clock = Leaping::default();
-        let cx = Cx::new(Arc::new(clock.clone()));
-        let mut stream = shop.feed(View::collection("orders")).open(&cx, StartAt::Now).await.expect("it opens");
-        for id in 1..=3 {
-            shop.insert(doc! { "_id": id }).await;
-        }
-        shop.orders().drop().await.expect("it can be dropped");
-        shop.insert(doc! { "_id": 4 }).await;
-        // One by one, so that it is looked while the end of the first one is yet to come.
-        let limits = Limits { rows: 1, wait: Duration::from_millis(300), ..LIMITS };
-        let (mut seen, mut after) = (0, 0);
-        for _ in 0..200 {
-            clock.leap(Duration::from_secs(6));
-            move_on(&shop).await;
-            seen += stream.next_batch(&cx, limits).await.expect("it goes on").len();
-            after += usize::from(seen >= 6);
-            if after > 10 {
-                break;
-            }
-        }
-        assert_eq!(seen, 6, "three changes, the end in two, and one of the next");
+        let feed = shop.feed(View::collection("orders"));
+        let position = position_of(&shop).await;
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        feed.verify(&cx(), &position, &pedigree).await.expect("nothing has happened");
+        let mut lineage: serde_json::Value = serde_json::from_slice(&pedigree.0).expect("it is JSON");
+        lineage["collection"] = "00112233445566778899aabbccddeeff".into();
+        let other = Pedigree(serde_json::to_vec(&lineage).expect("it is JSON").into());
+        assert_told(feed.verify(&cx(), &position, &other).await, ErrorKind::PositionLost, "was replaced");
     });
 }
 
@@ -297,9 +282,18 @@ fn restored_data_are_recognised_by_the_last_event_where_the_oplog_may_not_be_rea
             orders.insert_one(doc! { "_id": what }).await.expect("it is taken");
         };
         let feed = async || Feed::new(guarded.client("reader", "shop").await, View::collection("orders"));
+        // Whoever may not read the oplog is told of the end of a collection all the same.
+        write("of the first").await;
+        let reader = feed().await;
+        let first = reader.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
+        let pedigree = reader.identity(&cx()).await.expect("it is known");
+        let keeper = guarded.client("keeper", "shop").await.database(&cx()).await.expect("it is there");
+        keeper.collection::<Document>("orders").drop().await.expect("it can be dropped");
+        write("of the second").await;
+        reader.verify(&cx(), &first, &pedigree).await.expect("the stream will tell of it");
+
         let backup = tempfile::tempdir().expect("a folder can be made");
         let (data, copied) = (set.data(0), backup.path().join("data"));
-        write("before the backup").await;
         set.kill(0);
         copy(&data, &copied);
         set.restart(0);

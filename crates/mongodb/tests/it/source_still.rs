@@ -1,7 +1,7 @@
 //! Cursors that stand still, and such that are only quiet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use watchkeeper_core::{BootClock, Change, Clock, Cx, ErrorKind, Limits, Moment, Source, StartAt};
@@ -21,15 +21,10 @@ const LEAP: Duration = Duration::from_millis(1_500);
 
 /// A clock that leaps over long waits.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Leaping {
+struct Leaping {
     ahead: Arc<AtomicU64>,
-}
-
-impl Leaping {
-    /// Leaps.
-    pub(crate) fn leap(&self, time: Duration) {
-        self.ahead.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
-    }
+    /// What was last waited for, and when the leap there ends: a wait may be begun again meanwhile.
+    target: Arc<Mutex<Option<(Moment, Moment)>>>,
 }
 
 impl Clock for Leaping {
@@ -42,10 +37,14 @@ impl Clock for Leaping {
         if left <= LONG.wait / 2 {
             return BootClock.sleep_until(BootClock.now() + left);
         }
+        let mut target = self.target.lock().expect("nobody panics");
+        let end = target.filter(|(before, _)| *before == moment).map_or(BootClock.now() + LEAP, |(_, end)| end);
+        *target = Some((moment, end));
         let clock = self.clone();
         Box::pin(async move {
-            BootClock.sleep_until(BootClock.now() + LEAP).await;
-            clock.leap(moment.since(clock.now()));
+            BootClock.sleep_until(end).await;
+            let rest = moment.since(clock.now());
+            clock.ahead.fetch_add(u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
         })
     }
 
