@@ -12,7 +12,6 @@ use super::open::Start;
 use super::pedigree::{Lineage, restored};
 use super::read::{Answer, events_in};
 use super::view::{Before, Shown, View};
-use super::way::Way;
 use crate::payload::damaged;
 use crate::position::Token;
 
@@ -33,7 +32,9 @@ impl Feed {
 
     /// Whether the stream will tell that the collection ended: it was dropped or renamed since, or another renamed over it.
     pub(super) async fn tells_of_the_end(&self, cx: &Cx, token: &Token) -> Result<bool> {
-        self.shows(cx, Way::after(token).start(token), doc! { "operationType": "invalidate" }).await
+        // By the time: a server that is asked for ends only would not see the token's own event, and refuse it.
+        let Some(at) = token.timestamp() else { return Ok(false) };
+        self.shows(cx, Start::At(at), doc! { "operationType": "invalidate" }).await
     }
 
     /// Whether there is such an event from here on, whatever a pipeline makes of it.

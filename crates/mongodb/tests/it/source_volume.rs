@@ -8,7 +8,7 @@ use crate::source::{LIMITS, Shop, operations, read_patiently, read_to_the_end};
 use crate::source_ways::spacious;
 use crate::support::{Base, admin, block_on, cx};
 
-/// Reads on from `seen` to `count` changes with the `_id`s 0, 1, 2, …, of a stream that is opened again at some of them.
+/// Reads `count` changes with the `_id`s 0, 1, 2, … from a stream that is opened again after some of them.
 async fn assert_all_in_order(shop: &Shop, mut stream: Box<dyn ChangeStream>, count: i32, reopen_at: &[i32]) {
     let feed = shop.feed(View::collection("orders"));
     let limits = Limits { rows: 999, ..LIMITS };

@@ -159,7 +159,7 @@ fn an_event_whose_required_image_is_missing_is_told_without_it() {
         set_images(&shop, true).await;
         update(2).await;
         let mut changes = read_patiently(&mut *stream, 3).await;
-        // The stream has gone back to images that are required.
+        // The same again on the same stream.
         set_images(&shop, false).await;
         update(3).await;
         set_images(&shop, true).await;
