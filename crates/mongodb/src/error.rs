@@ -200,6 +200,11 @@ impl Class {
         })
     }
 
+    /// Whether it is about one event, which is not to be had as it was asked for; the position is good.
+    pub(crate) fn is_about_one_event(self) -> bool {
+        matches!(self, Self::TooLarge | Self::ImageMissing)
+    }
+
     /// What to do about it, given what the call was about.
     pub fn kind(self, doing: Doing) -> ErrorKind {
         match self {

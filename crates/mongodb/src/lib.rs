@@ -39,4 +39,4 @@ pub use records::Notes;
 pub use sink::{
     Apply, Audit, AuditQuery, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse,
 };
-pub use source::{Before, Feed, Harbours, Scope, Shown, View};
+pub use source::{Before, Feed, Harbours, Large, Scope, Shown, View};

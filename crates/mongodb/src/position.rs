@@ -14,6 +14,8 @@ const RESUME_AFTER: u8 = 1;
 const START_AFTER: u8 = 2;
 /// Added to the first byte while a snapshot runs: how far it is stands behind the token.
 const SNAPSHOT: u8 = 2;
+/// Added to the first byte after an event that the server has split: only a stream that splits goes on from there.
+const SPLIT: u8 = 4;
 
 /// The byte that a token's cluster time follows.
 const TIMESTAMP: u8 = 0x82;
@@ -27,6 +29,8 @@ pub(crate) struct Token {
     type_bits: Vec<u8>,
     /// Whether to go on with `startAfter`: after an invalidate, and until an event came after it.
     pub(crate) start_after: bool,
+    /// Whether it is the token of an event's last fragment, which servers take only for streams that split events.
+    pub(crate) split: bool,
 }
 
 impl Token {
@@ -34,7 +38,7 @@ impl Token {
     pub(crate) fn read(&mut self, raw: &[u8]) -> Result<()> {
         self.data.clear();
         self.type_bits.clear();
-        self.start_after = false;
+        (self.start_after, self.split) = (false, false);
         for field in Fields::of(raw).map_err(|error| unreadable().caused_by(error))? {
             let field = field.map_err(|error| unreadable().caused_by(error))?;
             match (field.name, field.text(), field.binary()) {
@@ -64,8 +68,11 @@ impl Token {
 
     /// Appends the bytes of the position. `progress` is that of a running snapshot.
     pub(crate) fn encode(&self, progress: Option<&[u8]>, out: &mut Vec<u8>) {
-        let tag = if self.start_after { START_AFTER } else { RESUME_AFTER };
-        out.push(if progress.is_some() { tag + SNAPSHOT } else { tag });
+        let mut tag = if self.start_after { START_AFTER } else { RESUME_AFTER };
+        for (applies, bit) in [(progress.is_some(), SNAPSHOT), (self.split, SPLIT)] {
+            tag += if applies { bit } else { 0 };
+        }
+        out.push(tag);
         for part in [&self.data, &self.type_bits] {
             // A token is far below 64 KiB: the largest part of it is an index key.
             let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
@@ -88,13 +95,14 @@ impl Token {
         let (tag, rest) = position.bytes.split_first().ok_or_else(foreign)?;
         let (data, rest) = part(rest)?;
         let (type_bits, rest) = part(rest)?;
-        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT).contains(tag);
-        let is_snapshot = *tag > START_AFTER;
+        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT + SPLIT).contains(tag);
+        let bits = tag.wrapping_sub(RESUME_AFTER);
+        let is_snapshot = bits & SNAPSHOT != 0;
         if !is_known || data.is_empty() || (!is_snapshot && !rest.is_empty()) {
             return Err(foreign());
         }
-        let start_after = *tag == START_AFTER || *tag == START_AFTER + SNAPSHOT;
-        let token = Self { data: data.to_vec(), type_bits: type_bits.to_vec(), start_after };
+        let (start_after, split) = (bits & (START_AFTER - RESUME_AFTER) != 0, bits & SPLIT != 0);
+        let token = Self { data: data.to_vec(), type_bits: type_bits.to_vec(), start_after, split };
         Ok((token, is_snapshot.then_some(rest)))
     }
 
@@ -227,6 +235,15 @@ mod tests {
         let snapshot = token.position(Some(b"half"), None);
         assert_eq!(Token::decode_with_progress(&snapshot).expect("it is one"), (token.clone(), Some(&b"half"[..])));
         assert_eq!(token.to_document().get_str("_data").ok(), Some(INSERT.replace(' ', "").as_str()));
+        for tag in 1..=8 {
+            token.start_after = (tag - 1) & 1 != 0;
+            token.split = (tag - 1) & 4 != 0;
+            let progress = ((tag - 1) & 2 != 0).then_some(&b"half"[..]);
+            let position = token.position(progress, None);
+            assert_eq!(position.bytes[0], tag);
+            assert_eq!(Token::decode_with_progress(&position).expect("it is one"), (token.clone(), progress));
+        }
+        assert!(Token::decode(&Position::new(&b"\x09\x00\x01x\x00\x00"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"\x01\x00\x09short"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"another log"[..], None)).is_err());
     }

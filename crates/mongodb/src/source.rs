@@ -3,13 +3,19 @@
 mod check;
 mod event;
 mod harbours;
+mod join;
 mod open;
 mod order;
 mod pedigree;
 mod pipeline;
 mod read;
+mod reduce;
 mod snapshot;
+mod steer;
+mod still;
 mod view;
+mod way;
+mod witness;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -22,7 +28,7 @@ use watchkeeper_core::{
 
 pub use harbours::Harbours;
 pub(crate) use pedigree::cluster_of;
-pub use view::{Before, Scope, Shown, View};
+pub use view::{Before, Large, Scope, Shown, View};
 
 use crate::client::Client;
 use crate::payload::BsonPayload;

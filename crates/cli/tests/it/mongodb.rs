@@ -1,5 +1,6 @@
 //! The program on a real replica set of MongoDB.
 
+mod failing;
 mod refusing;
 mod watching;
 

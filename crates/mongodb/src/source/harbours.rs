@@ -16,6 +16,7 @@ use watchkeeper_core::{
 use super::Feed;
 use crate::check::finding;
 use crate::client::Client;
+use crate::error::Class;
 use crate::position::Token;
 use crate::{Config, View};
 
@@ -143,7 +144,11 @@ impl Feed {
         for _ in 0..2 {
             let next = cx.run(async { Ok(opened.batches.recv().await) }).await;
             let Some(batch) = next? else { return Err(Error::unavailable("the server ended the cursor")) };
-            batch.map_err(|native| self.failure(native))?;
+            match batch {
+                // The server reads on, and what needs a way round is found when the stream is read.
+                Err(native) if Class::of(&native).is_about_one_event() => return Ok(()),
+                batch => drop(batch.map_err(|native| self.failure(native))?),
+            }
         }
         Ok(())
     }

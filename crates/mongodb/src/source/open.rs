@@ -7,8 +7,10 @@ use tokio::sync::mpsc;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::Feed;
+use super::join::Joiner;
 use super::pipeline::change_stream;
 use super::view::Scope;
+use super::way::{Shape, Way};
 use crate::error::{Class, Doing};
 use crate::position::Token;
 
@@ -30,6 +32,14 @@ pub(super) struct Opened {
     pub(super) drop_through: Option<Token>,
     /// Whether it was opened by `startAfter`.
     pub(super) start_after: bool,
+    /// The way by which it was opened.
+    pub(super) way: Way,
+    /// Whether something is kept aside in its events.
+    pub(super) aside: bool,
+    /// Joins fragments, where events are split.
+    pub(super) joiner: Option<Joiner>,
+    /// Whether the straight way is worth trying again: what was received last needed no way round.
+    pub(super) is_past: bool,
 }
 
 impl Feed {
@@ -89,7 +99,7 @@ impl Feed {
         command
     }
 
-    async fn cursor(&self, cx: &Cx, start: &Start, batch_size: u32) -> Result<RawBatchCursor, Refusal> {
+    pub(super) async fn cursor(&self, cx: &Cx, start: &Start, batch_size: u32) -> Result<RawBatchCursor, Refusal> {
         let driver = self.client.driver(cx).await.map_err(Refusal::Told)?;
         let name = match self.view.scope {
             Scope::Cluster => "admin",
@@ -128,32 +138,28 @@ impl Feed {
 
     /// Opens after `token`, by whichever way this server can.
     pub(super) async fn open_after(&self, cx: &Cx, token: Token) -> Result<Opened> {
-        let size = self.view.batch_size;
-        let native = match self.cursor(cx, &Start::After(token.clone()), size).await {
-            Ok(cursor) => return Ok(Opened::new(cursor, token.start_after)),
-            Err(Refusal::Told(error)) => return Err(error),
-            Err(Refusal::Native(native)) => native,
-        };
-        let said = native.kind.to_string();
-        match Class::of(&native) {
-            Class::TokenRefused if said.contains("invalidate") && !token.start_after => {
-                let mut token = token;
-                token.start_after = true;
-                let cursor =
-                    self.cursor(cx, &Start::After(token), size).await.map_err(|refusal| self.refused(refusal))?;
-                Ok(Opened::new(cursor, true))
+        let way = Way::after(&token);
+        self.open_by(cx, token, way).await
+    }
+
+    /// Opens after `token` by this way, or by one that leads round what the server refuses.
+    pub(super) async fn open_by(&self, cx: &Cx, token: Token, mut way: Way) -> Result<Opened> {
+        loop {
+            let shaped = self.shaped(way.shape);
+            match shaped.cursor(cx, &way.start(&token), self.view.batch_size).await {
+                Ok(cursor) => return Ok(Opened::after(&token, way, prefetch(cursor), shaped.aside)),
+                Err(Refusal::Told(error)) => return Err(error),
+                // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
+                Err(Refusal::Native(native))
+                    if Class::of(&native) == Class::Other
+                        && crate::error::code(&native).is_some()
+                        && self.try_open(cx).await.is_ok() =>
+                {
+                    let said = native.kind.to_string();
+                    return Err(self.damaged(&said, native));
+                }
+                Err(Refusal::Native(native)) => way = self.way_round(cx, way, &token, native).await?,
             }
-            // The event is hidden by the pipeline. Its time is known, and so is what comes before it.
-            Class::TokenUnseen if said.contains("was not found") => {
-                let Some(time) = token.timestamp() else { return Err(self.failure(native)) };
-                let cursor = self.cursor(cx, &Start::At(time), size).await.map_err(|refusal| self.refused(refusal))?;
-                Ok(Opened { drop_through: Some(token), ..Opened::new(cursor, false) })
-            }
-            // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
-            Class::Other if crate::error::code(&native).is_some() && self.try_open(cx).await.is_ok() => {
-                Err(self.damaged(&said, native))
-            }
-            _ => Err(self.failure(native)),
         }
     }
 
@@ -166,7 +172,11 @@ impl Feed {
     pub(super) async fn open_at(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
         if let Start::At(_) = start {
             // Whether the history reaches so far back is told only by a cursor that reads.
-            self.cursor(cx, &start, 1).await.map_err(|refusal| self.refused(refusal))?;
+            match self.cursor(cx, &start, 1).await {
+                // It does, and the first event needs a way round, which is found when it is read.
+                Err(Refusal::Native(native)) if Class::of(&native).is_about_one_event() => {}
+                read => drop(read.map_err(|refusal| self.refused(refusal))?),
+            }
         }
         // An empty first batch, so that its token is the one before all events.
         let mut cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
@@ -174,7 +184,7 @@ impl Feed {
         let first = first.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
         let first = first.map_err(|native| self.failure(native))?;
         let token = post_batch_token(&first)?;
-        Ok((Opened::new(cursor, false), token))
+        Ok((Opened::after(&Token::default(), Way::default(), prefetch(cursor), self.aside), token))
     }
 
     /// Opens a stream from now on, and leaves it.
@@ -182,7 +192,7 @@ impl Feed {
         self.cursor(&self.client.bounded(cx), &Start::Now, 0).await.map(drop).map_err(|refusal| self.refused(refusal))
     }
 
-    fn refused(&self, refusal: Refusal) -> Error {
+    pub(super) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Told(error) => error,
             Refusal::Native(native) => self.failure(native),
@@ -191,14 +201,17 @@ impl Feed {
 }
 
 /// Why a cursor was not opened.
-enum Refusal {
+pub(super) enum Refusal {
     Native(mongodb::error::Error),
     Told(Error),
 }
 
 impl Opened {
-    fn new(cursor: RawBatchCursor, start_after: bool) -> Self {
-        Self { batches: prefetch(cursor), drop_through: None, start_after }
+    fn after(token: &Token, way: Way, batches: Batches, aside: bool) -> Self {
+        let drop_through = way.goes_by_time(token).then(|| token.clone());
+        let start_after = way.start_after && drop_through.is_none();
+        let joiner = (way.shape == Shape::Split).then(Joiner::default);
+        Self { batches, drop_through, start_after, way, aside, joiner, is_past: false }
     }
 }
 

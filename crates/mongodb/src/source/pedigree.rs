@@ -32,6 +32,9 @@ pub(super) struct Lineage {
     view: String,
     /// The newest entry that is known to lie at or before the position.
     pub(super) mark: Option<Mark>,
+    /// The token of an event at or before the position, where the oplog may not be read: the stream has to show it still.
+    #[serde(default)]
+    pub(super) witness: Option<String>,
 }
 
 impl Lineage {
@@ -53,6 +56,10 @@ pub(crate) fn cluster_of(pedigree: &Pedigree) -> Option<String> {
 fn lost(cause: impl Into<String>) -> Error {
     Error::position_lost(cause)
         .remedy("point the stream at the cluster it was reading, or move the checkpoint on purpose")
+}
+
+pub(super) fn restored() -> Error {
+    lost("the history that the checkpoint was made with is gone: were the server's data restored from a backup?")
 }
 
 impl Feed {
@@ -82,6 +89,7 @@ impl Feed {
             collection: self.collection_uuid(cx).await?,
             view: self.view_hash(),
             mark: self.newest(cx).await?.and_then(|entry| mark(&entry)),
+            witness: None,
         })
     }
 
@@ -195,7 +203,7 @@ impl Feed {
 
     /// Looks up the entry that was there when the position was stored. After a restore it is gone, or of another term.
     async fn same_history(&self, cx: &Cx, stored: &Lineage) -> Result<()> {
-        let Some(mark) = stored.mark else { return Ok(()) };
+        let Some(mark) = stored.mark else { return self.still_shown(cx, stored).await };
         let at = Timestamp { time: mark.time, increment: mark.increment };
         // What has left the oplog can not be looked up; that alone proves nothing.
         match self.oldest(cx).await?.map(|oldest| oldest.get_timestamp("ts")) {
@@ -207,9 +215,7 @@ impl Feed {
         if found.as_ref().and_then(self::mark) == Some(mark) {
             return Ok(());
         }
-        Err(lost(
-            "the history that the checkpoint was made with is gone: were the server's data restored from a backup?",
-        ))
+        Err(restored())
     }
 
     /// Refuses a position of a collection that was replaced without an event that would tell so.
@@ -223,19 +229,6 @@ impl Feed {
             return Ok(());
         }
         Err(lost(format!("{} was replaced by another collection of its name", stored.scope)))
-    }
-
-    /// Whether the stream will tell that the collection ended: it was dropped or renamed since.
-    async fn tells_of_the_end(&self, cx: &Cx, token: &Token) -> Result<bool> {
-        let (Scope::Collections(names), Some(at)) = (&self.view.scope, token.timestamp()) else { return Ok(false) };
-        let database = self.client.config().database();
-        let command = format!("{database}.$cmd");
-        let ends: Vec<Document> = names
-            .iter()
-            .flat_map(|name| [doc! { "o.drop": name }, doc! { "o.renameCollection": format!("{database}.{name}") }])
-            .collect();
-        let filter = doc! { "ts": { "$gte": at }, "op": "c", "ns": command, "$or": ends };
-        Ok(self.entry(cx, filter, 1, "local").await?.is_some())
     }
 }
 

@@ -17,19 +17,28 @@ const NEEDED: [&str; 3] = ["operationType", "ns", "documentKey"];
 /// The stages behind `$changeStream`, and whether something is kept aside in the events.
 pub(crate) fn stages(view: &View) -> (Vec<Document>, bool) {
     let aside = view.pipeline.iter().any(may_drop);
-    let mut stages = Vec::new();
+    (stages_keeping(view, aside.then(kept)), aside)
+}
+
+/// What is kept aside of an event.
+pub(super) fn kept() -> Document {
+    doc! { "o": "$operationType", "n": "$ns", "k": "$documentKey", "w": "$wallTime" }
+}
+
+/// The stages behind `$changeStream`, with this kept aside in the events.
+pub(super) fn stages_keeping(view: &View, kept: Option<Document>) -> Vec<Document> {
+    let (mut stages, aside) = (Vec::new(), kept.is_some());
     if let Scope::Collections(names) = &view.scope
         && names.len() > 1
     {
         stages.push(namespaces(names));
     }
-    if aside {
-        let kept = doc! { "o": "$operationType", "n": "$ns", "k": "$documentKey", "w": "$wallTime" };
+    if let Some(kept) = kept {
         stages.push(doc! { "$addFields": { ASIDE: kept } });
     }
     let invalidates = view.scope != Scope::Cluster;
     stages.extend(view.pipeline.iter().map(|stage| kept_whole(stage, aside, invalidates)));
-    (stages, aside)
+    stages
 }
 
 /// The specification of `$changeStream`, but for where it starts.

@@ -17,7 +17,7 @@ use super::event::{Event, Scratch, without_aside};
 use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
 use super::snapshot::{Snapshot, has_passed};
-use crate::error::Class;
+use super::still::Stillness;
 use crate::payload::scan::{ARRAY, Fields};
 use crate::payload::{BsonPayload, canonical_key, damaged};
 use crate::position::{Token, source_time};
@@ -26,13 +26,15 @@ use crate::position::{Token, source_time};
 const MARK_EVERY: Duration = Duration::from_secs(1);
 
 /// What was received and is not yet handed out.
-struct Received {
-    bytes: Bytes,
+pub(super) struct Received {
+    pub(super) bytes: Bytes,
     /// Where each event lies in the bytes.
-    events: Vec<(usize, usize)>,
-    next: usize,
+    pub(super) events: Vec<(usize, usize)>,
+    /// The numbers of those that were joined from fragments.
+    pub(super) joined: Vec<usize>,
+    pub(super) next: usize,
     /// The token after all of them.
-    end: Token,
+    pub(super) end: Token,
 }
 
 /// The bytes of an answer, shared with the batches made of them.
@@ -45,11 +47,11 @@ impl AsRef<[u8]> for Answer {
 }
 
 impl Received {
-    fn new(batch: RawBatch) -> Result<Self> {
+    pub(super) fn new(batch: RawBatch) -> Result<Self> {
         let end = post_batch_token(&batch)?;
         let bytes = Bytes::from_owner(Answer(batch));
         let events = events_in(&bytes)?;
-        Ok(Self { bytes, events, next: 0, end })
+        Ok(Self { bytes, events, joined: Vec::new(), next: 0, end })
     }
 }
 
@@ -74,23 +76,24 @@ pub(super) fn events_in(bytes: &Bytes) -> Result<Vec<(usize, usize)>> {
 
 /// An open stream.
 pub(super) struct Reader {
-    feed: Feed,
-    opened: Opened,
+    pub(super) feed: Feed,
+    pub(super) opened: Opened,
     origin: Arc<str>,
-    scope: String,
-    received: Option<Received>,
+    pub(super) scope: String,
+    pub(super) received: Option<Received>,
     /// The token after what was handed out last.
-    at: Token,
+    pub(super) at: Token,
     time: Option<SourceTime>,
     /// Whether an event came since the cursor was opened by `startAfter`, or was not opened so.
-    moved: bool,
-    invalidated: bool,
-    scratch: Scratch,
+    pub(super) moved: bool,
+    pub(super) invalidated: bool,
+    pub(super) scratch: Scratch,
     snapshot: Option<Snapshot>,
-    lineage: Arc<Mutex<Lineage>>,
+    pub(super) lineage: Arc<Mutex<Lineage>>,
     /// Whether the next batch has to carry a pedigree.
-    renewed: bool,
+    pub(super) renewed: bool,
     marked: Moment,
+    pub(super) stillness: Stillness,
 }
 
 impl Reader {
@@ -113,6 +116,7 @@ impl Reader {
             lineage,
             renewed: false,
             marked: now,
+            stillness: Stillness::new(now),
         }
     }
 
@@ -160,7 +164,7 @@ impl Reader {
 
     fn fill(&mut self, received: &mut Received, limits: Limits) -> Result<Batch> {
         let mut builder = self.builder();
-        let aside = self.feed.aside;
+        let aside = self.opened.aside;
         let (mut size, first) = (0, received.events.get(received.next).map_or(0, |event| event.0));
         let mut last = first;
         while let Some((start, end)) = received.events.get(received.next).copied() {
@@ -174,6 +178,7 @@ impl Reader {
             if self.reaches_the_range(&scratch.token) {
                 break;
             }
+            scratch.token.split = received.joined.contains(&received.next);
             received.next += 1;
             scratch.place(self.snapshot.as_ref().map(Snapshot::progress));
             if !self.is_wanted(&event, &scratch.token) {
@@ -229,7 +234,8 @@ impl Reader {
         let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
         if self.received.is_none() && snapshot.is_over(&self.at) {
             let feed = snapshot.feed.clone();
-            self.opened = feed.open_after(cx, self.at.clone()).await?;
+            let opened = feed.open_after(cx, self.at.clone()).await?;
+            self.follow(opened);
             (self.feed, self.snapshot) = (feed, None);
             return Ok(None);
         }
@@ -278,6 +284,9 @@ impl Reader {
 
     /// Gives a batch the pedigree that was found since, if there is a fresher one.
     fn stamped(&mut self, mut batch: Batch) -> Batch {
+        if !batch.is_empty() {
+            self.bear_witness();
+        }
         if self.renewed {
             batch.pedigree = Some(self.lineage.lock().unwrap_or_else(PoisonError::into_inner).to_pedigree());
         }
@@ -291,6 +300,10 @@ impl Reader {
             return;
         }
         self.marked = cx.now();
+        if self.lineage.lock().unwrap_or_else(PoisonError::into_inner).mark.is_none() {
+            // This user may not read the oplog.
+            return;
+        }
         self.renewed = true;
         let (feed, lineage) = (self.feed.clone(), Arc::clone(&self.lineage));
         let cx = Cx::new(Arc::clone(cx.clock()));
@@ -303,23 +316,13 @@ impl Reader {
         });
     }
 
-    fn failure(&self, native: mongodb::error::Error) -> Error {
-        let overrun = Class::of(&native) == Class::Overrun;
-        let error = self.feed.failure(native);
-        // Only opening again tells whether our own position is still there: this was about the cursor's.
-        if overrun {
-            Error::unavailable(error.message()).remedy("it is opened again; enlarge the oplog")
-        } else {
-            error
-        }
-    }
-
     /// Goes on after an invalidate, on whatever has this name next.
     async fn begin_anew(&mut self, cx: &Cx) -> Result<()> {
         let opened = self.feed.open_after(cx, self.at.clone()).await?;
         let lineage = self.feed.lineage(cx).await?;
         *self.lineage.lock().unwrap_or_else(PoisonError::into_inner) = lineage;
-        (self.opened, self.moved, self.invalidated, self.renewed) = (opened, false, false, true);
+        self.follow(opened);
+        (self.invalidated, self.renewed) = (false, true);
         Ok(())
     }
 }
@@ -334,6 +337,7 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             self.mark(cx);
+            self.keep_course(cx).await?;
             if let Some(rows) = self.turn_of_the_snapshot(cx, limits).await? {
                 return Ok(rows);
             }
@@ -351,12 +355,14 @@ impl ChangeStream for Reader {
             tokio::select! {
                 biased;
                 received = self.opened.batches.recv() => match received {
-                    Some(Ok(batch)) => self.received = Some(Received::new(batch)?),
-                    Some(Err(native)) => return Err(self.failure(native)),
+                    Some(Ok(batch)) => self.take_in(batch, cx.now())?,
+                    Some(Err(native)) => self.go_round(cx, native).await?,
                     None if self.invalidated => self.begin_anew(cx).await?,
                     None => return Err(Error::unavailable("the server ended the cursor").remedy("it is opened again")),
                 },
                 () = cx.clock().sleep_until(until) => {
+                    self.stillness.wait(cx.now(), limits.wait);
+                    self.look_alive(cx).await?;
                     let (empty, end) = (self.builder(), self.end());
                     return Ok(self.stamped(empty.finish(end)));
                 }

@@ -27,7 +27,7 @@ pub enum Shown {
     UpdateLookup,
     /// The stored image, if there is one.
     WhenAvailable,
-    /// The stored image; an event without one is an error.
+    /// The stored image; an event without one says so in its field `degraded`.
     Required,
 }
 
@@ -39,8 +39,19 @@ pub enum Before {
     Off,
     /// The stored image, if there is one.
     WhenAvailable,
-    /// The stored image; an event without one is an error.
+    /// The stored image; an event without one says so in its field `degraded`.
     Required,
+}
+
+/// What becomes of an event above 16 MiB, where the server can not split it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Large {
+    /// It is delivered in its place with as much as fits: the image from before is left out first, then the description of
+    /// the update, then everything but what names the change. What was left out stands in its field `degraded`.
+    #[default]
+    Degrade,
+    /// The stream halts until a person looks.
+    Halt,
 }
 
 /// What is watched, and how it is shown.
@@ -68,6 +79,8 @@ pub struct View {
     pub read_preference: Option<SelectionCriteria>,
     /// Whether a collection may be missing when a stream begins.
     pub wait: bool,
+    /// What becomes of events that are too large. Servers that can split them do; then they are joined again here.
+    pub large_events: Large,
 }
 
 impl View {
@@ -85,6 +98,7 @@ impl View {
             comment: None,
             read_preference: None,
             wait: false,
+            large_events: Large::default(),
         }
     }
 
@@ -129,6 +143,8 @@ impl View {
         // Change streams have no other; it is accepted for those who write it down.
         options.choice("read_concern", &[("majority", ())])?;
         view.wait = options.flag("wait")?.unwrap_or(false);
+        let large = [("degrade", Large::Degrade), ("halt", Large::Halt)];
+        view.large_events = options.choice("large_events", &large)?.unwrap_or_default();
         Ok(view)
     }
 }

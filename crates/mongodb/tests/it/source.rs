@@ -87,6 +87,17 @@ pub(crate) async fn read(stream: &mut dyn ChangeStream, count: usize) -> Vec<Cha
     changes
 }
 
+/// Reads so many changes, however slow the machine is.
+pub(crate) async fn read_patiently(stream: &mut dyn ChangeStream, count: usize) -> Vec<Change> {
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    let mut changes = Vec::new();
+    while changes.len() < count && std::time::Instant::now() < until {
+        changes.extend(read_batch(stream).await);
+    }
+    assert_eq!(changes.len(), count, "{:?}", operations(&changes));
+    changes
+}
+
 pub(crate) fn operations(changes: &[Change]) -> Vec<Operation> {
     changes.iter().map(Change::operation).collect()
 }

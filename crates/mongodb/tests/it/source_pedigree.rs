@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{ErrorKind, Limits, Position, Source, SourceTime, StartAt};
-use watchkeeper_mongodb::View;
+use watchkeeper_core::{Change, ErrorKind, Limits, Operation, Pedigree, Position, Source, SourceTime, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::{Feed, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
-use crate::source::{LIMITS, Shop, read};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::source::{LIMITS, Shop, operations, read, read_patiently};
+use crate::support::{Base, Guarded, assert_told, block_on, cx};
 
 const REMEMBERED: &str = "position";
 
@@ -63,8 +63,18 @@ fn another_pipeline_is_a_matter_of_settings() {
     });
 }
 
+/// Renames the collection `newer` over the one that is watched.
+async fn rename_over(shop: &Shop) {
+    shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+    let database = shop.client.config().database();
+    let over = doc! {
+        "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
+    };
+    crate::support::admin(&shop.client, over).await;
+}
+
 #[test]
-fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_silently_is_lost() {
+fn a_collection_that_was_dropped_or_replaced_meanwhile_is_told_of() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View::collection("orders"));
@@ -76,13 +86,52 @@ fn a_collection_that_was_dropped_meanwhile_is_told_of_and_one_that_was_replaced_
 
         let position = position_of(&shop).await;
         let pedigree = feed.identity(&cx()).await.expect("it is known");
-        shop.database.collection("newer").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
-        let database = shop.client.config().database();
-        let over = doc! {
-            "renameCollection": format!("{database}.newer"), "to": format!("{database}.orders"), "dropTarget": true,
-        };
-        crate::support::admin(&shop.client, over).await;
-        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "was replaced");
+        rename_over(&shop).await;
+        feed.verify(&cx(), &position, &pedigree).await.expect("the stream will tell of it");
+        shop.insert(doc! { "_id": 2 }).await;
+        let mut stream = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
+        let changes = read_patiently(&mut *stream, 3).await;
+        assert_eq!(operations(&changes), [Operation::Rename, Operation::Invalidate, Operation::Insert]);
+    });
+}
+
+#[test]
+fn a_collection_that_is_replaced_while_it_is_read_is_told_of_and_the_next_one_is_read() {
+    block_on(async {
+        let shop = Shop::open().await;
+        // A condition that would hide all but inserts.
+        let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
+        let feeds = [View::collection("orders"), View { pipeline, ..View::collection("orders") }];
+        let mut streams = Vec::new();
+        for view in feeds {
+            streams.push(shop.watch(view).await);
+        }
+        shop.insert(doc! { "_id": 1 }).await;
+        rename_over(&shop).await;
+        shop.insert(doc! { "_id": 2 }).await;
+        use Operation::{Insert, Invalidate, Rename};
+        for (stream, expected) in
+            streams.iter_mut().zip([&[Insert, Rename, Invalidate, Insert][..], &[Insert, Invalidate, Insert]])
+        {
+            let changes = read_patiently(&mut **stream, expected.len()).await;
+            assert_eq!(operations(&changes), expected);
+            assert_eq!(changes.last().and_then(Change::key), Some(&b"2"[..]));
+        }
+    });
+}
+
+#[test]
+fn a_collection_whose_end_the_stream_will_not_tell_is_lost() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let position = position_of(&shop).await;
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        feed.verify(&cx(), &position, &pedigree).await.expect("nothing has happened");
+        let mut lineage: serde_json::Value = serde_json::from_slice(&pedigree.0).expect("it is JSON");
+        lineage["collection"] = "00112233445566778899aabbccddeeff".into();
+        let other = Pedigree(serde_json::to_vec(&lineage).expect("it is JSON").into());
+        assert_told(feed.verify(&cx(), &position, &other).await, ErrorKind::PositionLost, "was replaced");
     });
 }
 
@@ -215,6 +264,65 @@ fn data_that_were_restored_from_a_backup_are_recognised() {
         let shop = shop.again().await;
         shop.insert(doc! { "_id": "after the restore" }).await;
         let verified = shop.feed(View::collection("orders")).verify(&cx(), &silence.end, &pedigree).await;
+        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+    });
+}
+
+#[test]
+fn restored_data_are_recognised_by_the_last_event_where_the_oplog_may_not_be_read() {
+    block_on(async {
+        let guarded = Guarded::start().await;
+        let set = guarded.set();
+        let resource = doc! { "db": "shop", "collection": "" };
+        let actions = ["find", "changeStream", "listCollections"];
+        guarded.user("reader", vec![doc! { "resource": resource, "actions": &actions[..] }]).await;
+        let write = async |what: &str| {
+            let keeper = guarded.client("keeper", "shop").await;
+            let orders = keeper.database(&cx()).await.expect("it is there").collection::<Document>("orders");
+            orders.insert_one(doc! { "_id": what }).await.expect("it is taken");
+        };
+        let feed = async || Feed::new(guarded.client("reader", "shop").await, View::collection("orders"));
+        // Whoever may not read the oplog is told of the end of a collection all the same.
+        write("of the first").await;
+        let reader = feed().await;
+        let first = reader.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
+        let pedigree = reader.identity(&cx()).await.expect("it is known");
+        let keeper = guarded.client("keeper", "shop").await.database(&cx()).await.expect("it is there");
+        keeper.collection::<Document>("orders").drop().await.expect("it can be dropped");
+        write("of the second").await;
+        reader.verify(&cx(), &first, &pedigree).await.expect("the stream will tell of it");
+
+        let backup = tempfile::tempdir().expect("a folder can be made");
+        let (data, copied) = (set.data(0), backup.path().join("data"));
+        set.kill(0);
+        copy(&data, &copied);
+        set.restart(0);
+        set.primary();
+
+        let reader = feed().await;
+        let mut stream = reader.open(&cx(), StartAt::Now).await.expect("it opens");
+        write("after the backup").await;
+        let mut pedigree = None;
+        for _ in 0..30 {
+            let batch = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+            pedigree = batch.pedigree.clone().or(pedigree);
+            if !batch.is_empty() {
+                break;
+            }
+        }
+        // An idle token: the server itself would accept it for ever.
+        let silence = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+        assert!(silence.is_empty());
+        let pedigree = silence.pedigree.or(pedigree).expect("it has one");
+        reader.verify(&cx(), &silence.end, &pedigree).await.expect("nothing has happened yet");
+
+        set.kill(0);
+        std::fs::remove_dir_all(&data).expect("it can be removed");
+        copy(&copied, &data);
+        set.restart(0);
+        set.primary();
+        write("after the restore").await;
+        let verified = feed().await.verify(&cx(), &silence.end, &pedigree).await;
         assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
     });
 }

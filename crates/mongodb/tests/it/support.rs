@@ -80,6 +80,11 @@ impl Guarded {
         Self { set, _key: folder }
     }
 
+    /// Its server.
+    pub(crate) fn set(&self) -> &ReplicaSet {
+        &self.set
+    }
+
     /// The URL of a database for a user, whose password is `secret`.
     pub(crate) fn url(&self, user: &str, database: &str) -> String {
         let rest = url(&self.set, database).replace("mongodb://", "");
