@@ -9,7 +9,7 @@ use watchkeeper_core::{
     Tool,
 };
 
-use crate::check::{Privileges, as_store, election, servers};
+use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::STORED_IN;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
@@ -124,6 +124,7 @@ impl Backend for MongoDb {
         let mut found = as_store(cx, &client).await?;
         found.extend(servers(cx, &client).await?);
         found.extend(writing(cx, &client, &STORED_IN).await?);
+        found.extend(doing_without(cx, &client).await?);
         Ok(found)
     }
 
@@ -161,6 +162,7 @@ impl Backend for MongoDb {
                 (SinkProfile::new(Grade::Transactional, Duration::ZERO), &STORED_IN[..])
             }
         };
+        findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
         let target = if collection.contains('{') { "" } else { &collection };
         findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);

@@ -219,14 +219,28 @@ impl std::fmt::Debug for Transactional {
 
 impl Transactional {
     /// A sink into the client's database, where the stream's checkpoint has to be kept too.
+    ///
+    /// # Errors
+    /// `Config` where the servers have no transactions.
     pub async fn open(cx: &Cx, client: Client, apply: impl Apply) -> Result<Self> {
-        Ok(Self { checkpoints: Checkpoints::open(cx, client).await?, apply: Arc::new(apply) })
+        let checkpoints = Checkpoints::open(cx, client).await?;
+        if !checkpoints.has_transactions() {
+            return Err(without_transactions(checkpoints.client()));
+        }
+        Ok(Self { checkpoints, apply: Arc::new(apply) })
     }
 
     /// The checkpoints of the same database, for the stream's settings.
     pub fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
     }
+}
+
+/// The error of servers on which nothing can be written together with a checkpoint.
+pub(crate) fn without_transactions(client: &Client) -> Error {
+    Error::config(format!("{}: these servers have no transactions of several collections", client.place())).remedy(
+        "use a replica set of MongoDB 5.0 or newer, or a sink that needs none, such as mode = \"versioned\" there",
+    )
 }
 
 #[async_trait]

@@ -40,7 +40,7 @@ fn batch(rows: &[Row<'_>]) -> Arc<Batch> {
     Arc::new(builder.finish(Position::new(vec![1], None)))
 }
 
-fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
+pub(crate) fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
     CheckpointWrite {
         grant: grant.clone(),
         seq,

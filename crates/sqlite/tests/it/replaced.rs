@@ -3,7 +3,9 @@
 use std::fs::{remove_file, rename};
 use std::time::Duration;
 
-use watchkeeper_core::{Acquired, ChangeStream, Entropy, ErrorKind, Lease, LeaseStore, Limits, Renewal, Source, StartAt};
+use watchkeeper_core::{
+    Acquired, ChangeStream, Entropy, ErrorKind, Lease, LeaseStore, Limits, Renewal, Source, StartAt,
+};
 use watchkeeper_sqlite::{Leases, rusqlite};
 
 use crate::log::{LIMITS, with_table};
