@@ -50,6 +50,14 @@ impl Checkpoints {
         Ok(Self { client, identity, transactions, seats: Arc::default() })
     }
 
+    /// The checkpoint of a key, also where nothing was ever opened.
+    pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        match Claimed::load(cx, client, key).await? {
+            Some(claimed) => claimed.checkpoint(client),
+            None => Ok(None),
+        }
+    }
+
     /// The identity of the database.
     pub fn store_identity(&self) -> StoreIdentity {
         self.identity
@@ -291,10 +299,7 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        match Claimed::load(cx, &self.client, key).await? {
-            Some(claimed) => claimed.checkpoint(&self.client),
-            None => Ok(None),
-        }
+        Self::peek(cx, &self.client, key).await
     }
 
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {

@@ -98,6 +98,11 @@ pub trait Apply: Send + Sync + 'static {
     fn acts_on_barriers(&self) -> bool {
         false
     }
+
+    /// Whether it can do nothing with an update that tells only what differs.
+    fn needs_whole_documents(&self) -> bool {
+        false
+    }
 }
 
 /// A handler of single changes that is given the open transaction.
@@ -249,6 +254,7 @@ impl Sink for Transactional {
         let mut profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
         profile.store = Some(self.checkpoints.store_identity());
         profile.acts_on_barriers = self.apply.acts_on_barriers();
+        profile.whole_rows = self.apply.needs_whole_documents();
         profile
     }
 

@@ -4,6 +4,7 @@ mod check;
 mod event;
 mod harbours;
 mod open;
+mod oplog;
 mod order;
 mod pedigree;
 mod pipeline;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mongodb::bson::{Document, Timestamp, doc};
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, Stage,
+    StartAt,
 };
 
 pub use harbours::Harbours;
@@ -136,6 +138,10 @@ impl Source for Feed {
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         snapshot::compare(a, b)
+    }
+
+    fn stage(&self, position: &Position) -> Option<Stage> {
+        snapshot::stage(&self.view, position)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
