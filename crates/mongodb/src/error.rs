@@ -323,6 +323,16 @@ mod tests {
         assert_eq!(codes.len(), count);
     }
 
+    #[test]
+    fn errors_are_counted_by_their_class() {
+        for row in TABLE {
+            let told = row.codes.first().map(|code| translate_code(*code, "said", None, "here").class());
+            assert!(told.is_none_or(|told| told == row.class.name()), "{told:?}");
+            assert_eq!(TABLE.iter().filter(|other| other.class.name() == row.class.name()).count(), 1);
+        }
+        assert_eq!(translate_code(1, "said", None, "here").class(), "other");
+    }
+
     /// A server that is not sharded can not be made to say these.
     #[test]
     fn codes_of_shards_are_like_elections() {

@@ -1,5 +1,6 @@
 //! The program on a real replica set of MongoDB.
 
+mod fallback;
 mod refusing;
 mod watching;
 

@@ -17,6 +17,9 @@ use crate::support::{assert_told, block_on, cx, fresh_name, in_order, shared};
 
 const SHORT: Duration = Duration::from_millis(400);
 
+/// Long enough to be told apart from two round trips on a busy machine.
+const AGING: Duration = Duration::from_secs(2);
+
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
     PROXY.get_or_init(|| Proxy::start(shared()))
@@ -67,7 +70,7 @@ mod records {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
             let a = Arc::new(Notes::open(&cx, client(&url).await).await?);
             let b = Arc::new(Notes::open(&cx, client(&url).await).await?);
-            law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT }).await
+            law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: AGING }).await
         })
     }
 
