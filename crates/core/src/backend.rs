@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::checkpoint::CheckpointStore;
+use crate::checkpoint::{Checkpoint, CheckpointStore};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
 use crate::lease::LeaseStore;
+use crate::names::LeaseKey;
 use crate::options::Options;
+use crate::position::Window;
 use crate::records::Records;
 use crate::sink::{Sink, SinkProfile};
 use crate::source::{Finding, Source};
@@ -45,6 +47,21 @@ pub struct Inspection {
     pub profile: SinkProfile,
     /// What is so.
     pub findings: Vec<Finding>,
+}
+
+/// What a source is, as far as that is known without opening it for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outline {
+    /// How far its history reaches, if that was found out.
+    pub window: Option<Window>,
+    /// Whether every change of a row tells the whole row: see [`SinkProfile::whole_rows`].
+    pub whole_rows: bool,
+}
+
+impl Default for Outline {
+    fn default() -> Self {
+        Self { window: None, whole_rows: true }
+    }
 }
 
 /// For whom a source or a target is made.
@@ -112,12 +129,29 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// The checkpoint under `key` in the store at `url`, without changing anything there: a store that was never opened has
+    /// none. A system that can not be read without being opened tells none either.
+    ///
+    /// # Errors
+    /// As [`check_store`](Self::check_store).
+    async fn peek_checkpoint(&self, _cx: &Cx, _options: &mut Options, _key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        Ok(None)
+    }
+
     /// Looks at a source, without changing anything there. One that changes something when it is made overrides this.
     ///
     /// # Errors
     /// As [`source`](Self::source).
     async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
         self.source(cx, purpose, options).await?.check(cx).await
+    }
+
+    /// Looks what a source is, without changing anything there.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source).
+    async fn outline(&self, _cx: &Cx, _options: &mut Options) -> Result<Outline> {
+        Ok(Outline::default())
     }
 
     /// Looks at a target, without changing anything there. One that changes something when it is made or checked

@@ -49,6 +49,7 @@ impl ErrorKind {
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    class: Option<&'static str>,
     place: Option<String>,
     message: String,
     remedy: Option<String>,
@@ -58,7 +59,7 @@ pub struct Error {
 impl Error {
     /// An error of `kind` whose cause is `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, place: None, message: message.into(), remedy: None, source: None }
+        Self { kind, class: None, place: None, message: message.into(), remedy: None, source: None }
     }
 
     /// [`ErrorKind::Config`].
@@ -101,6 +102,18 @@ impl Error {
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
+    }
+
+    /// The same error with the class that its backend sorts it into, finer than the kind: by it errors are counted.
+    #[must_use]
+    pub fn classed(mut self, class: &'static str) -> Self {
+        self.class = Some(class);
+        self
+    }
+
+    /// The class that its backend sorts it into; where there is none, its kind's code.
+    pub fn class(&self) -> &'static str {
+        self.class.unwrap_or_else(|| self.kind.code())
     }
 
     /// The same error with the native error below it.

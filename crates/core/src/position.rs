@@ -69,6 +69,21 @@ pub struct Window {
     pub oldest: Option<SourceTime>,
     /// The newest change.
     pub newest: Option<SourceTime>,
+    /// How much room the history has, where it is bounded by room and the source tells.
+    pub room: Option<Room>,
+}
+
+/// The room of a history that loses its oldest changes when it is full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that it has.
+    pub bytes: u64,
+    /// Bytes that it may have. It is usually full.
+    pub bytes_max: u64,
+    /// Bytes per second that were written of late.
+    pub bytes_per_second: u64,
+    /// Nothing younger than this is lost, whatever the room.
+    pub kept: Duration,
 }
 
 /// At most this part of the history lies between two commits.
@@ -87,9 +102,58 @@ impl Window {
         (length / PARTS).clamp(SHORTEST, LONGEST)
     }
 
+    /// How much history lies before a reader at `at`: nothing when it has lost its place. `None` when that is not known.
+    pub fn headroom(&self, at: SourceTime) -> Option<Duration> {
+        Some(Duration::from_millis(at.0.saturating_sub(self.oldest?.0)))
+    }
+
+    /// Bytes per second that are written: of late, or since the oldest change if that is more.
+    pub fn burn_rate(&self) -> Option<u64> {
+        let room = self.room?;
+        Some(room.bytes_per_second.max(room.bytes / self.length()?.as_secs().max(1)))
+    }
+
+    /// How long a reader that stood still at `at` from now on would keep its place: it has what lies before it, and the room
+    /// that is not used yet.
+    pub fn time_to_loss(&self, at: SourceTime) -> Option<Duration> {
+        let (room, length) = (self.room?, self.length()?);
+        if at < self.oldest? {
+            return Some(Duration::ZERO);
+        }
+        let headroom = self.headroom(at)?;
+        let before = room.bytes as f64 * (headroom.as_secs_f64() / length.as_secs_f64().max(1.0)).min(1.0);
+        let free = room.bytes_max.saturating_sub(room.bytes) as f64;
+        let by_room = Duration::try_from_secs_f64((before + free) / self.burn_rate()?.max(1) as f64).ok()?;
+        Some(by_room.max(room.kept.saturating_sub(length.saturating_sub(headroom))))
+    }
+
     /// The length of the history, if both ends are known.
     pub fn length(&self) -> Option<Duration> {
         let millis = self.newest?.0.saturating_sub(self.oldest?.0);
         Some(Duration::from_millis(millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_keeps_its_place_as_long_as_its_history_lasts() {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let at = |hours: u64| SourceTime(hours * 3_600_000);
+        let room = Room { bytes: 36_000, bytes_max: 36_000, ..Room::default() };
+        let window = |room| Window { oldest: Some(at(1)), newest: Some(at(11)), room: Some(room) };
+        assert_eq!(window(room).headroom(at(6)), Some(hours(5)));
+        assert_eq!(window(room).time_to_loss(at(6)), Some(hours(5)));
+        assert_eq!(window(room).time_to_loss(at(0)), Some(Duration::ZERO), "it has lost its place");
+        // Half of the room is still free.
+        assert_eq!(window(Room { bytes_max: 72_000, ..room }).time_to_loss(at(6)), Some(hours(15)));
+        // Written faster of late, it goes sooner.
+        let busy = Room { bytes_per_second: 2, ..room };
+        assert_eq!(window(busy).time_to_loss(at(6)), Some(hours(5) / 2));
+        // But not before its time.
+        assert_eq!(window(Room { kept: hours(48), ..busy }).time_to_loss(at(11)), Some(hours(48)));
+        assert_eq!(Window { room: None, ..window(room) }.time_to_loss(at(6)), None);
     }
 }

@@ -48,6 +48,8 @@ pub struct SinkProfile {
     pub rows_max: usize,
     /// Whether it acts on barriers (drops a table, say), which then must see all keys.
     pub acts_on_barriers: bool,
+    /// Whether it can only take changes that tell the whole row: a mirror of documents can do nothing with a difference.
+    pub whole_rows: bool,
     /// Set when the sink can write changes and checkpoint in one transaction: the store it does so in.
     pub store: Option<StoreIdentity>,
 }
@@ -55,7 +57,7 @@ pub struct SinkProfile {
 impl SinkProfile {
     /// A profile of this grade and settle time, without limits.
     pub fn new(grade: Grade, settle: Duration) -> Self {
-        Self { grade, settle, rows_max: usize::MAX, acts_on_barriers: false, store: None }
+        Self { grade, settle, rows_max: usize::MAX, acts_on_barriers: false, whole_rows: false, store: None }
     }
 }
 

@@ -45,6 +45,17 @@ pub struct Limits {
     pub wait: Duration,
 }
 
+/// What a source is busy with before its changes, such as reading what exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    /// What is done, in a few words: "snapshot of orders, 1 of 2".
+    pub what: String,
+    /// So many rows are done.
+    pub done: u64,
+    /// Of about so many, as they were when it began.
+    pub of: Option<u64>,
+}
+
 /// A log of changes.
 #[async_trait]
 pub trait Source: Send + Sync + std::fmt::Debug {
@@ -70,6 +81,11 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// Which of two positions is earlier. Pure and offline; `None` means not known, and the caller
     /// takes the safe side.
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
+
+    /// What a stream that stands at `position` is busy with, if it is not yet the changes. Pure and offline.
+    fn stage(&self, _position: &Position) -> Option<Stage> {
+        None
+    }
 
     /// How bodies are decoded.
     fn payload(&self) -> Arc<dyn Payload>;

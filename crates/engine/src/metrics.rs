@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::LedgerKind;
+use watchkeeper_core::{LedgerKind, SourceTime, Window};
 
 use crate::listener::state::ListenerState;
 
@@ -86,5 +86,33 @@ recorded! {
     /// A renewal was not answered.
     fn renewal_failed() {
         metrics::counter!("watchkeeper_renewals_failed_total").increment(1);
+    }
+
+    /// The source failed with an error of this class: rates of each are worth watching.
+    fn source_failed(stream: &str, class: &'static str) {
+        let labels = [("stream", stream.to_owned()), ("class", class.to_owned())];
+        metrics::counter!("watchkeeper_source_errors_total", &labels).increment(1);
+    }
+
+    /// How far the source's history reaches, and how much of it a stream at `at` has left.
+    fn history_seen(stream: &str, window: &Window, at: Option<SourceTime>) {
+        let gauge = |name: &'static str, value: Option<f64>| {
+            if let Some(value) = value {
+                metrics::gauge!(name, "stream" => stream.to_owned()).set(value);
+            }
+        };
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        gauge("watchkeeper_history_window_seconds", seconds(window.length()));
+        gauge("watchkeeper_history_headroom_seconds", seconds(at.and_then(|at| window.headroom(at))));
+        gauge("watchkeeper_history_time_to_loss_seconds", seconds(at.and_then(|at| window.time_to_loss(at))));
+        gauge("watchkeeper_history_bytes", window.room.map(|room| room.bytes as f64));
+        gauge("watchkeeper_history_bytes_max", window.room.map(|room| room.bytes_max as f64));
+        gauge("watchkeeper_history_bytes_per_second", window.burn_rate().map(|rate| rate as f64));
+    }
+
+    /// How far a source is with what exists; both zero when that is over.
+    fn stage_seen(stream: &str, done: u64, of: u64) {
+        metrics::gauge!("watchkeeper_snapshot_rows", "stream" => stream.to_owned()).set(done as f64);
+        metrics::gauge!("watchkeeper_snapshot_rows_expected", "stream" => stream.to_owned()).set(of as f64);
     }
 }

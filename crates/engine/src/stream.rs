@@ -42,13 +42,18 @@ pub struct StreamSpec {
     pub checkpoints: Option<Arc<dyn CheckpointStore>>,
 }
 
+/// What the lease and checkpoint of the stream of this name are kept under.
+pub fn key_of(group: &str, stream: &str) -> LeaseKey {
+    LeaseKey::new(format!("{group}/{stream}/0/0"))
+}
+
 impl StreamSpec {
     /// What its lease and checkpoint are kept under.
     ///
     /// Generation and partition have their place here: a stream that is not split is partition 0 of
     /// generation 0.
     pub fn key(&self, group: &str) -> LeaseKey {
-        LeaseKey::new(format!("{group}/{}/0/0", self.settings.name))
+        key_of(group, &self.settings.name)
     }
 
     /// Its sinks by name, as an operator's move wants to know them.

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Cx, Error, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Source, Target,
-    Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Purpose, Result,
+    Sink, SinkProfile, Source, Target, Tool,
 };
 
-use crate::check::{Privileges, as_store, election, servers};
+use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::STORED_IN;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
-    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Transactional, Versioned, View,
+    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
+    View,
 };
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
@@ -119,17 +120,36 @@ impl Backend for MongoDb {
         }
     }
 
+    async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
+        let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
+        let whole_rows = view.full_document != Shown::Default;
+        for config in std::iter::once(config).chain(fallbacks) {
+            let client = Client::lazy(config);
+            if client.greet(cx).await.is_ok() {
+                let window = Some(Feed::new(client, view).history(cx).await?);
+                return Ok(Outline { window, whole_rows });
+            }
+        }
+        Ok(Outline { window: None, whole_rows })
+    }
+
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         let mut found = as_store(cx, &client).await?;
         found.extend(servers(cx, &client).await?);
         found.extend(writing(cx, &client, &STORED_IN).await?);
+        found.extend(doing_without(cx, &client).await?);
         Ok(found)
     }
 
     async fn check_leases(&self, cx: &Cx, options: &mut Options, lease: Duration) -> Result<Vec<Finding>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         Ok(Vec::from_iter(election(cx, &client, lease).await?))
+    }
+
+    async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        Checkpoints::peek(cx, &client, key).await
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
@@ -155,12 +175,13 @@ impl Backend for MongoDb {
             Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
             Mode::Mirror(_) => {
                 let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                (SinkProfile { acts_on_barriers: true, ..profile }, &STORED_IN[..])
+                (SinkProfile { acts_on_barriers: true, whole_rows: true, ..profile }, &STORED_IN[..])
             }
             Mode::Events(_) | Mode::Audit(_) => {
                 (SinkProfile::new(Grade::Transactional, Duration::ZERO), &STORED_IN[..])
             }
         };
+        findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
         let target = if collection.contains('{') { "" } else { &collection };
         findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);

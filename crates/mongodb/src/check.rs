@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use watchkeeper_core::{Cx, ErrorKind, Finding, Result, Severity};
+use watchkeeper_core::{Cx, ErrorKind, Finding, Grade, Result, Severity};
 
 use crate::Client;
+use crate::sink::without_transactions;
 
 /// The wire version of MongoDB 5.0, the oldest that Watchkeeper is made for.
 const WIRE_VERSION_MIN: i32 = 13;
@@ -96,6 +97,37 @@ pub(crate) async fn as_store(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
         found.push(finding(Severity::Warning, what, remedy));
     }
     Ok(found)
+}
+
+/// What a store has to do without on servers that only speak MongoDB's protocol.
+pub(crate) async fn doing_without(cx: &Cx, client: &Client) -> Result<Option<Finding>> {
+    if known(client.has_clock(cx).await)?.unwrap_or(true) {
+        return Ok(None);
+    }
+    let what = "these servers do not compare times ($$NOW in updates), so leases are judged by observation: \
+                whoever has just started takes over only after it has watched a silent lease for its whole length";
+    Ok(Some(finding(Severity::Warning, what, "use a replica set of MongoDB 5.0 or newer, or keep leases short")))
+}
+
+/// What a sink of this grade needs and does not find.
+pub(crate) async fn lacking(cx: &Cx, client: &Client, grade: Grade) -> Result<Option<Finding>> {
+    if grade == Grade::Transactional && !known(client.has_transactions(cx).await)?.unwrap_or(true) {
+        let error = without_transactions(client);
+        return Ok(Some(finding(Severity::Error, error.message(), error.advice().unwrap_or_default())));
+    }
+    if grade == Grade::Versioned && !known(client.has_clock(cx).await)?.unwrap_or(true) {
+        let what = format!("{}: these servers have no updates by pipelines, which compare versions", client.place());
+        return Ok(Some(finding(Severity::Error, what, "use a replica set of MongoDB 5.0 or newer")));
+    }
+    Ok(None)
+}
+
+/// What a user who may not even ask does not find out. Missing privileges are named elsewhere.
+fn known(answer: Result<bool>) -> Result<Option<bool>> {
+    match answer {
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 /// What a holder leaves unused of a lease when its store falls silent: the time since the last renewal, and a margin.

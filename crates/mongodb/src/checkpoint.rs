@@ -17,6 +17,7 @@ use watchkeeper_core::{
 use crate::client::{Client, DUPLICATE, ensure, is_code, number, number_bson};
 
 mod ledger;
+mod outbox;
 mod seat;
 
 pub(crate) use seat::Seat;
@@ -27,11 +28,16 @@ pub(crate) const COLLECTION: &str = "watchkeeper_checkpoints";
 /// it up; then it is claimed again, and the session is known.
 const CLAIM_MAX: Duration = Duration::from_secs(2);
 
+/// How often a claim is tried that was overtaken by another one's.
+const CLAIM_TRIES: usize = 3;
+
 /// Checkpoints in MongoDB: one document per key, and the ledger in a collection beside it.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     client: Client,
     identity: StoreIdentity,
+    /// Whether the server has them.
+    transactions: bool,
     /// Where writes with a ledger are committed, by key: as many as there are streams.
     seats: Arc<Mutex<BTreeMap<LeaseKey, Arc<tokio::sync::Mutex<Seat>>>>>,
 }
@@ -40,12 +46,26 @@ impl Checkpoints {
     /// The checkpoints in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         let identity = ensure(cx, &client, &[COLLECTION, ledger::COLLECTION]).await?;
-        Ok(Self { client, identity, seats: Arc::default() })
+        let transactions = client.has_transactions(cx).await?;
+        Ok(Self { client, identity, transactions, seats: Arc::default() })
+    }
+
+    /// The checkpoint of a key, also where nothing was ever opened.
+    pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        match Claimed::load(cx, client, key).await? {
+            Some(claimed) => claimed.checkpoint(client),
+            None => Ok(None),
+        }
     }
 
     /// The identity of the database.
     pub fn store_identity(&self) -> StoreIdentity {
         self.identity
+    }
+
+    /// Whether changes and checkpoint can be written in one transaction.
+    pub(crate) fn has_transactions(&self) -> bool {
+        self.transactions
     }
 
     /// The connections behind it.
@@ -63,6 +83,10 @@ struct Claimed {
     checkpoint: Option<Document>,
     /// The sessions in which the claimant's transactions run.
     sessions: Vec<Binary>,
+    /// The newest number of the ledger.
+    ledger: u64,
+    /// What was committed and is not in the ledger yet, where there are no transactions.
+    outbox: Option<Document>,
 }
 
 impl Claimed {
@@ -74,6 +98,8 @@ impl Claimed {
             seq: field("seq")?,
             checkpoint: document.get_document("checkpoint").ok().cloned(),
             sessions: document.get_array("sessions").into_iter().flatten().filter_map(session_id).collect(),
+            ledger: number(document.get("ledger")).unwrap_or(0),
+            outbox: document.get_document("outbox").ok().cloned(),
         })
     }
 
@@ -146,21 +172,10 @@ fn moved_by(write: &CheckpointWrite) -> Result<Document> {
     Ok(doc! { "seq": number_bson(write.seq), "checkpoint": stored(&write.to_checkpoint())? })
 }
 
-/// A claim that changes a document only if it is by a lower epoch; a new document is always claimed.
-fn claiming(grant: &Grant) -> Vec<Document> {
-    let epoch = number_bson(grant.epoch.0);
-    let newer = doc! { "$lt": [{ "$ifNull": ["$epoch", Bson::Int64(-1)] }, epoch.clone()] };
-    let choose = |new: Bson, old: &str| doc! { "$cond": ["$claim", new, old] };
-    vec![
-        doc! { "$set": { "claim": newer } },
-        doc! { "$set": {
-            "epoch": choose(epoch, "$epoch"),
-            "tenure": choose(grant.tenure.to_string().into(), "$tenure"),
-            "seq": choose(Bson::Int64(0), "$seq"),
-            "sessions": choose("$$REMOVE".into(), "$sessions"),
-        } },
-        doc! { "$unset": "claim" },
-    ]
+/// What a claim makes of a document by a lower epoch, or of none.
+fn claiming(grant: &Grant) -> Document {
+    let claim = doc! { "epoch": number_bson(grant.epoch.0), "tenure": grant.tenure.to_string(), "seq": 0_i64 };
+    doc! { "$set": claim, "$unset": { "sessions": "" } }
 }
 
 impl Checkpoints {
@@ -174,33 +189,38 @@ impl Checkpoints {
         }
     }
 
-    /// The document before the claim; `None` when it was made by it.
-    async fn take(&self, cx: &Cx, grant: &Grant) -> Result<Option<Document>> {
-        let command = || {
-            doc! {
-                "findAndModify": COLLECTION,
-                "query": { "_id": grant.key.as_str() },
-                "update": claiming(grant),
-                "upsert": true,
-                "new": false,
-            }
-        };
+    /// The document before the claim, and whether it was by a lower epoch and could be claimed; `None` when it was made by it.
+    async fn take(&self, cx: &Cx, grant: &Grant) -> Result<Option<(Document, bool)>> {
         let cx = &cx.within(CLAIM_MAX);
-        let reply = match self.client.write(cx, command()).await {
-            // Another one made it at the same moment: now there is one to look at.
-            Err(error) if is_code(&error, DUPLICATE) => self.client.write(cx, command()).await?,
-            answer => answer?,
-        };
-        Ok(reply.value().cloned())
+        for _ in 0..CLAIM_TRIES {
+            let older = doc! { "_id": grant.key.as_str(), "epoch": { "$lt": number_bson(grant.epoch.0) } };
+            let command = doc! {
+                "findAndModify": COLLECTION, "query": older, "update": claiming(grant), "upsert": true, "new": false,
+            };
+            match self.client.write(cx, command).await {
+                Err(error) if is_code(&error, DUPLICATE) => {}
+                answer => return Ok(answer?.value().cloned().map(|before| (before, true))),
+            }
+            // There is one that is not older, or another one made it at the same moment.
+            let find = doc! { "find": COLLECTION, "filter": { "_id": grant.key.as_str() }, "limit": 1 };
+            let found = self.client.rows(cx, find).await?.pop();
+            let newest = found.filter(|found| number(found.get("epoch")).is_none_or(|epoch| epoch >= grant.epoch.0));
+            if let Some(newest) = newest {
+                return Ok(Some((newest, false)));
+            }
+        }
+        Err(Error::unavailable("the checkpoint was changed meanwhile").remedy("it is claimed again"))
     }
 
     async fn commit_one(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Commit> {
         if write.seq == 0 {
             return Err(Error::internal("the first commit of a tenure is 1"));
         }
-        let done = match write.ledger.is_empty() && write.resolve.is_empty() {
+        let alone = write.ledger.is_empty() && write.resolve.is_empty();
+        let done = match alone {
             true => self.commit_alone(cx, write).await?,
-            false => self.commit_with_ledger(cx, write).await?,
+            false if self.transactions => self.commit_with_ledger(cx, write).await?,
+            false => self.commit_with_outbox(cx, write).await?,
         };
         if done {
             return Ok(Commit::Committed);
@@ -262,11 +282,9 @@ impl CheckpointStore for Checkpoints {
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
         self.kill_older_sessions(cx, grant).await?;
-        let before = self.take(cx, grant).await?;
-        let Some(before) = before.map(|before| Claimed::read(&self.client, &before)).transpose()? else {
-            return Ok(Claim::Claimed(None));
-        };
-        if !before.is_by(grant) && before.epoch >= grant.epoch {
+        let Some((before, was_older)) = self.take(cx, grant).await? else { return Ok(Claim::Claimed(None)) };
+        let before = Claimed::read(&self.client, &before)?;
+        if !was_older && !before.is_by(grant) {
             return Ok(Claim::Behind { newest: before.epoch });
         }
         Ok(Claim::Claimed(before.checkpoint(&self.client)?.map(Box::new)))
@@ -281,13 +299,13 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        match Claimed::load(cx, &self.client, key).await? {
-            Some(claimed) => claimed.checkpoint(&self.client),
-            None => Ok(None),
-        }
+        Self::peek(cx, &self.client, key).await
     }
 
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
+        if !self.transactions {
+            self.carry_rest(cx, key).await?;
+        }
         ledger::find(cx, &self.client, key, query).await
     }
 }

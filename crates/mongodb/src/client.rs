@@ -15,12 +15,14 @@ use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 use crate::config::Config;
 use crate::error::{Class, Doing, translate, translate_code};
 
+mod abilities;
 mod pulse;
 mod schema;
 
-pub(crate) use pulse::{Pulse, Topic, prepare as prepare_pulses, tell};
+pub(crate) use pulse::{Pulse, Topic, tell};
 pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, number_bson};
 
+use abilities::Abilities;
 use pulse::Tail;
 
 /// A client of one database.
@@ -31,6 +33,7 @@ pub struct Client {
     /// Made by the first who needs it, so that its connections live on that one's runtime: a keeper's on the keeper's.
     driver: Arc<OnceCell<mongodb::Client>>,
     tail: Arc<Tail>,
+    abilities: Arc<Abilities>,
 }
 
 impl std::fmt::Debug for Client {
@@ -69,7 +72,13 @@ impl Client {
     /// A client that has not been asked to do anything yet.
     pub(crate) fn lazy(config: Config) -> Self {
         let place = config.place().into();
-        Self { config: Arc::new(config), place, driver: Arc::default(), tail: Arc::default() }
+        Self {
+            config: Arc::new(config),
+            place,
+            driver: Arc::default(),
+            tail: Arc::default(),
+            abilities: Arc::default(),
+        }
     }
 
     /// The same database on connections of its own, which are made by the first call, on the caller's runtime.

@@ -22,6 +22,10 @@ pub enum Class {
     CursorGone,
     /// The server is not the primary: it did nothing.
     NotPrimary,
+    /// No server was found to send anything to.
+    Unreachable,
+    /// The server's certificate is signed by nobody who is trusted, or names another server.
+    Untrusted,
     /// Network, elections, shutdown: open again, with back-off.
     Network,
     /// Someone else was in the way; the server undid what it had begun.
@@ -76,6 +80,18 @@ const TABLE: &[Row] = &[
         codes: &[10107, 13435, 13436],
         cause: "the server is not the primary",
         remedy: "wait for the election",
+    },
+    Row {
+        class: Class::Unreachable,
+        codes: &[],
+        cause: "no server could be reached",
+        remedy: "look at the servers and the network; those that take encrypted connections only need tls=true in the URL",
+    },
+    Row {
+        class: Class::Untrusted,
+        codes: &[],
+        cause: "the certificate of the server is not trusted",
+        remedy: "name the authority that signed it in the URL (tlsCAFile=…), and the server as its certificate does",
     },
     Row {
         class: Class::Network,
@@ -183,14 +199,14 @@ impl Class {
         known.unwrap_or_else(|| match &*native.kind {
             NativeKind::Authentication { .. } => Self::Denied,
             // A certificate that is not trusted looks like a server that is not there.
-            NativeKind::ServerSelection { message, .. } if message.contains("certificate") => Self::Settings,
+            NativeKind::ServerSelection { message, .. } if message.contains("certificate") => Self::Untrusted,
             NativeKind::InvalidArgument { .. }
             | NativeKind::InvalidTlsConfig { .. }
             | NativeKind::IncompatibleServer { .. }
             | NativeKind::SessionsNotSupported => Self::Settings,
             // Nothing was sent.
-            NativeKind::ServerSelection { .. } | NativeKind::ConnectionPoolCleared { .. } => Self::NotPrimary,
-            NativeKind::DnsResolve { .. } => Self::NotPrimary,
+            NativeKind::ServerSelection { .. } | NativeKind::DnsResolve { .. } => Self::Unreachable,
+            NativeKind::ConnectionPoolCleared { .. } => Self::NotPrimary,
             NativeKind::Io(_) | NativeKind::InvalidResponse { .. } => Self::Network,
             // A code of a newer server, with a word on what it is like.
             _ if native.contains_label("TransientTransactionError") => Self::Busy,
@@ -211,14 +227,40 @@ impl Class {
             Self::HistoryLost | Self::Overrun | Self::TokenUnseen => ErrorKind::PositionLost,
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
-            Self::NamespaceMissing | Self::Settings => ErrorKind::Config,
+            Self::NamespaceMissing | Self::Settings | Self::Untrusted => ErrorKind::Config,
             Self::Denied => ErrorKind::Denied,
-            Self::NotPrimary | Self::Busy | Self::Late => ErrorKind::Unavailable,
+            Self::NotPrimary | Self::Unreachable | Self::Busy | Self::Late => ErrorKind::Unavailable,
             Self::Network | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
                 ErrorKind::Unavailable
             }
             Self::Network | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
             Self::Duplicate | Self::Other => ErrorKind::Internal,
+        }
+    }
+
+    /// Its name, by which errors are counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CursorGone => "cursor-gone",
+            Self::NotPrimary => "not-primary",
+            Self::Unreachable => "unreachable",
+            Self::Untrusted => "untrusted",
+            Self::Network => "network",
+            Self::Busy => "busy",
+            Self::Late => "late",
+            Self::NotYetMajority => "not-yet-majority",
+            Self::HistoryLost => "history-lost",
+            Self::Overrun => "overrun",
+            Self::TokenUnseen => "token-unseen",
+            Self::TokenRefused => "token-refused",
+            Self::TokenCorrupt => "token-corrupt",
+            Self::TooLarge => "too-large",
+            Self::ImageMissing => "image-missing",
+            Self::NamespaceMissing => "namespace-missing",
+            Self::Settings => "settings",
+            Self::Denied => "denied",
+            Self::Duplicate => "duplicate",
+            Self::Other => "other",
         }
     }
 
@@ -270,7 +312,7 @@ const QUOTED_CHARS_MAX: usize = 300;
 fn told(kind: ErrorKind, class: Class, said: &str, place: &str) -> Error {
     let (cause, remedy) = class.words();
     let said: String = said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
-    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy)
+    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy).classed(class.name())
 }
 
 #[cfg(test)]
@@ -284,6 +326,16 @@ mod tests {
         codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), count);
+    }
+
+    #[test]
+    fn errors_are_counted_by_their_class() {
+        for row in TABLE {
+            let told = row.codes.first().map(|code| translate_code(*code, "said", None, "here").class());
+            assert!(told.is_none_or(|told| told == row.class.name()), "{told:?}");
+            assert_eq!(TABLE.iter().filter(|other| other.class.name() == row.class.name()).count(), 1);
+        }
+        assert_eq!(translate_code(1, "said", None, "here").class(), "other");
     }
 
     /// A server that is not sharded can not be made to say these.

@@ -11,16 +11,22 @@ use watchkeeper_core::{
     Previous, Released, Renewal, Result, Wakeups,
 };
 
-use crate::client::{Client, DUPLICATE, Pulse, Topic, ensure, is_code, prepare_pulses, tell};
+use crate::client::{Client, DUPLICATE, Pulse, Topic, ensure, is_code, tell};
 
+mod observed;
 mod pipeline;
+
+use observed::Observed;
 
 const COLLECTION: &str = "watchkeeper_leases";
 
-/// Leases in MongoDB.
+/// Leases in MongoDB, judged by the server's own clock; or, where it has none to compare with, by observation.
 #[derive(Debug, Clone)]
 pub struct Leases {
     client: Client,
+    observed: Option<Observed>,
+    /// Whether releases are told, or have to be looked for.
+    wakes: bool,
 }
 
 /// A document of the collection, with the server's time beside it.
@@ -40,7 +46,7 @@ struct Entry {
 }
 
 /// [`Previous`] as it is stored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Story {
     candidate: Candidate,
     epoch: Epoch,
@@ -57,11 +63,7 @@ impl From<Story> for Previous {
 
 impl Entry {
     fn read(client: &Client, document: Document) -> Result<Self> {
-        mongodb::bson::deserialize_from_document(document).map_err(|error| {
-            Error::corrupt(format!("{}: a lease is not what it should be", client.place()))
-                .remedy("restore it from a backup; collections watchkeeper_* are not to be edited")
-                .caused_by(error)
-        })
+        mongodb::bson::deserialize_from_document(document).map_err(|error| unreadable(client, error))
     }
 
     /// Who holds now.
@@ -77,12 +79,19 @@ impl Entry {
     }
 }
 
+fn unreadable(client: &Client, error: mongodb::bson::error::Error) -> Error {
+    Error::corrupt(format!("{}: a lease is not what it should be", client.place()))
+        .remedy("restore it from a backup; collections watchkeeper_* are not to be edited")
+        .caused_by(error)
+}
+
 impl Leases {
     /// The leases in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         ensure(cx, &client, &[COLLECTION]).await?;
-        prepare_pulses(cx, &client).await?;
-        Ok(Self { client })
+        let wakes = client.can_tail(cx).await?;
+        let observed = (!client.has_clock(cx).await?).then(|| Observed::new(client.clone()));
+        Ok(Self { client, observed, wakes })
     }
 
     async fn entries(&self, cx: &Cx, keys: impl Iterator<Item = &LeaseKey>) -> Result<Vec<Entry>> {
@@ -90,6 +99,26 @@ impl Leases {
         let find = doc! { "find": COLLECTION, "filter": { "_id": { "$in": keys } }, "projection": pipeline::seen() };
         let found = self.client.rows(cx, find).await?;
         found.into_iter().map(|document| Entry::read(&self.client, document)).collect()
+    }
+
+    async fn give_back(&self, cx: &Cx, grant: &Grant) -> Result<Released> {
+        let statement = doc! { "q": pipeline::held_by(grant), "u": pipeline::release() };
+        let reply = self.client.write(cx, doc! { "update": COLLECTION, "updates": [statement] }).await?;
+        match reply.whole(&self.client)?.count() {
+            0 => Ok(Released::NotHeld),
+            _ => Ok(Released::Released),
+        }
+    }
+
+    /// Whether these are still held under exactly their grants.
+    async fn held(&self, cx: &Cx, leases: &[Lease]) -> Result<Vec<bool>> {
+        let grants: Vec<&Grant> = leases.iter().map(|lease| &lease.grant).collect();
+        if let Some(observed) = &self.observed {
+            return observed.held(cx, &grants).await;
+        }
+        let entries = self.entries(cx, grants.iter().map(|grant| &grant.key)).await?;
+        let is_held = |grant: &&Grant| entries.iter().any(|entry| entry.key == grant.key && entry.is_held_by(grant));
+        Ok(grants.iter().map(is_held).collect())
     }
 
     /// Asks once. `None` when another one made the document at the same moment: then there is one to ask about.
@@ -115,10 +144,13 @@ impl Leases {
 #[async_trait]
 impl LeaseStore for Leases {
     fn profile(&self) -> LeaseProfile {
-        LeaseProfile { shortest: Duration::from_millis(100), wakes: true }
+        LeaseProfile { shortest: Duration::from_millis(100), wakes: self.wakes }
     }
 
     async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+        if let Some(observed) = &self.observed {
+            return observed.try_acquire(cx, ask).await;
+        }
         let entry = match self.ask(cx, ask).await? {
             Some(entry) => entry,
             None => self.ask(cx, ask).await?.ok_or_else(|| Error::unavailable("another one was quicker, twice"))?,
@@ -136,45 +168,45 @@ impl LeaseStore for Leases {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let updates: Vec<Document> = leases
-            .iter()
-            .map(|lease| doc! { "q": pipeline::held_by(&lease.grant), "u": pipeline::prolong(lease.ttl) })
-            .collect();
+        let prolonged = |lease: &Lease| match self.observed {
+            Some(_) => observed::beat(lease.ttl).into(),
+            None => Bson::from(pipeline::prolong(lease.ttl)),
+        };
+        let updates: Vec<Document> =
+            leases.iter().map(|lease| doc! { "q": pipeline::held_by(&lease.grant), "u": prolonged(lease) }).collect();
         let reply = self.client.write(cx, doc! { "update": COLLECTION, "updates": updates, "ordered": false }).await?;
         if reply.count() == leases.len() as u64 {
             return Ok(vec![Renewal::Held; leases.len()]);
         }
         // The server counts and does not say which. What is still ours now was ours then, since nothing that was lost
         // ever comes back under its old epoch.
-        let entries = self.entries(cx, leases.iter().map(|lease| &lease.grant.key)).await?;
+        let held = self.held(cx, leases).await?;
         let failed: Vec<usize> = reply.errors().map(|(index, ..)| index).collect();
-        let answer = |(index, lease): (usize, &Lease)| {
-            let ours = entries.iter().any(|entry| entry.key == lease.grant.key && entry.is_held_by(&lease.grant));
-            match (ours, failed.contains(&index)) {
-                (true, false) => Renewal::Held,
-                (true, true) => Renewal::Unknown,
-                (false, _) => Renewal::Lost,
-            }
+        let answer = |(index, ours): (usize, bool)| match (ours, failed.contains(&index)) {
+            (true, false) => Renewal::Held,
+            (true, true) => Renewal::Unknown,
+            (false, _) => Renewal::Lost,
         };
-        Ok(leases.iter().enumerate().map(answer).collect())
+        Ok(held.into_iter().enumerate().map(answer).collect())
     }
 
     async fn release(&self, cx: &Cx, grant: &Grant) -> Result<Released> {
-        let command = doc! { "update": COLLECTION, "updates": [{
-            "q": pipeline::held_by(grant),
-            "u": pipeline::release(),
-        }] };
-        let reply = self.client.write(cx, command).await?.whole(&self.client)?;
-        if reply.count() == 0 {
-            return Ok(Released::NotHeld);
+        let released = match &self.observed {
+            Some(observed) => observed.release(cx, grant).await?,
+            None => self.give_back(cx, grant).await?,
+        };
+        if released == Released::Released {
+            tell(cx, &self.client, Topic::Lease).await;
         }
-        tell(cx, &self.client, Topic::Lease).await;
-        Ok(Released::Released)
+        Ok(released)
     }
 
     async fn holders(&self, cx: &Cx, keys: &[LeaseKey]) -> Result<Vec<Option<Holder>>> {
         if keys.is_empty() {
             return Ok(Vec::new());
+        }
+        if let Some(observed) = &self.observed {
+            return observed.holders(cx, keys).await;
         }
         let mut entries = self.entries(cx, keys.iter()).await?;
         let holder = |key: &LeaseKey| {
@@ -190,7 +222,8 @@ impl LeaseStore for Leases {
 
     async fn separate(&self, _cx: &Cx) -> Result<Arc<dyn LeaseStore>> {
         // Connected by its first call: on the keeper's own thread, which nothing else can keep busy.
-        Ok(Arc::new(Self { client: self.client.separate() }))
+        let observed = self.observed.as_ref().map(Observed::separate);
+        Ok(Arc::new(Self { client: self.client.separate(), observed, wakes: self.wakes }))
     }
 }
 

@@ -8,7 +8,7 @@ use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use watchkeeper_core::records::RECORD_BYTES_MAX;
 use watchkeeper_core::{Cx, Entropy, Error, Put, Record, Records, Result, Revision};
 
-use crate::client::{Client, DUPLICATE, Pulse, Reply, Topic, ensure, number, number_bson, prepare_pulses, tell};
+use crate::client::{Client, DUPLICATE, Pulse, Reply, Topic, ensure, number, number_bson, tell};
 
 const DOCUMENTS: &str = "watchkeeper_records";
 const LOGS: &str = "watchkeeper_logs";
@@ -28,7 +28,7 @@ impl Notes {
     /// The records in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         ensure(cx, &client, &[DOCUMENTS, LOGS, HEADS]).await?;
-        prepare_pulses(cx, &client).await?;
+        client.can_tail(cx).await?;
         Ok(Self { client, entropy: Arc::new(Entropy::from_system()), pulse: Arc::default() })
     }
 
@@ -39,16 +39,36 @@ impl Notes {
     }
 
     async fn find(&self, cx: &Cx, collection: &str, filter: Document, more: Document) -> Result<Vec<Record>> {
-        let age = doc! { "$subtract": ["$$NOW", "$at"] };
-        let projection = doc! { "bytes": 1, "revision": 1, "age_ms": age };
+        let mut projection = doc! { "bytes": 1, "revision": 1, "at": 1 };
+        let tells = self.client.has_clock(cx).await?;
+        if tells {
+            projection.insert("age_ms", doc! { "$subtract": ["$$NOW", "$at"] });
+        }
         let mut command = doc! { "find": collection, "filter": filter, "projection": projection };
         command.extend(more);
-        let found = self.client.rows(cx, command).await?;
+        let mut found = self.client.rows(cx, command).await?;
+        if !tells && !found.is_empty() {
+            let now = self.time(cx).await?;
+            for document in &mut found {
+                let at = document.get_datetime("at").map_or(now, |at| at.timestamp_millis());
+                document.insert("age_ms", (now - at).max(0));
+            }
+        }
         let record = |document: &Document| {
             let damaged = || Error::corrupt(format!("{}: a record is not what it should be", self.client.place()));
             read(document).ok_or_else(damaged)
         };
         found.iter().map(record).collect()
+    }
+
+    /// The clock of the server that writes, in milliseconds, where it can not be asked together with what is read.
+    async fn time(&self, cx: &Cx) -> Result<i64> {
+        let hello = self.client.read(cx, doc! { "hello": 1 }).await?;
+        let time = hello.get_datetime("localTime").map(|time| time.timestamp_millis());
+        time.map_err(|_| {
+            Error::config(format!("{}: the server does not tell its time", self.client.place()))
+                .remedy("use a server of MongoDB 5.0 or newer")
+        })
     }
 
     async fn write_one(&self, cx: &Cx, update: Document) -> Result<Reply> {
@@ -81,11 +101,10 @@ fn read(document: &Document) -> Option<Record> {
     Some(Record { name, bytes: Bytes::copy_from_slice(bytes), revision: Revision(revision), age })
 }
 
-/// The fields of a writing, with the server's time.
-fn writing(bytes: &Bytes, revision: u64) -> Vec<Document> {
+/// A writing, with the server's time.
+fn writing(bytes: &Bytes, revision: u64) -> Document {
     let bytes = Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() });
-    let fields = doc! { "bytes": bytes, "revision": number_bson(revision), "at": "$$NOW" };
-    vec![doc! { "$set": fields }]
+    doc! { "$set": { "bytes": bytes, "revision": number_bson(revision) }, "$currentDate": { "at": true } }
 }
 
 fn fits(name: &str, bytes: &Bytes) -> Result<()> {

@@ -98,6 +98,11 @@ pub trait Apply: Send + Sync + 'static {
     fn acts_on_barriers(&self) -> bool {
         false
     }
+
+    /// Whether it can do nothing with an update that tells only what differs.
+    fn needs_whole_documents(&self) -> bool {
+        false
+    }
 }
 
 /// A handler of single changes that is given the open transaction.
@@ -219,8 +224,15 @@ impl std::fmt::Debug for Transactional {
 
 impl Transactional {
     /// A sink into the client's database, where the stream's checkpoint has to be kept too.
+    ///
+    /// # Errors
+    /// `Config` where the servers have no transactions.
     pub async fn open(cx: &Cx, client: Client, apply: impl Apply) -> Result<Self> {
-        Ok(Self { checkpoints: Checkpoints::open(cx, client).await?, apply: Arc::new(apply) })
+        let checkpoints = Checkpoints::open(cx, client).await?;
+        if !checkpoints.has_transactions() {
+            return Err(without_transactions(checkpoints.client()));
+        }
+        Ok(Self { checkpoints, apply: Arc::new(apply) })
     }
 
     /// The checkpoints of the same database, for the stream's settings.
@@ -229,12 +241,20 @@ impl Transactional {
     }
 }
 
+/// The error of servers on which nothing can be written together with a checkpoint.
+pub(crate) fn without_transactions(client: &Client) -> Error {
+    Error::config(format!("{}: these servers have no transactions of several collections", client.place())).remedy(
+        "use a replica set of MongoDB 5.0 or newer, or a sink that needs none, such as mode = \"versioned\" there",
+    )
+}
+
 #[async_trait]
 impl Sink for Transactional {
     fn profile(&self) -> SinkProfile {
         let mut profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
         profile.store = Some(self.checkpoints.store_identity());
         profile.acts_on_barriers = self.apply.acts_on_barriers();
+        profile.whole_rows = self.apply.needs_whole_documents();
         profile
     }
 

@@ -5,6 +5,7 @@ mod event;
 mod harbours;
 mod join;
 mod open;
+mod oplog;
 mod order;
 mod pedigree;
 mod pipeline;
@@ -23,7 +24,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mongodb::bson::{Document, Timestamp, doc};
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, Stage,
+    StartAt,
 };
 
 pub use harbours::Harbours;
@@ -142,6 +144,10 @@ impl Source for Feed {
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         snapshot::compare(a, b)
+    }
+
+    fn stage(&self, position: &Position) -> Option<Stage> {
+        snapshot::stage(&self.view, position)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchkeeper::core::{Cx, Finding, Grade, Purpose, Report, Severity, SinkProfile};
+use watchkeeper::core::{Cx, Finding, Grade, Outline, Purpose, Report, Severity, SinkProfile};
 use watchkeeper::{Error, ErrorKind, FastTakeover, Result, Seams};
 
+use super::history::History;
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Stream, System};
@@ -30,6 +31,8 @@ struct Answer {
     profiles: Vec<SinkProfile>,
     /// Source and sinks.
     parts: Vec<Part>,
+    /// How much history it has left, if it ever ran and its source tells.
+    history: Option<History>,
 }
 
 pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
@@ -116,8 +119,15 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
         });
         parts.push(Part::of(titled(&format!("sink {}", target.name), &target.system), found));
     }
-    parts.push(Part::of("stream".to_owned(), whole(stream, &profiles).map(|()| Vec::new())));
-    Answer { name: stream.settings.name.clone(), profiles, parts }
+    let within = cx.within(LOOK_WITHIN);
+    let mut options = stream.source.options.clone();
+    // What keeps it from being looked at was told of the source already.
+    let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
+    let history = History::of(&within, config, stream, outline.window).await;
+    parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
+    let whole = whole(stream, &profiles).and_then(|()| rows(stream, &profiles, outline));
+    parts.push(Part::of("stream".to_owned(), whole.map(|()| Vec::new())));
+    Answer { name: stream.settings.name.clone(), profiles, parts, history }
 }
 
 /// What can only be said of a stream as a whole.
@@ -137,6 +147,17 @@ fn whole(stream: &Stream, profiles: &[SinkProfile]) -> Result<()> {
         return wrong(format!("stream {name:?} has two transactional sinks"), remedy);
     }
     Ok(())
+}
+
+/// Whether the source tells as much of a change as the sinks need.
+fn rows(stream: &Stream, profiles: &[SinkProfile], outline: Outline) -> Result<()> {
+    if outline.whole_rows || !profiles.iter().any(|profile| profile.whole_rows) {
+        return Ok(());
+    }
+    let cause =
+        format!("stream {:?}: its updates tell only what differs, and a mirror needs all", stream.settings.name);
+    let remedy = "let the source tell it: full_document = \"updateLookup\", or \"required\" with stored images";
+    Err(Error::config(cause).remedy(remedy).at(&stream.origin))
 }
 
 impl Answer {
@@ -253,6 +274,7 @@ fn as_json(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> V
             "grade": stream.grade().filter(|_| stream.is_sound()),
             "can_see": stream.can_see().filter(|_| stream.is_sound()),
             "takeover": stream.is_sound().then(|| stream.takeover(config)),
+            "history": stream.history.as_ref().map(History::data),
             "findings": findings(&stream.parts),
         })
     };

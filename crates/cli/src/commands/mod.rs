@@ -5,6 +5,7 @@ mod checkpoint;
 mod dead_letters;
 mod explain;
 mod handoff;
+mod history;
 mod init;
 mod operate;
 mod pause;

@@ -43,6 +43,10 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
     }
     lines.extend(stream.preferred.as_ref().map(|name| format!("  preferred    {name}")));
     lines.extend(committed_lines(stream.checkpoint.as_ref()));
+    lines.extend(stream.stage.as_ref().map(|stage| {
+        let of = stage.of.map(|of| format!(" of about {of}")).unwrap_or_default();
+        format!("  busy with    {}: {} rows{of}", stage.what, stage.done)
+    }));
     lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}", span(Duration::from_millis(lag)))));
     let sinks: Vec<_> = stream.sinks.iter().map(|sink| format!("{} ({})", sink.name, grade(sink.grade))).collect();
     lines.push(format!("  sinks        {}", sinks.join(", ")));

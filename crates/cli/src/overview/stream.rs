@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     pub(crate) preferred: Option<String>,
     /// How far it is.
     pub(crate) checkpoint: Option<Committed>,
+    /// What it is busy with before its changes, such as a snapshot.
+    pub(crate) stage: Option<Staged>,
     /// How far the checkpoint is behind the newest change, by the source's clock.
     pub(crate) lag_millis: Option<u64>,
     /// What a person should know, a sentence each.
@@ -88,6 +90,17 @@ pub(crate) struct Sink {
     pub(crate) name: String,
     /// What it does with a stale or repeated write.
     pub(crate) grade: Grade,
+}
+
+/// What a source is busy with before its changes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Staged {
+    /// What is done, in a few words.
+    pub(crate) what: String,
+    /// So many rows are committed.
+    pub(crate) done: u64,
+    /// Of about so many, as they were when it began.
+    pub(crate) of: Option<u64>,
 }
 
 /// Who has the watch.
@@ -187,6 +200,8 @@ pub(super) async fn look(
     let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), able.len());
     let standing_by = able.iter().filter(|listed| !is(listed, holder.as_ref()));
     let passed = checkpoint.as_ref().and_then(passed);
+    let position = checkpoint.as_ref().and_then(|checkpoint| checkpoint.position.as_ref());
+    let stage = position.and_then(|position| spec.source.stage(position));
     let (lag, remarks) = match newest {
         Ok(newest) => (lag(newest, passed), Vec::new()),
         Err(error) => (None, vec![format!("The source does not tell how far it is: {error}.")]),
@@ -201,6 +216,7 @@ pub(super) async fn look(
         farewell,
         preferred: control.preferred,
         checkpoint: checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis())),
+        stage: stage.map(|stage| Staged { what: stage.what, done: stage.done, of: stage.of }),
         lag_millis: lag,
         remarks,
         name,

@@ -1,6 +1,7 @@
 //! The program on a real replica set of MongoDB.
 
 mod failing;
+mod fallback;
 mod refusing;
 mod watching;
 

@@ -220,7 +220,7 @@ impl ChangeStream for Reader {
     async fn window(&mut self, _cx: &Cx) -> Result<Window> {
         let state = lock(&self.log.state);
         let time = |entry: Option<&(u64, NewChange, SourceTime)>| entry.map(|(.., time)| *time);
-        Ok(Window { oldest: time(state.entries.front()), newest: time(state.entries.back()) })
+        Ok(Window { oldest: time(state.entries.front()), newest: time(state.entries.back()), room: None })
     }
 
     async fn close(self: Box<Self>, _cx: &Cx) -> Result<()> {

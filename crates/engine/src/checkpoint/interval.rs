@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{Finding, Severity, Window};
+use watchkeeper_core::{Finding, Severity, SourceTime, Window};
 
 /// At most this part of the window lies between two commits.
 const PARTS: u32 = 10;
@@ -46,11 +46,48 @@ pub fn check_window(window: Duration) -> Option<Finding> {
     })
 }
 
+/// A warning when a stream at `at` has used up more than half of the history.
+pub fn check_headroom(window: &Window, at: SourceTime) -> Option<Finding> {
+    let (headroom, length) = (window.headroom(at)?, window.length()?);
+    if headroom >= length / 2 {
+        return None;
+    }
+    let shown = |time: Duration| format!("{:.1} hours", time.as_secs_f64() / 3_600.0);
+    let loss = window.time_to_loss(at).map(|left| format!("; standing still it loses its place in {}", shown(left)));
+    let what = match window.oldest.is_some_and(|oldest| at < oldest) {
+        true => "the stream has lost its place: the history begins after its checkpoint".to_owned(),
+        false => format!(
+            "the stream has used up more than half of the history: {} of {} are left{}",
+            shown(headroom),
+            shown(length),
+            loss.unwrap_or_default()
+        ),
+    };
+    let remedy = "let it catch up, or let the source keep more history";
+    Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy.into()) })
+}
+
 #[cfg(test)]
 mod tests {
+    use watchkeeper_core::Room;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_stream_that_falls_behind_is_warned_of() {
+        let at = |hours: u64| SourceTime(hours * 3_600_000);
+        let window = Window { oldest: Some(at(10)), newest: Some(at(40)), room: None };
+        assert_eq!(check_headroom(&window, at(40)), None);
+        assert_eq!(check_headroom(&window, at(25)), None);
+        let behind = check_headroom(&window, at(20)).unwrap();
+        assert!(behind.what.contains("10.0 hours of 30.0 hours are left"), "{behind:?}");
+        let room = Room { bytes: 30_000, bytes_max: 30_000, bytes_per_second: 1, kept: Duration::ZERO };
+        let told = check_headroom(&Window { room: Some(room), ..window }, at(20)).unwrap();
+        assert!(told.what.contains("loses its place in"), "{told:?}");
+        assert!(check_headroom(&window, at(9)).unwrap().what.contains("has lost its place"));
+    }
 
     #[test]
     fn a_tenth_of_the_window_within_reason() {

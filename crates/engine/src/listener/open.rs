@@ -14,6 +14,7 @@ use super::state::ListenerState;
 use super::watch::{Voyage, Watch};
 use crate::group::control::Control;
 use crate::hooks::Mutant;
+use crate::metrics;
 use crate::pipeline::board::{Board, Draft, Failure};
 use crate::pipeline::courier::{Courier, parking_of};
 use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
@@ -38,7 +39,9 @@ impl Watch {
         let opened = async {
             self.recall(&board, voyage).await?;
             let sinks = self.open_sinks(&board, voyage).await?;
-            Ok((sinks, self.open_source(&board, voyage).await?))
+            let source = self.open_source(&board, voyage).await;
+            let counted = source.inspect_err(|error| metrics::source_failed(self.post.name(), error.class()));
+            Ok((sinks, counted?))
         };
         let opened = tokio::select! {
             biased;

@@ -1,17 +1,25 @@
 //! Reads ahead of the lanes: a bounded channel of batches, and acknowledgements to the source.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Position, Result, Task};
+use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Moment, Position, Result, Task};
 
 use super::board::{Board, Failure};
 use crate::checkpoint::interval;
+use crate::metrics;
 use crate::progress::Pulse;
 
 /// The history window is looked at after so many batches, not before: a takeover must not wait for it.
 const LOOK_AFTER: u64 = 3;
+
+/// And then so often: how much of it is left changes slowly.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How often it is told how far a source is with what exists.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Batches between reader and dispatcher. One, so that one is read while one is delivered.
 pub const AHEAD: usize = 1;
@@ -26,6 +34,13 @@ pub struct Reader {
     pulse: Arc<Pulse>,
     next_seq: u64,
     last_end: Option<Position>,
+    /// When the window is looked at again.
+    next_look: Option<Moment>,
+    /// What was warned of, each until it is over, so that it is said once.
+    warned: [bool; 3],
+    /// When it is told again how far the source is with what exists; `None` once it reads changes.
+    next_stage: Option<Moment>,
+    staged: bool,
 }
 
 enum Turn {
@@ -43,7 +58,10 @@ impl Reader {
         from: Option<Position>,
     ) -> Self {
         let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
-        Self { board, stream, batches, committed, pulse, next_seq: 0, last_end: from }
+        let next_stage = Some(board.seams.clock.now());
+        let (next_look, warned) = (None, [false; 3]);
+        let (next_seq, last_end, staged) = (0, from, false);
+        Self { board, stream, batches, committed, pulse, next_seq, last_end, next_look, warned, next_stage, staged }
     }
 
     /// Reads in a task of its own until the opening is halted; acknowledges until `finish`; then closes.
@@ -90,11 +108,14 @@ impl Reader {
                 self.next_seq += 1;
                 self.last_end = Some(batch.end.clone());
                 permit.send(batch);
-                if self.next_seq == LOOK_AFTER {
+                self.tell_stage();
+                if self.next_seq == LOOK_AFTER || self.next_look.is_some_and(|at| self.board.seams.clock.now() >= at) {
                     self.look_at_window().await;
+                    self.next_look = Some(self.board.seams.clock.now() + LOOK_EVERY);
                 }
             }
             Turn::Read(Err(error)) => {
+                metrics::source_failed(&self.board.stream.settings.name, error.class());
                 self.board.fail(Failure::of(error));
                 return Ok(None);
             }
@@ -119,7 +140,28 @@ impl Reader {
         }
     }
 
-    /// Warns when checkpoints are committed too seldom for the source's history, or when that is short.
+    /// Tells how far the source is with what exists, until that is over. A stream that reads changes never goes back to it.
+    fn tell_stage(&mut self) {
+        let now = self.board.seams.clock.now();
+        let (Some(_), Some(end)) = (self.next_stage.filter(|at| now >= *at), &self.last_end) else { return };
+        let stream = &self.board.stream.settings.name;
+        match self.board.stream.source.stage(end) {
+            Some(stage) => {
+                metrics::stage_seen(stream, stage.done, stage.of.unwrap_or(0));
+                tracing::info!(stream, done = stage.done, of = stage.of, "{}", stage.what);
+                (self.next_stage, self.staged) = (Some(now + TELL_EVERY), true);
+            }
+            None => {
+                if self.staged {
+                    metrics::stage_seen(stream, 0, 0);
+                    tracing::info!(stream, "everything that existed was read; the changes since go on");
+                }
+                self.next_stage = None;
+            }
+        }
+    }
+
+    /// Warns when checkpoints are committed too seldom for the source's history, when that is short, or when little of it is left.
     async fn look_at_window(&mut self) {
         if self.stream.holds_back() {
             return;
@@ -127,11 +169,23 @@ impl Reader {
         let settings = &self.board.stream.settings;
         let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
         let Ok(window) = call.run(self.stream.window(call.cx())).await else { return };
+        let at = self.board.committed.get().as_ref().or(self.last_end.as_ref()).and_then(|position| position.time);
+        metrics::history_seen(&settings.name, &window, at);
         let Some(length) = window.length() else { return };
-        for finding in [interval::check(settings.checkpoint.every, length), interval::check_window(length)] {
-            let Some(finding) = finding else { continue };
-            let remedy = finding.remedy.unwrap_or_default();
-            tracing::warn!(stream = settings.name, remedy, "{}", finding.what);
+        let findings = [
+            interval::check(settings.checkpoint.every, length),
+            interval::check_window(length),
+            at.and_then(|at| interval::check_headroom(&window, at)),
+        ];
+        for (index, finding) in findings.into_iter().enumerate() {
+            let Some(finding) = finding else {
+                self.warned[index] = false;
+                continue;
+            };
+            if !std::mem::replace(&mut self.warned[index], true) {
+                let remedy = finding.remedy.unwrap_or_default();
+                tracing::warn!(stream = settings.name, remedy, "{}", finding.what);
+            }
         }
     }
 

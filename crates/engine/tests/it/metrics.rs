@@ -7,6 +7,13 @@ use ::metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 
+use watchkeeper_core::memory::Log;
+use watchkeeper_core::{
+    Batch, ChangeStream, Cx, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Room, Source, SourceTime,
+    Stage, StartAt, Window,
+};
+use watchkeeper_testkit::faults::Fault;
+
 use crate::support::*;
 
 /// The latest value of every metric, by name.
@@ -93,5 +100,112 @@ fn a_takeover_and_what_was_delivered_are_counted() {
         assert_eq!(board.get("watchkeeper_changes_total"), 7.0);
         assert_eq!(board.get("watchkeeper_leader_elections_total"), 2.0);
         assert!(board.get("watchkeeper_failovers_total") >= 1.0);
+    });
+}
+
+/// A log that is bounded by room, and begins with a snapshot of its first three changes.
+#[derive(Debug, Clone)]
+struct Bounded(Log);
+
+struct Reading(Box<dyn ChangeStream>);
+
+#[async_trait::async_trait]
+impl Source for Bounded {
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.0.check(cx).await
+    }
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        self.0.identity(cx).await
+    }
+    fn compare(&self, a: &Position, b: &Position) -> Option<std::cmp::Ordering> {
+        self.0.compare(a, b)
+    }
+    fn stage(&self, position: &Position) -> Option<Stage> {
+        let done = Log::number(position).expect("a position of the log");
+        (done < 3).then(|| Stage { what: "snapshot: reading orders".to_owned(), done, of: Some(3) })
+    }
+    fn payload(&self) -> Arc<dyn Payload> {
+        self.0.payload()
+    }
+    async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        Ok(Box::new(Reading(self.0.open(cx, start).await?)))
+    }
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+#[async_trait::async_trait]
+impl ChangeStream for Reading {
+    fn position(&self) -> Option<Position> {
+        self.0.position()
+    }
+    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
+        let mut batch = self.0.next_batch(cx, limits).await?;
+        batch.end.time = Some(SourceTime(30 * HOUR_MS));
+        Ok(batch)
+    }
+    async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
+        self.0.acknowledge(cx, position).await
+    }
+    async fn window(&mut self, _cx: &Cx) -> Result<Window> {
+        let room = Room { bytes: 1_000_000, bytes_max: 2_000_000, bytes_per_second: 100, ..Room::default() };
+        let at = |hours: u64| Some(SourceTime(hours * HOUR_MS));
+        Ok(Window { oldest: at(10), newest: at(40), room: Some(room) })
+    }
+    async fn close(self: Box<Self>, cx: &Cx) -> Result<()> {
+        self.0.close(cx).await
+    }
+}
+
+#[test]
+fn the_history_that_is_left_is_told_again_and_again() {
+    let board = Board::default();
+    ::metrics::with_local_recorder(&board, || {
+        let rig = Rig::new();
+        let mut plan = rig.instance("a");
+        plan.streams[0].source = Arc::new(Bounded(rig.log.clone()));
+        let _a = plan.start();
+        rig.append_many(5);
+        rig.until("the window is looked at", || board.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
+        assert_eq!(board.get("watchkeeper_history_headroom_seconds"), 20.0 * 3_600.0);
+        // Two thirds of a million bytes lie before it, and a million is free, at a hundred a second.
+        assert_eq!(board.get("watchkeeper_history_time_to_loss_seconds").round(), 16_667.0);
+        assert_eq!(board.get("watchkeeper_history_bytes"), 1_000_000.0);
+        assert_eq!(board.get("watchkeeper_history_bytes_max"), 2_000_000.0);
+        assert_eq!(board.get("watchkeeper_history_bytes_per_second"), 100.0);
+        board.0.lock().unwrap().clear();
+        rig.until("it is looked at again", || board.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
+    });
+}
+
+#[test]
+fn errors_of_a_source_are_counted() {
+    let board = Board::default();
+    ::metrics::with_local_recorder(&board, || {
+        let rig = Rig::new();
+        let plan = rig.instance("a");
+        plan.faults.source.next("open", Fault::Reject(ErrorKind::Unavailable));
+        plan.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
+        let _a = plan.start();
+        rig.append_many(5);
+        rig.until("it is committed", || rig.committed() == 5);
+        assert_eq!(board.get("watchkeeper_source_errors_total"), 2.0);
+    });
+}
+
+#[test]
+fn how_far_a_snapshot_is_can_be_seen() {
+    let board = Board::default();
+    ::metrics::with_local_recorder(&board, || {
+        let rig = Rig::new();
+        let mut plan = rig.instance("a");
+        plan.streams[0].source = Arc::new(Bounded(rig.log.clone()));
+        let _a = plan.start();
+        rig.append_many(2);
+        rig.until("it is told", || board.get("watchkeeper_snapshot_rows") == 2.0);
+        assert_eq!(board.get("watchkeeper_snapshot_rows_expected"), 3.0);
+        rig.append_many(2);
+        rig.until("it is over", || board.get("watchkeeper_snapshot_rows_expected") == 0.0);
+        assert_eq!(board.get("watchkeeper_snapshot_rows"), 0.0);
     });
 }

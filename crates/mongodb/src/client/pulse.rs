@@ -1,7 +1,7 @@
 //! Hints that something was written, by a tailable cursor on a small capped collection.
 //!
 //! A change stream would scan the whole oplog for this; a capped collection is read from memory, and only when something is
-//! written into it. One cursor per client serves all who wait.
+//! written into it. One cursor per client serves all who wait. Where a server has no such collections, everyone looks now and then.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -22,6 +22,9 @@ const HINTS_MAX: u32 = 256;
 
 /// How long the server holds back an answer when there is nothing to tell.
 const AWAIT: Duration = Duration::from_secs(5);
+
+/// How often everyone looks for itself where nobody can be told.
+const POLL: Duration = Duration::from_secs(1);
 
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,14 +117,21 @@ impl Pulse {
     }
 }
 
-/// Makes the collection, if it is missing. A tailable cursor on an empty one would end at once, so it is never empty.
-pub(crate) async fn prepare(cx: &Cx, client: &Client) -> Result<()> {
+/// Makes the collection, if it is missing, and makes sure that it can be followed. A tailable cursor on an empty one would end at
+/// once, so it is never empty.
+pub(super) async fn prepare(cx: &Cx, client: &Client) -> Result<()> {
     let create = doc! { "create": COLLECTION, "capped": true, "size": 65_536, "max": i64::from(HINTS_MAX) };
     schema::create(cx, client, create).await?;
     let some = client.read(cx, doc! { "find": COLLECTION, "limit": 1, "singleBatch": true }).await?;
     let batch = some.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     if batch.is_ok_and(Vec::is_empty) {
         client.write(cx, doc! { "insert": COLLECTION, "documents": [{ "topic": "made" }] }).await?.whole(client)?;
+    }
+    // Some make a collection without a limit instead of refusing it, and hints would fill it for ever.
+    let tail = client.read(cx, doc! { "find": COLLECTION, "tailable": true, "batchSize": 1 }).await?;
+    let cursor = tail.get_document("cursor").ok().and_then(|cursor| cursor.get_i64("id").ok());
+    if let Some(cursor) = cursor.filter(|cursor| *cursor != 0) {
+        client.read(cx, doc! { "killCursors": COLLECTION, "cursors": [cursor] }).await?;
     }
     Ok(())
 }
@@ -131,13 +141,20 @@ pub(crate) async fn prepare(cx: &Cx, client: &Client) -> Result<()> {
 pub(crate) async fn tell(cx: &Cx, client: &Client, topic: Topic) {
     let hint = doc! { "insert": COLLECTION, "documents": [{ "topic": topic.name() }], "writeConcern": { "w": 1 } };
     let cx = client.bounded(cx).within(Duration::from_secs(1));
+    if !client.can_tail(&cx).await.unwrap_or(false) {
+        return;
+    }
     let Ok(database) = client.database(&cx).await else { return };
     let insert = async { database.run_command(hint).await.map_err(|native| client.error(native, Doing::Writing)) };
     let _ = cx.run(insert).await;
 }
 
 async fn follow(cx: &Cx, client: &Client) -> Result<watch::Receiver<Counts>> {
-    let cx = client.bounded(cx);
+    let bounded = client.bounded(cx);
+    if !client.can_tail(&bounded).await? {
+        return Ok(poll(cx));
+    }
+    let cx = bounded;
     let database = client.database(&cx).await?;
     let batch = i32::try_from(HINTS_MAX).unwrap_or(i32::MAX);
     let find = doc! { "find": COLLECTION, "tailable": true, "awaitData": true, "batchSize": batch };
@@ -172,4 +189,21 @@ async fn follow(cx: &Cx, client: &Client) -> Result<watch::Receiver<Counts>> {
         }
     });
     Ok(receiver)
+}
+
+/// A hint on everything, again and again.
+fn poll(cx: &Cx) -> watch::Receiver<Counts> {
+    let (sender, receiver) = watch::channel(Counts::default());
+    let cx = Cx::new(Arc::clone(cx.clock()));
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = sender.closed() => return,
+                () = cx.sleep(POLL) => {}
+            }
+            sender.send_modify(|counts| *counts = Counts { leases: counts.leases + 1, records: counts.records + 1 });
+        }
+    });
+    receiver
 }

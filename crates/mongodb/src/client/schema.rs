@@ -8,7 +8,7 @@ use super::{Client, Reply, number};
 use crate::error::translate_code;
 
 /// Holds one document: the identity and the version of the collections.
-const META: &str = "watchkeeper_meta";
+pub(super) const META: &str = "watchkeeper_meta";
 
 /// All collections that Watchkeeper may keep in a database.
 pub(crate) const STORED_IN: [&str; 8] = [

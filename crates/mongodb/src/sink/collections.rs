@@ -88,7 +88,10 @@ async fn insert(open: &mut Open<'_>, collection: &Name, first: usize, documents:
 
 /// Keeps the newest document of every key: an upsert or a delete for each change.
 ///
-/// Changes of one key that come together are written once, as the last of them leaves it.
+/// Changes of one key that come together are written once, as the last of them leaves it. When a collection is dropped or truncated, all
+/// that was mirrored of it is deleted. A collection that is renamed is rejected: its documents are elsewhere now without a
+/// change having told of them, so what the mirror has is no longer what the source has. An update that tells only what differs is
+/// rejected as well; `check` finds such a stream beforehand.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     collection: Name,
@@ -207,6 +210,11 @@ impl Fates {
     }
 }
 
+pub(super) fn renamed(change: &Change) -> Error {
+    Error::config(format!("{} was renamed, which a mirror can not follow", change.namespace()))
+        .remedy("empty the mirror and begin anew with start = \"snapshot\", or skip this change if the mirror may keep what it has")
+}
+
 fn incomplete(change: &Change) -> Error {
     let operation = change.operation().as_str();
     Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
@@ -229,6 +237,8 @@ impl Apply for Mirror {
             let target = self.target(change);
             if let Some(key) = change.key() {
                 fates.note(target, at, change, key)?;
+            } else if change.operation() == Operation::Rename {
+                return Err(Failure::Refused(at, renamed(change)));
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
                 fates.send(open).await?;
                 let all = doc! { "q": {}, "limit": 0 };
@@ -241,6 +251,10 @@ impl Apply for Mirror {
     }
 
     fn acts_on_barriers(&self) -> bool {
+        true
+    }
+
+    fn needs_whole_documents(&self) -> bool {
         true
     }
 }

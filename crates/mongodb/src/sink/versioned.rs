@@ -10,7 +10,7 @@ use watchkeeper_core::{
     Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written,
 };
 
-use super::collections::{Fate, Fates, Mirror, parts};
+use super::collections::{Fate, Fates, Mirror, parts, renamed};
 use super::{Apply, Failure};
 use crate::client::{Client, number_bson};
 
@@ -54,6 +54,7 @@ impl Sink for Versioned {
     fn profile(&self) -> SinkProfile {
         let mut profile = SinkProfile::new(Grade::Versioned, self.client.config().timeout);
         profile.acts_on_barriers = true;
+        profile.whole_rows = true;
         profile
     }
 
@@ -153,6 +154,8 @@ impl SinkWriter for Writer {
                     Err(Failure::Failed(error)) => return Err(error),
                     Ok(()) => {}
                 }
+            } else if change.operation() == Operation::Rename {
+                rejected.push((at, renamed(change)));
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
                 rejected.extend(self.send(cx, &changes, &mut fates).await?);
                 self.clear(cx, &target, change.version()).await?;

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use watchkeeper_core::source::Severity;
 use watchkeeper_core::{
-    Batch, ChangeStream, Cx, Error, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Source, StartAt,
-    Window,
+    Batch, ChangeStream, Cx, Error, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Source, Stage,
+    StartAt, Window,
 };
 
 use super::Feed;
@@ -183,6 +183,10 @@ impl Source for Harbours {
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         self.feeds[0].compare(a, b)
+    }
+
+    fn stage(&self, position: &Position) -> Option<Stage> {
+        self.feeds[0].stage(position)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

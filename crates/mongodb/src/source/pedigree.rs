@@ -3,12 +3,12 @@
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::change::key_hash_v1;
-use watchkeeper_core::{Cx, Error, ErrorKind, Pedigree, Result, Window};
+use watchkeeper_core::{Cx, Error, ErrorKind, Pedigree, Result};
 
 use super::Feed;
 use super::pipeline::{change_stream, stages};
 use super::view::Scope;
-use crate::position::{Token, source_time};
+use crate::position::Token;
 
 /// An entry of the oplog that existed at or before a position. Its term tells it from an entry that was written at the same
 /// time after the data had been restored.
@@ -145,11 +145,6 @@ impl Feed {
             "projection": { "ts": 1, "t": 1 }, "readConcern": { "level": concern },
         };
         Ok(permitted(self.first(cx, "local", find).await)?.flatten())
-    }
-
-    pub(super) async fn history(&self, cx: &Cx) -> Result<Window> {
-        let time = |entry: Option<Document>| entry.and_then(|entry| entry.get_timestamp("ts").ok()).map(source_time);
-        Ok(Window { oldest: time(self.oldest(cx).await?), newest: time(self.newest(cx).await?) })
     }
 
     /// Refuses a position of another cluster, of data that was restored since, of a collection that was replaced, of another

@@ -14,12 +14,13 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
-use watchkeeper_core::{Cx, Error, Position, Result};
+use watchkeeper_core::{Cx, Error, ErrorKind, Position, Result, Stage};
 
 use super::Feed;
 use super::order;
 use super::read::{Answer, events_in};
-use super::view::Scope;
+use super::view::{Scope, View};
+use crate::client::number;
 use crate::payload::damaged;
 use crate::position::Token;
 
@@ -46,6 +47,10 @@ struct Progress {
     /// The next one is finished up to and including this `_id`.
     through: Option<RawBson>,
     fresh: Option<Fresh>,
+    /// So many rows were read, over all collections.
+    rows: u64,
+    /// Of about so many, as they were when it began; zero when that is not known.
+    rows_expected: u64,
 }
 
 impl Progress {
@@ -62,6 +67,9 @@ impl Progress {
                 document.append(cstr!("ff"), from.clone());
             }
         }
+        for (name, rows) in [(cstr!("n"), self.rows), (cstr!("ne"), self.rows_expected)] {
+            document.append(name, i64::try_from(rows).unwrap_or(i64::MAX));
+        }
         document.into_bytes()
     }
 
@@ -71,7 +79,10 @@ impl Progress {
         let value = |name: &str| document.get(name).ok().flatten().map(RawBson::from);
         let fresh = document.get_timestamp("fa").ok();
         let fresh = fresh.and_then(|at| Some(Fresh { collection: number("fc")?, from: value("ff"), at }));
-        Some(Self { collection: number("c")?, through: value("t"), fresh })
+        // Builds before this did not count.
+        let rows = |name: &str| document.get_i64(name).ok().and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
+        let (rows, rows_expected) = (rows("n"), rows("ne"));
+        Some(Self { collection: number("c")?, through: value("t"), fresh, rows, rows_expected })
     }
 
     /// Whether a change has to be delivered: its key was read, and not as late as this.
@@ -143,7 +154,7 @@ impl Snapshot {
                 .remedy("go back to an earlier checkpoint from the history, or begin anew")
         };
         let progress = match progress {
-            None => Progress::default(),
+            None => Progress { rows_expected: feed.rows_expected(cx, &names).await?, ..Progress::default() },
             Some(bytes) => Progress::decode(bytes).ok_or_else(damaged)?,
         };
         let encoded = progress.encode();
@@ -252,6 +263,7 @@ impl Snapshot {
         let collection = self.progress.collection;
         self.progress.fresh = Some(Fresh { collection, from: range.from.clone(), at: range.at });
         self.progress.through = Some(id.clone());
+        self.progress.rows += 1;
         let at = range.at;
         self.encoded = self.progress.encode();
         Ok(Some(Row { name: self.names[collection].clone(), bytes, id, at }))
@@ -261,7 +273,7 @@ impl Snapshot {
     fn finish_collection(&mut self, range: Range) {
         let collection = self.progress.collection;
         let fresh = Some(Fresh { collection, from: range.from, at: range.at });
-        self.progress = Progress { collection: collection + 1, through: None, fresh };
+        self.progress = Progress { collection: collection + 1, through: None, fresh, ..self.progress };
         self.encoded = self.progress.encode();
     }
 }
@@ -322,6 +334,19 @@ pub(super) fn has_passed(token: &Token, at: Timestamp, silent: bool) -> bool {
     token.timestamp().is_some_and(|now| now > at || (now == at && (silent || token.is_of_a_time())))
 }
 
+/// How far a snapshot is, by a position of it.
+pub(super) fn stage(view: &View, position: &Position) -> Option<Stage> {
+    let (_, progress) = Token::decode_with_progress(position).ok()?;
+    let progress = Progress::decode(progress?)?;
+    let Scope::Collections(names) = &view.scope else { return None };
+    let of = (progress.rows_expected > 0).then_some(progress.rows_expected.max(progress.rows));
+    let what = match names.get(progress.collection) {
+        Some(name) => format!("snapshot: reading {name}, {} of {}", progress.collection + 1, names.len()),
+        None => "snapshot: all is read, and the changes meanwhile are caught up with".to_owned(),
+    };
+    Some(Stage { what, done: progress.rows, of })
+}
+
 /// Which of two positions is earlier. A snapshot moves on in two ways; where they contradict, nothing is known.
 pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
     let ((a, progress_a), (b, progress_b)) =
@@ -344,6 +369,20 @@ impl Feed {
         let mut view = (*self.view).clone();
         view.max_await_time = view.max_await_time.min(AWAIT);
         Self { view: view.into(), ..self.clone() }
+    }
+
+    /// About how many rows these collections have: what the server keeps count of, without looking at them.
+    async fn rows_expected(&self, cx: &Cx, names: &[String]) -> Result<u64> {
+        let mut rows = 0;
+        for name in names {
+            let counted = match self.ask(cx, self.client.config().database(), doc! { "count": name }).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+                // It is only shown to people.
+                answer => answer.ok().and_then(|answer| number(answer.get("n"))),
+            };
+            rows += counted.unwrap_or(0);
+        }
+        Ok(rows)
     }
 
     /// The collections that a snapshot would read.
@@ -388,7 +427,7 @@ mod tests {
 
     fn progress() -> Progress {
         let fresh = Fresh { collection: 1, from: Some(RawBson::Int32(10)), at: at(5) };
-        Progress { collection: 1, through: Some(RawBson::Int32(20)), fresh: Some(fresh) }
+        Progress { collection: 1, through: Some(RawBson::Int32(20)), fresh: Some(fresh), rows: 20, rows_expected: 50 }
     }
 
     #[test]

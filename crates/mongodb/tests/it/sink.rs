@@ -40,7 +40,7 @@ fn batch(rows: &[Row<'_>]) -> Arc<Batch> {
     Arc::new(builder.finish(Position::new(vec![1], None)))
 }
 
-fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
+pub(crate) fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
     CheckpointWrite {
         grant: grant.clone(),
         seq,
@@ -257,14 +257,7 @@ fn a_late_write_does_not_bring_back_what_was_deleted() {
     let base = Base::new();
     block_on(async {
         let client = base.client().await;
-        let sink = Versioned::new(client.clone(), Mirror::into("copy").expect("a name"));
-        let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
-        let store = watchkeeper_core::StoreIdentity(Entropy::from_system().uuid());
-        let (stream, name) = ("orders".to_owned(), "copy".to_owned());
-        let context = SinkContext { grant, stream, sink: name, partition: 0, lanes: 1, store };
-        let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
-            panic!("it has no transactions");
-        };
+        let writer = versioned(&base, "copy").await;
         let rows = batch(&[
             (INSERT, Some("a"), r#"{"n":1}"#),
             (Operation::Update, Some("a"), r#"{"n":2}"#),
@@ -285,5 +278,57 @@ fn a_late_write_does_not_bring_back_what_was_deleted() {
         assert_eq!(live().await, Vec::<i64>::new(), "an update from before the delete came late");
         writer.write(&cx(), 0, &rows, &[3]).await.expect("the server answers");
         assert_eq!(live().await, [4], "a newer one counts");
+    });
+}
+
+#[test]
+fn a_mirror_forgets_what_was_dropped_and_refuses_what_was_renamed() {
+    let base = Base::new();
+    block_on(async {
+        let mut stage = Stage::new(&base, Mirror::into("copy").expect("a name")).await;
+        stage.committed(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await;
+        let renamed = stage.transact(2, &[(Operation::Rename, None, "{}")]).await.expect("the server answers");
+        let Transacted::Rejected(faults) = renamed else { panic!("{renamed:?}") };
+        assert!(faults[0].error.to_string().contains("was renamed, which a mirror can not follow"), "{faults:?}");
+        assert_eq!(in_order(&stage.client, "copy").await.len(), 1, "nothing was done");
+        stage.committed(2, &[(Operation::Drop, None, "{}")]).await;
+        assert!(in_order(&stage.client, "copy").await.is_empty());
+
+        let (rows, writer) = (batch(&[(Operation::Rename, None, "{}")]), versioned(&base, "other").await);
+        let written = writer.write(&cx(), 0, &rows, &[0]).await.expect("the server answers");
+        assert_eq!(written.rejected.len(), 1, "{written:?}");
+    });
+}
+
+async fn versioned(base: &Base, collection: &str) -> Arc<dyn watchkeeper_core::SinkWriter> {
+    let sink = Versioned::new(base.client().await, Mirror::into(collection).expect("a name"));
+    let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
+    let store = watchkeeper_core::StoreIdentity(Entropy::from_system().uuid());
+    let (stream, name) = ("orders".to_owned(), "copy".to_owned());
+    let context = SinkContext { grant, stream, sink: name, partition: 0, lanes: 1, store };
+    match sink.open(&cx(), &context).await.expect("it can be opened") {
+        OpenedSink::Plain(writer) => writer,
+        OpenedSink::Transactional(_) => panic!("it has no transactions"),
+    }
+}
+
+#[test]
+fn an_update_that_tells_only_what_differs_is_refused_with_a_remedy() {
+    block_on(async {
+        let shop = crate::source::Shop::open().await;
+        let mut stream = shop.watch(watchkeeper_mongodb::View::collection("orders")).await;
+        shop.insert(doc! { "_id": 1, "n": 1 }).await;
+        shop.orders().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.expect("it is taken");
+        let changes = crate::source::read(&mut *stream, 2).await;
+        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        stage.deliver(&changes[..1]).await;
+        let write = write(&stage.grant, 2);
+        let answer = stage.writer.write_and_commit(&cx(), changes[1].batch(), &[changes[1].row()], &write).await;
+        let Ok(Transacted::Rejected(faults)) = answer else { panic!("{answer:?}") };
+        let told = faults[0].error.to_string();
+        assert!(told.contains("does not tell the whole document") && told.contains("updateLookup"), "{told}");
+        let writer = versioned(&shop.base, "other").await;
+        let written = writer.write(&cx(), 0, changes[1].batch(), &[changes[1].row()]).await.expect("an answer");
+        assert_eq!(written.rejected.len(), 1, "{written:?}");
     });
 }

@@ -120,3 +120,24 @@ fn a_file_names_a_source_by_its_url() {
         );
     });
 }
+
+#[test]
+fn a_source_is_outlined_with_its_history_and_what_its_updates_tell() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let place = Origin::new("watchkeeper.toml:3");
+        let outline = async |full_document: &str| {
+            let mut options = Options::new("stream.orders.source", place.clone());
+            let url = url(shared(), shop.client.config().database());
+            for (name, value) in [("url", &*url), ("collection", "orders"), ("full_document", full_document)] {
+                options.insert(name, WrittenSetting::text(value, place.clone()));
+            }
+            MongoDb.outline(&cx(), &mut options).await.expect("it can be looked at")
+        };
+        let shown = outline("default").await;
+        let room = shown.window.and_then(|window| window.room).expect("this user may know it");
+        assert_eq!(room.bytes_max, 64 * 1024 * 1024);
+        assert!(room.bytes > 0 && !shown.whole_rows, "{shown:?}");
+        assert!(outline("updateLookup").await.whole_rows);
+    });
+}

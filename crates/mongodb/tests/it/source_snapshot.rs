@@ -215,3 +215,38 @@ fn what_can_not_be_read_as_a_snapshot_is_refused() {
         assert_told(open(View::collection("names")).await, ErrorKind::Config, "has a collation");
     });
 }
+
+#[test]
+fn how_far_a_snapshot_is_stands_in_its_positions() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        let count = mixed_ids().len() as u64;
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let begun = feed.stage(&stream.position().expect("it has one")).expect("it begins with a snapshot");
+        assert_eq!((begun.done, begun.of), (0, Some(count)), "{begun:?}");
+        assert_eq!(begun.what, "snapshot: reading orders, 1 of 1");
+        let mut rows: Vec<Change> = Vec::new();
+        while (rows.len() as u64) < count {
+            rows.extend(next(&mut *stream).await);
+        }
+        let done: Vec<u64> = rows.iter().map(|row| feed.stage(&row.position()).expect("of a snapshot").done).collect();
+        assert_eq!(done, (1..=count).collect::<Vec<_>>());
+        // Taken up where it was left, it goes on counting.
+        drop(stream);
+        let half = rows[rows.len() / 2].position();
+        let mut stream = feed.open(&cx(), StartAt::After(half.clone())).await.expect("it opens");
+        let more = next(&mut *stream).await;
+        let more = more.first().map(|row| feed.stage(&row.position()).expect("of a snapshot"));
+        let before = feed.stage(&half).expect("of a snapshot").done;
+        assert!(more.is_none_or(|stage| stage.done == before + 1 && stage.of == Some(count)));
+        assert_eq!(shop.feed(View::collection("orders")).stage(&shop_token(&shop).await), None);
+    });
+}
+
+/// A position that has nothing to do with a snapshot.
+async fn shop_token(shop: &Shop) -> watchkeeper_core::Position {
+    let stream = shop.watch(View::collection("orders")).await;
+    stream.position().expect("it has one")
+}

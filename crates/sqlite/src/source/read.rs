@@ -131,5 +131,5 @@ pub(super) fn window(connection: &Connection) -> Result<Window, Failure> {
         let millis: Option<i64> = connection.query_row(&sql, [], |row| row.get(0))?;
         Ok::<_, Failure>(millis.map(|millis| SourceTime(millis.cast_unsigned())))
     };
-    Ok(Window { oldest: time("ASC")?, newest: time("DESC")? })
+    Ok(Window { oldest: time("ASC")?, newest: time("DESC")?, room: None })
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Batch, ChangeStream, Cx, Finding, Limits, Payload, Pedigree, Position, Result, Source, StartAt, Window,
+    Batch, ChangeStream, Cx, Finding, Limits, Payload, Pedigree, Position, Result, Source, Stage, StartAt, Window,
 };
 
 use super::script::{Script, lost};
@@ -42,6 +42,10 @@ impl Source for FaultySource {
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         self.inner.compare(a, b)
+    }
+
+    fn stage(&self, position: &Position) -> Option<Stage> {
+        self.inner.stage(position)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

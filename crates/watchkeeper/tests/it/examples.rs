@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
+use watchkeeper::mongodb::mongodb;
+use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 use watchkeeper::sqlite::{Client, Config};
 use watchkeeper::{Epoch, open};
+use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 /// Their `main` is for those who run them by hand.
 #[path = "../../examples/election.rs"]
@@ -16,6 +19,9 @@ mod handler;
 #[path = "../../examples/materialised_view.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod materialised_view;
+#[path = "../../examples/open_session.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod open_session;
 #[path = "../../examples/pull.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pull;
@@ -25,7 +31,7 @@ fn folder() -> TempDir {
 }
 
 async fn soon<T>(example: impl Future<Output = watchkeeper::Result<T>>) -> T {
-    let ended = tokio::time::timeout(Duration::from_secs(30), example).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), example).await;
     ended.expect("it ends soon").expect("it succeeds")
 }
 
@@ -73,4 +79,16 @@ async fn two_candidates_lead_one_after_the_other() {
     let report = std::fs::read_to_string(folder.path().join("report.txt")).expect("the report is written");
     let name = if last == epochs[0] { "ann" } else { "bob" };
     assert_eq!(report, format!("{last} written by {name}"));
+}
+
+#[tokio::test]
+async fn orders_are_counted_exactly_once_in_the_open_session() {
+    let set = ReplicaSet::start(1);
+    let url = set.url("shop");
+    let client = mongodb::Client::with_uri_str(&url).await.expect("the server is there");
+    let orders = client.database("shop").collection::<Document>("orders");
+    for round in 1..=3 {
+        orders.insert_many((0..50).map(|n| doc! { "n": n })).await.expect("orders are taken");
+        assert_eq!(soon(open_session::run(&url, 50 * round)).await, 50 * round, "round {round}");
+    }
 }

@@ -1,15 +1,17 @@
 //! A group on a real replica set: leases, checkpoints and records there, and the changes in the transactions of their checkpoints.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use watchkeeper::core::memory::{Log, NewChange};
 use watchkeeper::core::options::{Options, Origin, Written};
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
-use watchkeeper::mongodb::{Client, Config, Events, Transactional};
+use watchkeeper::mongodb::mongodb::error;
+use watchkeeper::mongodb::{Apply, Client, Config, Each, Events, Handle, Open, Transactional};
 use watchkeeper::{
-    InstanceSettings, ListenerState, Operation, Running, Seams, SinkSpec, SourceTime, StartAt, Stores, StreamSettings,
-    StreamSpec, registry,
+    Change, InstanceSettings, ListenerState, Operation, Running, Seams, SinkSpec, SourceTime, StartAt, Stores,
+    StreamSettings, StreamSpec, registry,
 };
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
@@ -34,6 +36,10 @@ impl Group {
     }
 
     async fn start(&self, name: &str) -> Running {
+        self.start_with(name, "events", Events::into("events").expect("a name")).await
+    }
+
+    async fn start_with(&self, name: &str, sink_name: &str, apply: impl Apply) -> Running {
         let cx = self.seams.cx();
         let origin = Origin::new("test");
         let mut options = Options::new("group.store", origin.clone());
@@ -46,13 +52,12 @@ impl Group {
             records: offer.records.expect("it keeps records"),
         };
         let client = Client::open(&cx, Config::new(&self.url).expect("a URL")).await.expect("the server is there");
-        let events = Events::into("events").expect("a name");
-        let sink = Transactional::open(&cx, client, events).await.expect("the collections can be made");
+        let sink = Transactional::open(&cx, client, apply).await.expect("the collections can be made");
         let stream = StreamSpec {
             settings: StreamSettings { start: StartAt::Oldest, ..StreamSettings::new("orders") },
             source: Arc::new(self.log.clone()),
             checkpoints: Some(Arc::new(sink.checkpoints().clone())),
-            sinks: vec![SinkSpec::new("events", Arc::new(sink))],
+            sinks: vec![SinkSpec::new(sink_name, Arc::new(sink))],
         };
         let settings = InstanceSettings::new("shop", name);
         Running::start(self.seams.clone(), stores, settings, vec![stream]).await.expect("the settings are right")
@@ -101,4 +106,51 @@ async fn the_watch_is_handed_over_on_mongodb_and_every_change_arrives_once() {
     assert_eq!(group.arrived(600).await, (0..600).collect::<Vec<_>>());
     second.shutdown();
     second.join().await.expect("it had joined");
+}
+
+/// Counts changes in the open session, and fails after its write every seventh time.
+struct Stumbling(AtomicU64);
+
+#[async_trait::async_trait]
+impl Handle for Stumbling {
+    async fn handle(&self, open: &mut Open<'_>, _change: &Change) -> Result<(), error::Error> {
+        let totals = open.database().collection::<Document>("totals");
+        let count = totals.update_one(doc! { "_id": "orders" }, doc! { "$inc": { "count": 1 } });
+        count.upsert(true).session(open.session()).await?;
+        match self.0.fetch_add(1, Ordering::SeqCst) % 7 {
+            6 => Err(error::Error::custom("it stumbled")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_in_the_transaction_counts_exactly_once_although_it_stumbles() {
+    let set = ReplicaSet::start(1);
+    let group = Group { seams: Seams::system(), url: set.url("group"), log: Log::new("log") };
+    let cx = group.seams.cx();
+    let client = Client::open(&cx, Config::new(&group.url).expect("a URL")).await.expect("the server is there");
+    let totals = client.database(&cx).await.expect("it is open").collection::<Document>("totals");
+    let counted = async || {
+        let total = totals.find_one(doc! {}).await.expect("it can be read");
+        total.and_then(|total| total.get_i32("count").ok()).unwrap_or(0)
+    };
+    let mut appended = 0;
+    for name in ["first", "second"] {
+        let handler = Each(Stumbling(AtomicU64::new(0)));
+        let mut running = group.start_with(name, "totals", handler).await;
+        // One change in a transaction, so that the ones that stumble come again alone.
+        for _ in 0..20 {
+            group.append(appended..appended + 1);
+            appended += 1;
+            let begun = Instant::now();
+            while u64::try_from(counted().await).expect("a count") < appended {
+                assert!(begun.elapsed() < Duration::from_secs(60), "change {appended} does not arrive");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        running.shutdown();
+        running.join().await.expect("it had joined");
+        assert_eq!(u64::try_from(counted().await).expect("a count"), appended, "{name}");
+    }
 }

@@ -2,6 +2,8 @@
 
 use rustix::process::Signal;
 use serde_json::Value;
+use watchkeeper::mongodb::mongodb::bson::{Bson, Document, doc};
+use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use super::Harbour;
 use crate::desk::until;
@@ -41,7 +43,7 @@ fn a_collection_that_is_waited_for_is_read_from_its_first_document() {
     harbour.configure(&harbour.orders(", wait = true").replace("\"orders\"", "\"later\""));
     let mut only = harbour.start("only");
     let later = harbour.database.collection("later");
-    let first = watchkeeper::mongodb::mongodb::bson::doc! { "item": "rope" };
+    let first = doc! { "item": "rope" };
     harbour.block_on(async { later.insert_one(first).await }).expect("it is taken");
     until("it arrives", || harbour.delivered() == ["rope"]);
     only.ends_in_order();
@@ -101,4 +103,90 @@ fn the_tools_of_mongodb_answer_in_json() {
     assert!(oplog["streams"][0]["seconds_to_loss"].as_u64().is_some_and(|seconds| seconds > 0), "{oplog}");
     assert_eq!(ask(&["setup", "--collection", "orders", "--images"])["images"][0], "orders");
     assert_eq!(ask(&["audit-query", "--operation", "update"]), serde_json::json!([]));
+}
+
+#[test]
+fn a_check_tells_how_much_history_is_left_and_changes_nothing() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders(""));
+    let unknown = harbour.desk.run(&["check", "--json"]);
+    let told: Value = serde_json::from_str(&unknown.out).expect("it is JSON");
+    assert!(told["streams"][0]["history"].is_null(), "a stream that never ran has none: {told}");
+    let mut only = harbour.start("only");
+    harbour.order(&["rope"]);
+    until("it is committed", || changes(&harbour) == 1);
+    only.ends_in_order();
+    let before = harbour.collections();
+    let checked = harbour.desk.run(&["check", "--json"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    let history = &told["streams"][0]["history"];
+    assert!(history["seconds_to_loss"].as_u64().is_some_and(|seconds| seconds > 0), "{told}");
+    assert!(history["headroom_seconds"].is_u64() && history["bytes_per_second"].is_u64(), "{told}");
+    assert_eq!(history["bytes_max"], 64 * 1024 * 1024, "{told}");
+    let said = harbour.desk.run(&["check"]).out;
+    assert!(said.contains("note: history (mongodb): the checkpoint has "), "{said}");
+    assert_eq!(harbour.collections(), before);
+}
+
+#[test]
+fn a_mirror_of_updates_that_tell_only_what_differs_is_refused_by_check() {
+    let harbour = Harbour::new();
+    let file = |source: &str| {
+        format!(
+            "[group]\nname = \"shop\"\nstore = \"{url}\"\n\n[[stream]]\nname = \"orders\"\n{source}\n[[stream.sink]]\n\
+             type = \"mongodb\"\nurl = \"{url}\"\ncollection = \"copies\"\nmode = \"mirror\"\n",
+            url = harbour.url
+        )
+    };
+    harbour.desk.write("watchkeeper.toml", &file(&harbour.orders("")));
+    let checked = harbour.desk.run(&["check"]);
+    assert_eq!(checked.code, Some(2), "{checked:?}");
+    assert!(checked.out.contains("its updates tell only what differs, and a mirror needs all"), "{}", checked.out);
+    harbour.desk.write("watchkeeper.toml", &file(&harbour.orders(", full_document = \"updateLookup\"")));
+    let checked = harbour.desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[test]
+fn how_far_a_snapshot_is_stands_in_the_log_and_in_the_status() {
+    let set = ReplicaSet::start(1);
+    let harbour = Harbour::on(&set);
+    let orders = harbour.database.collection::<Document>("orders");
+    let documents = (0..6_000).map(|number| doc! { "_id": number, "item": "rope" });
+    harbour.block_on(async { orders.insert_many(documents).await }).expect("orders are taken");
+    // Ranges after the first can not be read, until that is over.
+    let admin = harbour.database.client().database("admin");
+    let point = |mode: Bson| {
+        let data = doc! {
+            "failCommands": ["find"], "namespace": format!("{}.orders", harbour.database.name()), "errorCode": 91,
+        };
+        let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        harbour.block_on(async { admin.run_command(command).await }).expect("a fail point can be set");
+    };
+    point(doc! { "skip": 1 }.into());
+    let source = harbour.orders("");
+    harbour.configure(&format!("start = \"snapshot\"\n{source}"));
+    let mut only = harbour.desk.start("only");
+    only.says(&["snapshot: reading orders, 1 of 1"]);
+    let status = || -> Value {
+        let status = harbour.desk.run(&["status", "--json"]);
+        serde_json::from_str(&status.out).expect("it is JSON")
+    };
+    let mut told = Value::Null;
+    until("the status tells it", || {
+        told = status()["streams"][0]["stage"].clone();
+        told["done"].as_u64().is_some_and(|done| done > 0)
+    });
+    assert_eq!((&told["of"], &told["what"]), (&6_000.into(), &"snapshot: reading orders, 1 of 1".into()));
+    let said = harbour.desk.run(&["status"]).out;
+    assert!(
+        said.contains("  busy with    snapshot: reading orders, 1 of 1: ") && said.contains(" of about 6000"),
+        "{said}"
+    );
+    point("off".into());
+    only.says(&["everything that existed was read"]);
+    until("it is over", || status()["streams"][0]["stage"].is_null());
+    until("all is delivered", || harbour.delivered().len() == 6_000);
+    only.ends_in_order();
 }

@@ -1,0 +1,68 @@
+//! How much history each stream has left before it loses its place, for `check`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use watchkeeper::SourceTime;
+use watchkeeper::core::{Checkpoint, Cx, Finding, Severity, Window};
+use watchkeeper::engine::checkpoint::interval;
+use watchkeeper::engine::stream::key_of;
+
+use crate::config::{Config, Stream};
+
+/// What is known of the history before a stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct History {
+    window: Window,
+    at: SourceTime,
+}
+
+impl History {
+    /// `None` for a stream that never ran, or whose source tells no times. What can not be reached was told already.
+    pub(super) async fn of(cx: &Cx, config: &Config, stream: &Stream, window: Option<Window>) -> Option<Self> {
+        let window = window.filter(|window| window.oldest.is_some())?;
+        let at = stored(cx, config, stream).await?.position?.time?;
+        Some(Self { window, at })
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let (Some(headroom), Some(length)) = (self.window.headroom(self.at), self.window.length()) else {
+            return Vec::new();
+        };
+        let loss = self.window.time_to_loss(self.at).map(|left| format!(", and standing still it has {}", shown(left)));
+        let loss = loss.unwrap_or_default();
+        let what =
+            format!("the checkpoint has {} of headroom in a history of {}{loss}", shown(headroom), shown(length));
+        let mut findings = vec![Finding { severity: Severity::Note, what, remedy: None }];
+        findings.extend(interval::check_headroom(&self.window, self.at));
+        findings
+    }
+
+    pub(super) fn data(&self) -> Value {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
+        json!({
+            "window_seconds": seconds(self.window.length()),
+            "headroom_seconds": seconds(self.window.headroom(self.at)),
+            "seconds_to_loss": seconds(self.window.time_to_loss(self.at)),
+            "bytes": self.window.room.map(|room| room.bytes),
+            "bytes_max": self.window.room.map(|room| room.bytes_max),
+            "bytes_per_second": self.window.burn_rate(),
+        })
+    }
+}
+
+fn shown(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}
+
+/// The stream's checkpoint, wherever it is kept: in the group's store, or with a transactional sink.
+async fn stored(cx: &Cx, config: &Config, stream: &Stream) -> Option<Checkpoint> {
+    let key = key_of(&config.group.settings.group, &stream.settings.name);
+    for system in stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]) {
+        let mut options = system.options.clone();
+        if let Ok(Some(found)) = system.backend.peek_checkpoint(cx, &mut options, &key).await {
+            return Some(found);
+        }
+    }
+    None
+}
