@@ -27,11 +27,15 @@ pub(super) fn limits(cx: &Cx) -> String {
     )
 }
 
+/// Makes the commit of this transaction wait for the disk where someone has set it not to: a commit that is told is durable.
+pub(super) const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+
 impl Work {
     pub(super) async fn begin(client: &Client, cx: &Cx) -> Result<Self> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("BEGIN; {}", limits(&cx));
+        let begin = format!("BEGIN; {}; {DURABLE}", limits(&cx));
         let call = async { link.batch_execute(&begin).await.map_err(|native| client.error(native, Doing::Reading)) };
         cx.run(call).await.map_err(unchanged)?;
         Ok(Self { client: client.clone(), link })
