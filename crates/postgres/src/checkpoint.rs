@@ -79,13 +79,13 @@ impl Checkpoints {
         &self.client
     }
 
-    /// Commits one write by the rules C5 to C7 as the first statement of an open transaction. From then on the row is locked:
-    /// whoever claims meanwhile has to end this transaction first, so that nothing of it is ever seen beside its successor's.
-    pub(crate) async fn commit_within(&self, cx: &Cx, work: &Work, write: &CheckpointWrite) -> Result<Commit> {
+    /// Begins a transaction with the commit of one write, by the rules C5 to C7. From then on the row is locked: whoever claims
+    /// meanwhile has to end this transaction first, so that nothing of it is ever seen beside its successor's.
+    pub(crate) async fn begin_with(&self, cx: &Cx, write: &CheckpointWrite) -> Result<(Work, Commit)> {
         let slice = Slice::of(&[write])?;
-        let rows = work.query(cx, &self.statements.commit, &slice.values()).await?;
+        let (work, rows) = Work::begin_with(&self.client, cx, &self.statements.commit, &slice.values()).await?;
         match rows.first().map(|row| fate(row, write)).transpose()? {
-            Some(Fate::Known(commit)) => Ok(commit),
+            Some(Fate::Known(commit)) => Ok((work, commit)),
             // Only when it was claimed between two looks: the next try finds out by whom.
             _ => Err(busy(&self.client, &write.grant.key)),
         }

@@ -25,7 +25,7 @@ mod work;
 pub use dedicated::Dedicated;
 pub use link::Link;
 pub use pulse::Pulse;
-pub(crate) use schema::{Schema, quoted};
+pub(crate) use schema::{Schema, is_race, quoted};
 pub use work::Work;
 
 use pulse::Tail;

@@ -8,6 +8,7 @@ mod error;
 mod json;
 mod lease;
 mod records;
+mod sink;
 
 pub use checkpoint::Checkpoints;
 pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
@@ -15,4 +16,5 @@ pub use config::Config;
 pub use error::{Class, Doing, told};
 pub use lease::Leases;
 pub use records::Notes;
+pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Table, Transactional, Versioned, refuse};
 pub use {deadpool_postgres, tokio_postgres};
