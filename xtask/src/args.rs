@@ -20,6 +20,7 @@ Usage: cargo xtask <command>
   servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb]  how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+  bench elections           how soon changes are delivered behind a new primary of MongoDB, with a short and a long lease (--rounds N)
   bench mongodb             how fast changes are read from MongoDB, beside the bare driver (--rounds N, --changes N)
   bench latency             leases and commits on three MongoDB servers beside bare majority writes (--samples N)
   help                      this list
@@ -91,12 +92,14 @@ fn parse_servers(rest: &[String]) -> Result<Command, String> {
 }
 
 /// All benchmarks.
-const BENCHMARKS: &str = "`engine`, `failover`, `latency` and `mongodb`";
+const BENCHMARKS: &str = "`elections`, `engine`, `failover`, `latency` and `mongodb`";
 
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
     match rest.split_first() {
         Some((what, after)) if what == "engine" => nothing_after("bench engine", after).map(|()| Command::BenchEngine),
-        Some((what, _)) if what == "failover" || what == "latency" => Ok(Command::Chaos(rest.to_vec())),
+        Some((what, _)) if ["elections", "failover", "latency"].contains(&what.as_str()) => {
+            Ok(Command::Chaos(rest.to_vec()))
+        }
         Some((what, after)) if what == "mongodb" => Ok(Command::Chaos([&["speed".to_owned()], after].concat())),
         Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are {BENCHMARKS}")),
         None => Err(format!("`bench` needs the name of a benchmark: {BENCHMARKS}")),

@@ -10,12 +10,14 @@ use crate::speed::{Begin, Errand};
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
 
-  sqlite|mongodb [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing]
+  sqlite|mongodb [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing] [--log FOLDER]
              three instances under load and faults, on SQLite, or on a MongoDB
              replica set of three whose servers are struck, too; without --sink both, without
-             --no-self-fencing also a few pauses without it
-  failover [mongodb] [--rounds N]
+             --no-self-fencing also a few pauses without it; what the instances log goes to FOLDER
+  failover [mongodb] [--rounds N] [--log FOLDER]
              how long a takeover takes, for every kind of fault
+  elections [--rounds N] [--log FOLDER]
+             how soon changes are delivered behind a new primary, and whether the watch stays where it is; MongoDB
   latency [--samples N]
              leases and commits on three MongoDB servers beside bare majority writes of the same size
   speed [--rounds N] [--changes N]
@@ -44,20 +46,26 @@ pub(crate) enum Task {
     Latency {
         samples: u64,
     },
+    Elections {
+        rounds: usize,
+        log: Option<PathBuf>,
+    },
     Failover {
         rig: &'static str,
         rounds: usize,
+        log: Option<PathBuf>,
     },
 }
 
 /// A run of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chaos {
     pub(crate) rig: &'static str,
     pub(crate) faults: usize,
     pub(crate) sink: Option<Kind>,
     pub(crate) seed: u64,
     pub(crate) self_fencing: bool,
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// The words after a command, taken one by one.
@@ -92,6 +100,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
         "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "failover" => failover(words),
+        "elections" => elections(words),
         "latency" => latency(words),
         "speed" => speed(words),
         "consume" => consume(words),
@@ -100,13 +109,14 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
 }
 
 fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
-    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: SEED, self_fencing: true };
+    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
     while let Some(flag) = words.flag() {
         match flag {
             "--faults" => chaos.faults = words.count(flag)?,
             "--sink" => chaos.sink = Some(words.value(flag)?.parse()?),
             "--seed" => chaos.seed = words.number(flag)?,
             "--no-self-fencing" => chaos.self_fencing = false,
+            "--log" => chaos.log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("{rig} does not take {other:?}")),
         }
     }
@@ -114,15 +124,28 @@ fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut rig, mut rounds) = ("sqlite", 30);
+    let (mut rig, mut rounds, mut log) = ("sqlite", 30, None);
     while let Some(flag) = words.flag() {
         match flag {
             "mongodb" => rig = "mongodb",
             "--rounds" => rounds = words.count(flag)?,
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("failover does not take {other:?}")),
         }
     }
-    Ok(Task::Failover { rig, rounds })
+    Ok(Task::Failover { rig, rounds, log })
+}
+
+fn elections(mut words: Words<'_>) -> Result<Task, String> {
+    let (mut rounds, mut log) = (5, None);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rounds" => rounds = words.count(flag)?,
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
+            other => return Err(format!("elections does not take {other:?}")),
+        }
+    }
+    Ok(Task::Elections { rounds, log })
 }
 
 fn latency(mut words: Words<'_>) -> Result<Task, String> {
@@ -174,6 +197,7 @@ fn consume(mut words: Words<'_>) -> Result<Task, String> {
 
 fn instance(mut words: Words<'_>) -> Result<Orders, String> {
     let (mut rig, mut place, mut name, mut kind, mut lease, mut self_fencing) = (None, None, None, None, None, true);
+    let mut log = None;
     while let Some(flag) = words.flag() {
         match flag {
             "--rig" => rig = Some(words.value(flag)?.to_owned()),
@@ -182,6 +206,7 @@ fn instance(mut words: Words<'_>) -> Result<Orders, String> {
             "--sink" => kind = Some(words.value(flag)?.parse()?),
             "--lease-ms" => lease = Some(Duration::from_millis(words.number(flag)?)),
             "--no-self-fencing" => self_fencing = false,
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("instance does not take {other:?}")),
         }
     }
@@ -193,6 +218,7 @@ fn instance(mut words: Words<'_>) -> Result<Orders, String> {
         kind: kind.ok_or_else(missing)?,
         lease: lease.ok_or_else(missing)?,
         self_fencing,
+        log,
     })
 }
 
@@ -206,14 +232,16 @@ mod tests {
 
     #[test]
     fn commands_are_recognised() {
-        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: SEED, self_fencing: true };
-        assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos)));
-        let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 4, self_fencing: false, ..chaos };
+        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
+        assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos.clone())));
+        let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 4, self_fencing: false, ..chaos.clone() };
         assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 4 --no-self-fencing"), Ok(Task::Chaos(other)));
         assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
-        assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30 }));
+        assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
+        assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
         assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
-        assert_eq!(parsed("failover --rounds 3"), Ok(Task::Failover { rig: "sqlite", rounds: 3 }));
+        let log = Some(PathBuf::from("here"));
+        assert_eq!(parsed("failover --rounds 3 --log here"), Ok(Task::Failover { rig: "sqlite", rounds: 3, log }));
     }
 
     #[test]

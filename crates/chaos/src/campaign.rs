@@ -1,6 +1,7 @@
 //! A run of faults under load, and its verdict.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct Campaign {
     pub(crate) seed: u64,
     pub(crate) self_fencing: bool,
     pub(crate) lease: Duration,
+    /// Where the instances log to.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// How it went.
@@ -65,7 +68,7 @@ impl Campaign {
         let load = Load::start(runtime, pen);
         let (rig_name, place) = (self.rig.to_owned(), folder.path().to_owned());
         let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
-        let make = Make { rig: rig_name, place, kind, lease, self_fencing };
+        let make = Make { rig: rig_name, place, kind, lease, self_fencing, log: self.log.clone() };
         let mut fleet = Fleet::launch(make, ground, &*rig, runtime)?;
         let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
         let mut record = Record::default();
@@ -75,7 +78,8 @@ impl Campaign {
             let struck = fleet.strike(*strike)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            record.reliefs.entry(*strike).or_default().push(fleet.relieved(&struck, &mut *target, wanted)?);
+            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
+            record.reliefs.entry(*strike).or_default().push(relieved.took);
             fleet.mend(&struck)?;
         }
         fleet.steady()?;
@@ -178,7 +182,7 @@ mod tests {
     use crate::args::SEED;
 
     fn campaign(kind: Kind, self_fencing: bool) -> Campaign {
-        Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1) }
+        Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1), log: None }
     }
 
     fn sound() -> Record {

@@ -5,6 +5,7 @@
 //! target under the next epoch, as a reader of the target sees it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,7 +50,12 @@ fn strikes(ground: &Ground) -> Vec<Strike> {
 }
 
 /// Runs so many rounds of every fault; whether all bars were kept.
-pub(crate) fn run(rig_name: &'static str, rounds: usize, runtime: &Handle) -> Result<bool, Trouble> {
+pub(crate) fn run(
+    rig_name: &'static str,
+    rounds: usize,
+    log: Option<PathBuf>,
+    runtime: &Handle,
+) -> Result<bool, Trouble> {
     let ground = Arc::new(Ground::of(rig_name));
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     ground.lay(folder.path()).map_err(|error| error.to_string())?;
@@ -57,7 +63,7 @@ pub(crate) fn run(rig_name: &'static str, rounds: usize, runtime: &Handle) -> Re
     let pen = runtime.block_on(prepare(&*rig, 1))?;
     let load = Load::start(runtime, pen);
     let (kind, place) = (Kind::Transactional, folder.path().to_owned());
-    let make = Make { rig: rig_name.to_owned(), place, kind, lease: LEASE, self_fencing: true };
+    let make = Make { rig: rig_name.to_owned(), place, kind, lease: LEASE, self_fencing: true, log };
     let mut fleet = Fleet::launch(make, &ground, &*rig, runtime)?;
     let mut range = Range::open(&*rig, runtime)?;
     let strikes = strikes(&ground);
@@ -114,12 +120,12 @@ impl<'a> Range<'a> {
         let stop = Arc::new(AtomicBool::new(false));
         let probing = self.runtime.spawn(probe(writer, std::mem::take(&mut self.probes), Arc::clone(&stop)));
         let wanted = |arrival: &Arrival| arrival.key == PROBE && arrival.number >= first;
-        let took = fleet.relieved(&struck, &mut *self.target, wanted);
+        let relieved = fleet.relieved(&struck, &mut *self.target, wanted);
         stop.store(true, Ordering::Relaxed);
         let (writer, probes) = self.runtime.block_on(probing).map_err(|error| format!("probing failed: {error}"))?;
         (self.writer, self.probes) = (Some(writer), probes);
         fleet.mend(&struck)?;
-        took
+        relieved.map(|relieved| relieved.took)
     }
 }
 

@@ -12,6 +12,7 @@ use watchkeeper_engine::group::control::Controls;
 
 use crate::cut;
 use crate::instance::{GROUP, Orders, STREAM};
+use crate::log;
 use crate::rig::{Ground, Kind, Rig, Target};
 use crate::strike::Strike;
 
@@ -38,6 +39,8 @@ pub(crate) struct Make {
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) self_fencing: bool,
+    /// Where the instances log to.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// The processes of a group.
@@ -70,6 +73,15 @@ pub(crate) struct Struck {
     node: Option<usize>,
 }
 
+/// The first change that arrived after a fault.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Relieved {
+    /// How long that took.
+    pub(crate) took: Duration,
+    /// Under which epoch.
+    pub(crate) epoch: u64,
+}
+
 /// A context without a deadline.
 pub(crate) fn cx() -> Cx {
     Cx::new(Arc::new(BootClock))
@@ -82,6 +94,9 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 impl Fleet {
     /// Starts all of them and waits until one is on watch and the others stand by.
     pub(crate) fn launch(make: Make, ground: &Arc<Ground>, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
+        if let Some(folder) = &make.log {
+            log::to(folder, "fleet").map_err(io("a log"))?;
+        }
         let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
         let children = Children::new().map_err(io("processes"))?;
         let controls = Controls::new(stores.records, GROUP);
@@ -95,8 +110,8 @@ impl Fleet {
     }
 
     fn start(&mut self, name: &str) -> Result<(), Trouble> {
-        let Make { rig, place, kind, lease, self_fencing } = self.make.clone();
-        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing };
+        let Make { rig, place, kind, lease, self_fencing, log } = self.make.clone();
+        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing, log };
         let program = std::env::current_exe().map_err(io("this program"))?;
         self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
     }
@@ -164,7 +179,9 @@ impl Fleet {
             Strike::PrimaryKilled => node = self.ground.kill_primary(),
             Strike::StepDown => self.ground.step_down(),
         }
-        Ok(Struck { strike, victim, epoch, at: Instant::now(), node })
+        let at = Instant::now();
+        tracing::info!(%strike, victim, epoch, "struck");
+        Ok(Struck { strike, victim, epoch, at, node })
     }
 
     fn befall(&mut self, name: &str, epoch: u64, fault: Fault) -> Result<(), Trouble> {
@@ -224,21 +241,23 @@ impl Fleet {
         }
     }
 
-    /// Waits until a change that is `wanted` has arrived under a newer epoch, or under the same one where that may go on; how
-    /// long that took.
+    /// Waits until a change that is `wanted` has arrived under a newer epoch, or under the same one where that may
+    /// go on.
     pub(crate) fn relieved(
         &mut self,
         struck: &Struck,
         target: &mut dyn Target,
         wanted: impl Fn(&Arrival) -> bool,
-    ) -> Result<Duration, Trouble> {
+    ) -> Result<Relieved, Trouble> {
         let mut woken = false;
         let first = struck.epoch + u64::from(!struck.strike.may_be_outlived());
         loop {
             let news = self.look(target)?.unwrap_or_default();
             let took = struck.at.elapsed();
-            if news.iter().any(|arrival| arrival.epoch >= first && wanted(arrival)) {
-                return Ok(took);
+            let arrived = news.iter().find(|arrival| arrival.epoch >= first && wanted(arrival));
+            if let Some(Arrival { epoch, .. }) = arrived {
+                tracing::info!(strike = %struck.strike, ?took, "delivered again");
+                return Ok(Relieved { took, epoch: *epoch });
             }
             if struck.strike.is_pause() && took > BLOCKED && !woken {
                 woken = true;
@@ -314,6 +333,9 @@ fn command(program: &Path, orders: &Orders) -> Command {
     command.args(["--lease-ms", &orders.lease.as_millis().to_string(), "--place"]).arg(&orders.place);
     if !orders.self_fencing {
         command.arg("--no-self-fencing");
+    }
+    if let Some(folder) = &orders.log {
+        command.arg("--log").arg(folder);
     }
     command
 }

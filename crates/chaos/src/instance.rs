@@ -16,6 +16,7 @@ use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use watchkeeper_peers::TcpPeers;
 
 use crate::hands::{Deaf, Handled, Hands};
+use crate::log;
 use crate::rig::{self, Gear, Kind};
 
 /// The group and its one stream.
@@ -31,6 +32,8 @@ pub(crate) struct Orders {
     pub(crate) kind: Kind,
     pub(crate) lease: Duration,
     pub(crate) self_fencing: bool,
+    /// Where to log to.
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// Runs one instance until it is told to end.
@@ -44,6 +47,9 @@ pub(crate) async fn run(orders: Orders) -> Result<()> {
 
 async fn run_told(orders: Orders) -> Result<()> {
     let cause = |error| Error::internal("an instance of the drill could not be prepared").caused_by(error);
+    if let Some(folder) = &orders.log {
+        log::to(folder, &orders.name).map_err(cause)?;
+    }
     let hands = Hands::new();
     let stop = Arc::new(tokio::sync::Notify::new());
     let (theirs, stopped) = (Arc::clone(&hands), Arc::clone(&stop));

@@ -4,12 +4,14 @@ mod args;
 mod bars;
 mod campaign;
 mod cut;
+mod elections;
 mod failover;
 mod fleet;
 mod hands;
 mod instance;
 mod latency;
 mod load;
+mod log;
 mod report;
 mod rig;
 mod speed;
@@ -67,7 +69,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Chaos(chaos) => {
             let ground = Arc::new(Ground::of(chaos.rig));
             // All of them, also after one that failed.
-            let good: Vec<bool> = campaigns(chaos).iter().map(|campaign| run(campaign, &ground, runtime)).collect();
+            let good: Vec<bool> = campaigns(&chaos).iter().map(|campaign| run(campaign, &ground, runtime)).collect();
             Ok(good.iter().all(|good| *good))
         }
         Task::Consume { errand, name } => {
@@ -75,15 +77,19 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         }
         Task::Speed { rounds, changes } => speed::run(rounds, changes, runtime.handle()),
         Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
-        Task::Failover { rig, rounds } => failover::run(rig, rounds, runtime.handle()),
+        Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
+        Task::Failover { rig, rounds, log } => failover::run(rig, rounds, log, runtime.handle()),
     }
 }
 
 /// For each sink the faults, and, without being asked to leave self-fencing out everywhere, a few pauses without it.
-fn campaigns(chaos: Chaos) -> Vec<Campaign> {
-    let Chaos { rig, faults, sink, seed, self_fencing } = chaos;
+fn campaigns(chaos: &Chaos) -> Vec<Campaign> {
+    let Chaos { rig, faults, sink, seed, self_fencing, .. } = *chaos;
     let kinds = sink.map_or_else(|| vec![Kind::Transactional, Kind::Fenced], |kind| vec![kind]);
-    let one = |kind, faults, self_fencing| Campaign { rig, kind, faults, seed, self_fencing, lease: LEASE };
+    let one = |kind, faults, self_fencing| {
+        let log = chaos.log.clone();
+        Campaign { rig, kind, faults, seed, self_fencing, lease: LEASE, log }
+    };
     let mut list = Vec::new();
     for kind in kinds {
         list.push(one(kind, faults, self_fencing));

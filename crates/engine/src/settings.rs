@@ -26,14 +26,17 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// The usual relations for a lease of `ttl`: renewed every third of it.
+    /// The usual relations for a lease of `ttl`: renewed every third of it. A long one is renewed every two seconds, and little
+    /// of it is left unused, since whoever wants a long lease wants to outlast its store: what counts is how much of it is
+    /// left when the store falls silent.
     pub fn new(ttl: Duration) -> Self {
+        let unused_min = ttl / 20;
         Self {
             ttl,
-            margin: ttl / 8,
-            renew_every: ttl / 3,
-            retry_every: ttl / 12,
-            call_timeout: ttl / 4,
+            margin: (ttl / 8).min(Duration::from_secs(1)).max(unused_min),
+            renew_every: (ttl / 3).min(Duration::from_secs(2)),
+            retry_every: (ttl / 12).min(Duration::from_millis(500)),
+            call_timeout: (ttl / 4).min(Duration::from_millis(1_500)),
             stall_grace: ttl / 2,
         }
     }
@@ -230,7 +233,8 @@ pub struct RetrySettings {
     pub backoff: Backoff,
     /// Reopenings of a source within a tenure, reset by the first commit.
     pub recoveries: u32,
-    /// Between reopenings.
+    /// Between reopenings: the first soon, since what was cut off can most often be had again at once, and then less and
+    /// less soon, so that ten of them outlast an election of servers.
     pub recovery_backoff: Backoff,
     /// After how many instances called one change fatal the stream is halted.
     pub fatal_instances: usize,
@@ -242,7 +246,7 @@ impl Default for RetrySettings {
             attempts: 5,
             backoff: Backoff { first: Duration::from_millis(100), factor: 2, max: Duration::from_secs(10) },
             recoveries: 10,
-            recovery_backoff: Backoff { first: Duration::from_secs(1), factor: 2, max: Duration::from_secs(30) },
+            recovery_backoff: Backoff { first: Duration::from_millis(100), factor: 3, max: Duration::from_secs(30) },
             fatal_instances: 2,
         }
     }

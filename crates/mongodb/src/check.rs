@@ -98,6 +98,9 @@ pub(crate) async fn as_store(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
+/// What a holder leaves unused of a lease when its store falls silent: the time since the last renewal, and a margin.
+const UNUSED: Duration = Duration::from_secs(3);
+
 /// Whether leases of this length outlast an election, so that the watch stays where it is.
 pub(crate) async fn election(cx: &Cx, client: &Client, lease: Duration) -> Result<Option<Finding>> {
     let hello = client.admin(cx, doc! { "hello": 1 }).await?;
@@ -108,12 +111,14 @@ pub(crate) async fn election(cx: &Cx, client: &Client, lease: Duration) -> Resul
     let settings = config.as_ref().and_then(|config| config.get_document("config").ok()?.get_document("settings").ok());
     let notice = settings.and_then(|settings| crate::client::number(settings.get("electionTimeoutMillis")));
     let longest = notice.map_or(ELECTION_USUAL, Duration::from_millis) + ELECTION_ITSELF;
-    if lease > longest {
+    if lease >= longest + UNUSED {
         return Ok(None);
     }
     let what = format!("leases of {lease:?} do not outlast an election of the replica set, which may take {longest:?}");
-    let remedy =
-        format!("lengthen the lease to {}s, or accept that the watch may change hands then", longest.as_secs() + 3);
+    let remedy = format!(
+        "lengthen the lease to {}s, or accept that the watch may change hands then",
+        (longest + UNUSED).as_secs()
+    );
     Ok(Some(finding(Severity::Warning, what, remedy)))
 }
 

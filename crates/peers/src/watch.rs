@@ -15,8 +15,9 @@ use crate::protocol::ask;
 const RECONNECTS_MAX: usize = 10;
 
 /// How often a connection that was closed before an answer is tried again. A dying process closes its sockets
-/// one after the other: for a moment its connections may be closed while its listener still takes new ones.
-const TRIES: u32 = 6;
+/// one after the other: for a moment its connections may be closed while its listener still takes new ones. All tries
+/// together take a second, since on a busy machine that moment can be long, and nothing else could be proved meanwhile.
+const TRIES: u32 = 10;
 
 /// Before the second try; doubled each time.
 const TRY_AGAIN: Duration = Duration::from_millis(1);

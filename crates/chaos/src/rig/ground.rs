@@ -26,13 +26,19 @@ impl Ground {
     /// What the rig of this name stands on; servers are started.
     pub(crate) fn of(rig: &str) -> Self {
         match rig {
-            "mongodb" => {
-                let arguments = vec!["--oplogSize".to_owned(), OPLOG_MB.to_owned()];
-                let settings = Settings { nodes: 3, arguments, election_timeout_ms: Some(ELECTION_MS) };
-                Self::ReplicaSet(Box::new(ReplicaSet::with(&settings)))
-            }
+            "mongodb" => Self::three(Some(ELECTION_MS)),
             _ => Self::Folders,
         }
+    }
+
+    /// Servers that take the usual time for their elections.
+    pub(crate) fn with_usual_elections() -> Self {
+        Self::three(None)
+    }
+
+    fn three(election_timeout_ms: Option<i32>) -> Self {
+        let arguments = vec!["--oplogSize".to_owned(), OPLOG_MB.to_owned()];
+        Self::ReplicaSet(Box::new(ReplicaSet::with(&Settings { nodes: 3, arguments, election_timeout_ms })))
     }
 
     /// Prepares a folder for a rig: everything in it, and in its database, is new.
@@ -69,6 +75,13 @@ impl Ground {
         let killed = set.kill_primary();
         set.primary();
         Some(killed)
+    }
+
+    /// Waits until all servers take part again.
+    pub(crate) fn in_step(&self) {
+        if let Self::ReplicaSet(set) = self {
+            set.in_step();
+        }
     }
 
     /// Lets another server lead.

@@ -12,6 +12,7 @@ use super::control::{Control, Controls};
 use super::registry::{Beat, Member, Registry};
 use super::slots::Slots;
 use super::view::GroupView;
+use crate::delivery::backoff::Backoff;
 use crate::seams::Seams;
 use crate::settings::InstanceSettings;
 
@@ -36,6 +37,9 @@ pub struct Desk {
 
 /// Leaving may not hold up a shutdown: a record that stays behind is swept by the others.
 const LEAVE: Duration = Duration::from_secs(1);
+
+/// Before hints are waited for again, the first time.
+const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 
 /// Records of instances that were silent for so many thresholds are removed.
 const SWEEP_AFTER: u32 = 20;
@@ -77,6 +81,7 @@ impl Desk {
     pub async fn run(self, stop: CancellationToken) {
         let registry = self.registry();
         let mut due = self.seams.clock.now();
+        let mut unheard = 0;
         loop {
             let now = self.seams.clock.now();
             // A hint is answered by looking only: heartbeats are hints too, and instances that answered
@@ -95,20 +100,27 @@ impl Desk {
                 biased;
                 () = stop.cancelled() => break,
                 // An answer is a hint, an error is the end of the wait: both mean to look again.
-                hint = cx.run(self.records.changed(&cx)) => if hint.is_err() {
-                    self.pause(&cx, &stop).await;
+                hint = cx.run(self.records.changed(&cx)) => match hint {
+                    Err(_) if self.seams.clock.now() < due => {
+                        self.pause(&cx, unheard, &stop).await;
+                        unheard += 1;
+                    }
+                    _ => unheard = 0,
                 },
             }
         }
         self.leave(&registry).await;
     }
 
-    /// Waits for what is left of the interval.
-    async fn pause(&self, cx: &Cx, stop: &CancellationToken) {
+    /// Waits before hints are waited for again, since the wait was refused `unheard` times before: what people want in the
+    /// meantime is not heard, so not long at first, and never longer than until the next heartbeat.
+    async fn pause(&self, cx: &Cx, unheard: u32, stop: &CancellationToken) {
+        let backoff = Backoff { first: LISTEN_AGAIN, factor: 2, max: self.settings.heartbeat_every.max(LISTEN_AGAIN) };
+        let left = cx.remaining().unwrap_or_default();
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            () = cx.sleep(cx.remaining().unwrap_or_default()) => {}
+            () = cx.sleep(backoff.delay(unheard, &self.seams.entropy).min(left)) => {}
         }
     }
 

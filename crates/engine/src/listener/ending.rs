@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use watchkeeper_core::{Error, Halted, LedgerEntry, LedgerKind, Reason};
 
+use super::scope::{Scope, scope};
 use super::state::ListenerState;
 use super::watch::{Outcome, Voyage, Watch};
 use crate::group::journal::Cause;
@@ -13,6 +14,9 @@ use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::opening::End;
 use crate::settings::OnHistoryLost;
 use crate::tenure::{Loss, Tenure};
+
+/// How often a release is sent.
+const RELEASES_MAX: u32 = 3;
 
 /// What to do after an opening.
 pub(super) enum Next {
@@ -261,15 +265,31 @@ impl Watch {
         }
     }
 
+    /// Gives the lease back; asked for again when it is not answered, since otherwise the whole group would wait for its expiry.
+    async fn give_back(&self, tenure: &Tenure) -> Result<(), Error> {
+        let (instance, retry) = (&self.instance, self.post.spec.settings.retry);
+        let mut attempt = 0;
+        loop {
+            let cx = tenure.cx().within(instance.settings.lease.call_timeout);
+            match cx.run(instance.leases.release(&cx, tenure.grant())).await {
+                // A release is of the own lease only, so a second one does no harm.
+                Err(error) if attempt + 1 < RELEASES_MAX && scope(&error) == Scope::Transient => {
+                    tracing::debug!(stream = self.post.name(), %error, "a release was not answered; it is repeated");
+                }
+                answer => return answer.map(drop),
+            }
+            tenure.sleep(retry.backoff.delay(attempt, &instance.seams.entropy)).await;
+            attempt += 1;
+        }
+    }
+
     /// Gives the lease back: the last thing a tenure does. With calls to exposed sinks abandoned, it
     /// waits until they can do no more harm.
     pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str) {
         tenure.settle().await;
         if tenure.loss().is_none() {
             self.say_farewell(tenure, cause, text).await;
-            let leases = &self.instance.leases;
-            let cx = tenure.cx().within(self.instance.settings.lease.call_timeout);
-            if let Err(error) = cx.run(leases.release(&cx, tenure.grant())).await {
+            if let Err(error) = self.give_back(tenure).await {
                 tracing::warn!(stream = self.post.name(), %error, "a release was not answered; the lease will expire");
             }
         }

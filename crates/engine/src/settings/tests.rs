@@ -17,6 +17,13 @@ fn the_usual_settings_hold_for_all_leases_that_make_sense() {
     StreamSettings::new("orders").validate().expect("the usual settings are good");
 }
 
+#[test]
+fn a_lease_of_fifteen_seconds_outlasts_an_election_of_twelve() {
+    let settings = LeaseSettings::new(Duration::from_secs(15));
+    let left = settings.reign(Hooks::default()) - settings.renew_every;
+    assert!(left >= Duration::from_secs(12), "just before a renewal the holder may still act for {left:?}");
+}
+
 fn lease(change: impl FnOnce(&mut LeaseSettings)) -> LeaseSettings {
     let mut settings = LeaseSettings::new(Duration::from_secs(10));
     change(&mut settings);

@@ -13,6 +13,7 @@ mod metrics;
 mod operator;
 mod pipeline;
 mod regressions;
+mod setbacks;
 mod sinks;
 mod standby;
 mod support;

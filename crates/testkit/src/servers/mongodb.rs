@@ -132,14 +132,19 @@ impl ReplicaSet {
         let nodes: Vec<_> = (0..settings.nodes).map(|at| Mutex::new(made(at))).collect();
         let set = Self { nodes, _folder: folder };
         set.initiate(settings);
-        set.primary();
-        for node in &set.nodes {
+        set.in_step();
+        set
+    }
+
+    /// Waits until there is a primary and all other nodes follow it.
+    pub fn in_step(&self) {
+        self.primary();
+        for node in &self.nodes {
             wait_for("joining", || {
                 let node = lock(node);
                 (node.hello("isWritablePrimary") || node.hello("secondary")).then_some(())
             });
         }
-        set
     }
 
     fn initiate(&self, settings: &Settings) {

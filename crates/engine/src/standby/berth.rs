@@ -1,0 +1,123 @@
+//! One stream, as a standby sees it.
+
+use std::sync::Arc;
+
+use watchkeeper_core::{Holder, InstanceId, Moment, Task, TenureId};
+
+use crate::instance::Instance;
+use crate::listener::Post;
+
+/// One stream of a standby.
+#[derive(Debug)]
+pub(super) struct Berth {
+    pub(super) post: Arc<Post>,
+    pub(super) running: Option<Task<()>>,
+    /// An ask whose answer was lost: it is repeated for the same tenure.
+    pub(super) unanswered: Option<TenureId>,
+    /// Not before this moment.
+    pub(super) barred: Option<Moment>,
+    /// Not before this moment, unless another has had it meanwhile.
+    pub(super) yielding: Option<Moment>,
+    pub(super) halted: bool,
+    /// Whether the control record says so, as last seen.
+    hinted: bool,
+    pub(super) holder: Option<Holder>,
+    /// Since when the lease has been left to a preferred instance.
+    pub(super) deferring: Option<Moment>,
+    /// Since when it has been seen to be free.
+    pub(super) free_since: Option<Moment>,
+    /// Who had it last.
+    pub(super) last: Option<InstanceId>,
+}
+
+impl Berth {
+    pub(super) fn new(post: &Arc<Post>) -> Self {
+        Self {
+            post: Arc::clone(post),
+            running: None,
+            unanswered: None,
+            barred: None,
+            yielding: None,
+            halted: false,
+            hinted: false,
+            holder: None,
+            deferring: None,
+            free_since: None,
+            last: None,
+        }
+    }
+
+    /// Until when this instance stays away from it.
+    pub(super) fn bar(&self, now: Moment) -> Option<Moment> {
+        self.barred.filter(|barred| *barred > now)
+    }
+
+    /// Whether it matters who holds it. Also to those who are barred, but for a while: they relieve a holder that dies
+    /// meanwhile only if they have watched it. A halted stream has no holder worth watching.
+    pub(super) fn is_watched(&self, now: Moment) -> bool {
+        let is_halted = self.halted && self.bar(now).is_some();
+        self.running.is_none() && !self.post.control.get().paused && !is_halted
+    }
+
+    /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have
+    /// been written late, after the stream was resumed.
+    pub(super) fn heed_hint(&mut self, until: Moment) {
+        let hinted = self.post.control.get().halted_hint;
+        if hinted && !std::mem::replace(&mut self.hinted, hinted) && self.running.is_none() {
+            self.halted = true;
+            self.barred = Some(until);
+        }
+        self.hinted = hinted;
+    }
+
+    /// Notes who has the watch, and says so once.
+    pub(super) fn see(&mut self, holder: Option<&Holder>, now: Moment) {
+        let tenure = |holder: &Holder| holder.candidate.tenure;
+        if self.holder.as_ref().map(tenure) != holder.map(tenure) {
+            if let Some(holder) = holder {
+                let (stream, name) = (self.post.name(), &holder.candidate.name);
+                tracing::info!(stream, holder = name, epoch = holder.epoch.0, "standing by");
+            }
+            self.post.tell(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
+        }
+        match holder {
+            None => drop(self.free_since.get_or_insert(now)),
+            Some(holder) => {
+                self.deferring = None;
+                // Somebody has it, so nothing has to be left to anybody any more.
+                self.yielding = None;
+                self.free_since = None;
+                self.last = Some(holder.candidate.instance);
+            }
+        }
+        self.holder = holder.cloned();
+    }
+
+    /// Whether the lease is left to others, at least for a while: this instance stays away from it, or was asked to leave,
+    /// or another one is preferred.
+    pub(super) fn is_left_to_others(&mut self, instance: &Instance, now: Moment) -> bool {
+        let yields = self.yielding.is_some_and(|until| now < until);
+        self.bar(now).is_some() || self.defers(instance, now) || yields
+    }
+
+    /// Whether the lease is left to a preferred instance, for a while.
+    fn defers(&mut self, instance: &Instance, now: Moment) -> bool {
+        let preferred = self.post.control.get().preferred.clone();
+        let other = preferred.filter(|name| *name != instance.settings.name);
+        if !other.is_some_and(|name| instance.view.has_healthy_named(&name)) {
+            self.deferring = None;
+            return false;
+        }
+        let since = *self.deferring.get_or_insert(now);
+        now.since(since) < instance.settings.lease.ttl
+    }
+
+    /// People have resumed what was halted: it may be had again.
+    pub(super) fn revive(&mut self) {
+        if self.halted && !self.post.control.get().halted_hint {
+            self.halted = false;
+            self.barred = None;
+            self.post.revive();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Watches those who hold, breaks what a dead process held, and buries it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use watchkeeper_core::{Address, Holder, InstanceId, Task, TenureId, Verdict};
+
+use super::Standby;
+use super::ask::Broken;
+use crate::group::registry::Registry;
+use crate::instance::Instance;
+use crate::settings::FastTakeover;
+
+impl Standby {
+    /// The holder to break, if it is proved dead and this stream allows it.
+    pub(super) fn may_break(&self, berth: usize, holder: &Holder) -> Option<Broken> {
+        let proved = *self.dead.get(&holder.candidate.instance)?;
+        let address = holder.candidate.address.as_ref()?;
+        let allowed = match self.instance.settings.takeover {
+            FastTakeover::Never => false,
+            FastTakeover::Always => true,
+            FastTakeover::WhereSafe => {
+                let exposed = self.berths[berth].post.spec.grade().is_none_or(|grade| grade.is_exposed());
+                !exposed || self.instance.seams.peers.is_local(address)
+            }
+        };
+        allowed.then_some((holder.candidate.tenure, holder.epoch, proved))
+    }
+
+    /// Watches the process that holds, if it can be watched. One watch serves all its streams.
+    pub(super) fn watch(&mut self, holder: &Holder) {
+        let candidate = &holder.candidate;
+        let fast = self.instance.settings.takeover != FastTakeover::Never;
+        let Some(address) = candidate.address.clone().filter(|_| fast) else { return };
+        let is_me = candidate.instance == self.instance.id;
+        if !is_me && !self.dead.contains_key(&candidate.instance) && self.watched.insert(candidate.instance) {
+            let watch = watch(Arc::clone(&self.instance), candidate.instance, address, candidate.tenure);
+            self.watching.push(Box::pin(watch));
+        }
+    }
+
+    pub(super) fn judge(&mut self, instance: InstanceId, verdict: Verdict) {
+        self.watched.remove(&instance);
+        if verdict == Verdict::Dead {
+            tracing::info!(%instance, "a holder is proved dead");
+            self.dead.insert(instance, self.instance.seams.clock.now());
+            self.bury(instance);
+        }
+        // Those who hold nothing and are listed no more need not be remembered.
+        let holding = self.berths.iter().filter_map(|berth| Some(berth.holder.as_ref()?.candidate.instance));
+        let listed = self.instance.view.members().into_iter().map(|listed| listed.member.instance);
+        let remembered: BTreeSet<_> = holding.chain(listed).collect();
+        self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
+    }
+
+    /// Strikes a dead instance from the registry, so that nobody takes it for a standby until its silence is noticed.
+    /// Beside the work, and without a second try: its record is swept some day.
+    fn bury(&mut self, dead: InstanceId) {
+        self.instance.view.forget(dead);
+        let instance = Arc::clone(&self.instance);
+        let strike = async move {
+            let registry = Registry::new(Arc::clone(&instance.records), &instance.settings.group);
+            let cx = instance.cx();
+            if let Err(error) = cx.run(registry.deregister(&cx, dead)).await {
+                tracing::debug!(%error, "a dead instance is still in the registry");
+            }
+        };
+        self.burying = Some(Task::spawn(&*self.instance.seams.spawn, "burial", strike));
+    }
+}
+
+/// Watches a process until it is proved dead or nothing can be proved.
+async fn watch(instance: Arc<Instance>, id: InstanceId, address: Address, tenure: TenureId) -> (InstanceId, Verdict) {
+    let cx = instance.seams.cx();
+    let verdict = instance.seams.peers.watch(&cx, &address, tenure).await.unwrap_or(Verdict::Unproven);
+    if verdict == Verdict::Unproven {
+        cx.sleep(instance.settings.retry_floor).await;
+    }
+    (id, verdict)
+}
