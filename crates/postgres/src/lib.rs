@@ -4,8 +4,10 @@
 mod client;
 mod config;
 mod error;
+pub mod replication;
 
 pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
 pub use config::Config;
 pub use error::{Class, Doing, told};
+pub use replication::Replication;
 pub use {deadpool_postgres, tokio_postgres};

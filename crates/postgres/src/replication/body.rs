@@ -227,7 +227,9 @@ impl Payload for RowPayload {
         visit.begin_document();
         let xid = match body {
             Body::Row { xid, columns, images } => {
-                for (key, walk) in [("before", Walk::before(columns, &images)), ("after", Walk::after(columns, &images))] {
+                for (key, walk) in
+                    [("before", Walk::before(columns, &images)), ("after", Walk::after(columns, &images))]
+                {
                     visit.key(key);
                     match walk {
                         Some(walk) => walk.visit(visit)?,

@@ -1,8 +1,6 @@
 //! From settings to a connection: hosts, TLS and proof of who we are.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
@@ -20,12 +18,11 @@ use watchkeeper_core::{Cx, Error, Result};
 use super::binding;
 use super::failure::told;
 use super::wire::{Failure, Heard, Refusal, Socket, Wire};
+use crate::config::Config;
+use crate::error::unchanged;
 
 /// The port of a server that names none.
 const PORT: u16 = 5_432;
-
-/// Where nothing else is set, a host that does not answer is given up after this.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the values of columns look like depends on these, so they are the same for every reader.
 const FIXED: [(&str, &str); 8] = [
@@ -40,55 +37,28 @@ const FIXED: [(&str, &str); 8] = [
 ];
 
 /// A server, and how it is reached.
-#[derive(Clone)]
-pub(super) struct Endpoint {
-    pub(super) config: tokio_postgres::Config,
-    pub(super) tls: Option<Arc<rustls::ClientConfig>>,
-}
-
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Without the settings: they hold the password.
-        f.debug_struct("Endpoint").field("place", &self.place()).finish_non_exhaustive()
-    }
-}
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint(pub(super) Config);
 
 impl Endpoint {
-    /// The server in words, without anything secret.
-    pub(super) fn place(&self) -> String {
-        let host = match self.config.get_hosts().first() {
-            Some(Host::Tcp(name)) => name.clone(),
-            Some(Host::Unix(path)) => path.display().to_string(),
-            None => "localhost".to_owned(),
-        };
-        let port = self.config.get_ports().first().copied().unwrap_or(PORT);
-        format!("{host}:{port}/{}", self.database())
-    }
-
-    pub(super) fn user(&self) -> &str {
-        self.config.get_user().unwrap_or("postgres")
-    }
-
-    pub(super) fn database(&self) -> &str {
-        self.config.get_dbname().unwrap_or_else(|| self.user())
-    }
-
     /// Connects to the first host that answers and can be written to: of several, the others are standbys.
     pub(super) async fn connect(&self, cx: &Cx, name: &str) -> Result<Wire> {
-        let hosts = self.config.get_hosts();
+        let driver = self.0.postgres();
+        let count = driver.get_hosts().len().max(driver.get_hostaddrs().len());
         let mut last = None;
-        for (at, host) in hosts.iter().enumerate() {
-            let cx = cx.within(self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT));
+        for at in 0..count {
+            let cx = cx.within(driver.get_connect_timeout().copied().unwrap_or(self.0.timeout));
             let connected = cx.run(async {
-                let mut wire = self.connect_to(at, host, name).await.map_err(|failure| self.refused(failure))?;
-                if hosts.len() > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
-                    return Err(Error::unavailable(format!("{}: the server is a standby", self.place())));
+                let mut wire = self.connect_to(at, name).await.map_err(|failure| self.refused(failure))?;
+                if count > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
+                    return Err(Error::unavailable(format!("{}: the server is a standby", self.0.place())));
                 }
                 Ok(wire)
             });
             match connected.await {
                 Ok(wire) => return Ok(wire),
-                Err(error) => last = Some(error),
+                // Nothing is changed by connecting.
+                Err(error) => last = Some(unchanged(error)),
             }
         }
         Err(last.unwrap_or_else(|| {
@@ -97,25 +67,29 @@ impl Endpoint {
     }
 
     fn refused(&self, failure: Failure) -> Error {
-        told(&format!("{}: connecting for replication", self.place()), failure)
+        told(&self.0.place(), failure)
     }
 
-    async fn connect_to(&self, at: usize, host: &Host, name: &str) -> Result<Wire, Failure> {
-        let ports = self.config.get_ports();
+    async fn connect_to(&self, at: usize, name: &str) -> Result<Wire, Failure> {
+        let driver = self.0.postgres();
+        let ports = driver.get_ports();
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
-        let (socket, bound) = match host {
-            Host::Unix(folder) => {
+        let address = driver.get_hostaddrs().get(at);
+        let (socket, bound) = match (driver.get_hosts().get(at), address) {
+            (Some(Host::Unix(folder)), _) => {
                 let path = folder.join(format!(".s.PGSQL.{port}"));
                 (Box::new(UnixStream::connect(path).await?) as Box<dyn Socket>, None)
             }
-            Host::Tcp(name) => {
-                let stream = match self.config.get_hostaddrs().get(at) {
-                    Some(address) => TcpStream::connect((*address, port)).await?,
-                    None => TcpStream::connect((name.as_str(), port)).await?,
-                };
-                stream.set_nodelay(true)?;
-                self.secured(stream, name).await?
+            (Some(Host::Tcp(host)), None) => {
+                self.secured(TcpStream::connect((host.as_str(), port)).await?, host).await?
             }
+            (Some(Host::Tcp(host)), Some(address)) => {
+                self.secured(TcpStream::connect((*address, port)).await?, host).await?
+            }
+            (None, Some(address)) => {
+                self.secured(TcpStream::connect((*address, port)).await?, &address.to_string()).await?
+            }
+            (None, None) => return Err(io::Error::other("the URL names no host").into()),
         };
         let mut wire = Wire::new(socket);
         self.introduce(&mut wire, name, bound).await?;
@@ -124,11 +98,12 @@ impl Endpoint {
 
     /// TLS as the settings ask for it, and what a password's proof is bound to over it.
     async fn secured(&self, mut stream: TcpStream, host: &str) -> Result<(Box<dyn Socket>, Option<Vec<u8>>), Failure> {
-        let mode = self.config.get_ssl_mode();
-        let (false, Some(tls)) = (mode == SslMode::Disable, &self.tls) else {
+        stream.set_nodelay(true)?;
+        let mode = self.0.postgres().get_ssl_mode();
+        let (false, Some(tls)) = (mode == SslMode::Disable, self.0.tls()) else {
             return Ok((Box::new(stream), None));
         };
-        if self.config.get_ssl_negotiation() == SslNegotiation::Postgres {
+        if self.0.postgres().get_ssl_negotiation() == SslNegotiation::Postgres {
             let mut request = BytesMut::new();
             frontend::ssl_request(&mut request);
             stream.write_all(&request).await?;
@@ -140,7 +115,7 @@ impl Endpoint {
             }
         }
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
+        let stream = TlsConnector::from(tls).connect(name, stream).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let bound = certificate.and_then(|certificate| binding::end_point(certificate));
         Ok((Box::new(stream), bound))
@@ -148,9 +123,9 @@ impl Endpoint {
 
     /// Says who we are, and proves it.
     async fn introduce(&self, wire: &mut Wire, name: &str, bound: Option<Vec<u8>>) -> Result<(), Failure> {
-        let mut parameters = vec![("user", self.user()), ("database", self.database()), ("application_name", name)];
+        let mut parameters = vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", name)];
         parameters.extend(FIXED);
-        if let Some(options) = self.config.get_options() {
+        if let Some(options) = self.0.postgres().get_options() {
             parameters.push(("options", options));
         }
         let mut message = BytesMut::new();
@@ -163,7 +138,7 @@ impl Endpoint {
             match heard {
                 Message::AuthenticationCleartextPassword => frontend::password_message(self.password()?, &mut answer)?,
                 Message::AuthenticationMd5Password(body) => {
-                    let hash = md5_hash(self.user().as_bytes(), self.password()?, body.salt());
+                    let hash = md5_hash(self.0.user().as_bytes(), self.password()?, body.salt());
                     frontend::password_message(hash.as_bytes(), &mut answer)?;
                 }
                 Message::AuthenticationSasl(body) => {
@@ -194,7 +169,7 @@ impl Endpoint {
 
     fn password(&self) -> io::Result<&[u8]> {
         let missing = || io::Error::new(io::ErrorKind::PermissionDenied, "the server asks for a password; none is set");
-        self.config.get_password().ok_or_else(missing)
+        self.0.postgres().get_password().ok_or_else(missing)
     }
 
     /// SCRAM bound to the server's certificate where both sides can, so that nobody between them can pass the proof on.
@@ -203,7 +178,7 @@ impl Endpoint {
         offered: &[String],
         bound: Option<Vec<u8>>,
     ) -> Result<(&'static str, sasl::ChannelBinding), Failure> {
-        let wanted = self.config.get_channel_binding();
+        let wanted = self.0.postgres().get_channel_binding();
         let offers = |name: &str| offered.iter().any(|offered| offered == name);
         match bound {
             Some(bound) if wanted != ChannelBinding::Disable && offers(sasl::SCRAM_SHA_256_PLUS) => {

@@ -14,18 +14,42 @@ pub(super) fn millis(micros_since_2000: i64) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     /// A transaction begins, whose commit lies at `commit`.
-    Begin { commit: u64, millis: u64, xid: u32 },
+    Begin {
+        commit: u64,
+        millis: u64,
+        xid: u32,
+    },
     /// It ends; the next one lies at `end` or later.
-    Commit { end: u64 },
+    Commit {
+        end: u64,
+    },
     /// What a table looks like from here on.
-    Relation { id: u32, rest: &'a [u8] },
+    Relation {
+        id: u32,
+        rest: &'a [u8],
+    },
     /// The name of a type that is not built in.
-    Type { id: u32, name: &'a str },
-    Insert { relation: u32, tuples: &'a [u8] },
-    Update { relation: u32, tuples: &'a [u8] },
-    Delete { relation: u32, tuples: &'a [u8] },
+    Type {
+        id: u32,
+        name: &'a str,
+    },
+    Insert {
+        relation: u32,
+        tuples: &'a [u8],
+    },
+    Update {
+        relation: u32,
+        tuples: &'a [u8],
+    },
+    Delete {
+        relation: u32,
+        tuples: &'a [u8],
+    },
     /// The options, and four bytes per table.
-    Truncate { options: u8, relations: &'a [u8] },
+    Truncate {
+        options: u8,
+        relations: &'a [u8],
+    },
     /// Something that is not asked for, or says nothing about rows.
     Other,
 }
@@ -80,6 +104,11 @@ impl<'a> Tuple<'a> {
     pub(super) fn begin(bytes: &'a [u8]) -> Result<Self> {
         let mut cut = Cut(bytes);
         Ok(Self { left: cut.u16()?, cut })
+    }
+
+    /// How many values have not been read.
+    pub(super) fn left(&self) -> u16 {
+        self.left
     }
 
     /// The next value; `None` after the last one.

@@ -137,11 +137,8 @@ mod tests {
 
     #[test]
     fn places_survive_being_stored() {
-        let progress = Progress {
-            done: vec![("public.a".to_owned(), Lsn(7))],
-            reading: Some((Lsn(9), 3)),
-            complete: false,
-        };
+        let progress =
+            Progress { done: vec![("public.a".to_owned(), Lsn(7))], reading: Some((Lsn(9), 3)), complete: false };
         for aside in [Aside::Nothing, Aside::NotBefore(5), Aside::Snapshot(Box::new(progress))] {
             let place = Place { lsn: Lsn(0x16_b374_d848), ordinal: 3, aside };
             assert_eq!(Place::read(&place.position(None)).unwrap(), place);

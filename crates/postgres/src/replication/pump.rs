@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -130,7 +129,9 @@ impl Pump {
             if piece.is_none() && pause.is_none() && self.scanned > 0 {
                 piece = Some(self.cut());
             }
-            if piece.is_none() && let Some(ending) = self.ending.take() {
+            if piece.is_none()
+                && let Some(ending) = self.ending.take()
+            {
                 return Err(ending);
             }
             if self.asked {
@@ -151,7 +152,7 @@ impl Pump {
                 permit = outlet.reserve(), if piece.is_some() => if let (Ok(permit), Some(piece)) = (permit, piece.take()) {
                     permit.send(Ok(piece));
                 },
-                () = async { if let Some(pause) = &mut pause { Box::pin(pause).await } }, if pause.is_some() => {
+                () = async { if let Some(pause) = &mut pause { pause.await } }, if pause.is_some() => {
                     pause = None;
                     self.read_at_hand().await?;
                 }
@@ -311,36 +312,41 @@ pub(super) fn number(frame: &[u8], at: usize) -> u64 {
 struct Rewind {
     span: Duration,
     held: VecDeque<(Moment, u64)>,
+    /// The newest one, while it is too near to the last that is held to be worth an entry.
+    newest: Option<(Moment, u64)>,
     confirmed: u64,
 }
 
 impl Rewind {
     fn new(span: Duration) -> Self {
-        Self { span, held: VecDeque::new(), confirmed: 0 }
+        Self { span, held: VecDeque::new(), newest: None, confirmed: 0 }
     }
 
     fn push(&mut self, now: Moment, committed: u64) {
-        if committed <= self.held.back().map_or(self.confirmed, |(_, place)| *place) {
+        let last = self.newest.or(self.held.back().copied());
+        if committed <= last.map_or(self.confirmed, |(_, place)| place) {
             return;
         }
-        match self.held.back_mut() {
-            // Entries are as far apart as is worth a thought; the older time is the safe side only with the older place.
-            Some((since, place)) if self.held.len() > 1 && now.since(*since) < self.span / REWIND_STEPS => {
-                (*since, *place) = (now, committed);
+        match self.held.back() {
+            Some((since, _)) if now.since(*since) < self.span / REWIND_STEPS => self.newest = Some((now, committed)),
+            _ => {
+                self.held.push_back((now, committed));
+                self.newest = None;
             }
-            _ => self.held.push_back((now, committed)),
         }
     }
 
     fn confirmed(&mut self, now: Moment) -> u64 {
-        while let Some((since, place)) = self.held.front().copied() {
-            if now.since(since) < self.span {
-                break;
+        loop {
+            if self.held.is_empty() {
+                self.held.extend(self.newest.take());
             }
-            self.confirmed = self.confirmed.max(place);
+            match self.held.front() {
+                Some((since, place)) if now.since(*since) >= self.span => self.confirmed = self.confirmed.max(*place),
+                _ => return self.confirmed,
+            }
             self.held.pop_front();
         }
-        self.confirmed
     }
 }
 

@@ -170,9 +170,8 @@ impl Relations {
 
 /// The error of a table whose rows can not be told apart.
 pub(super) fn keyless(table: &str) -> Error {
-    Error::config(format!("table {table} has no key that its rows can be told apart by")).remedy(format!(
-        "add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …"
-    ))
+    Error::config(format!("table {table} has no key that its rows can be told apart by"))
+        .remedy(format!("add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …"))
 }
 
 #[cfg(test)]

@@ -1,1 +1,3 @@
 //! PostgreSQL, on real servers of two versions.
+
+mod replication;
