@@ -2,3 +2,6 @@
 
 mod conformance;
 mod support;
+//! PostgreSQL, on real servers of two versions.
+
+mod replication;

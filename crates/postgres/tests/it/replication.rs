@@ -1,0 +1,4 @@
+//! The write-ahead log as a source.
+
+mod bench;
+mod conformance;
