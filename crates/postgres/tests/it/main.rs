@@ -1,7 +1,5 @@
-//! One test program for the crate.
+//! One test program for the crate, on real servers of two versions.
 
 mod conformance;
-mod support;
-//! PostgreSQL, on real servers of two versions.
-
 mod replication;
+mod support;

@@ -31,13 +31,13 @@ impl Arrivals {
 fn question() -> String {
     format!(
         "WITH news AS (
-             SELECT epoch, event, id, xid FROM {ARRIVED}
+             SELECT epoch, event, number, xid FROM {ARRIVED}
              WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot)
                AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)
          )
-         SELECT pg_current_snapshot()::text, epoch, event->'key'->>'id', (event->'after'->>'number')::bigint
+         SELECT pg_current_snapshot()::text, epoch, event->'after'->>'id', (event->'after'->>'number')::bigint
          FROM (SELECT 1) one LEFT JOIN news ON true
-         ORDER BY pg_xact_commit_timestamp(xid::text::xid), id"
+         ORDER BY pg_xact_commit_timestamp(xid::text::xid), number"
     )
 }
 

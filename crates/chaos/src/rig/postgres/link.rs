@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use watchkeeper_core::{Error, Result};
 use watchkeeper_postgres::tokio_postgres::{self, Client, NoTls};
+use watchkeeper_testkit::servers::postgres::Server;
 
 /// How long a connection from outside may take: there is a next time.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -37,5 +38,21 @@ impl Link {
             self.client = Some(client);
         }
         self.client.as_mut().ok_or_else(|| Error::internal("there is a connection now"))
+    }
+}
+
+/// One who looks after the server.
+pub(crate) struct Outside(Link);
+
+impl Outside {
+    pub(crate) fn of(server: &Server) -> Self {
+        Self(Link::to(&server.url("postgres")))
+    }
+
+    /// Ends the sessions that come from these ports; how many those were.
+    pub(crate) async fn end_sessions(mut self, ports: &[u16]) -> Result<usize> {
+        let ports: Vec<i32> = ports.iter().copied().map(i32::from).collect();
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port = ANY($1)";
+        Ok(self.0.client().await?.query(end, &[&ports]).await.map_err(unavailable)?.len())
     }
 }
