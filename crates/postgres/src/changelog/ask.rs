@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::{FutureExt, Stream, StreamExt};
+use futures_util::{FutureExt, StreamExt};
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Error as Native, Row, RowStream};
 use watchkeeper_core::{Result, SourceTime};
@@ -21,6 +21,15 @@ pub(super) enum Line {
     Own(Dedicated),
     /// Out of the pool, where there is no other.
     Pooled(Link),
+}
+
+impl Line {
+    /// Nothing is under way on it any more.
+    pub(super) fn give_back(self) {
+        if let Self::Pooled(link) = self {
+            link.give_back();
+        }
+    }
 }
 
 impl std::ops::Deref for Line {
@@ -98,9 +107,9 @@ type Asking = Pin<Box<dyn Future<Output = Result<RowStream, Native>> + Send>>;
 
 /// A question under way. It keeps its answer until someone takes it, row by row; what is not taken waits at the server.
 pub(super) struct Ask {
-    /// Where it reads from, and how many rows it wants.
-    pub(super) after: Place,
-    pub(super) most: usize,
+    /// How many rows it wants at most.
+    most: usize,
+    /// How many came, beside the first.
     pub(super) got: usize,
     state: State,
 }
@@ -112,8 +121,8 @@ enum State {
 
 impl Ask {
     /// Sends it. It is under way from now on, also while nobody waits for it.
-    pub(super) fn send(line: &Arc<Line>, script: &Script, after: Place, most: usize) -> Self {
-        let (line, sql) = (Arc::clone(line), script.next(&after, most));
+    pub(super) fn send(line: &Arc<Line>, script: &Script, after: &Place, most: usize) -> Self {
+        let (line, sql) = (Arc::clone(line), script.next(after, most));
         let none: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 0] = [];
         let mut asking: Asking = Box::pin(async move { line.query_typed_raw(&sql, none).await });
         // The first poll puts it on the wire. An answer to that can only be that the connection is gone, which the
@@ -123,7 +132,7 @@ impl Ask {
             Some(Ok(rows)) => State::Answering(Box::pin(rows)),
             Some(Err(native)) => State::Asked(Box::pin(std::future::ready(Err(native)))),
         };
-        Self { after, most, got: 0, state }
+        Self { most, got: 0, state }
     }
 
     /// The next row; `None` at the end.
@@ -139,12 +148,9 @@ impl Ask {
         }
     }
 
-    /// A row that is here already.
-    pub(super) fn row_now(&mut self) -> Option<Result<Option<Row>, Native>> {
-        match &mut self.state {
-            State::Asked(_) => None,
-            State::Answering(rows) => rows.next().now_or_never().map(Option::transpose),
-        }
+    /// Whether it got all that it asked for, so that there may be more.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.got >= self.most
     }
 }
 

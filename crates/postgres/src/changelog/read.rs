@@ -90,8 +90,8 @@ impl Draft {
         self.builder.finish_over(self.bodies.into(), end)
     }
 
-    /// Takes a row.
-    pub(super) fn take(&mut self, row: &Row, wanted: Option<&[String]>) -> Result<()> {
+    /// Takes a row; `false` when it tells of a loss and what was taken before has to be given out first.
+    pub(super) fn take(&mut self, row: &Row, wanted: Option<&[String]>) -> Result<bool> {
         let parts = Parts(row);
         let number = parts.number()?.ok_or_else(|| Error::internal("a change has no number"))?;
         if self.last.is_some_and(|(last, _)| last >= number) {
@@ -99,13 +99,16 @@ impl Draft {
         }
         let (time, entity) = (parts.time()?, parts.text(2)?.unwrap_or_default());
         let is_wanted = wanted.is_none_or(|wanted| wanted.iter().any(|name| name == entity));
+        if is_wanted && self.is_something() && parts.raw(3)? == Some(LOST.as_bytes()) {
+            return Ok(false);
+        }
         if is_wanted {
             self.push(&parts, number, time, entity)?;
         } else {
             self.passed += 1;
         }
         self.last = Some((number, time));
-        Ok(())
+        Ok(true)
     }
 
     fn push(&mut self, parts: &Parts<'_>, number: u64, time: SourceTime, entity: &str) -> Result<()> {

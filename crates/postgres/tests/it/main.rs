@@ -1,1 +1,4 @@
-//! PostgreSQL, on real servers of two versions.
+//! One test program for the crate.
+
+mod changelog;
+mod support;
