@@ -1,6 +1,7 @@
 //! PostgreSQL as source, coordination store, checkpoint store and sink.
 #![deny(missing_docs)]
 
+pub mod changelog;
 mod checkpoint;
 mod client;
 mod config;
@@ -11,6 +12,7 @@ mod records;
 pub mod replication;
 mod sink;
 
+pub use changelog::ChangeLog;
 pub use checkpoint::Checkpoints;
 pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
 pub use config::Config;
