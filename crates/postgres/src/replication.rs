@@ -35,7 +35,7 @@ use crate::config::Config;
 use connect::Endpoint;
 use lineage::Lineage;
 use place::Place;
-use slot::{APPLICATION, Outlook};
+use slot::Outlook;
 use wire::{Failure, Wire};
 
 /// The changes of published tables, read through a replication slot.
@@ -83,7 +83,7 @@ impl Replication {
     }
 
     async fn connect(&self, cx: &Cx) -> Result<Wire> {
-        self.0.endpoint.connect(cx, APPLICATION).await
+        self.0.endpoint.connect(cx).await
     }
 
     fn take_spare(&self) -> Option<Wire> {

@@ -26,7 +26,8 @@ impl Replication {
         let outlook = cx.run(self.prepare(&mut wire, outlook, &start)).await?;
         let name = &self.0.settings.slot;
         let place = cx.run(self.first_place(&mut wire, &outlook, &start)).await?;
-        let until = cx.now() + HELD_FOR;
+        // Long enough, and early enough to say by whom it is held.
+        let until = cx.now() + cx.remaining().map_or(HELD_FOR, |left| HELD_FOR.min(left / 2));
         let mut outlook = outlook;
         loop {
             let slot = outlook.slot_for(&self.0.settings, self.database(), &place)?;
@@ -128,7 +129,8 @@ impl Replication {
     async fn began(&self, wire: &mut Wire, outlook: &Outlook, slot: &Slot, cx: &Cx, place: &Place) -> Result<bool> {
         let told = |failure: Failure| self.told(failure);
         if let Some(pid) = slot.holder {
-            slot::displace(cx, wire, outlook, pid).await.map_err(told)?;
+            let is_ours = outlook.holder() == self.0.endpoint.application();
+            slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
         match wire.start(&self.command(&self.0.settings.slot, place)).await {

@@ -208,18 +208,15 @@ pub(super) async fn copy(wire: &mut Wire, name: &str, copy: &str) -> Result<(), 
     wire.query(&format!("SELECT pg_catalog.pg_copy_logical_replication_slot({name}, {copy}, true)")).await.map(drop)
 }
 
-/// How the applications of all our connections begin.
-pub(super) const APPLICATION: &str = "watchkeeper";
-
 /// How long a look at a slot that is held lasts before the next.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Ends the process that has the slot, if it is one of ours, and waits a moment.
+/// Ends the process that has the slot, if it is one of ours (by the name that they give themselves), and waits a moment.
 ///
 /// Whoever opens a stream holds its lease and has claimed its checkpoint, so another reader of its slot is one that died, was
 /// cut off, or does not know yet that its time is over.
-pub(super) async fn displace(cx: &Cx, wire: &mut Wire, outlook: &Outlook, pid: i64) -> Result<(), Failure> {
-    if outlook.holder().starts_with(APPLICATION) {
+pub(super) async fn displace(cx: &Cx, wire: &mut Wire, is_ours: bool, pid: i64) -> Result<(), Failure> {
+    if is_ours {
         let ended = wire.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid})")).await;
         // Without the right to do so there is still the hope that it ends by itself.
         match ended {

@@ -2,3 +2,7 @@
 
 mod bench;
 mod conformance;
+mod refused;
+mod rows;
+mod slots;
+mod writers;
