@@ -18,6 +18,7 @@ mod reader;
 mod relation;
 mod settings;
 mod slot;
+mod snapshot;
 mod value;
 mod wire;
 

@@ -18,7 +18,7 @@ pub(super) struct Outlook {
     holder: Option<String>,
     now: Option<String>,
     /// The server's process that answers.
-    pub(super) pid: i64,
+    pid: i64,
     pub(super) version: u32,
     wal_level: String,
     patience_millis: u64,
@@ -71,6 +71,16 @@ impl Outlook {
         self.keep_megabytes < 0
     }
 
+    /// A name for a slot that lives as long as this connection.
+    pub(super) fn aside_name(&self) -> String {
+        format!("watchkeeper_aside_{}", self.pid)
+    }
+
+    /// The process that has the slot.
+    pub(super) fn holding(&self) -> Option<i64> {
+        self.slot.as_ref()?.get("active_pid")?.as_i64()
+    }
+
     pub(super) fn has_slot(&self) -> bool {
         self.slot.is_some()
     }
@@ -115,7 +125,7 @@ impl Outlook {
         }
         let confirmed = text("confirmed_flush_lsn").and_then(Lsn::parse);
         let confirmed = confirmed.ok_or_else(|| Error::unavailable(format!("slot {name} is still being created")))?;
-        Ok(Some(Slot { confirmed, holder: slot.get("active_pid").and_then(Value::as_i64) }))
+        Ok(Some(Slot { confirmed, holder: self.holding() }))
     }
 
     /// The slot, if reading can go on from `place`.

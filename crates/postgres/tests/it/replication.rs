@@ -5,4 +5,5 @@ mod conformance;
 mod refused;
 mod rows;
 mod slots;
+mod snapshot;
 mod writers;

@@ -5,7 +5,7 @@ use watchkeeper_postgres::replication::Lsn;
 use watchkeeper_postgres::{Config, Replication};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::bench::{Base, LIMITS, Watch, assert_told, block_on, cx, on_both, server};
+use super::bench::{Base, LIMITS, Watch, assert_told, block_beside, block_on, cx, on_both, server};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text)";
 
@@ -196,20 +196,25 @@ fn a_reader_that_is_held_up_keeps_its_connection() {
 }
 
 #[test]
-fn a_restarted_server_goes_on_where_it_was() {
+fn a_server_can_stop_while_it_is_read_and_goes_on_where_it_was() {
     for version in Version::ALL {
         let server = server(version, &[]);
-        let (source, position, name) = block_on(async {
+        let (source, position, name) = block_beside(async {
             let base = Base::new(&server, THINGS).await;
             let source = base.source();
             let mut watch = Watch::open(&source, StartAt::Now).await;
             base.run("INSERT INTO things VALUES (1)").await;
             let position = watch.changes(1).await[0].position();
+            // Something is confirmed, and something is not: the server would wait for that.
+            watch.stream.acknowledge(&cx(), &position).await.unwrap();
+            heard(&base, 1).await;
             base.run("INSERT INTO things VALUES (2)").await;
+            watch.changes(1).await;
             let pedigree = source.identity(&cx()).await.unwrap();
             server.restart();
             let error = watch.error().await;
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            watch.close().await;
             source.verify(&cx(), &position, &pedigree).await.unwrap();
             (source, position, base.name)
         });
