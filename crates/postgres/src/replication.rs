@@ -18,6 +18,7 @@ mod reader;
 mod relation;
 mod settings;
 mod slot;
+mod snapshot;
 mod value;
 mod wire;
 
@@ -35,7 +36,7 @@ use crate::config::Config;
 use connect::Endpoint;
 use lineage::Lineage;
 use place::Place;
-use slot::{APPLICATION, Outlook};
+use slot::Outlook;
 use wire::{Failure, Wire};
 
 /// The changes of published tables, read through a replication slot.
@@ -83,7 +84,7 @@ impl Replication {
     }
 
     async fn connect(&self, cx: &Cx) -> Result<Wire> {
-        self.0.endpoint.connect(cx, APPLICATION).await
+        self.0.endpoint.connect(cx).await
     }
 
     fn take_spare(&self) -> Option<Wire> {

@@ -42,14 +42,14 @@ pub(super) struct Endpoint(pub(super) Config);
 
 impl Endpoint {
     /// Connects to the first host that answers and can be written to: of several, the others are standbys.
-    pub(super) async fn connect(&self, cx: &Cx, name: &str) -> Result<Wire> {
+    pub(super) async fn connect(&self, cx: &Cx) -> Result<Wire> {
         let driver = self.0.postgres();
         let count = driver.get_hosts().len().max(driver.get_hostaddrs().len());
         let mut last = None;
         for at in 0..count {
             let cx = cx.within(driver.get_connect_timeout().copied().unwrap_or(self.0.timeout));
             let connected = cx.run(async {
-                let mut wire = self.connect_to(at, name).await.map_err(|failure| self.refused(failure))?;
+                let mut wire = self.connect_to(at).await.map_err(|failure| self.refused(failure))?;
                 if count > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
                     return Err(Error::unavailable(format!("{}: the server is a standby", self.0.place())));
                 }
@@ -66,11 +66,16 @@ impl Endpoint {
         }))
     }
 
+    /// What our connections call themselves.
+    pub(super) fn application(&self) -> &str {
+        self.0.postgres().get_application_name().unwrap_or("watchkeeper")
+    }
+
     fn refused(&self, failure: Failure) -> Error {
         told(&self.0.place(), failure)
     }
 
-    async fn connect_to(&self, at: usize, name: &str) -> Result<Wire, Failure> {
+    async fn connect_to(&self, at: usize) -> Result<Wire, Failure> {
         let driver = self.0.postgres();
         let ports = driver.get_ports();
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
@@ -92,7 +97,7 @@ impl Endpoint {
             (None, None) => return Err(io::Error::other("the URL names no host").into()),
         };
         let mut wire = Wire::new(socket);
-        self.introduce(&mut wire, name, bound).await?;
+        self.introduce(&mut wire, bound).await?;
         Ok(wire)
     }
 
@@ -122,8 +127,9 @@ impl Endpoint {
     }
 
     /// Says who we are, and proves it.
-    async fn introduce(&self, wire: &mut Wire, name: &str, bound: Option<Vec<u8>>) -> Result<(), Failure> {
-        let mut parameters = vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", name)];
+    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>) -> Result<(), Failure> {
+        let mut parameters =
+            vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.application())];
         parameters.extend(FIXED);
         if let Some(options) = self.0.postgres().get_options() {
             parameters.push(("options", options));

@@ -38,7 +38,7 @@ impl Filling {
         self.builder.is_empty()
     }
 
-    fn is_full(&self, limits: Limits) -> bool {
+    pub(super) fn is_full(&self, limits: Limits) -> bool {
         let size = self.builder.size() + self.bodies.len();
         self.builder.len() >= limits.rows || (size >= limits.bytes && !self.is_empty())
     }
@@ -59,10 +59,6 @@ impl Filling {
 
     pub(super) fn bodies(&mut self) -> &mut Vec<u8> {
         &mut self.bodies
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.builder.len()
     }
 }
 
@@ -109,13 +105,9 @@ impl Decoder {
         self.time
     }
 
-    pub(super) fn place(&self) -> &Place {
-        &self.at
-    }
-
-    /// Goes to a place that is not of the log's making.
-    pub(super) fn go_to(&mut self, at: Place) {
-        self.at = at;
+    /// The place, for a snapshot that comes before the log.
+    pub(super) fn place(&mut self) -> &mut Place {
+        &mut self.at
     }
 
     /// Takes up a table whose key had to be asked for.
@@ -161,10 +153,14 @@ impl Decoder {
             return Ok(());
         }
         self.require_resumed()?;
-        if !matches!(self.at.aside, Aside::Snapshot(_)) {
-            (self.at.lsn, self.at.ordinal) = (lsn, 0);
-            self.time = Some(SourceTime(millis(micros.cast_signed())));
+        if let Aside::Snapshot(progress) = &self.at.aside {
+            if progress.done.iter().any(|(_, read)| *read > lsn) {
+                return Ok(());
+            }
+            self.at.aside = Aside::Nothing;
         }
+        (self.at.lsn, self.at.ordinal) = (lsn, 0);
+        self.time = Some(SourceTime(millis(micros.cast_signed())));
         Ok(())
     }
 
@@ -239,9 +235,7 @@ impl Decoder {
         let relation = self.relations.get(table)?;
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(&relation.name));
         let in_snapshot = match &self.at.aside {
-            Aside::Snapshot(progress) => {
-                progress.done.iter().any(|(name, read)| *name == relation.name && transaction.commit < *read)
-            }
+            Aside::Snapshot(progress) => progress.read_at(&relation.name).is_some_and(|at| transaction.commit < at),
             _ => false,
         };
         Ok((is_wanted && !in_snapshot).then_some(transaction))

@@ -3,45 +3,121 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use watchkeeper_core::{Cx, Error, Result, StartAt};
+use watchkeeper_core::{Cx, Error, Moment, Result, StartAt};
 
 use super::decode::Decoder;
 use super::lineage::Lineage;
-use super::place::{Aside, Lsn, Place};
+use super::place::{Aside, Lsn, Place, Progress};
 use super::pump::{self, Manner};
 use super::reader::Reader;
 use super::settings::{identifier, literal};
 use super::slot::{self, Kind, Outlook, Slot};
+use super::snapshot::Snapshot;
 use super::wire::{Failure, Wire};
 use super::{Replication, publication};
 
 /// How long a slot that someone else has is waited for.
 const HELD_FOR: Duration = Duration::from_secs(10);
 
+/// Long enough for a holder to go, and early enough to say who it is.
+fn held_until(cx: &Cx) -> Moment {
+    cx.now() + cx.remaining().map_or(HELD_FOR, |left| HELD_FOR.min(left / 2))
+}
+
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
         let (mut wire, lineage, outlook) = self.look(cx).await?;
         outlook.require_logical(&self.place())?;
-        let outlook = cx.run(self.prepare(&mut wire, outlook, &start)).await?;
-        let name = &self.0.settings.slot;
-        let place = cx.run(self.first_place(&mut wire, &outlook, &start)).await?;
-        let until = cx.now() + HELD_FOR;
-        let mut outlook = outlook;
+        cx.run(self.prepare_publication(&mut wire, &outlook, &start)).await?;
+        let (mut snapshot, mut place) = (None, None);
+        let mut outlook = match start {
+            StartAt::After(_) => outlook,
+            StartAt::Snapshot => {
+                let (begun, begin) = self.make_with_snapshot(cx, &mut wire, outlook).await?;
+                place = Some(Place { lsn: begin, ordinal: 0, aside: Aside::Snapshot(Box::default()) });
+                snapshot = Some(begun);
+                cx.run(self.outlook(&mut wire)).await?
+            }
+            _ => cx.run(self.make_slot(&mut wire, outlook)).await?,
+        };
+        let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
+        let until = held_until(cx);
         loop {
             let slot = outlook.slot_for(&self.0.settings, self.database(), &place)?;
             if cx.run(self.began(&mut wire, &outlook, &slot, cx, &place)).await? {
                 break;
             }
-            if cx.now() >= until {
-                return Err(Error::unavailable(format!("slot {name} is held by {:?}", outlook.holder()))
-                    .remedy("stop whoever reads it, or give this stream a slot of its own"));
-            }
+            self.require_patience(cx, until, &outlook)?;
             outlook = cx.run(self.outlook(&mut wire)).await?;
+        }
+        if let (None, Aside::Snapshot(progress)) = (&snapshot, &place.aside)
+            && !progress.complete
+        {
+            snapshot = Some(self.another_snapshot(cx, outlook.version, progress).await?);
         }
         let tenancy = Arc::new(());
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
-        Ok(self.reader(wire, &lineage, &outlook, place, start, Some(tenancy)))
+        let mut reader = self.reader(wire, &lineage, &outlook, place, start, Some(tenancy));
+        reader.snapshot = snapshot;
+        Ok(reader)
+    }
+
+    fn require_patience(&self, cx: &Cx, until: Moment, outlook: &Outlook) -> Result<()> {
+        if cx.now() < until {
+            return Ok(());
+        }
+        let name = &self.0.settings.slot;
+        Err(Error::unavailable(format!("slot {name} is held by {:?}", outlook.holder()))
+            .remedy("stop whoever reads it, or give this stream a slot of its own"))
+    }
+
+    /// Makes the slot anew, with a snapshot of what its log begins after. One that is left from an attempt of which nothing was
+    /// committed is removed first.
+    async fn make_with_snapshot(&self, cx: &Cx, wire: &mut Wire, mut outlook: Outlook) -> Result<(Snapshot, Lsn)> {
+        let (settings, until) = (&self.0.settings, held_until(cx));
+        while outlook.has_slot() {
+            match outlook.holding() {
+                Some(pid) => {
+                    let is_ours = outlook.holder() == self.0.endpoint.application();
+                    let displaced = slot::displace(cx, wire, is_ours, pid);
+                    cx.run(async { displaced.await.map_err(|failure| self.told(failure)) }).await?;
+                }
+                None => cx.run(self.remove(wire)).await?,
+            }
+            self.require_patience(cx, until, &outlook)?;
+            outlook = cx.run(self.outlook(wire)).await?;
+        }
+        let kind = self.kind();
+        let made = slot::create(wire, &settings.slot, outlook.version, kind, true);
+        let made = cx.run(async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let name = made.snapshot.unwrap_or_default();
+        // The snapshot is taken up before anything else is asked over the connection that made it.
+        Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))
+    }
+
+    /// A snapshot for the tables that are left: the first one went with its connection.
+    async fn another_snapshot(&self, cx: &Cx, version: u32, progress: &Progress) -> Result<Snapshot> {
+        let mut wire = self.connect(cx).await?;
+        let made = cx.run(async {
+            let outlook = self.outlook(&mut wire).await?;
+            let made = slot::create(&mut wire, &outlook.aside_name(), version, Kind::Temporary, true).await;
+            made.map_err(|failure| self.told(failure))
+        });
+        let made = made.await?;
+        Snapshot::begin(self, cx, &made.snapshot.unwrap_or_default(), made.begin, progress).await
+    }
+
+    /// Removes the slot; someone may be quicker and take it.
+    async fn remove(&self, wire: &mut Wire) -> Result<()> {
+        match slot::drop_slot(wire, &self.0.settings.slot).await {
+            Err(failure) if matches!(failure.code(), Some("55006" | "42704")) => Ok(()),
+            removed => removed.map_err(|failure| self.told(failure)),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        if self.0.settings.failover { Kind::Failover } else { Kind::Lasting }
     }
 
     /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
@@ -49,14 +125,14 @@ impl Replication {
         let (mut wire, lineage, outlook) = self.look(cx).await?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
-        let name = format!("watchkeeper_aside_{}", outlook.pid);
+        let name = outlook.aside_name();
         let opened = cx.run(async {
             let told = |failure| self.told(failure);
             if !outlook.has_publication {
                 return Err(publication::missing(settings));
             }
             let place = if outlook.has_slot() && !outlook.is_lost() {
-                let place = self.first_place(&mut wire, &outlook, &start).await?;
+                let place = self.first_place(&outlook, &start)?;
                 outlook.slot_for(settings, self.database(), &place)?;
                 slot::copy(&mut wire, &settings.slot, &name).await.map_err(told)?;
                 place
@@ -78,32 +154,31 @@ impl Replication {
         Outlook::take(wire, &self.0.settings).await.map_err(|failure| self.told(failure))
     }
 
-    /// Makes what is missing, unless reading is to go on: then what is missing is lost. The publication comes first, since
-    /// the log is decoded with the catalog of its own time.
-    async fn prepare(&self, wire: &mut Wire, mut outlook: Outlook, start: &StartAt) -> Result<Outlook> {
-        let (settings, resumes) = (&self.0.settings, matches!(start, StartAt::After(_)));
+    /// Makes the publication if it is missing, unless reading is to go on: the log is decoded with the catalog of its own time,
+    /// so that it comes before the slot.
+    async fn prepare_publication(&self, wire: &mut Wire, outlook: &Outlook, start: &StartAt) -> Result<()> {
+        let settings = &self.0.settings;
         let told = |failure: Failure| self.told(failure);
         if !outlook.has_publication {
-            if resumes {
+            if matches!(start, StartAt::After(_)) {
                 return Err(publication::missing(settings));
             }
             publication::create(wire, settings, told).await?;
         }
-        publication::require(settings, &publication::tables(wire, settings).await.map_err(told)?)?;
-        if resumes {
-            return Ok(outlook);
-        }
+        publication::require(settings, &publication::tables(wire, settings).await.map_err(told)?)
+    }
+
+    /// Makes the slot if it is missing, or lost: what it held is gone, and whoever starts anew has been told so.
+    async fn make_slot(&self, wire: &mut Wire, mut outlook: Outlook) -> Result<Outlook> {
         if outlook.has_slot() && outlook.is_lost() {
-            // What it held is gone, and whoever starts anew has been told so.
-            slot::drop_slot(wire, &settings.slot).await.map_err(told)?;
+            self.remove(wire).await?;
             outlook = self.outlook(wire).await?;
         }
         if !outlook.has_slot() {
-            let kind = if settings.failover { Kind::Failover } else { Kind::Lasting };
-            match slot::create(wire, &settings.slot, outlook.version, kind, false).await {
+            match slot::create(wire, &self.0.settings.slot, outlook.version, self.kind(), false).await {
                 // Another instance was quicker.
                 Err(failure) if failure.code() == Some("42710") => {}
-                made => drop(made.map_err(told)?),
+                made => drop(made.map_err(|failure| self.told(failure))?),
             }
             outlook = self.outlook(wire).await?;
         }
@@ -111,7 +186,7 @@ impl Replication {
     }
 
     /// Where reading begins.
-    async fn first_place(&self, _wire: &mut Wire, outlook: &Outlook, start: &StartAt) -> Result<Place> {
+    fn first_place(&self, outlook: &Outlook, start: &StartAt) -> Result<Place> {
         let confirmed = || -> Result<Lsn> {
             let slot = outlook.slot(&self.0.settings, self.database())?;
             slot.map(|slot| slot.confirmed).ok_or_else(|| Error::unavailable("the slot is gone again"))
@@ -128,7 +203,8 @@ impl Replication {
     async fn began(&self, wire: &mut Wire, outlook: &Outlook, slot: &Slot, cx: &Cx, place: &Place) -> Result<bool> {
         let told = |failure: Failure| self.told(failure);
         if let Some(pid) = slot.holder {
-            slot::displace(cx, wire, outlook, pid).await.map_err(told)?;
+            let is_ours = outlook.holder() == self.0.endpoint.application();
+            slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
         match wire.start(&self.command(&self.0.settings.slot, place)).await {
@@ -163,6 +239,7 @@ impl Replication {
             pumped: pump::start(wire, manner),
             decoder: Decoder::new(place, time, self.0.settings.qualified()),
             origin: lineage.origin().into(),
+            snapshot: None,
             piece: None,
             asked: None,
             failed: None,

@@ -28,13 +28,35 @@ impl Lsn {
 /// How far a snapshot has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// Tables that were read to their end, each with where in the log its rows were taken: older changes of it are in them.
+    /// The tables up to this one in the order of names were read to their end, and where in the log their rows were taken:
+    /// older changes are in them. One entry for each attempt, since every attempt takes its rows at another place.
     pub(super) done: Vec<(String, Lsn)>,
     /// Where in the log the rows of the table that is being read were taken, and how many of them were given out. The
     /// rows of another attempt are other changes, since it begins at another place of the log.
     pub(super) reading: Option<(Lsn, u64)>,
     /// Whether no table is left.
     pub(super) complete: bool,
+}
+
+impl Progress {
+    /// Whether a table was read to its end.
+    pub(super) fn has(&self, table: &str) -> bool {
+        self.read_at(table).is_some()
+    }
+
+    /// Where in the log the rows of a table were taken.
+    pub(super) fn read_at(&self, table: &str) -> Option<Lsn> {
+        self.done.iter().find(|(last, _)| table <= last.as_str()).map(|(_, at)| *at)
+    }
+
+    /// A table was read to its end, as it was at `at`.
+    pub(super) fn finish(&mut self, table: &str, at: Lsn) {
+        match self.done.last_mut() {
+            Some((last, same)) if *same == at => table.clone_into(last),
+            _ => self.done.push((table.to_owned(), at)),
+        }
+        self.reading = None;
+    }
 }
 
 /// What else has to be known to go on from a place.
@@ -120,10 +142,13 @@ pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
 }
 
 /// Orders the places of a snapshot, all of which lie at one place of the log; without one it is over.
-fn steps(aside: &Aside) -> (bool, usize, Option<(Lsn, u64)>) {
+fn steps(aside: &Aside) -> (bool, Option<&str>, Option<(Lsn, u64)>) {
     match aside {
-        Aside::Snapshot(progress) => (progress.complete, progress.done.len(), progress.reading),
-        _ => (true, usize::MAX, None),
+        Aside::Snapshot(progress) => {
+            (progress.complete, progress.done.last().map(|(last, _)| last.as_str()), progress.reading)
+        }
+        // Without a name above all names: only a snapshot that is complete is compared with it, and counts as the same.
+        _ => (true, None, None),
     }
 }
 
@@ -156,15 +181,25 @@ mod tests {
     }
 
     #[test]
+    fn every_table_remembers_the_attempt_that_read_it() {
+        let mut progress = Progress::default();
+        for (table, at) in [("a", 1), ("c", 1), ("e", 2), ("f", 2)] {
+            progress.finish(table, Lsn(at));
+        }
+        assert_eq!(progress.done, [("c".to_owned(), Lsn(1)), ("f".to_owned(), Lsn(2))]);
+        let read_at = ["a", "b", "c", "d", "f", "g"].map(|table| progress.read_at(table).map(|at| at.0));
+        assert_eq!(read_at, [Some(1), Some(1), Some(1), Some(2), Some(2), None]);
+    }
+
+    #[test]
     fn a_snapshot_lies_before_the_log_that_follows_it() {
         let at = |done: usize, row, complete| {
-            let done = vec![("t".to_owned(), Lsn(4)); done];
+            let done = ["a", "b"][..done].iter().map(|table| ((*table).to_owned(), Lsn(4))).collect();
             let progress = Progress { done, reading: Some((Lsn(4), row)), complete };
             Place { lsn: Lsn(4), ordinal: 0, aside: Aside::Snapshot(Box::new(progress)) }.position(None)
         };
-        let over = Place::before(Lsn(4)).position(None);
         let later = Place { lsn: Lsn(4), ordinal: 1, aside: Aside::Nothing }.position(None);
-        let all = [at(0, 1, false), at(0, 2, false), at(1, 1, false), at(2, 0, true), over, later];
+        let all = [at(0, 1, false), at(0, 2, false), at(1, 1, false), at(2, 0, true), later];
         for (n, a) in all.iter().enumerate() {
             for (m, b) in all.iter().enumerate() {
                 assert_eq!(compare(a, b), Some(n.cmp(&m)), "{n} against {m}");

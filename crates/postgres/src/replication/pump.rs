@@ -43,6 +43,11 @@ const SPEAK_EVERY: Duration = Duration::from_secs(5);
 /// At most this many entries stand for the time that the history is held back.
 const REWIND_STEPS: u32 = 32;
 
+/// So many demands for an answer within a second are not a server that misses us: it wants to stop, and waits until everything
+/// that it sent is confirmed, which may be never. Whoever leaves lets it stop.
+const DEMANDS_MAX: u32 = 8;
+const DEMANDS_WITHIN: Duration = Duration::from_secs(1);
+
 const COPY_DATA: u8 = b'd';
 const XLOG_DATA: u8 = b'w';
 const KEEPALIVE: u8 = b'k';
@@ -80,6 +85,8 @@ struct Pump {
     sent_micros: i64,
     commit_micros: i64,
     asked: bool,
+    /// Since when, and how often, the server has asked for an answer.
+    demands: (Moment, u32),
     ending: Option<Failure>,
     rewind: Rewind,
     speak_every: Duration,
@@ -104,6 +111,7 @@ pub(super) fn start(wire: Wire, manner: Manner) -> Pumped {
         sent_micros: 0,
         commit_micros: i64::MAX,
         asked: false,
+        demands: (BootClock.now(), 0),
         ending: None,
         rewind: Rewind::new(manner.rewind),
         speak_every,
@@ -216,7 +224,11 @@ impl Pump {
                 (COPY_DATA, Some(&KEEPALIVE)) if frame.len() >= 23 => {
                     self.received = self.received.max(number(frame, 6));
                     self.sent_micros = number(frame, 14).cast_signed();
-                    self.asked |= frame[22] == 1;
+                    let is_asked = frame[22] == 1;
+                    self.asked |= is_asked;
+                    if is_asked {
+                        self.demanded();
+                    }
                 }
                 (COPY_DATA, _) => {}
                 _ => return self.hear_the_end(length),
@@ -227,6 +239,18 @@ impl Pump {
             self.buffer.reserve(PIECE);
         }
         Ok(())
+    }
+
+    fn demanded(&mut self) {
+        let now = BootClock.now();
+        if now.since(self.demands.0) > DEMANDS_WITHIN {
+            self.demands = (now, 0);
+        }
+        self.demands.1 += 1;
+        if self.demands.1 >= DEMANDS_MAX {
+            let stops = io::Error::other("the server wants to stop, and waits for its readers to leave");
+            self.ending.get_or_insert(Failure::Io(stops));
+        }
     }
 
     /// Anything but data: an error, or the end of the stream. Notices are passed over.

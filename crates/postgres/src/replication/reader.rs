@@ -9,9 +9,10 @@ use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Position, Result,
 
 use super::Replication;
 use super::decode::{Decoder, Filled, Filling};
-use super::place::Place;
+use super::place::{Aside, Place};
 use super::pump::Pumped;
 use super::relation::Relation;
+use super::snapshot::Snapshot;
 use super::wire::Failure;
 
 /// Reads through a slot.
@@ -20,6 +21,8 @@ pub(super) struct Reader {
     pub(super) pumped: Pumped,
     pub(super) decoder: Decoder,
     pub(super) origin: Arc<str>,
+    /// What exists, until all of it was given out.
+    pub(super) snapshot: Option<Snapshot>,
     /// What was received, and how much of it was taken up.
     pub(super) piece: Option<(Bytes, usize)>,
     /// A table whose key has to be asked for before going on.
@@ -68,6 +71,18 @@ impl Reader {
         }
     }
 
+    /// All tables were read: the log goes on from here, and remembers for which tables it is older than their rows.
+    fn finish_snapshot(&mut self) {
+        self.snapshot = None;
+        let place = self.decoder.place();
+        if let Aside::Snapshot(progress) = &mut place.aside {
+            (progress.complete, progress.reading) = (true, None);
+            if progress.done.iter().all(|(_, at)| *at <= place.lsn) {
+                place.aside = Aside::Nothing;
+            }
+        }
+    }
+
     async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
         let Some((id, relation)) = &self.asked else { return Ok(()) };
         let key = self.source.primary_key(cx, *id).await?;
@@ -85,6 +100,18 @@ impl ChangeStream for Reader {
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let mut until = None;
+        while let Some(snapshot) = &mut self.snapshot {
+            let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
+            let rows = tokio::select! {
+                biased;
+                rows = snapshot.next(&self.origin, self.decoder.place(), limits) => rows,
+                () = cx.clock().sleep_until(until) => return Ok(Filling::new(&self.origin).finish(&self.decoder)),
+            };
+            match rows.map_err(|failure| self.source.told(failure))? {
+                Some(filling) => return Ok(filling.finish(&self.decoder)),
+                None => self.finish_snapshot(),
+            }
+        }
         loop {
             let mut filling = Filling::new(&self.origin);
             let is_full = match self.take_up(&mut filling, limits) {

@@ -18,7 +18,7 @@ pub(super) struct Outlook {
     holder: Option<String>,
     now: Option<String>,
     /// The server's process that answers.
-    pub(super) pid: i64,
+    pid: i64,
     pub(super) version: u32,
     wal_level: String,
     patience_millis: u64,
@@ -71,6 +71,16 @@ impl Outlook {
         self.keep_megabytes < 0
     }
 
+    /// A name for a slot that lives as long as this connection.
+    pub(super) fn aside_name(&self) -> String {
+        format!("watchkeeper_aside_{}", self.pid)
+    }
+
+    /// The process that has the slot.
+    pub(super) fn holding(&self) -> Option<i64> {
+        self.slot.as_ref()?.get("active_pid")?.as_i64()
+    }
+
     pub(super) fn has_slot(&self) -> bool {
         self.slot.is_some()
     }
@@ -115,7 +125,7 @@ impl Outlook {
         }
         let confirmed = text("confirmed_flush_lsn").and_then(Lsn::parse);
         let confirmed = confirmed.ok_or_else(|| Error::unavailable(format!("slot {name} is still being created")))?;
-        Ok(Some(Slot { confirmed, holder: slot.get("active_pid").and_then(Value::as_i64) }))
+        Ok(Some(Slot { confirmed, holder: self.holding() }))
     }
 
     /// The slot, if reading can go on from `place`.
@@ -208,18 +218,15 @@ pub(super) async fn copy(wire: &mut Wire, name: &str, copy: &str) -> Result<(), 
     wire.query(&format!("SELECT pg_catalog.pg_copy_logical_replication_slot({name}, {copy}, true)")).await.map(drop)
 }
 
-/// How the applications of all our connections begin.
-pub(super) const APPLICATION: &str = "watchkeeper";
-
 /// How long a look at a slot that is held lasts before the next.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Ends the process that has the slot, if it is one of ours, and waits a moment.
+/// Ends the process that has the slot, if it is one of ours (by the name that they give themselves), and waits a moment.
 ///
 /// Whoever opens a stream holds its lease and has claimed its checkpoint, so another reader of its slot is one that died, was
 /// cut off, or does not know yet that its time is over.
-pub(super) async fn displace(cx: &Cx, wire: &mut Wire, outlook: &Outlook, pid: i64) -> Result<(), Failure> {
-    if outlook.holder().starts_with(APPLICATION) {
+pub(super) async fn displace(cx: &Cx, wire: &mut Wire, is_ours: bool, pid: i64) -> Result<(), Failure> {
+    if is_ours {
         let ended = wire.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid})")).await;
         // Without the right to do so there is still the hope that it ends by itself.
         match ended {

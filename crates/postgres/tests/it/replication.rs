@@ -2,3 +2,8 @@
 
 mod bench;
 mod conformance;
+mod refused;
+mod rows;
+mod slots;
+mod snapshot;
+mod writers;

@@ -115,6 +115,12 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime can be made").block_on(work)
 }
 
+/// As [`block_on`], for tests that block: what they have opened goes on beside them.
+pub(crate) fn block_beside<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime can be made").block_on(work)
+}
+
 /// Runs a test on a fresh database of both versions.
 pub(crate) fn on_both(schema: &str, test: impl AsyncFn(&Base<'_>)) {
     for version in Version::ALL {
