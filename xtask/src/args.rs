@@ -16,14 +16,18 @@ Usage: cargo xtask <command>
   chaos sqlite [--faults N] three real processes on SQLite under N faults, with each kind of sink
   chaos mongodb [--faults N]
                             the same on a replica set of three, whose primary is killed, too, and connections are cut
-                            (both also: --sink transactional|fenced, --seed S, --no-self-fencing)
+  chaos postgres [--faults N]
+                            the same on a PostgreSQL server that is restarted, with the change log and with replication
+                            (all also: --sink transactional|fenced, --seed S, --no-self-fencing)
   servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
-  bench failover [mongodb]  how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+  bench failover [mongodb|postgres|replication]
+                            how long a takeover takes after each kind of fault (--rounds N, 30 by default)
   bench elections           how soon changes are delivered behind a new primary of MongoDB, with a short and a long lease (--rounds N)
   bench mongodb             how fast changes are read from MongoDB, beside the bare driver and others' programs, which are
                             installed first (--rounds N, --changes N, --live-rounds N; --no-peers leaves the others out)
-  bench latency             leases and commits on three MongoDB servers beside bare majority writes (--samples N)
+  bench latency [postgres]  leases and commits beside bare durable writes: on three MongoDB servers, or on PostgreSQL
+                            under a thousand streams (--samples N)
   help                      this list
 ";
 
@@ -58,9 +62,9 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         // Its own program knows its words, and says what is wrong with them.
-        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite` or `mongodb`".to_owned()),
-        "chaos" if !["sqlite", "mongodb"].contains(&rest[0].as_str()) => {
-            Err(format!("there is no chaos on `{}`; there is on `sqlite` and `mongodb`", rest[0]))
+        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`".to_owned()),
+        "chaos" if !["sqlite", "mongodb", "postgres"].contains(&rest[0].as_str()) => {
+            Err(format!("there is no chaos on `{}`; there is on `sqlite`, `mongodb` and `postgres`", rest[0]))
         }
         "chaos" => Ok(Command::Chaos(rest.to_vec())),
         unknown => Err(format!("there is no command `{unknown}`")),
@@ -237,8 +241,8 @@ mod tests {
             ("help me", "`help` does not take `me`"),
             ("bench", "`bench` needs the name of a benchmark: `engine`, `failover`, `latency` and `mongodb`"),
             ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
-            ("chaos", "`chaos` needs the name of a store: `sqlite` or `mongodb`"),
-            ("chaos paper", "there is no chaos on `paper`; there is on `sqlite` and `mongodb`"),
+            ("chaos", "`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`"),
+            ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`, `mongodb` and `postgres`"),
             ("servers oracle", "there is no server `oracle`; there is mongodb, postgresql-15, postgresql-18"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),

@@ -10,16 +10,17 @@ use crate::speed::{Begin, Errand, Plan};
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
 
-  sqlite|mongodb [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing] [--log FOLDER]
-             three instances under load and faults, on SQLite, or on a MongoDB
-             replica set of three whose servers are struck, too; without --sink both, without
+  sqlite|mongodb|postgres|replication [--faults N] [--sink transactional|fenced] [--seed S] [--no-self-fencing] [--log FOLDER]
+             three instances under load and faults: on SQLite, on a MongoDB replica set of three, or on a PostgreSQL
+             server (with its change log and with replication, or with replication alone); servers are struck, too; without --sink both, without
              --no-self-fencing also a few pauses without it; what the instances log goes to FOLDER
-  failover [mongodb] [--rounds N] [--log FOLDER]
+  failover [mongodb|postgres|replication] [--rounds N] [--log FOLDER]
              how long a takeover takes, for every kind of fault
   elections [--rounds N] [--log FOLDER]
              how soon changes are delivered behind a new primary, and whether the watch stays where it is; MongoDB
-  latency [--samples N]
-             leases and commits on three MongoDB servers beside bare majority writes of the same size
+  latency [postgres] [--samples N]
+             leases and commits beside bare durable writes of the same size: on three MongoDB servers, or on a PostgreSQL
+             server under a thousand streams
   speed [--rounds N] [--changes N] [--live-rounds N] [--no-peers]
              how fast changes are read from MongoDB, beside the bare driver and others' programs
 ";
@@ -41,6 +42,7 @@ pub(crate) enum Task {
     },
     Speed(Plan),
     Latency {
+        rig: &'static str,
         samples: u64,
     },
     Elections {
@@ -96,6 +98,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
         "instance" => instance(words).map(Task::Instance),
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
         "mongodb" => chaos("mongodb", words).map(Task::Chaos),
+        "postgres" => chaos("postgres", words).map(Task::Chaos),
+        "replication" => chaos("replication", words).map(Task::Chaos),
         "failover" => failover(words),
         "elections" => elections(words),
         "latency" => latency(words),
@@ -125,6 +129,8 @@ fn failover(mut words: Words<'_>) -> Result<Task, String> {
     while let Some(flag) = words.flag() {
         match flag {
             "mongodb" => rig = "mongodb",
+            "postgres" => rig = "postgres",
+            "replication" => rig = "replication",
             "--rounds" => rounds = words.count(flag)?,
             "--log" => log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("failover does not take {other:?}")),
@@ -146,14 +152,15 @@ fn elections(mut words: Words<'_>) -> Result<Task, String> {
 }
 
 fn latency(mut words: Words<'_>) -> Result<Task, String> {
-    let mut samples = 2_000;
+    let (mut rig, mut samples) = ("mongodb", 2_000);
     while let Some(flag) = words.flag() {
         match flag {
+            "postgres" => rig = "postgres",
             "--samples" => samples = words.count(flag)? as u64,
             other => return Err(format!("latency does not take {other:?}")),
         }
     }
-    Ok(Task::Latency { samples })
+    Ok(Task::Latency { rig, samples })
 }
 
 fn speed(mut words: Words<'_>) -> Result<Task, String> {
@@ -243,7 +250,7 @@ mod tests {
         assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
         assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
         assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
-        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { samples: 9 }));
+        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { rig: "mongodb", samples: 9 }));
         let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3 };
         assert_eq!(parsed("speed --rounds 2 --changes 9 --no-peers --live-rounds 3"), Ok(Task::Speed(plan)));
         let log = Some(PathBuf::from("here"));

@@ -178,6 +178,8 @@ impl Fleet {
             Strike::Cut => self.cut(&victim)?,
             Strike::PrimaryKilled => node = self.ground.kill_primary(),
             Strike::StepDown => self.ground.step_down(),
+            Strike::SessionsEnded => self.end_sessions(&victim)?,
+            Strike::ServerRestarted => self.ground.restart(0),
         }
         let at = Instant::now();
         tracing::info!(%strike, victim, epoch, "struck");
@@ -198,6 +200,15 @@ impl Fleet {
         let pid = self.children.pid(name).ok_or_else(|| format!("{name} is not there"))?;
         match cut::connections(pid, &self.ground.ports()).map_err(io("connections"))? {
             0 => Err(format!("{name} had no connections that could be cut")),
+            _ => Ok(()),
+        }
+    }
+
+    fn end_sessions(&self, name: &str) -> Result<(), Trouble> {
+        let pid = self.children.pid(name).ok_or_else(|| format!("{name} is not there"))?;
+        let ports = cut::own_ports(pid, &self.ground.ports()).map_err(io("connections"))?;
+        match self.runtime.block_on(self.ground.end_sessions(&ports)).map_err(|error| error.to_string())? {
+            0 => Err(format!("{name} had no sessions that could be ended")),
             _ => Ok(()),
         }
     }
@@ -279,7 +290,11 @@ impl Fleet {
     pub(crate) fn mend(&mut self, struck: &Struck) -> Result<(), Trouble> {
         let name = struck.victim.as_str();
         match struck.strike {
-            Strike::Cut | Strike::StepDown | Strike::Process(Fault::HandOver | Fault::Fail) => return Ok(()),
+            Strike::Cut
+            | Strike::StepDown
+            | Strike::SessionsEnded
+            | Strike::ServerRestarted
+            | Strike::Process(Fault::HandOver | Fault::Fail) => return Ok(()),
             Strike::PrimaryKilled => {
                 struck.node.iter().for_each(|node| self.ground.restart(*node));
                 return Ok(());

@@ -9,6 +9,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_engine::instance::Stores;
 
+use crate::crowd::Crowd;
 use crate::bars::{Bar, Limit};
 use crate::fleet::{Trouble, cx};
 use crate::report::quantile;
@@ -49,11 +50,19 @@ pub(crate) fn compare(rig_name: &'static str, samples: u64, runtime: &Handle) ->
         // So that there are documents to be as large as.
         acquires(&cx, &stores, WARM_UP, None).await?;
         commits(&cx, &stores, WARM_UP, None).await?;
+        // On three servers it is the servers that are busy, on a single one the others of the group.
+        let crowd = match rig_name {
+            "postgres" => Some(Crowd::gather(&cx, rig.stores(&cx).await?).await?),
+            _ => None,
+        };
         let mut beside = Beside::new(rig.bare(&cx, Like::Lease).await?);
         let taken = acquires(&cx, &stores, samples, Some(&mut beside)).await?;
         let leases = ratio("lease acquire", &taken, &beside.taken);
         let mut beside = Beside::new(rig.bare(&cx, Like::Checkpoint).await?);
         let taken = commits(&cx, &stores, samples, Some(&mut beside)).await?;
+        if let Some(crowd) = crowd {
+            println!("beside 1,000 streams with {} commits", crowd.disperse().await?);
+        }
         Ok(leases & ratio("commit", &taken, &beside.taken))
     };
     println!("{:<16} {:>7} {:>9} {:>9} {:>9}   ms", "", "samples", "median", "p99", "max");
@@ -144,7 +153,7 @@ async fn commits(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut B
     Ok(taken)
 }
 
-fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
+pub(crate) fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
     CheckpointWrite {
         grant: grant.clone(),
         seq,

@@ -3,6 +3,7 @@
 mod args;
 mod bars;
 mod campaign;
+mod crowd;
 mod cut;
 mod elections;
 mod failover;
@@ -76,7 +77,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
             runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
         }
         Task::Speed(plan) => speed::run(plan, runtime.handle()),
-        Task::Latency { samples } => latency::compare("mongodb", samples, runtime.handle()),
+        Task::Latency { rig, samples } => latency::compare(rig, samples, runtime.handle()),
         Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
         Task::Failover { rig, rounds, log } => failover::run(rig, rounds, log, runtime.handle()),
     }
@@ -84,17 +85,19 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
 
 /// For each sink the faults, and, without being asked to leave self-fencing out everywhere, a few pauses without it.
 fn campaigns(chaos: &Chaos) -> Vec<Campaign> {
-    let Chaos { rig, faults, sink, seed, self_fencing, .. } = *chaos;
+    let Chaos { faults, sink, seed, self_fencing, .. } = *chaos;
     let kinds = sink.map_or_else(|| vec![Kind::Transactional, Kind::Fenced], |kind| vec![kind]);
-    let one = |kind, faults, self_fencing| {
+    // PostgreSQL has two sources.
+    let rigs = if chaos.rig == "postgres" { vec!["postgres", "replication"] } else { vec![chaos.rig] };
+    let one = |rig, kind, faults, self_fencing| {
         let log = chaos.log.clone();
         Campaign { rig, kind, faults, seed, self_fencing, lease: LEASE, log }
     };
     let mut list = Vec::new();
-    for kind in kinds {
-        list.push(one(kind, faults, self_fencing));
+    for (rig, kind) in rigs.iter().flat_map(|rig| kinds.iter().map(move |kind| (*rig, *kind))) {
+        list.push(one(rig, kind, faults, self_fencing));
         if self_fencing {
-            list.push(one(kind, (faults / 6).max(1), false));
+            list.push(one(rig, kind, (faults / 6).max(1), false));
         }
     }
     list

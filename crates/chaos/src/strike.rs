@@ -17,11 +17,19 @@ pub(crate) enum Strike {
     PrimaryKilled,
     /// The primary lets another server lead.
     StepDown,
+    /// The server ends all sessions of the process.
+    SessionsEnded,
+    /// The only server is killed and started again.
+    ServerRestarted,
 }
 
 impl Strike {
-    /// Those that there are only with servers.
+    /// Those that there are only with servers that elect one of them.
     pub(crate) const WITH_SERVERS: [Self; 4] = [Self::KillInside, Self::Cut, Self::PrimaryKilled, Self::StepDown];
+
+    /// Those that there are only with a single server.
+    pub(crate) const WITH_A_SERVER: [Self; 4] =
+        [Self::KillInside, Self::Cut, Self::SessionsEnded, Self::ServerRestarted];
 
     /// Those of a process.
     pub(crate) fn of_processes() -> Vec<Self> {
@@ -36,6 +44,8 @@ impl Strike {
             Self::Cut => "connections cut",
             Self::PrimaryKilled => "primary killed",
             Self::StepDown => "step-down",
+            Self::SessionsEnded => "sessions ended",
+            Self::ServerRestarted => "server restart",
         }
     }
 
@@ -55,7 +65,10 @@ impl Strike {
 
     /// Whether the one on watch may go on under the same epoch.
     pub(crate) fn may_be_outlived(self) -> bool {
-        matches!(self, Self::Cut | Self::PrimaryKilled | Self::StepDown)
+        matches!(
+            self,
+            Self::Cut | Self::PrimaryKilled | Self::StepDown | Self::SessionsEnded | Self::ServerRestarted
+        )
     }
 }
 

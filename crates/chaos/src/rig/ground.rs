@@ -4,8 +4,9 @@ use std::path::Path;
 
 use watchkeeper_core::{Entropy, Error, Result};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::postgres::{self, Server, Version};
 
-use super::mongodb::ADDRESS;
+use super::postgres::Outside;
 use crate::strike::Strike;
 
 /// How long servers do without a primary before they elect another. MongoDB's own ten seconds would be most of a run.
@@ -14,12 +15,17 @@ const ELECTION_MS: i32 = 2_000;
 /// The targets are read back from the oplog, which therefore has to reach back to the beginning of a run.
 const OPLOG_MB: &str = "990";
 
+/// The file in a rig's folder that says where its servers are, and which database is its own.
+pub(super) const ADDRESS: &str = "address";
+
 /// What the rigs of one command stand on.
 pub(crate) enum Ground {
     /// Nothing but folders.
     Folders,
     /// A replica set of three.
     ReplicaSet(Box<ReplicaSet>),
+    /// A single PostgreSQL server that is as durable as it is in use.
+    Server(Box<Server>),
 }
 
 impl Ground {
@@ -27,6 +33,12 @@ impl Ground {
     pub(crate) fn of(rig: &str) -> Self {
         match rig {
             "mongodb" => Self::three(Some(ELECTION_MS)),
+            "postgres" | "replication" => {
+                let mut settings = postgres::Settings::new(Version::V15);
+                // The targets are read back in the order of commits.
+                settings.config.extend(["fsync = on", "track_commit_timestamp = on"].map(str::to_owned));
+                Self::Server(Box::new(Server::with(&settings)))
+            }
             _ => Self::Folders,
         }
     }
@@ -43,17 +55,23 @@ impl Ground {
 
     /// Prepares a folder for a rig: everything in it, and in its database, is new.
     pub(crate) fn lay(&self, folder: &Path) -> Result<()> {
-        let Self::ReplicaSet(set) = self else { return Ok(()) };
         let database = format!("chaos_{}", Entropy::from_system().uuid().simple());
-        let written = std::fs::write(folder.join(ADDRESS), set.url(&database));
+        let url = match self {
+            Self::Folders => return Ok(()),
+            Self::ReplicaSet(set) => set.url(&database),
+            Self::Server(server) => server.url(&database),
+        };
+        let written = std::fs::write(folder.join(ADDRESS), url);
         written.map_err(|error| Error::unavailable("a file can not be written").caused_by(error))
     }
 
     /// What can befall a group here.
     pub(crate) fn strikes(&self) -> Vec<Strike> {
         let mut strikes = Strike::of_processes();
-        if let Self::ReplicaSet(_) = self {
-            strikes.extend(Strike::WITH_SERVERS);
+        match self {
+            Self::Folders => {}
+            Self::ReplicaSet(_) => strikes.extend(Strike::WITH_SERVERS),
+            Self::Server(_) => strikes.extend(Strike::WITH_A_SERVER),
         }
         strikes
     }
@@ -65,7 +83,11 @@ impl Ground {
 
     /// The ports of the servers.
     pub(crate) fn ports(&self) -> Vec<u16> {
-        let Self::ReplicaSet(set) = self else { return Vec::new() };
+        let set = match self {
+            Self::Folders => return Vec::new(),
+            Self::Server(server) => return vec![server.port()],
+            Self::ReplicaSet(set) => set,
+        };
         set.hosts().iter().filter_map(|host| host.rsplit_once(':')?.1.parse().ok()).collect()
     }
 
@@ -91,10 +113,23 @@ impl Ground {
         }
     }
 
-    /// Starts a killed server again.
+    /// Starts a killed server again; a single one is killed first.
     pub(crate) fn restart(&self, node: usize) {
-        if let Self::ReplicaSet(set) = self {
-            set.restart(node);
+        match self {
+            Self::Folders => {}
+            Self::ReplicaSet(set) => set.restart(node),
+            Self::Server(server) => {
+                server.kill();
+                server.restart();
+            }
+        }
+    }
+
+    /// Has the server end the sessions that come from these ports; how many those were.
+    pub(crate) async fn end_sessions(&self, ports: &[u16]) -> Result<usize> {
+        match self {
+            Self::Server(server) => Outside::of(server).end_sessions(ports).await,
+            Self::Folders | Self::ReplicaSet(_) => Ok(0),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod ground;
 mod lines;
 mod mongodb;
+mod postgres;
 mod sqlite;
 
 use std::path::Path;
@@ -134,6 +135,11 @@ pub(crate) fn named(name: &str, place: &Path) -> Result<Arc<dyn Rig>> {
     match name {
         "sqlite" => Ok(Arc::new(sqlite::Files::new(place))),
         "mongodb" => Ok(Arc::new(mongodb::Databases::at(place)?)),
-        other => Err(Error::config(format!("there is no rig {other:?}")).remedy("there are: sqlite, mongodb")),
+        "postgres" => Ok(Arc::new(postgres::Database::at(place, postgres::From::ChangeLog)?)),
+        "replication" => Ok(Arc::new(postgres::Database::at(place, postgres::From::Replication)?)),
+        other => {
+            let remedy = "there are: sqlite, mongodb, postgres, replication";
+            Err(Error::config(format!("there is no rig {other:?}")).remedy(remedy))
+        }
     }
 }

@@ -16,12 +16,10 @@ use watchkeeper_mongodb::{
     Apply, Checkpoints, Client, Config, Doing, Events, Failure, Feed, Leases, Notes, Open, Transactional, View,
 };
 
+use super::ground::ADDRESS;
 use super::lines::{Lines, LinesRead};
 use super::{Bare, Gear, Kind, Like, Rig, Target, Writer};
 use crate::hands::Hands;
-
-/// The file that says where the servers are, and which database is the rig's.
-pub(super) const ADDRESS: &str = "address";
 
 /// The file that says from when on the target is read.
 const BEGIN: &str = "begin";

@@ -1,1 +1,6 @@
-//! PostgreSQL, on real servers of two versions.
+//! One test program for the crate, on real servers of two versions.
+
+mod changelog;
+mod conformance;
+mod replication;
+mod support;

@@ -1,0 +1,169 @@
+//! The write-ahead log as a source: logical replication by the server's own plugin `pgoutput`.
+//!
+//! A *slot* on the server holds the log back for this stream, a *publication* says which tables it tells of. The position is
+//! the place of a transaction's commit and how many of its changes were read; the slot is moved only by what was committed.
+
+mod binding;
+mod body;
+mod connect;
+mod decode;
+mod failure;
+mod lineage;
+mod open;
+mod pgoutput;
+mod place;
+mod publication;
+mod pump;
+mod reader;
+mod relation;
+mod settings;
+mod slot;
+mod snapshot;
+mod value;
+mod wire;
+
+use std::cmp::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use async_trait::async_trait;
+use watchkeeper_core::{ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, StartAt};
+
+pub use body::RowPayload;
+pub use place::Lsn;
+pub use settings::Settings;
+
+use crate::config::Config;
+use connect::Endpoint;
+use lineage::Lineage;
+use place::Place;
+use slot::Outlook;
+use wire::{Failure, Wire};
+
+/// The changes of published tables, read through a replication slot.
+#[derive(Debug, Clone)]
+pub struct Replication(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    endpoint: Endpoint,
+    settings: Settings,
+    /// A connection over which everything is known before it reads: opening follows identifying and verifying, and need not
+    /// prove anew who we are.
+    spare: Mutex<Option<Wire>>,
+    /// Lives as long as the reader of the slot in this process.
+    tenancy: Mutex<Weak<()>>,
+}
+
+impl Replication {
+    /// The log of the server and the database in `config`. Nothing is asked of it yet.
+    pub fn new(config: Config, settings: Settings) -> Self {
+        let (spare, tenancy) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { endpoint: Endpoint(config), settings, spare, tenancy }))
+    }
+
+    /// How it is read.
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    fn place(&self) -> String {
+        self.0.endpoint.0.place()
+    }
+
+    fn database(&self) -> &str {
+        self.0.endpoint.0.database()
+    }
+
+    fn told(&self, failure: Failure) -> Error {
+        failure::told(&self.place(), failure)
+    }
+
+    /// Why a stream ended. Someone who took the slot over did not break anything.
+    fn ended(&self, failure: Failure) -> Error {
+        self.told(failure)
+    }
+
+    async fn connect(&self, cx: &Cx) -> Result<Wire> {
+        self.0.endpoint.connect(cx).await
+    }
+
+    fn take_spare(&self) -> Option<Wire> {
+        self.0.spare.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put_spare(&self, wire: Wire) {
+        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(wire);
+    }
+
+    /// A connection, and what is known over it.
+    async fn look(&self, cx: &Cx) -> Result<(Wire, Lineage, Outlook)> {
+        if let Some(mut wire) = self.take_spare()
+            && let Ok(Ok((lineage, outlook))) = cx.run(async { Ok(self.ask(&mut wire).await) }).await
+        {
+            return Ok((wire, lineage, outlook));
+        }
+        let mut wire = self.connect(cx).await?;
+        let (lineage, outlook) =
+            cx.run(async { self.ask(&mut wire).await.map_err(|failure| self.told(failure)) }).await?;
+        Ok((wire, lineage, outlook))
+    }
+
+    async fn ask(&self, wire: &mut Wire) -> Result<(Lineage, Outlook), Failure> {
+        Ok((Lineage::ask(wire).await?, Outlook::take(wire, &self.0.settings).await?))
+    }
+
+    async fn primary_key(&self, cx: &Cx, relation: u32) -> Result<Vec<String>> {
+        let mut wire = self.connect(cx).await?;
+        cx.run(async { publication::primary_key(&mut wire, relation).await.map_err(|failure| self.told(failure)) })
+            .await
+    }
+}
+
+#[async_trait]
+impl Source for Replication {
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        let (mut wire, _, outlook) = self.look(cx).await?;
+        outlook.require_logical(&self.place())?;
+        let settings = &self.0.settings;
+        let published = cx
+            .run(async { publication::tables(&mut wire, settings).await.map_err(|failure| self.told(failure)) })
+            .await?;
+        Ok(publication::findings(settings, &published))
+    }
+
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        let (wire, lineage, _) = self.look(cx).await?;
+        self.put_spare(wire);
+        Ok(lineage.to_pedigree())
+    }
+
+    async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
+        let place = Place::read(position)?;
+        let (mut wire, lineage, outlook) = self.look(cx).await?;
+        let recognised = cx
+            .run(async { lineage.recognise(&mut wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
+        recognised.await??;
+        outlook.slot_for(&self.0.settings, self.database(), &place)?;
+        self.put_spare(wire);
+        Ok(())
+    }
+
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        place::compare(a, b)
+    }
+
+    fn payload(&self) -> Arc<dyn Payload> {
+        Arc::new(RowPayload)
+    }
+
+    async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        // Where this process reads the slot already, a second reader must not take it from the first.
+        let is_second = self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
+        let opened = if is_second { self.open_aside(cx, start).await } else { self.open_own(cx, start).await };
+        Ok(Box::new(opened.map_err(crate::error::unchanged)?))
+    }
+
+    async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        Ok(Box::new(self.open_aside(cx, start).await.map_err(crate::error::unchanged)?))
+    }
+}

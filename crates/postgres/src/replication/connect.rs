@@ -1,0 +1,216 @@
+//! From settings to a connection: hosts, TLS and proof of who we are.
+
+use std::io;
+
+use bytes::BytesMut;
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{self, ScramSha256};
+use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::frontend;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
+use tokio_rustls::TlsConnector;
+use watchkeeper_core::{Cx, Error, Result};
+
+use super::binding;
+use super::failure::told;
+use super::wire::{Failure, Heard, Refusal, Socket, Wire};
+use crate::config::Config;
+use crate::error::unchanged;
+
+/// The port of a server that names none.
+const PORT: u16 = 5_432;
+
+/// What the values of columns look like depends on these, so they are the same for every reader.
+const FIXED: [(&str, &str); 8] = [
+    ("client_encoding", "UTF8"),
+    ("DateStyle", "ISO"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "3"),
+    ("statement_timeout", "0"),
+    ("replication", "database"),
+];
+
+/// A server, and how it is reached.
+#[derive(Debug, Clone)]
+pub(super) struct Endpoint(pub(super) Config);
+
+impl Endpoint {
+    /// Connects to the first host that answers and can be written to: of several, the others are standbys.
+    pub(super) async fn connect(&self, cx: &Cx) -> Result<Wire> {
+        let driver = self.0.postgres();
+        let count = driver.get_hosts().len().max(driver.get_hostaddrs().len());
+        let mut last = None;
+        for at in 0..count {
+            let cx = cx.within(driver.get_connect_timeout().copied().unwrap_or(self.0.timeout));
+            let connected = cx.run(async {
+                let mut wire = self.connect_to(at).await.map_err(|failure| self.refused(failure))?;
+                if count > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
+                    return Err(Error::unavailable(format!("{}: the server is a standby", self.0.place())));
+                }
+                Ok(wire)
+            });
+            match connected.await {
+                Ok(wire) => return Ok(wire),
+                // Nothing is changed by connecting.
+                Err(error) => last = Some(unchanged(error)),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::config("the URL names no host").remedy("write \"postgres://user@host/database\"")
+        }))
+    }
+
+    /// What our connections call themselves.
+    pub(super) fn application(&self) -> &str {
+        self.0.postgres().get_application_name().unwrap_or("watchkeeper")
+    }
+
+    fn refused(&self, failure: Failure) -> Error {
+        told(&self.0.place(), failure)
+    }
+
+    async fn connect_to(&self, at: usize) -> Result<Wire, Failure> {
+        let driver = self.0.postgres();
+        let ports = driver.get_ports();
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
+        let address = driver.get_hostaddrs().get(at);
+        let (socket, bound) = match (driver.get_hosts().get(at), address) {
+            (Some(Host::Unix(folder)), _) => {
+                let path = folder.join(format!(".s.PGSQL.{port}"));
+                (Box::new(UnixStream::connect(path).await?) as Box<dyn Socket>, None)
+            }
+            (Some(Host::Tcp(host)), None) => {
+                self.secured(TcpStream::connect((host.as_str(), port)).await?, host).await?
+            }
+            (Some(Host::Tcp(host)), Some(address)) => {
+                self.secured(TcpStream::connect((*address, port)).await?, host).await?
+            }
+            (None, Some(address)) => {
+                self.secured(TcpStream::connect((*address, port)).await?, &address.to_string()).await?
+            }
+            (None, None) => return Err(io::Error::other("the URL names no host").into()),
+        };
+        let mut wire = Wire::new(socket);
+        self.introduce(&mut wire, bound).await?;
+        Ok(wire)
+    }
+
+    /// TLS as the settings ask for it, and what a password's proof is bound to over it.
+    async fn secured(&self, mut stream: TcpStream, host: &str) -> Result<(Box<dyn Socket>, Option<Vec<u8>>), Failure> {
+        stream.set_nodelay(true)?;
+        let mode = self.0.postgres().get_ssl_mode();
+        let (false, Some(tls)) = (mode == SslMode::Disable, self.0.tls()) else {
+            return Ok((Box::new(stream), None));
+        };
+        if self.0.postgres().get_ssl_negotiation() == SslNegotiation::Postgres {
+            let mut request = BytesMut::new();
+            frontend::ssl_request(&mut request);
+            stream.write_all(&request).await?;
+            if stream.read_u8().await? != b'S' {
+                if mode == SslMode::Prefer {
+                    return Ok((Box::new(stream), None));
+                }
+                return Err(io::Error::other("the server does not speak TLS, which sslmode asks for").into());
+            }
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(tls).connect(name, stream).await?;
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let bound = certificate.and_then(|certificate| binding::end_point(certificate));
+        Ok((Box::new(stream), bound))
+    }
+
+    /// Says who we are, and proves it.
+    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>) -> Result<(), Failure> {
+        let mut parameters =
+            vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.application())];
+        parameters.extend(FIXED);
+        if let Some(options) = self.0.postgres().get_options() {
+            parameters.push(("options", options));
+        }
+        let mut message = BytesMut::new();
+        frontend::startup_message(parameters, &mut message)?;
+        wire.send(&message).await?;
+        let mut scram = None;
+        loop {
+            let Heard::Message(heard) = wire.hear().await? else { continue };
+            let mut answer = BytesMut::new();
+            match heard {
+                Message::AuthenticationCleartextPassword => frontend::password_message(self.password()?, &mut answer)?,
+                Message::AuthenticationMd5Password(body) => {
+                    let hash = md5_hash(self.0.user().as_bytes(), self.password()?, body.salt());
+                    frontend::password_message(hash.as_bytes(), &mut answer)?;
+                }
+                Message::AuthenticationSasl(body) => {
+                    let offered: Vec<String> = body.mechanisms().map(|name| Ok(name.to_owned())).collect()?;
+                    let (mechanism, binding) = self.mechanism(&offered, bound.clone())?;
+                    let proof = ScramSha256::new(self.password()?, binding);
+                    frontend::sasl_initial_response(mechanism, proof.message(), &mut answer)?;
+                    scram = Some(proof);
+                }
+                Message::AuthenticationSaslContinue(body) => {
+                    let proof = begun(&mut scram)?;
+                    proof.update(body.data())?;
+                    frontend::sasl_response(proof.message(), &mut answer)?;
+                }
+                Message::AuthenticationSaslFinal(body) => begun(&mut scram)?.finish(body.data())?,
+                Message::ErrorResponse(body) => return Err(Failure::Refused(Refusal::read(&body))),
+                Message::ReadyForQuery(_) => return Ok(()),
+                Message::AuthenticationGss | Message::AuthenticationSspi | Message::AuthenticationKerberosV5 => {
+                    return Err(io::Error::other("the server asks for Kerberos, which is not supported").into());
+                }
+                _ => {}
+            }
+            if !answer.is_empty() {
+                wire.send(&answer).await?;
+            }
+        }
+    }
+
+    fn password(&self) -> io::Result<&[u8]> {
+        let missing = || io::Error::new(io::ErrorKind::PermissionDenied, "the server asks for a password; none is set");
+        self.0.postgres().get_password().ok_or_else(missing)
+    }
+
+    /// SCRAM bound to the server's certificate where both sides can, so that nobody between them can pass the proof on.
+    fn mechanism(
+        &self,
+        offered: &[String],
+        bound: Option<Vec<u8>>,
+    ) -> Result<(&'static str, sasl::ChannelBinding), Failure> {
+        let wanted = self.0.postgres().get_channel_binding();
+        let offers = |name: &str| offered.iter().any(|offered| offered == name);
+        match bound {
+            Some(bound) if wanted != ChannelBinding::Disable && offers(sasl::SCRAM_SHA_256_PLUS) => {
+                return Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(bound)));
+            }
+            _ if wanted == ChannelBinding::Require => {
+                return Err(io::Error::other("channel_binding = require, but the server does not offer it").into());
+            }
+            // The server would offer it if it could: saying so lets it find out that the offer was cut out on the way.
+            Some(_) if wanted != ChannelBinding::Disable && offers(sasl::SCRAM_SHA_256) => {
+                return Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested()));
+            }
+            _ => {}
+        }
+        if offers(sasl::SCRAM_SHA_256) {
+            return Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported()));
+        }
+        Err(io::Error::other("the server offers no way to prove a password that is supported").into())
+    }
+}
+
+fn begun(scram: &mut Option<ScramSha256>) -> io::Result<&mut ScramSha256> {
+    scram.as_mut().ok_or_else(|| io::Error::other("the server goes on with a proof that was not begun"))
+}
+
+async fn is_standby(wire: &mut Wire) -> Result<bool, Failure> {
+    let rows = wire.query("SELECT pg_is_in_recovery()").await?;
+    Ok(rows.first().and_then(|row| row.first()).and_then(Option::as_deref) == Some("t"))
+}

@@ -1,0 +1,56 @@
+//! What the failures of a replication connection mean.
+
+use std::io;
+
+use watchkeeper_core::{Error, ErrorKind};
+
+use super::wire::{Failure, Refusal};
+use crate::error::{Class, Doing};
+
+/// The core error of a failure while `doing` something that changes nothing, or nothing that a repetition would not find
+/// done.
+pub(super) fn told(doing: &str, failure: Failure) -> Error {
+    match failure {
+        Failure::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Error::new(ErrorKind::Denied, format!("{doing}: {error}"))
+                .remedy("set the password in the URL, PGPASSWORD or the password file")
+                .caused_by(error)
+        }
+        Failure::Io(error) => Error::unavailable(format!("{doing}: {error}"))
+            .remedy("it is tried again; look at the server's log if it stays so")
+            .caused_by(error),
+        Failure::Refused(refusal) => refused(doing, refusal),
+    }
+}
+
+fn refused(doing: &str, refusal: Refusal) -> Error {
+    let (kind, remedy) = meaning(&refusal.code);
+    Error::new(kind, format!("{doing}: {refusal}")).remedy(remedy).caused_by(refusal)
+}
+
+/// What a SQLSTATE means to a reader of the log, where that is more than the table of all calls says.
+fn meaning(code: &str) -> (ErrorKind, &'static str) {
+    match code {
+        "28P01" | "28000" => (ErrorKind::Denied, "correct user and password, or let this user connect in pg_hba.conf"),
+        "42501" => (ErrorKind::Denied, "ALTER ROLE … REPLICATION, and let it own or read the published tables"),
+        "3D000" => (ErrorKind::Config, "correct the database in the URL"),
+        // The log is decoded with the catalog of its own time.
+        "42704" => (
+            ErrorKind::Config,
+            "create the publication or correct its name; a slot that is older than its publication has to be dropped and the gap accepted",
+        ),
+        // The segments that the slot needs are gone.
+        "58P01" => {
+            (ErrorKind::PositionLost, "raise max_slot_wal_keep_size, and accept the gap: watchkeeper accept-gap STREAM")
+        }
+        "53300" => (ErrorKind::Unavailable, "raise max_connections or max_wal_senders"),
+        "53400" => (ErrorKind::Config, "raise max_replication_slots, or drop a slot that nobody reads"),
+        code => match Class::of_code(code).kind(Doing::Reading) {
+            ErrorKind::Internal => {
+                (ErrorKind::Unavailable, "it is tried again; look at the server's log if it stays so")
+            }
+            ErrorKind::Unavailable => (ErrorKind::Unavailable, "it is tried again"),
+            kind => (kind, "correct what the cause names"),
+        },
+    }
+}

@@ -1,0 +1,251 @@
+//! From a place to start to a stream.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use watchkeeper_core::{Cx, Error, Moment, Result, StartAt};
+
+use super::decode::Decoder;
+use super::lineage::Lineage;
+use super::place::{Aside, Lsn, Place, Progress};
+use super::pump::{self, Manner};
+use super::reader::Reader;
+use super::settings::{identifier, literal};
+use super::slot::{self, Kind, Outlook, Slot};
+use super::snapshot::Snapshot;
+use super::wire::{Failure, Wire};
+use super::{Replication, publication};
+
+/// How long a slot that someone else has is waited for.
+const HELD_FOR: Duration = Duration::from_secs(10);
+
+/// Long enough for a holder to go, and early enough to say who it is.
+fn held_until(cx: &Cx) -> Moment {
+    cx.now() + cx.remaining().map_or(HELD_FOR, |left| HELD_FOR.min(left / 2))
+}
+
+impl Replication {
+    /// Opens the stream's own slot, which is made if this is the first time.
+    pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
+        let (mut wire, lineage, outlook) = self.look(cx).await?;
+        outlook.require_logical(&self.place())?;
+        cx.run(self.prepare_publication(&mut wire, &outlook, &start)).await?;
+        let (mut snapshot, mut place) = (None, None);
+        let mut outlook = match start {
+            StartAt::After(_) => outlook,
+            StartAt::Snapshot => {
+                let (begun, begin) = self.make_with_snapshot(cx, &mut wire, outlook).await?;
+                place = Some(Place { lsn: begin, ordinal: 0, aside: Aside::Snapshot(Box::default()) });
+                snapshot = Some(begun);
+                cx.run(self.outlook(&mut wire)).await?
+            }
+            _ => cx.run(self.make_slot(&mut wire, outlook)).await?,
+        };
+        let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
+        let until = held_until(cx);
+        loop {
+            let slot = outlook.slot_for(&self.0.settings, self.database(), &place)?;
+            if cx.run(self.began(&mut wire, &outlook, &slot, cx, &place)).await? {
+                break;
+            }
+            self.require_patience(cx, until, &outlook)?;
+            outlook = cx.run(self.outlook(&mut wire)).await?;
+        }
+        if let (None, Aside::Snapshot(progress)) = (&snapshot, &place.aside)
+            && !progress.complete
+        {
+            snapshot = Some(self.another_snapshot(cx, outlook.version, progress).await?);
+        }
+        let tenancy = Arc::new(());
+        *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
+        let mut reader = self.reader(wire, &lineage, &outlook, place, start, Some(tenancy));
+        reader.snapshot = snapshot;
+        Ok(reader)
+    }
+
+    fn require_patience(&self, cx: &Cx, until: Moment, outlook: &Outlook) -> Result<()> {
+        if cx.now() < until {
+            return Ok(());
+        }
+        let name = &self.0.settings.slot;
+        Err(Error::unavailable(format!("slot {name} is held by {:?}", outlook.holder()))
+            .remedy("stop whoever reads it, or give this stream a slot of its own"))
+    }
+
+    /// Makes the slot anew, with a snapshot of what its log begins after. One that is left from an attempt of which nothing was
+    /// committed is removed first.
+    async fn make_with_snapshot(&self, cx: &Cx, wire: &mut Wire, mut outlook: Outlook) -> Result<(Snapshot, Lsn)> {
+        let (settings, until) = (&self.0.settings, held_until(cx));
+        while outlook.has_slot() {
+            match outlook.holding() {
+                Some(pid) => {
+                    let is_ours = outlook.holder() == self.0.endpoint.application();
+                    let displaced = slot::displace(cx, wire, is_ours, pid);
+                    cx.run(async { displaced.await.map_err(|failure| self.told(failure)) }).await?;
+                }
+                None => cx.run(self.remove(wire)).await?,
+            }
+            self.require_patience(cx, until, &outlook)?;
+            outlook = cx.run(self.outlook(wire)).await?;
+        }
+        let kind = self.kind();
+        let made = slot::create(wire, &settings.slot, outlook.version, kind, true);
+        let made = cx.run(async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let name = made.snapshot.unwrap_or_default();
+        // The snapshot is taken up before anything else is asked over the connection that made it.
+        Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))
+    }
+
+    /// A snapshot for the tables that are left: the first one went with its connection.
+    async fn another_snapshot(&self, cx: &Cx, version: u32, progress: &Progress) -> Result<Snapshot> {
+        let mut wire = self.connect(cx).await?;
+        let made = cx.run(async {
+            let outlook = self.outlook(&mut wire).await?;
+            let made = slot::create(&mut wire, &outlook.aside_name(), version, Kind::Temporary, true).await;
+            made.map_err(|failure| self.told(failure))
+        });
+        let made = made.await?;
+        Snapshot::begin(self, cx, &made.snapshot.unwrap_or_default(), made.begin, progress).await
+    }
+
+    /// Removes the slot; someone may be quicker and take it.
+    async fn remove(&self, wire: &mut Wire) -> Result<()> {
+        match slot::drop_slot(wire, &self.0.settings.slot).await {
+            Err(failure) if matches!(failure.code(), Some("55006" | "42704")) => Ok(()),
+            removed => removed.map_err(|failure| self.told(failure)),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        if self.0.settings.failover { Kind::Failover } else { Kind::Lasting }
+    }
+
+    /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
+    pub(super) async fn open_aside(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
+        let (mut wire, lineage, outlook) = self.look(cx).await?;
+        outlook.require_logical(&self.place())?;
+        let settings = &self.0.settings;
+        let name = outlook.aside_name();
+        let opened = cx.run(async {
+            let told = |failure| self.told(failure);
+            if !outlook.has_publication {
+                return Err(publication::missing(settings));
+            }
+            let place = if outlook.has_slot() && !outlook.is_lost() {
+                let place = self.first_place(&outlook, &start)?;
+                outlook.slot_for(settings, self.database(), &place)?;
+                slot::copy(&mut wire, &settings.slot, &name).await.map_err(told)?;
+                place
+            } else if let StartAt::After(position) = &start {
+                outlook.slot_for(settings, self.database(), &Place::read(position)?)?;
+                Place::read(position)?
+            } else {
+                let made = slot::create(&mut wire, &name, outlook.version, Kind::Temporary, false).await;
+                Place::before(made.map_err(told)?.begin)
+            };
+            wire.start(&self.command(&name, &place)).await.map_err(told)?;
+            Ok(place)
+        });
+        let place = opened.await?;
+        Ok(self.reader(wire, &lineage, &outlook, place, start, None))
+    }
+
+    async fn outlook(&self, wire: &mut Wire) -> Result<Outlook> {
+        Outlook::take(wire, &self.0.settings).await.map_err(|failure| self.told(failure))
+    }
+
+    /// Makes the publication if it is missing, unless reading is to go on: the log is decoded with the catalog of its own time,
+    /// so that it comes before the slot.
+    async fn prepare_publication(&self, wire: &mut Wire, outlook: &Outlook, start: &StartAt) -> Result<()> {
+        let settings = &self.0.settings;
+        let told = |failure: Failure| self.told(failure);
+        if !outlook.has_publication {
+            if matches!(start, StartAt::After(_)) {
+                return Err(publication::missing(settings));
+            }
+            publication::create(wire, settings, told).await?;
+        }
+        publication::require(settings, &publication::tables(wire, settings).await.map_err(told)?)
+    }
+
+    /// Makes the slot if it is missing, or lost: what it held is gone, and whoever starts anew has been told so.
+    async fn make_slot(&self, wire: &mut Wire, mut outlook: Outlook) -> Result<Outlook> {
+        if outlook.has_slot() && outlook.is_lost() {
+            self.remove(wire).await?;
+            outlook = self.outlook(wire).await?;
+        }
+        if !outlook.has_slot() {
+            match slot::create(wire, &self.0.settings.slot, outlook.version, self.kind(), false).await {
+                // Another instance was quicker.
+                Err(failure) if failure.code() == Some("42710") => {}
+                made => drop(made.map_err(|failure| self.told(failure))?),
+            }
+            outlook = self.outlook(wire).await?;
+        }
+        Ok(outlook)
+    }
+
+    /// Where reading begins.
+    fn first_place(&self, outlook: &Outlook, start: &StartAt) -> Result<Place> {
+        let confirmed = || -> Result<Lsn> {
+            let slot = outlook.slot(&self.0.settings, self.database())?;
+            slot.map(|slot| slot.confirmed).ok_or_else(|| Error::unavailable("the slot is gone again"))
+        };
+        Ok(match start {
+            StartAt::After(position) => Place::read(position)?,
+            StartAt::Now => Place::before(outlook.now()),
+            StartAt::Oldest | StartAt::Snapshot => Place::before(confirmed()?),
+            StartAt::Time(time) => Place { lsn: confirmed()?, ordinal: 0, aside: Aside::NotBefore(time.0) },
+        })
+    }
+
+    /// Begins to stream; false when someone else has the slot.
+    async fn began(&self, wire: &mut Wire, outlook: &Outlook, slot: &Slot, cx: &Cx, place: &Place) -> Result<bool> {
+        let told = |failure: Failure| self.told(failure);
+        if let Some(pid) = slot.holder {
+            let is_ours = outlook.holder() == self.0.endpoint.application();
+            slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
+            return Ok(false);
+        }
+        match wire.start(&self.command(&self.0.settings.slot, place)).await {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.code() == Some("55006") => Ok(false),
+            Err(failure) => Err(told(failure)),
+        }
+    }
+
+    fn command(&self, slot: &str, place: &Place) -> String {
+        let publication = literal(&identifier(&self.0.settings.publication));
+        let (slot, lsn) = (identifier(slot), place.lsn);
+        format!("START_REPLICATION SLOT {slot} LOGICAL {lsn} (proto_version '1', publication_names {publication})")
+    }
+
+    fn reader(
+        &self,
+        wire: Wire,
+        lineage: &Lineage,
+        outlook: &Outlook,
+        place: Place,
+        start: StartAt,
+        tenancy: Option<Arc<()>>,
+    ) -> Reader {
+        let time = match start {
+            StartAt::After(position) => position.time,
+            _ => None,
+        };
+        let manner = Manner { patience: outlook.patience(), rewind: self.0.settings.rewind };
+        Reader {
+            source: self.clone(),
+            pumped: pump::start(wire, manner),
+            decoder: Decoder::new(place, time, self.0.settings.qualified()),
+            origin: lineage.origin().into(),
+            snapshot: None,
+            piece: None,
+            asked: None,
+            failed: None,
+            holds_back: outlook.keeps_all() && tenancy.is_some(),
+            acknowledged: time,
+            _tenancy: tenancy,
+        }
+    }
+}

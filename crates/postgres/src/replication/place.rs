@@ -1,0 +1,210 @@
+//! Where in the log a reader is.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use watchkeeper_core::{Error, Position, Result, SourceTime};
+
+/// A byte of the write-ahead log, shown as PostgreSQL writes it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lsn(pub u64);
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
+
+impl Lsn {
+    /// From `16/B374D848`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (high, low) = text.split_once('/')?;
+        let part = |digits| u32::from_str_radix(digits, 16).ok().map(u64::from);
+        Some(Self(part(high)? << 32 | part(low)?))
+    }
+}
+
+/// How far a snapshot has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    /// The tables up to this one in the order of names were read to their end, and where in the log their rows were taken:
+    /// older changes are in them. One entry for each attempt, since every attempt takes its rows at another place.
+    pub(super) done: Vec<(String, Lsn)>,
+    /// Where in the log the rows of the table that is being read were taken, and how many of them were given out. The
+    /// rows of another attempt are other changes, since it begins at another place of the log.
+    pub(super) reading: Option<(Lsn, u64)>,
+    /// Whether no table is left.
+    pub(super) complete: bool,
+}
+
+impl Progress {
+    /// Whether a table was read to its end.
+    pub(super) fn has(&self, table: &str) -> bool {
+        self.read_at(table).is_some()
+    }
+
+    /// Where in the log the rows of a table were taken.
+    pub(super) fn read_at(&self, table: &str) -> Option<Lsn> {
+        self.done.iter().find(|(last, _)| table <= last.as_str()).map(|(_, at)| *at)
+    }
+
+    /// A table was read to its end, as it was at `at`.
+    pub(super) fn finish(&mut self, table: &str, at: Lsn) {
+        match self.done.last_mut() {
+            Some((last, same)) if *same == at => table.clone_into(last),
+            _ => self.done.push((table.to_owned(), at)),
+        }
+        self.reading = None;
+    }
+}
+
+/// What else has to be known to go on from a place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Aside {
+    #[default]
+    Nothing,
+    /// What was committed before this time (in milliseconds) is passed over.
+    NotBefore(u64),
+    /// A snapshot is not over yet.
+    Snapshot(Box<Progress>),
+}
+
+/// After the first `ordinal` changes of the transaction whose commit lies at `lsn`; with none of them, before it.
+///
+/// Transactions are told in the order of their commits, so this order is the order of reading, which that of the changes'
+/// own places in the log is not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) lsn: Lsn,
+    pub(super) ordinal: u64,
+    pub(super) aside: Aside,
+}
+
+const FIXED: usize = 16;
+const NOT_BEFORE: u8 = b'T';
+const SNAPSHOT: u8 = b'S';
+
+impl Place {
+    /// Before the first transaction that was committed at `lsn` or later.
+    pub(super) fn before(lsn: Lsn) -> Self {
+        Self { lsn, ..Self::default() }
+    }
+
+    pub(super) fn position(&self, time: Option<SourceTime>) -> Position {
+        let mut bytes = Vec::with_capacity(FIXED);
+        self.write(&mut bytes);
+        Position::new(bytes, time)
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lsn.0.to_be_bytes());
+        out.extend_from_slice(&self.ordinal.to_be_bytes());
+        match &self.aside {
+            Aside::Nothing => {}
+            Aside::NotBefore(millis) => {
+                out.push(NOT_BEFORE);
+                out.extend_from_slice(&millis.to_be_bytes());
+            }
+            Aside::Snapshot(progress) => {
+                out.push(SNAPSHOT);
+                // Writing plain values to a vector can not fail.
+                let _ = serde_json::to_writer(out, progress);
+            }
+        }
+    }
+
+    pub(super) fn read(position: &Position) -> Result<Self> {
+        Self::parse(&position.bytes).ok_or_else(|| {
+            Error::position_lost("the position is not one of a PostgreSQL replication slot")
+                .remedy("point the stream at the log it was reading, or move the checkpoint on purpose")
+        })
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (lsn, rest) = bytes.split_first_chunk()?;
+        let (ordinal, rest) = rest.split_first_chunk()?;
+        let aside = match rest.split_first() {
+            None => Aside::Nothing,
+            Some((&NOT_BEFORE, millis)) => Aside::NotBefore(u64::from_be_bytes(millis.try_into().ok()?)),
+            Some((&SNAPSHOT, progress)) => Aside::Snapshot(serde_json::from_slice(progress).ok()?),
+            Some(_) => return None,
+        };
+        Some(Self { lsn: Lsn(u64::from_be_bytes(*lsn)), ordinal: u64::from_be_bytes(*ordinal), aside })
+    }
+}
+
+/// Which of two positions is earlier, if both are of a slot.
+pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
+    let (a, b) = (Place::parse(&a.bytes)?, Place::parse(&b.bytes)?);
+    let of_log = (a.lsn, a.ordinal).cmp(&(b.lsn, b.ordinal));
+    Some(of_log.then_with(|| steps(&a.aside).cmp(&steps(&b.aside))))
+}
+
+/// Orders the places of a snapshot, all of which lie at one place of the log; without one it is over.
+fn steps(aside: &Aside) -> (bool, Option<&str>, Option<(Lsn, u64)>) {
+    match aside {
+        Aside::Snapshot(progress) => {
+            (progress.complete, progress.done.last().map(|(last, _)| last.as_str()), progress.reading)
+        }
+        // Without a name above all names: only a snapshot that is complete is compared with it, and counts as the same.
+        _ => (true, None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+
+    use watchkeeper_core::Position;
+
+    use super::{Aside, Lsn, Place, Progress, compare};
+
+    #[test]
+    fn places_survive_being_stored() {
+        let progress =
+            Progress { done: vec![("public.a".to_owned(), Lsn(7))], reading: Some((Lsn(9), 3)), complete: false };
+        for aside in [Aside::Nothing, Aside::NotBefore(5), Aside::Snapshot(Box::new(progress))] {
+            let place = Place { lsn: Lsn(0x16_b374_d848), ordinal: 3, aside };
+            assert_eq!(Place::read(&place.position(None)).unwrap(), place);
+        }
+        for bytes in [&b""[..], b"0123456789abcde", b"0123456789abcdefX", b"0123456789abcdefT1"] {
+            assert!(Place::read(&Position::new(bytes, None)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_place_is_shown_as_postgresql_writes_it() {
+        assert_eq!(Lsn(0x16_b374_d848).to_string(), "16/B374D848");
+        assert_eq!(Lsn::parse("16/B374D848"), Some(Lsn(0x16_b374_d848)));
+        assert_eq!(Lsn::parse("16"), None);
+    }
+
+    #[test]
+    fn every_table_remembers_the_attempt_that_read_it() {
+        let mut progress = Progress::default();
+        for (table, at) in [("a", 1), ("c", 1), ("e", 2), ("f", 2)] {
+            progress.finish(table, Lsn(at));
+        }
+        assert_eq!(progress.done, [("c".to_owned(), Lsn(1)), ("f".to_owned(), Lsn(2))]);
+        let read_at = ["a", "b", "c", "d", "f", "g"].map(|table| progress.read_at(table).map(|at| at.0));
+        assert_eq!(read_at, [Some(1), Some(1), Some(1), Some(2), Some(2), None]);
+    }
+
+    #[test]
+    fn a_snapshot_lies_before_the_log_that_follows_it() {
+        let at = |done: usize, row, complete| {
+            let done = ["a", "b"][..done].iter().map(|table| ((*table).to_owned(), Lsn(4))).collect();
+            let progress = Progress { done, reading: Some((Lsn(4), row)), complete };
+            Place { lsn: Lsn(4), ordinal: 0, aside: Aside::Snapshot(Box::new(progress)) }.position(None)
+        };
+        let later = Place { lsn: Lsn(4), ordinal: 1, aside: Aside::Nothing }.position(None);
+        let all = [at(0, 1, false), at(0, 2, false), at(1, 1, false), at(2, 0, true), later];
+        for (n, a) in all.iter().enumerate() {
+            for (m, b) in all.iter().enumerate() {
+                assert_eq!(compare(a, b), Some(n.cmp(&m)), "{n} against {m}");
+            }
+        }
+        assert_eq!(compare(&all[0], &Position::new(&b"x"[..], None)), None::<Ordering>);
+    }
+}

@@ -1,0 +1,112 @@
+//! The publication: which tables the log tells of, and whether their rows can be told apart.
+
+use watchkeeper_core::{Error, Finding, Result, Severity};
+
+use super::relation::keyless;
+use super::settings::{Settings, identifier, literal, table_identifier};
+use super::wire::{Failure, Wire};
+
+/// A published table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Published {
+    /// Schema and table, with a point between.
+    pub(super) name: String,
+    has_key: bool,
+    is_full: bool,
+}
+
+/// The tables that the publication tells of.
+pub(super) async fn tables(wire: &mut Wire, settings: &Settings) -> Result<Vec<Published>, Failure> {
+    let publication = literal(&settings.publication);
+    // An update or delete of a table without an identity is refused by the server as soon as it is published.
+    let sql = format!(
+        "SELECT t.schemaname || '.' || t.tablename, c.relreplident,
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+        FROM pg_catalog.pg_publication_tables t
+        JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        WHERE t.pubname = {publication} ORDER BY 1"
+    );
+    let rows = wire.query(&sql).await?;
+    let published = rows.into_iter().map(|row| {
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+        let has_key = match text(1) {
+            "d" | "f" => text(2) == "t",
+            "i" => text(3) == "t",
+            _ => false,
+        };
+        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f" }
+    });
+    Ok(published.collect())
+}
+
+/// Makes the publication, for the tables that the settings name.
+pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(Failure) -> Error) -> Result<()> {
+    let name = &settings.publication;
+    if settings.tables.is_empty() {
+        return Err(missing(settings));
+    }
+    let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
+    let sql = format!("CREATE PUBLICATION {} FOR TABLE {}", identifier(name), tables.join(", "));
+    match wire.query(&sql).await {
+        Ok(_) => Ok(()),
+        // Another instance was quicker.
+        Err(failure) if failure.code() == Some("42710") => Ok(()),
+        Err(failure) => Err(told(failure)),
+    }
+}
+
+/// The error of a publication that is not there.
+pub(super) fn missing(settings: &Settings) -> Error {
+    let name = &settings.publication;
+    Error::config(format!("there is no publication {name}")).remedy(format!(
+        "CREATE PUBLICATION {} FOR TABLE …, or name the tables: tables = [\"orders\"]",
+        identifier(name)
+    ))
+}
+
+/// Refuses tables that are wanted and not published, and those whose rows can not be told apart.
+pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()> {
+    let wanted = settings.qualified();
+    if let Some(absent) = wanted.iter().find(|wanted| !published.iter().any(|table| table.name == **wanted)) {
+        let name = identifier(&settings.publication);
+        return Err(Error::config(format!("publication {} does not tell of table {absent}", settings.publication))
+            .remedy(format!("ALTER PUBLICATION {name} ADD TABLE {absent}, or correct the name of the table")));
+    }
+    let is_wanted = |table: &&Published| wanted.is_empty() || wanted.contains(&table.name);
+    match published.iter().filter(is_wanted).find(|table| !table.has_key) {
+        Some(table) => Err(keyless(&table.name)),
+        None => Ok(()),
+    }
+}
+
+/// What is worth knowing about the tables.
+pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Err(error) = require(settings, published) {
+        let (what, remedy) = (error.message().to_owned(), error.advice().map(str::to_owned));
+        findings.push(Finding { severity: Severity::Error, what, remedy });
+    }
+    for table in published.iter().filter(|table| table.is_full) {
+        let what =
+            format!("table {} tells whole old rows (REPLICA IDENTITY FULL), which makes the log larger", table.name);
+        findings.push(Finding { severity: Severity::Note, what, remedy: None });
+    }
+    if published.is_empty() {
+        let what = format!("publication {} tells of no table", settings.publication);
+        let remedy = Some(format!("ALTER PUBLICATION {} ADD TABLE …", identifier(&settings.publication)));
+        findings.push(Finding { severity: Severity::Warning, what, remedy });
+    }
+    findings
+}
+
+/// The columns of a table's primary key.
+pub(super) async fn primary_key(wire: &mut Wire, relation: u32) -> Result<Vec<String>, Failure> {
+    let sql = format!(
+        "SELECT a.attname FROM pg_catalog.pg_index i
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+        WHERE i.indrelid = {relation} AND i.indisprimary ORDER BY a.attnum"
+    );
+    Ok(wire.query(&sql).await?.into_iter().flatten().flatten().collect())
+}

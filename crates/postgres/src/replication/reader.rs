@@ -1,0 +1,175 @@
+//! An open stream.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc::error::TryRecvError;
+use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Position, Result, SourceTime, Window};
+
+use super::Replication;
+use super::decode::{Decoder, Filled, Filling};
+use super::place::{Aside, Place};
+use super::pump::Pumped;
+use super::relation::Relation;
+use super::snapshot::Snapshot;
+use super::wire::Failure;
+
+/// Reads through a slot.
+pub(super) struct Reader {
+    pub(super) source: Replication,
+    pub(super) pumped: Pumped,
+    pub(super) decoder: Decoder,
+    pub(super) origin: Arc<str>,
+    /// What exists, until all of it was given out.
+    pub(super) snapshot: Option<Snapshot>,
+    /// What was received, and how much of it was taken up.
+    pub(super) piece: Option<(Bytes, usize)>,
+    /// A table whose key has to be asked for before going on.
+    pub(super) asked: Option<(u32, Box<Relation>)>,
+    /// Why reading ended, told when all that came before was given out.
+    pub(super) failed: Option<Error>,
+    /// Whether the server keeps what was not acknowledged, whatever that costs.
+    pub(super) holds_back: bool,
+    /// The time of what was acknowledged last.
+    pub(super) acknowledged: Option<SourceTime>,
+    /// While it is there, this process reads the slot itself.
+    pub(super) _tenancy: Option<Arc<()>>,
+}
+
+impl Reader {
+    /// Takes up what has been received, as far as there is room; whether there is no more room.
+    fn take_up(&mut self, filling: &mut Filling, limits: Limits) -> Result<bool> {
+        loop {
+            if self.asked.is_some() {
+                return Ok(true);
+            }
+            if let Some((piece, from)) = &mut self.piece {
+                match self.decoder.fill(piece, from, filling, limits)? {
+                    Filled::Full => return Ok(true),
+                    Filled::Drained => self.piece = None,
+                    Filled::AskKey { id, relation } => self.asked = Some((id, relation)),
+                }
+                continue;
+            }
+            if self.failed.is_some() {
+                return Ok(true);
+            }
+            match self.pumped.pieces.try_recv() {
+                Ok(received) => self.receive(Some(received)),
+                Err(TryRecvError::Empty) => return Ok(false),
+                Err(TryRecvError::Disconnected) => self.receive(None),
+            }
+        }
+    }
+
+    fn receive(&mut self, received: Option<Result<Bytes, Failure>>) {
+        match received {
+            Some(Ok(piece)) => self.piece = Some((piece, 0)),
+            Some(Err(failure)) => self.failed = Some(self.source.ended(failure)),
+            None => self.failed = Some(Error::unavailable("the stream has ended").remedy("it is opened again")),
+        }
+    }
+
+    /// All tables were read: the log goes on from here, and remembers for which tables it is older than their rows.
+    fn finish_snapshot(&mut self) {
+        self.snapshot = None;
+        let place = self.decoder.place();
+        if let Aside::Snapshot(progress) = &mut place.aside {
+            (progress.complete, progress.reading) = (true, None);
+            if progress.done.iter().all(|(_, at)| *at <= place.lsn) {
+                place.aside = Aside::Nothing;
+            }
+        }
+    }
+
+    async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
+        let Some((id, relation)) = &self.asked else { return Ok(()) };
+        let key = self.source.primary_key(cx, *id).await?;
+        self.decoder.learn(*id, (**relation).clone(), &key);
+        self.asked = None;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ChangeStream for Reader {
+    fn position(&self) -> Option<Position> {
+        Some(self.decoder.end())
+    }
+
+    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
+        let mut until = None;
+        while let Some(snapshot) = &mut self.snapshot {
+            let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
+            let rows = tokio::select! {
+                biased;
+                rows = snapshot.next(&self.origin, self.decoder.place(), limits) => rows,
+                () = cx.clock().sleep_until(until) => return Ok(Filling::new(&self.origin).finish(&self.decoder)),
+            };
+            match rows.map_err(|failure| self.source.told(failure))? {
+                Some(filling) => return Ok(filling.finish(&self.decoder)),
+                None => self.finish_snapshot(),
+            }
+        }
+        loop {
+            let mut filling = Filling::new(&self.origin);
+            let is_full = match self.take_up(&mut filling, limits) {
+                Ok(is_full) => is_full,
+                // What came before it is given out first.
+                Err(error) if !filling.is_empty() => {
+                    self.failed = Some(error);
+                    self.piece = None;
+                    true
+                }
+                Err(error) => return Err(error),
+            };
+            if !filling.is_empty() {
+                return Ok(filling.finish(&self.decoder));
+            }
+            if self.asked.is_some() {
+                self.ask_for_key(cx).await?;
+                continue;
+            }
+            if is_full && let Some(error) = self.failed.take() {
+                return Err(error);
+            }
+            // Kept as soon as it is received, so a dropped call loses nothing.
+            let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
+            tokio::select! {
+                biased;
+                received = self.pumped.pieces.recv() => self.receive(received),
+                () = cx.clock().sleep_until(until) => return Ok(filling.finish(&self.decoder)),
+            }
+        }
+    }
+
+    async fn acknowledge(&mut self, _cx: &Cx, position: &Position) -> Result<()> {
+        let committed = Place::read(position)?.lsn.0;
+        self.acknowledged = position.time;
+        self.pumped.committed.send_if_modified(|known| {
+            let is_newer = committed > *known;
+            *known = committed.max(*known);
+            is_newer
+        });
+        Ok(())
+    }
+
+    fn holds_back(&self) -> bool {
+        self.holds_back
+    }
+
+    async fn window(&mut self, _cx: &Cx) -> Result<Window> {
+        // The log has no times but those of the transactions that were seen.
+        Ok(Window { oldest: self.acknowledged, newest: self.decoder.time() })
+    }
+
+    async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {
+        self.pumped.pieces.close();
+        while self.pumped.pieces.try_recv().is_ok() {}
+        let task = self.pumped.task;
+        // The server lets go of the slot a moment later if nobody waits for it.
+        let _ = cx.run(async { Ok(task.await) }).await;
+        Ok(())
+    }
+}

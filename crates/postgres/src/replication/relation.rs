@@ -1,0 +1,200 @@
+//! What tables look like, and which of their columns are the key.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Error, Result};
+
+use super::pgoutput::{Cell, Cut, Tuple, odd};
+
+/// The replica identity of a table whose old rows are sent whole.
+const FULL: u8 = b'f';
+
+/// How values of a column that are equal to the server are made equal as bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Canon {
+    Exact,
+    /// 1 and 1.00 are one number.
+    Decimal,
+    /// 0 and -0 are one number.
+    Float,
+    /// Blanks at the end do not count.
+    Padded,
+    /// Neither does case.
+    Caseless,
+}
+
+/// A table as the log describes it.
+#[derive(Debug, Clone)]
+pub(super) struct Relation {
+    /// Schema and table, with a point between.
+    pub(super) name: String,
+    /// The columns as bodies carry them, so that a body can be read on its own.
+    pub(super) described: Vec<u8>,
+    /// For each column whether and how it belongs to the key.
+    key: Vec<Option<Canon>>,
+    columns: Vec<(String, u32)>,
+}
+
+/// What is known of types that are not built in.
+pub(super) type TypeNames = BTreeMap<u32, String>;
+
+/// A relation message, of which the key may still have to be asked for.
+pub(super) struct Described {
+    pub(super) relation: Relation,
+    /// Whether every column counts as key, so that the primary key has to be asked for.
+    pub(super) is_full: bool,
+}
+
+impl Relation {
+    /// Reads a relation message behind its id.
+    pub(super) fn read(rest: &[u8], types: &TypeNames) -> Result<Described> {
+        let mut cut = Cut(rest);
+        let (schema, table, identity) = (cut.text()?, cut.text()?, cut.byte()?);
+        // The system's own tables come without the name of their schema.
+        let schema = if schema.is_empty() { "pg_catalog" } else { schema };
+        let mut columns = Vec::new();
+        for _ in 0..cut.u16()? {
+            let is_key = cut.byte()? & 1 == 1;
+            let (name, kind, _modifier) = (cut.text()?.to_owned(), cut.u32()?, cut.u32()?);
+            columns.push((name, kind, is_key));
+        }
+        let relation = Self::new(format!("{schema}.{table}"), columns, types)?;
+        Ok(Described { relation, is_full: identity == FULL })
+    }
+
+    /// A table with these columns: name, type, and whether it belongs to the key.
+    pub(super) fn new(name: String, columns: Vec<(String, u32, bool)>, types: &TypeNames) -> Result<Self> {
+        let canon = |kind, is_key: bool| is_key.then(|| canon(kind, types));
+        let key = columns.iter().map(|(_, kind, is_key)| canon(*kind, *is_key)).collect();
+        let columns: Vec<_> = columns.into_iter().map(|(name, kind, _)| (name, kind)).collect();
+        Ok(Self { name, described: describe(&columns)?, key, columns })
+    }
+
+    /// The same table, whose key is these columns.
+    pub(super) fn with_key(mut self, names: &[String], types: &TypeNames) -> Self {
+        let is_key = |name: &String| names.contains(name);
+        self.key = self.columns.iter().map(|(name, kind)| is_key(name).then(|| canon(*kind, types))).collect();
+        self
+    }
+
+    /// Whether rows of it can be told apart.
+    pub(super) fn has_key(&self) -> bool {
+        self.key.iter().any(Option::is_some)
+    }
+
+    /// Appends the canonical key of a row. What `tuple` did not send is taken from `old`.
+    pub(super) fn write_key(&self, mut tuple: Tuple<'_>, mut old: Option<Tuple<'_>>, out: &mut Vec<u8>) -> Result<()> {
+        for canon in &self.key {
+            let cell = tuple.next()?.ok_or_else(|| odd("a row with fewer columns than its table"))?;
+            let before = match &mut old {
+                Some(old) => old.next()?,
+                None => None,
+            };
+            let Some(canon) = canon else { continue };
+            match (cell, before) {
+                (Cell::Text(text), _) | (Cell::Unchanged, Some(Cell::Text(text))) => write_part(*canon, text, out),
+                // An index that is a replica identity has no nulls, but a row read by a snapshot is not checked.
+                _ => out.extend_from_slice(&u32::MAX.to_be_bytes()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn describe(columns: &[(String, u32)]) -> Result<Vec<u8>> {
+    let narrow = |length: usize| u16::try_from(length).map_err(|_| odd("a table with too many columns"));
+    let mut out = narrow(columns.len())?.to_be_bytes().to_vec();
+    for (name, kind) in columns {
+        out.extend_from_slice(&kind.to_be_bytes());
+        out.extend_from_slice(&narrow(name.len())?.to_be_bytes());
+        out.extend_from_slice(name.as_bytes());
+    }
+    Ok(out)
+}
+
+fn canon(kind: u32, types: &TypeNames) -> Canon {
+    match Type::from_oid(kind) {
+        Some(Type::NUMERIC) => Canon::Decimal,
+        Some(Type::FLOAT4 | Type::FLOAT8) => Canon::Float,
+        Some(Type::BPCHAR) => Canon::Padded,
+        None if types.get(&kind).is_some_and(|name| name == "citext") => Canon::Caseless,
+        _ => Canon::Exact,
+    }
+}
+
+/// Appends a part of a key with its length, so that the parts of two keys never run into each other.
+fn write_part(canon: Canon, text: &[u8], out: &mut Vec<u8>) {
+    let lower;
+    let text = match canon {
+        Canon::Exact => text,
+        Canon::Decimal if text.contains(&b'.') => {
+            let digits = trimmed(text, b'0');
+            digits.strip_suffix(b".").unwrap_or(digits)
+        }
+        Canon::Decimal => text,
+        Canon::Float if text == b"-0" => b"0",
+        Canon::Float => text,
+        Canon::Padded => trimmed(text, b' '),
+        Canon::Caseless => {
+            lower = String::from_utf8_lossy(text).to_lowercase();
+            lower.as_bytes()
+        }
+    };
+    // A value is limited to 1 GiB by the server.
+    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    out.extend_from_slice(text);
+}
+
+fn trimmed(text: &[u8], end: u8) -> &[u8] {
+    let kept = text.iter().rposition(|byte| *byte != end).map_or(0, |last| last + 1);
+    &text[..kept]
+}
+
+/// All tables that were described since the stream was opened.
+#[derive(Debug, Default)]
+pub(super) struct Relations {
+    known: BTreeMap<u32, Relation>,
+    pub(super) types: TypeNames,
+}
+
+impl Relations {
+    pub(super) fn put(&mut self, id: u32, relation: Relation) {
+        self.known.insert(id, relation);
+    }
+
+    pub(super) fn get(&self, id: u32) -> Result<&Relation> {
+        self.known.get(&id).ok_or_else(|| odd(&format!("a change of a table that was not described ({id})")))
+    }
+}
+
+/// The error of a table whose rows can not be told apart.
+pub(super) fn keyless(table: &str) -> Error {
+    Error::config(format!("table {table} has no key that its rows can be told apart by"))
+        .remedy(format!("add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Canon, write_part};
+
+    #[test]
+    fn values_that_are_equal_to_the_server_are_equal_as_keys() {
+        let equal = [
+            (Canon::Decimal, "1.00", "1"),
+            (Canon::Decimal, "10", "10"),
+            (Canon::Decimal, "1.50", "1.5"),
+            (Canon::Decimal, "NaN", "NaN"),
+            (Canon::Float, "-0", "0"),
+            (Canon::Padded, "a b  ", "a b"),
+            (Canon::Caseless, "ÄbC", "äbc"),
+        ];
+        for (canon, a, b) in equal {
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            write_part(canon, a.as_bytes(), &mut one);
+            write_part(canon, b.as_bytes(), &mut other);
+            assert_eq!(one, other, "{a} and {b}");
+            assert_eq!(&one[4..], b.as_bytes());
+        }
+    }
+}

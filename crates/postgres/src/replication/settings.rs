@@ -1,0 +1,118 @@
+//! How the log is read.
+
+use std::time::Duration;
+
+use watchkeeper_core::{Error, Options, Purpose, Result};
+
+/// The longest name that PostgreSQL keeps whole.
+const NAME_MAX: usize = 63;
+
+/// Which slot, which publication, which tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The replication slot. It is created if it is not there when a stream starts for the first time.
+    pub slot: String,
+    /// The publication. It is created for `tables` if it is not there.
+    pub publication: String,
+    /// The tables whose changes are given out, with or without their schema; all that are published without any.
+    pub tables: Vec<String>,
+    /// What was acknowledged is held back for so long, so that an operator can go back. It costs disk on the server.
+    pub rewind: Duration,
+    /// Whether the slot is kept on standbys too, where the server can do that (17 and newer).
+    pub failover: bool,
+}
+
+impl Settings {
+    /// Reads through this slot what this publication tells.
+    pub fn new(slot: impl Into<String>, publication: impl Into<String>) -> Self {
+        Self {
+            slot: slot.into(),
+            publication: publication.into(),
+            tables: Vec::new(),
+            rewind: Duration::ZERO,
+            failover: true,
+        }
+    }
+
+    /// The settings `slot`, `publication`, `table`, `tables`, `rewind` and `failover` of a stream's source.
+    ///
+    /// # Errors
+    /// `Config` with the place where the setting was written.
+    pub fn from_options(purpose: &Purpose, options: &mut Options) -> Result<Self> {
+        let usual = own_name(&purpose.group, &purpose.stream);
+        let slot = options.text("slot")?.unwrap_or_else(|| usual.clone());
+        if !is_slot_name(&slot) {
+            let cause = format!("{slot:?} is no name for a slot");
+            return Err(options.wrong("slot", cause).remedy("write a-z, 0-9 and _, at most 63 of them"));
+        }
+        let publication = options.text("publication")?.unwrap_or(usual);
+        let mut settings = Self::new(slot, publication);
+        settings.tables = options.texts("tables")?.unwrap_or_default();
+        settings.tables.extend(options.text("table")?);
+        settings.rewind = options.duration("rewind")?.unwrap_or(settings.rewind);
+        settings.failover = options.flag("failover")?.unwrap_or(settings.failover);
+        Ok(settings)
+    }
+
+    /// The tables with their schema.
+    pub(super) fn qualified(&self) -> Vec<String> {
+        let qualify = |table: &String| if table.contains('.') { table.clone() } else { format!("public.{table}") };
+        self.tables.iter().map(qualify).collect()
+    }
+}
+
+/// A name for the slot and the publication of a stream: readable, and its own whatever the names hold.
+fn own_name(group: &str, stream: &str) -> String {
+    let whole = format!("{group}/{stream}");
+    let safe = |sign: char| if sign.is_ascii_alphanumeric() { sign.to_ascii_lowercase() } else { '_' };
+    let hash = xxhash_rust::xxh3::xxh3_64(whole.as_bytes());
+    let readable: String = format!("watchkeeper_{whole}").chars().map(safe).take(NAME_MAX - 9).collect();
+    format!("{readable}_{:08x}", hash >> 32)
+}
+
+fn is_slot_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// A name as SQL takes it.
+pub(super) fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// `schema.table` as SQL takes it.
+pub(super) fn table_identifier(table: &str) -> Result<String> {
+    let (schema, name) = table.split_once('.').ok_or_else(|| {
+        Error::config(format!("{table:?} names no table")).remedy("write \"schema.table\" or \"table\"")
+    })?;
+    Ok(format!("{}.{}", identifier(schema), identifier(name)))
+}
+
+/// Text as SQL takes it.
+pub(super) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if text.contains('\\') { format!(" E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{identifier, is_slot_name, literal, own_name};
+
+    #[test]
+    fn every_stream_has_a_slot_of_its_own() {
+        let names = [("shop", "orders"), ("shop", "Orders"), ("shop", "ordërs"), ("shop", &"x".repeat(200))];
+        let mut made: Vec<_> = names.iter().map(|(group, stream)| own_name(group, stream)).collect();
+        assert!(made.iter().all(|name| is_slot_name(name)), "{made:?}");
+        assert!(made[0].starts_with("watchkeeper_shop_orders_"));
+        made.sort();
+        made.dedup();
+        assert_eq!(made.len(), 4);
+    }
+
+    #[test]
+    fn names_and_texts_can_not_break_out() {
+        assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\"), " E'a\\\\'");
+    }
+}

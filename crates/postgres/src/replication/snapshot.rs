@@ -1,0 +1,239 @@
+//! Everything that exists, before the changes since.
+//!
+//! A new slot comes with a snapshot of exactly the rows that its log begins after. The tables are read in the order of
+//! their names. Whoever has to begin anew in the middle takes a new snapshot for the tables that are left, and remembers for
+//! which of them the log is older than their rows.
+
+use std::sync::Arc;
+
+use postgres_protocol::message::backend::DataRowBody;
+use tokio::sync::mpsc;
+use watchkeeper_core::{Cx, Error, Limits, Operation, Result, RowParts, SourceTime, Version};
+
+use fallible_iterator::FallibleIterator;
+
+use super::decode::{Filling, write_text};
+use super::place::{Aside, Lsn, Place, Progress};
+use super::relation::{Relation, TypeNames};
+use super::settings::{literal, table_identifier};
+use super::wire::{Failure, Wire};
+use super::{Replication, body};
+
+/// Rows are fetched in portions of about so many bytes.
+const PORTION: usize = 512 * 1024;
+
+/// The first portion of a table, whose rows are of unknown size.
+const FIRST_ROWS: usize = 100;
+
+/// No portion has more rows.
+const ROWS_MAX: usize = 5_000;
+
+/// Rows of one table as they came.
+struct Portion {
+    table: Arc<Relation>,
+    rows: Vec<DataRowBody>,
+    /// Whether the table has no more.
+    is_last: bool,
+}
+
+/// A snapshot that is being read.
+pub(super) struct Snapshot {
+    portions: mpsc::Receiver<Result<Portion, Failure>>,
+    current: Option<(Portion, usize)>,
+    at: Lsn,
+    time: SourceTime,
+}
+
+impl Snapshot {
+    /// Begins to read the tables that are left after `progress`, as the snapshot `name` shows them, which was taken at `at`.
+    pub(super) async fn begin(source: &Replication, cx: &Cx, name: &str, at: Lsn, progress: &Progress) -> Result<Self> {
+        let mut wire = source.connect(cx).await?;
+        let begun = cx.run(async {
+            let told = |failure| source.told(failure);
+            wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
+            wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(told)?;
+            let clock = "SELECT (extract(epoch FROM pg_catalog.now()) * 1000)::bigint";
+            let now = wire.query(clock).await.map_err(told)?;
+            let millis = now.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+            Ok((tables(&mut wire, source).await.map_err(told)?, SourceTime(millis.unwrap_or_default())))
+        });
+        let (mut left, time) = begun.await?;
+        left.retain(|table| !progress.has(&table.name));
+        let (sender, portions) = mpsc::channel(2);
+        tokio::spawn(async move {
+            if let Err(failure) = read(wire, left, &sender).await {
+                let _ = sender.send(Err(failure)).await;
+            }
+        });
+        Ok(Self { portions, current: None, at, time })
+    }
+
+    /// The next rows; none when all tables were read.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a portion is kept as soon as it is received.
+    pub(super) async fn next(
+        &mut self,
+        origin: &Arc<str>,
+        place: &mut Place,
+        limits: Limits,
+    ) -> Result<Option<Filling>, Failure> {
+        loop {
+            let Some((portion, from)) = &mut self.current else {
+                match self.portions.recv().await {
+                    Some(portion) => self.current = Some((portion?, 0)),
+                    None => return Ok(None),
+                }
+                continue;
+            };
+            let mut filling = Filling::new(origin);
+            while *from < portion.rows.len() && !filling.is_full(limits) {
+                let Aside::Snapshot(progress) = &mut place.aside else { return Ok(None) };
+                let number = progress.reading.filter(|(at, _)| *at == self.at).map_or(0, |(_, number)| number);
+                progress.reading = Some((self.at, number + 1));
+                push(&mut filling, portion, *from, place, self.at, self.time).map_err(std::io::Error::other)?;
+                *from += 1;
+            }
+            let is_done = *from == portion.rows.len();
+            if is_done {
+                if let (true, Aside::Snapshot(progress)) = (portion.is_last, &mut place.aside) {
+                    progress.finish(&portion.table.name, self.at);
+                }
+                self.current = None;
+            }
+            if !filling.is_empty() {
+                return Ok(Some(filling));
+            }
+        }
+    }
+}
+
+fn push(filling: &mut Filling, portion: &Portion, row: usize, place: &Place, at: Lsn, time: SourceTime) -> Result<()> {
+    let (table, row) = (&portion.table, &portion.rows[row]);
+    let namespace = filling.namespace(&table.name);
+    let bodies = filling.bodies();
+    let start = bodies.len();
+    body::begin_row(0, &table.described, bodies);
+    let image = bodies.len() + 1;
+    write_row(row, bodies)?;
+    let mut key = Vec::new();
+    table.write_key(super::pgoutput::Tuple::begin(&bodies[image..])?, None, &mut key)?;
+    let mut position = Vec::new();
+    place.write(&mut position);
+    let parts = RowParts {
+        operation: Operation::Read,
+        namespace,
+        half: 0,
+        committable: true,
+        key: Some(&key),
+        position: &position,
+        body: &[],
+        time,
+        version: Version { time: at.0, ordinal: 0 },
+    };
+    filling.push(parts, start);
+    Ok(())
+}
+
+/// Writes a row as the log would hold its new image.
+fn write_row(row: &DataRowBody, out: &mut Vec<u8>) -> Result<()> {
+    let odd = |error| Error::corrupt("a row of the snapshot makes no sense").caused_by(error);
+    let ranges: Vec<_> = row.ranges().collect().map_err(odd)?;
+    out.push(b'N');
+    out.extend_from_slice(&(ranges.len() as u16).to_be_bytes());
+    for range in ranges {
+        match range {
+            Some(range) => write_text(&row.buffer()[range], out),
+            None => out.push(b'n'),
+        }
+    }
+    Ok(())
+}
+
+/// A table that is to be read.
+struct Wanted {
+    name: String,
+    from: String,
+    filter: Option<String>,
+    columns: Vec<String>,
+    key: Vec<String>,
+}
+
+/// What the publication tells of: tables with their columns and filters, in the order of their names.
+async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Failure> {
+    let settings = source.settings();
+    // Columns and filters are told since version 15.
+    let sql = format!(
+        "SELECT t.schemaname || '.' || t.tablename, c.relkind = 'p', pg_catalog.to_jsonb(t) ->> 'rowfilter',
+            (SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                AND coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, true)),
+            (SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_index i
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+                WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
+        FROM pg_catalog.pg_publication_tables t
+        JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+        WHERE t.pubname = {}",
+        literal(&settings.publication)
+    );
+    let names = |text: Option<&str>| serde_json::from_str::<Option<Vec<String>>>(text.unwrap_or("null"));
+    let (wanted, mut tables) = (settings.qualified(), Vec::new());
+    for row in wire.query(&sql).await? {
+        let text = |at: usize| row.get(at).and_then(Option::as_deref);
+        let name = text(0).unwrap_or_default().to_owned();
+        if !wanted.is_empty() && !wanted.contains(&name) {
+            continue;
+        }
+        let quoted = table_identifier(&name).map_err(std::io::Error::other)?;
+        // Rows of children are told as the children's; those of partitions may be told as the whole's.
+        let from = if text(1) == Some("t") { quoted } else { format!("ONLY {quoted}") };
+        let columns = names(text(3)).map_err(std::io::Error::other)?.unwrap_or_default();
+        let key = names(text(4)).map_err(std::io::Error::other)?.unwrap_or_default();
+        tables.push(Wanted { name, from, filter: text(2).map(str::to_owned), columns, key });
+    }
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tables)
+}
+
+/// Reads table after table.
+async fn read(
+    mut wire: Wire,
+    tables: Vec<Wanted>,
+    sender: &mpsc::Sender<Result<Portion, Failure>>,
+) -> Result<(), Failure> {
+    for table in tables {
+        let columns: Vec<_> = table.columns.iter().map(|name| super::settings::identifier(name)).collect();
+        let filter = table.filter.as_ref().map(|filter| format!(" WHERE {filter}")).unwrap_or_default();
+        let select = format!("SELECT {} FROM {}{filter}", columns.join(", "), table.from);
+        wire.query(&format!("DECLARE watchkeeper_rows NO SCROLL CURSOR FOR {select}")).await?;
+        let (mut count, mut relation) = (FIRST_ROWS, None);
+        loop {
+            let (rows, columns) = wire.rows(&format!("FETCH {count} FROM watchkeeper_rows")).await?;
+            let relation = match &relation {
+                Some(relation) => Arc::clone(relation),
+                None => Arc::clone(relation.insert(Arc::new(describe(&table, columns)?))),
+            };
+            let is_last = rows.len() < count;
+            let size: usize = rows.iter().map(|row| row.buffer().len()).sum();
+            count = (count * PORTION / size.max(1)).clamp(1, ROWS_MAX);
+            if sender.send(Ok(Portion { table: relation, rows, is_last })).await.is_err() {
+                return Ok(());
+            }
+            if is_last {
+                break;
+            }
+        }
+        wire.query("CLOSE watchkeeper_rows").await?;
+    }
+    wire.query("COMMIT").await.map(drop)
+}
+
+fn describe(table: &Wanted, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {
+    let columns = columns.into_iter().map(|(name, kind)| {
+        let is_key = table.key.contains(&name);
+        (name, kind, is_key)
+    });
+    let relation = Relation::new(table.name.clone(), columns.collect(), &TypeNames::new());
+    Ok(relation.map_err(std::io::Error::other)?)
+}

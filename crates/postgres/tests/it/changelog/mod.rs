@@ -1,0 +1,4 @@
+//! The change log, on real servers of two versions.
+
+mod laws;
+mod support;

@@ -1,0 +1,212 @@
+use watchkeeper_core::{ErrorKind, Source, StartAt};
+use watchkeeper_postgres::{Config, Replication};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use super::bench::{Base, Watch, assert_told, block_on, cx, on_both, server, shared};
+
+const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text)";
+
+/// Opens, and expects to be told why not.
+async fn refused(source: &Replication, start: StartAt, kind: ErrorKind, cause: &str) {
+    assert_told(source.open(&cx(), start).await.map(drop), kind, cause);
+}
+
+#[test]
+fn a_server_without_logical_decoding_is_refused() {
+    for version in Version::ALL {
+        let server = server(version, &["wal_level = replica"]);
+        block_on(async {
+            let base = Base::new(&server, THINGS).await;
+            refused(&base.source(), StartAt::Now, ErrorKind::Config, "wal_level is replica").await;
+            assert_told(base.source().check(&cx()).await, ErrorKind::Config, "wal_level is replica");
+        });
+    }
+}
+
+#[test]
+fn a_slot_that_is_gone_made_anew_or_passed_is_lost_history() {
+    on_both(THINGS, async |base| {
+        let (source, name) = (base.source(), &base.name);
+        let mut watch = Watch::open(&source, StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1)").await;
+        let position = watch.changes(1).await[0].position();
+        watch.close().await;
+        let pedigree = source.identity(&cx()).await.unwrap();
+        let lost = async |cause: &str| {
+            assert_told(source.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
+            refused(&source, StartAt::After(position.clone()), ErrorKind::PositionLost, cause).await;
+        };
+        base.when_free(&format!("SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())")).await;
+        lost("has passed").await;
+        base.when_free(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+        lost("is not there any more").await;
+        base.run(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")).await;
+        lost("has passed").await;
+        // Who starts anew on purpose may.
+        let mut watch = Watch::open(&source, StartAt::Oldest).await;
+        base.run("INSERT INTO things VALUES (2)").await;
+        watch.changes(1).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn a_slot_that_the_server_gave_up_is_lost_history_and_made_anew_on_purpose() {
+    for version in Version::ALL {
+        let lines = ["max_slot_wal_keep_size = '1MB'", "min_wal_size = '32MB'", "max_wal_size = '32MB'"];
+        let server = server(version, &lines);
+        block_on(async {
+            let base = Base::new(&server, THINGS).await;
+            let source = base.source();
+            let watch = Watch::open(&source, StartAt::Now).await;
+            let position = watch.stream.position().unwrap();
+            watch.close().await;
+            let status = format!("SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{}'", base.name);
+            for _ in 0..60 {
+                base.run("SELECT pg_switch_wal(); INSERT INTO things SELECT 1; DELETE FROM things; CHECKPOINT").await;
+                if base.ask(&status).await == "lost" {
+                    break;
+                }
+            }
+            assert_eq!(base.ask(&status).await, "lost");
+            refused(&source, StartAt::After(position), ErrorKind::PositionLost, "was invalidated by the server").await;
+            let mut watch = Watch::open(&source, StartAt::Oldest).await;
+            base.run("INSERT INTO things VALUES (2)").await;
+            watch.changes(1).await;
+            watch.close().await;
+        });
+    }
+}
+
+#[test]
+fn a_position_of_another_server_is_recognised() {
+    let [mine, theirs] = Version::ALL;
+    block_on(async {
+        let (here, there) = (Base::new(shared(mine), THINGS).await, Base::new(shared(theirs), THINGS).await);
+        let (source, other) = (here.source(), there.source());
+        let watch = Watch::open(&source, StartAt::Now).await;
+        let position = watch.stream.position().unwrap();
+        watch.close().await;
+        Watch::open(&other, StartAt::Now).await.close().await;
+        let pedigree = source.identity(&cx()).await.unwrap();
+        source.verify(&cx(), &position, &pedigree).await.unwrap();
+        assert_told(other.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "belongs to the cluster");
+        here.done().await;
+        there.done().await;
+    });
+}
+
+#[test]
+fn a_server_that_was_restored_from_a_backup_is_recognised() {
+    for version in Version::ALL {
+        let original = server(version, &[]);
+        let (name, opened) = block_on(async {
+            let base = Base::new(&original, THINGS).await;
+            let watch = Watch::open(&base.source(), StartAt::Now).await;
+            watch.close().await;
+            let settings = base.settings();
+            (base.name, settings)
+        });
+        original.stop();
+        let restored = original.restored();
+        original.restart();
+        let source = |url: &str| Replication::new(Config::new(url).expect("the URL is one"), opened.clone());
+        block_on(async {
+            let before = source(&original.url(&name));
+            let mut watch = Watch::open(&before, StartAt::Oldest).await;
+            let sql = super::bench::connect(&original.url(&name)).await;
+            sql.batch_execute("INSERT INTO things SELECT g, repeat('v', 1000) FROM generate_series(1, 1000) g")
+                .await
+                .unwrap();
+            let position = watch.changes(1_000).await[999].position();
+            let pedigree = before.identity(&cx()).await.unwrap();
+            watch.close().await;
+            let after = source(&restored.url(&name));
+            let told = after.verify(&cx(), &position, &pedigree).await;
+            assert_told(told, ErrorKind::PositionLost, "restored from a backup");
+            refused(&after, StartAt::After(position.clone()), ErrorKind::PositionLost, "restored from a backup").await;
+            // Even when its log has grown past the position: the transaction in which the stream stands is not in it.
+            let sql = super::bench::connect(&restored.url(&name)).await;
+            sql.batch_execute("INSERT INTO things SELECT g, repeat('w', 1000) FROM generate_series(1, 3000) g")
+                .await
+                .unwrap();
+            let mut watch = Watch::open(&after, StartAt::After(position)).await;
+            let error = watch.error().await;
+            assert_eq!(error.kind(), ErrorKind::PositionLost, "{error}");
+            watch.close().await;
+        });
+    }
+}
+
+#[test]
+fn who_may_not_replicate_is_told_what_is_missing() {
+    on_both(THINGS, async |base| {
+        let user = format!("u{}", &base.name[5..21]);
+        base.run(&format!("CREATE ROLE {user} LOGIN; GRANT SELECT ON things TO {user}")).await;
+        let url = base.server.url_of(&user, &base.name);
+        let source = Replication::new(Config::new(&url).unwrap(), base.settings());
+        assert_told(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
+        // It may replicate, but not publish what it does not own.
+        base.run(&format!("ALTER ROLE {user} REPLICATION")).await;
+        assert_told(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
+        base.run("CREATE PUBLICATION changes FOR TABLE things").await;
+        let mut watch = Watch::open(&source, StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1)").await;
+        watch.changes(1).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn tables_without_an_identity_are_refused() {
+    for (change, what) in [
+        ("ALTER TABLE things DROP CONSTRAINT things_pkey", "no primary key"),
+        ("ALTER TABLE things REPLICA IDENTITY NOTHING", "no replica identity"),
+        ("ALTER TABLE things DROP CONSTRAINT things_pkey; ALTER TABLE things REPLICA IDENTITY FULL", "only whole rows"),
+    ] {
+        on_both(&format!("{THINGS}; {change}"), async |base| {
+            let cause = "public.things has no key that its rows can be told apart by";
+            refused(&base.source(), StartAt::Now, ErrorKind::Config, cause).await;
+            let findings = base.source().check(&cx()).await.unwrap();
+            assert!(findings.iter().any(|finding| finding.what.contains(cause)), "{what}: {findings:?}");
+        });
+    }
+}
+
+#[test]
+fn a_wrong_publication_table_or_slot_is_told() {
+    on_both(THINGS, async |base| {
+        let mut settings = base.settings();
+        settings.tables = vec!["thingz".to_owned()];
+        refused(&base.source_with(settings.clone()), StartAt::Now, ErrorKind::Config, "thingz").await;
+        settings.tables.clear();
+        refused(&base.source_with(settings.clone()), StartAt::Now, ErrorKind::Config, "no publication changes").await;
+        base.run("CREATE PUBLICATION changes").await;
+        settings.tables = vec!["things".to_owned()];
+        let cause = "publication changes does not tell of table public.things";
+        refused(&base.source_with(settings.clone()), StartAt::Now, ErrorKind::Config, cause).await;
+        base.run("ALTER PUBLICATION changes ADD TABLE things").await;
+        let name = &base.name;
+        base.run(&format!("SELECT pg_create_physical_replication_slot('{name}')")).await;
+        refused(&base.source(), StartAt::Now, ErrorKind::Config, "is not a logical one of pgoutput").await;
+        base.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+        let elsewhere = super::bench::connect(&base.server.url("postgres")).await;
+        let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+        elsewhere.batch_execute(&create).await.unwrap();
+        refused(&base.source(), StartAt::Now, ErrorKind::Config, "belongs to the database postgres").await;
+        elsewhere.batch_execute(&format!("SELECT pg_drop_replication_slot('{name}')")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_publication_that_goes_while_it_is_read_is_told() {
+    on_both(THINGS, async |base| {
+        let source = base.source();
+        let mut watch = Watch::open(&source, StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1)").await;
+        let position = watch.changes(1).await[0].position();
+        watch.close().await;
+        base.run("DROP PUBLICATION changes").await;
+        refused(&source, StartAt::After(position), ErrorKind::Config, "no publication changes").await;
+    });
+}

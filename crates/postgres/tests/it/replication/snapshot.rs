@@ -1,0 +1,149 @@
+use std::collections::BTreeMap;
+
+use watchkeeper_core::{Change, Operation, Position, StartAt, ValueRef};
+use watchkeeper_postgres::replication::Settings;
+
+use super::bench::{Base, LIMITS, Watch, cx, on_both, operations};
+
+const TABLES: [&str; 3] = ["a", "b", "c"];
+const ROWS: usize = 700;
+
+fn schema() -> String {
+    let table = |name: &str| {
+        format!(
+            "CREATE TABLE {name}(id int PRIMARY KEY, v text, twice int GENERATED ALWAYS AS (id * 2) STORED);
+            INSERT INTO {name} SELECT g, 'old' FROM generate_series(1, {ROWS}) g;"
+        )
+    };
+    TABLES.map(table).concat()
+}
+
+fn settings(base: &Base<'_>) -> Settings {
+    let mut settings = base.settings();
+    settings.tables = TABLES.map(str::to_owned).to_vec();
+    settings
+}
+
+/// What a target would hold that is told these changes: by table and key, with the change's version.
+#[derive(Default)]
+struct Target(BTreeMap<(String, i32), String>);
+
+impl Target {
+    fn apply(&mut self, change: &Change) {
+        let side = if change.operation() == Operation::Delete { "before" } else { "after" };
+        let Ok(Some(ValueRef::Int32(id))) = change.get(&[side, "id"]) else { panic!("a change without a key") };
+        let key = (change.namespace().to_owned(), id);
+        match change.get(&["after", "v"]).expect("a body can be read") {
+            Some(ValueRef::Str(text)) => drop(self.0.insert(key, text.into_owned())),
+            _ => drop(self.0.remove(&key)),
+        }
+    }
+
+    async fn assert_like(&self, base: &Base<'_>) {
+        for table in TABLES {
+            let mine = self.0.iter().filter(|((namespace, _), _)| *namespace == format!("public.{table}"));
+            let mine: Vec<_> = mine.map(|((_, id), v)| format!("{id}:{v}")).collect();
+            let query = format!("SELECT coalesce(string_agg(id || ':' || v, ',' ORDER BY id), '') FROM {table}");
+            assert_eq!(mine.join(","), base.ask(&query).await, "table {table}");
+        }
+    }
+}
+
+/// Reads until a change with this text has come, applying all; the position after it.
+async fn read_until(watch: &mut Watch, target: &mut Target, text: &str) -> Position {
+    for _ in 0..600 {
+        let batch = std::sync::Arc::new(watch.stream.next_batch(&cx(), LIMITS).await.unwrap());
+        let mut found = false;
+        for row in 0..batch.len() as u32 {
+            let change = Change::new(batch.clone(), row);
+            found |= change.get(&["after", "v"]).unwrap() == Some(ValueRef::Str(text.into()));
+            target.apply(&change);
+        }
+        if found {
+            return batch.end.clone();
+        }
+    }
+    panic!("{text} does not come");
+}
+
+#[test]
+fn everything_that_exists_comes_first_and_then_what_changed_since() {
+    on_both(&schema(), async |base| {
+        let source = base.source_with(settings(base));
+        let mut watch = Watch::open(&source, StartAt::Snapshot).await;
+        base.run(
+            "UPDATE b SET v = 'new' WHERE id < 10; DELETE FROM c WHERE id = 5; INSERT INTO a VALUES (9999, 'last')",
+        )
+        .await;
+        let reads = watch.changes(TABLES.len() * ROWS).await;
+        assert!(operations(&reads).iter().all(|operation| *operation == Operation::Read));
+        assert_eq!(reads[0].get(&["after", "v"]).unwrap(), Some(ValueRef::Str("old".into())));
+        assert_eq!(reads[0].get(&["after", "twice"]).unwrap(), None, "the log does not tell generated columns either");
+        let mut ids: Vec<_> = reads.iter().map(|read| read.id().to_string()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), reads.len(), "ids are unique");
+        let changes = watch.changes(11).await;
+        assert!(changes.iter().all(|change| change.version() > reads[0].version()));
+        // The key of a row is the same whoever tells of it.
+        assert_eq!(reads[ROWS].key(), changes[0].key());
+        let mut target = Target::default();
+        reads.iter().chain(&changes).for_each(|change| target.apply(change));
+        target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn a_snapshot_is_resumed_by_table() {
+    on_both(&schema(), async |base| {
+        let source = base.source_with(settings(base));
+        let mut target = Target::default();
+        let mut watch = Watch::open(&source, StartAt::Snapshot).await;
+        let mut position = None;
+        while target.0.len() <= ROWS {
+            let batch = std::sync::Arc::new(watch.stream.next_batch(&cx(), LIMITS).await.unwrap());
+            (0..batch.len() as u32).for_each(|row| target.apply(&Change::new(batch.clone(), row)));
+            position = Some(batch.end.clone());
+        }
+        watch.close().await;
+        // One table is told, one was begun, one is not.
+        for (round, table) in TABLES.iter().enumerate() {
+            let update = format!(
+                "UPDATE {table} SET v = 'new {round}' WHERE id < 50; DELETE FROM {table} WHERE id BETWEEN 100 AND 120"
+            );
+            base.run(&update).await;
+        }
+        let mut watch = Watch::open(&source, StartAt::After(position.unwrap())).await;
+        base.run("INSERT INTO b VALUES (100, 'again'); UPDATE a SET v = 'newer' WHERE id = 1; INSERT INTO c VALUES (9999, 'last')").await;
+        let reads = watch.changes(2 * (ROWS - 21)).await;
+        assert!(reads.iter().all(|read| read.operation() == Operation::Read && read.namespace() != "public.a"));
+        reads.iter().for_each(|read| target.apply(read));
+        let end = read_until(&mut watch, &mut target, "last").await;
+        target.assert_like(base).await;
+        watch.close().await;
+        // From here on it is a stream like any other.
+        let mut watch = Watch::open(&source, StartAt::After(end)).await;
+        base.run("UPDATE c SET v = 'after all' WHERE id = 1").await;
+        read_until(&mut watch, &mut target, "after all").await;
+        target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn a_snapshot_of_which_nothing_was_committed_begins_anew() {
+    on_both(&schema(), async |base| {
+        let (first, second) = (base.source_with(settings(base)), base.source_with(settings(base)));
+        let mut stuck = Watch::open(&first, StartAt::Snapshot).await;
+        stuck.stream.next_batch(&cx(), LIMITS).await.unwrap();
+        base.run("DELETE FROM a WHERE id = 1; INSERT INTO a VALUES (9999, 'last')").await;
+        let mut target = Target::default();
+        let mut watch = Watch::open(&second, StartAt::Snapshot).await;
+        let reads = watch.changes(TABLES.len() * ROWS).await;
+        reads.iter().for_each(|read| target.apply(read));
+        target.assert_like(base).await;
+        stuck.close().await;
+        watch.close().await;
+    });
+}
