@@ -1,4 +1,8 @@
 //! One test program for the crate.
 
 mod conformance;
+mod errors;
+mod sink;
+mod specifics;
 mod support;
+mod tls;

@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_postgres::{Client, Config};
@@ -68,6 +69,21 @@ impl Base {
         connect(&self.url()).await
     }
 
+    pub(crate) fn database(&self) -> &str {
+        &self.database
+    }
+
+    pub(crate) fn schema_name(&self) -> &str {
+        &self.schema
+    }
+
+    /// Makes a user that may log in, and nothing else.
+    pub(crate) async fn user(&self) -> String {
+        let name = fresh_name();
+        self.admin().await.batch_execute(&format!("CREATE ROLE {name} LOGIN")).await.expect("the superuser may");
+        name
+    }
+
     /// The name of a table for a sink that no other test uses.
     pub(crate) fn table(&self, name: &str) -> String {
         format!("public.{name}_{}", self.schema)
@@ -88,6 +104,15 @@ pub(crate) fn cx() -> Cx {
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(work)
+}
+
+/// Waits until something is so, for a minute at most.
+pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !so().await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "after a minute it is not so: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Asserts the kind of an error, and that it says what to do.
