@@ -263,11 +263,13 @@ async fn hanging(base: &Base) -> (String, Arc<Hanging>) {
 }
 
 /// A successor neither waits for a hung transaction nor sees anything of it, also where that has locked rows of the target.
-fn takes_over_in_the_middle_of_a_transaction(version: Version) {
-    let base = Base::schema(version);
+fn takes_over_in_the_middle_of_a_transaction(base: &Base, place: &str) {
     block_on(async {
-        let (table, handler) = hanging(&base).await;
-        let mut old = Stage::new(base.client().await, Each(Arc::clone(&handler))).await;
+        let (table, handler) = hanging(base).await;
+        let mut patient = base.config();
+        patient.timeout = Duration::from_secs(600);
+        let patient = Client::open(&cx(), patient).await.expect("the server is there");
+        let mut old = Stage::new(patient, Each(Arc::clone(&handler))).await;
         let reached = Arc::clone(&handler.reached);
         let rows = batch(&[(INSERT, Some("a"), "{}")]);
         let first = write(&old.grant, 1);
@@ -290,21 +292,26 @@ fn takes_over_in_the_middle_of_a_transaction(version: Version) {
         let answer = writer.write_and_commit(&cx(), &rows, &[0], &write(&successor, 1)).await;
         assert!(matches!(answer, Ok(Transacted::Committed)), "{answer:?}");
         let taken = begun.elapsed();
-        println!("PostgreSQL {}: taken over from a hung transaction in {taken:?}", version.major());
-        // Every limit of the hung one is ten seconds.
-        assert!(taken < Duration::from_secs(8), "{taken:?}");
+        println!("{place}: taken over from a hung transaction in {taken:?}");
+        // Every limit of the hung one is nine minutes.
+        assert!(taken < Duration::from_secs(60), "{taken:?}");
         assert_eq!(shown(&newer, &format!("SELECT n::text FROM {table}")).await, ["1"]);
     });
 }
 
 #[test]
 fn takeover_does_not_wait_for_a_hung_transaction_on_15() {
-    takes_over_in_the_middle_of_a_transaction(Version::V15);
+    takes_over_in_the_middle_of_a_transaction(&Base::schema(Version::V15), "PostgreSQL 15");
 }
 
 #[test]
 fn takeover_does_not_wait_for_a_hung_transaction_on_18() {
-    takes_over_in_the_middle_of_a_transaction(Version::V18);
+    takes_over_in_the_middle_of_a_transaction(&Base::schema(Version::V18), "PostgreSQL 18");
+}
+
+#[test]
+fn takeover_does_not_wait_for_a_hung_transaction_through_a_pooler() {
+    takes_over_in_the_middle_of_a_transaction(&Base::pooled(), "PgBouncer");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_postgres::{Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Version};
+use watchkeeper_testkit::servers::postgres::{Pooler, Server, Version};
 
 /// A server of each version that all tests of this program share; each test has a database of its own in it.
 pub(crate) fn shared(version: Version) -> &'static Server {
@@ -12,6 +12,12 @@ pub(crate) fn shared(version: Version) -> &'static Server {
     static NEW: OnceLock<Server> = OnceLock::new();
     let cell = if version == Version::V15 { &OLD } else { &NEW };
     cell.get_or_init(|| Server::start(version))
+}
+
+/// A pooler before the newer server, with so few connections that nobody has one for itself.
+pub(crate) fn pooler() -> &'static Pooler {
+    static POOLER: OnceLock<Pooler> = OnceLock::new();
+    POOLER.get_or_init(|| Pooler::start(shared(Version::V18), 4))
 }
 
 /// A name that no other test uses.
@@ -22,6 +28,7 @@ pub(crate) fn fresh_name() -> String {
 /// A place of its own on a shared server: a schema, or a whole database.
 pub(crate) struct Base {
     server: &'static Server,
+    pooler: Option<&'static Pooler>,
     database: String,
     schema: String,
 }
@@ -29,7 +36,12 @@ pub(crate) struct Base {
 impl Base {
     /// A schema of its own, which is made quickly; the test's tables lie in it too.
     pub(crate) fn schema(version: Version) -> Self {
-        Self { server: shared(version), database: "postgres".to_owned(), schema: fresh_name() }
+        Self { server: shared(version), pooler: None, database: "postgres".to_owned(), schema: fresh_name() }
+    }
+
+    /// The same, reached through a pooler.
+    pub(crate) fn pooled() -> Self {
+        Self { pooler: Some(pooler()), ..Self::schema(Version::V18) }
     }
 
     /// A database of its own, for tests that look at all of it.
@@ -39,7 +51,7 @@ impl Base {
         // The template is copied through the log: no checkpoint of the whole server has to be waited for.
         let sql = format!("CREATE DATABASE {database} STRATEGY wal_log");
         admin.batch_execute(&sql).await.expect("a database can be made");
-        Self { server, database, schema: "watchkeeper".to_owned() }
+        Self { server, pooler: None, database, schema: "watchkeeper".to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -52,7 +64,11 @@ impl Base {
     }
 
     pub(crate) fn config(&self) -> Config {
-        self.config_of("postgres")
+        let Some(pooler) = self.pooler else { return self.config_of("postgres") };
+        let config = Config::new(&pooler.url(&self.database)).expect("the URL is one");
+        let mut config = config.in_schema(&self.schema).expect("the name is one");
+        config.pooled = true;
+        config
     }
 
     pub(crate) fn config_of(&self, user: &str) -> Config {
