@@ -2,5 +2,9 @@
 
 mod changelog;
 mod conformance;
+mod errors;
 mod replication;
+mod sink;
+mod specifics;
 mod support;
+mod tls;

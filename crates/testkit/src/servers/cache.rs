@@ -11,6 +11,9 @@ pub(crate) const POSTGRESQL_15: &str = "postgresql-15.15.0";
 /// The folder of PostgreSQL 18, below [`folder`].
 pub(crate) const POSTGRESQL_18: &str = "postgresql-18.1.0";
 
+/// The folder of PgBouncer, below [`folder`].
+pub(crate) const PGBOUNCER: &str = "pgbouncer";
+
 /// The folder of Node's driver for MongoDB, which the benchmark compares with.
 pub(crate) const NODE_DRIVER: &str = "node-mongodb-7.8.0";
 
