@@ -148,8 +148,11 @@ impl Class {
         let said = native.to_string();
         match said.as_str() {
             "error performing TLS handshake" if !is_broken(native) => Self::Settings,
+            "invalid configuration" if native.source().is_some_and(|cause| cause.to_string() == "password missing") => {
+                Self::Denied
+            }
             "invalid configuration" | "invalid connection string" => Self::Settings,
-            // Such as a channel binding that is required, or a password that is missing.
+            // Such as a channel binding that is required.
             "authentication error" => Self::Denied,
             "error communicating with the server" | "connection closed" | "error connecting to server" => Self::Network,
             "timeout waiting for server" | "error performing TLS handshake" => Self::Network,
@@ -213,6 +216,11 @@ fn tls_remedy(native: &Native) -> Option<&'static str> {
     handshake.then_some(
         "name the authority that signed the server's certificate as sslrootcert, and the host as the certificate does",
     )
+}
+
+/// What the driver had said, of an error that was made of it.
+pub(crate) fn native(error: &Error) -> Option<&Native> {
+    error.source().and_then(|cause| cause.downcast_ref())
 }
 
 /// What is not known of something that no one can see is at least no change.

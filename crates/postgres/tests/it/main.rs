@@ -1,4 +1,9 @@
 //! One test program for the crate.
 
 mod changelog;
+mod conformance;
+mod errors;
+mod sink;
+mod specifics;
 mod support;
+mod tls;

@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_postgres::{Client, Config};
@@ -18,33 +19,45 @@ pub(crate) fn fresh_name() -> String {
     format!("test_{}", Entropy::from_system().uuid().simple())
 }
 
-/// A database of its own.
+/// A place of its own on a shared server: a schema, or a whole database.
 pub(crate) struct Base {
     server: &'static Server,
-    name: String,
+    database: String,
+    schema: String,
 }
 
 impl Base {
+    /// A schema of its own, which is made quickly; the test's tables lie in it too.
+    pub(crate) fn schema(version: Version) -> Self {
+        Self { server: shared(version), database: "postgres".to_owned(), schema: fresh_name() }
+    }
+
+    /// A database of its own, for tests that look at all of it.
     pub(crate) async fn new(version: Version) -> Self {
-        let (server, name) = (shared(version), fresh_name());
+        let (server, database) = (shared(version), fresh_name());
         let admin = connect(&server.url("postgres")).await;
-        // The template is copied file by file: no checkpoint of the whole server has to be waited for.
-        let sql = format!("CREATE DATABASE {name} STRATEGY wal_log");
+        // The template is copied through the log: no checkpoint of the whole server has to be waited for.
+        let sql = format!("CREATE DATABASE {database} STRATEGY wal_log");
         admin.batch_execute(&sql).await.expect("a database can be made");
-        Self { server, name }
+        Self { server, database, schema: "watchkeeper".to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
-        self.server.url(&self.name)
+        self.server.url(&self.database)
     }
 
     /// A URL of this user (`name` or `name:password`).
     pub(crate) fn url_of(&self, user: &str) -> String {
-        self.server.url_of(user, &self.name)
+        self.server.url_of(user, &self.database)
     }
 
     pub(crate) fn config(&self) -> Config {
-        Config::new(&self.url()).expect("the URL is one")
+        self.config_of("postgres")
+    }
+
+    pub(crate) fn config_of(&self, user: &str) -> Config {
+        let config = Config::new(&self.url_of(user)).expect("the URL is one");
+        config.in_schema(&self.schema).expect("the name is one")
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -54,6 +67,26 @@ impl Base {
     /// A bare connection of the superuser.
     pub(crate) async fn admin(&self) -> tokio_postgres::Client {
         connect(&self.url()).await
+    }
+
+    pub(crate) fn database(&self) -> &str {
+        &self.database
+    }
+
+    pub(crate) fn schema_name(&self) -> &str {
+        &self.schema
+    }
+
+    /// Makes a user that may log in, and nothing else.
+    pub(crate) async fn user(&self) -> String {
+        let name = fresh_name();
+        self.admin().await.batch_execute(&format!("CREATE ROLE {name} LOGIN")).await.expect("the superuser may");
+        name
+    }
+
+    /// The name of a table for a sink that no other test uses.
+    pub(crate) fn table(&self, name: &str) -> String {
+        format!("public.{name}_{}", self.schema)
     }
 }
 
@@ -71,6 +104,15 @@ pub(crate) fn cx() -> Cx {
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(work)
+}
+
+/// Waits until something is so, for a minute at most.
+pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !so().await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "after a minute it is not so: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Asserts the kind of an error, and that it says what to do.

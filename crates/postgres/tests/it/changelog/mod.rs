@@ -1,5 +1,6 @@
 //! The change log, on real servers of two versions.
 
+mod configured;
 mod crowd;
 mod interleavings;
 mod keeping;
