@@ -108,10 +108,8 @@ impl ChangeLog {
             None => Self::open(cx, client, consumer).await?,
         };
         let normal = Retention::default();
-        let retention = Retention {
-            rewind: rewind.unwrap_or(normal.rewind),
-            abandoned: abandoned.unwrap_or(normal.abandoned),
-        };
+        let retention =
+            Retention { rewind: rewind.unwrap_or(normal.rewind), abandoned: abandoned.unwrap_or(normal.abandoned) };
         let log = Self { poll: poll.unwrap_or(POLL_EVERY), ..log.keep(retention) };
         match wanted {
             Some(wanted) => log.only(cx, wanted).await,
@@ -157,6 +155,7 @@ impl ChangeLog {
             Table::Own => Script {
                 table: self.client.sql("{schema}.log"),
                 columns: Columns::own(),
+                raw: true,
                 about: self.client.sql(
                     "(SELECT log_uuid::text FROM {schema}.log_meta), (SELECT pruned_through::text FROM {schema}.log_meta)",
                 ),
@@ -165,6 +164,7 @@ impl ChangeLog {
             Table::Outbox { name, columns } => Script {
                 table: name.to_string(),
                 columns: Columns::clone(columns),
+                raw: false,
                 about: "NULL::text, NULL::text".to_owned(),
                 wanted,
             },
@@ -187,9 +187,8 @@ impl ChangeLog {
     }
 
     fn uninstalled(&self) -> Error {
-        Error::position_lost(format!("{}: the log was uninstalled", self.client.place())).remedy(
-            "run `watchkeeper postgres install`, then accept the gap: what changed meanwhile is not in the log",
-        )
+        Error::position_lost(format!("{}: the log was uninstalled", self.client.place()))
+            .remedy("run `watchkeeper postgres install`, then accept the gap: what changed meanwhile is not in the log")
     }
 
     fn another(&self) -> Error {
@@ -265,7 +264,9 @@ impl ChangeLog {
         if known.is_some_and(|known| known != identity) {
             // Whoever opens has asked for the identity before, of another server as it turns out.
             *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            return Err(Error::unavailable("another server answered while the log was opened").remedy("it is tried again"));
+            return Err(
+                Error::unavailable("another server answered while the log was opened").remedy("it is tried again")
+            );
         }
         if consumes && self.is_own() {
             keep::hold_back(cx, self, &place).await?;

@@ -9,7 +9,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Error as Native, Row, RowStream};
 use watchkeeper_core::{Result, SourceTime};
 
-use super::columns::Columns;
+use super::columns::{Columns, blank};
 use super::place::Place;
 use super::snapshot::Snapshot;
 use crate::client::{Dedicated, Link};
@@ -49,6 +49,8 @@ pub(super) struct Script {
     /// The table, as SQL names it.
     pub(super) table: String,
     pub(super) columns: Columns,
+    /// Whether all texts are of types whose bytes are their text, so that none needs a cast.
+    pub(super) raw: bool,
     /// Identity and pruning of a log of our own, as two texts; both are null without one.
     pub(super) about: String,
     /// The only entities that are given out.
@@ -59,7 +61,7 @@ impl Script {
     /// The next changes after a place, at most so many. The first row tells of the log itself and of the moment of the
     /// answer; all rows are of one moment. It comes first because no worker may read it, so that nothing runs in parallel.
     pub(super) fn next(&self, after: &Place, most: usize) -> String {
-        let selected = self.columns.selected(self.wanted.as_deref());
+        let selected = self.columns.selected(self.wanted.as_deref(), self.raw);
         let (table, id) = (&self.table, crate::client::quoted(&self.columns.id));
         let unread = self.unread(after);
         format!(
@@ -67,7 +69,7 @@ impl Script {
                 {about}, NULL::text, {blank}, {blank}, {blank})
             SELECT * FROM head UNION ALL (SELECT {selected} FROM {table} WHERE {unread} ORDER BY {id} LIMIT {most})",
             about = self.about,
-            blank = self.columns.blank(),
+            blank = blank(self.raw),
         )
     }
 

@@ -19,14 +19,24 @@ pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
             let values: &[crate::client::Value<'_>] =
                 &[(&&**name, Type::TEXT), (&columns.xid, Type::TEXT), (&columns.id, Type::TEXT)];
             let rows = log.client.read(cx, sql, values).await?;
-            let (indexed, cache): (bool, Option<i64>) = rows.first().map_or((true, None), |row| (row.get(0), row.get(1)));
+            let (indexed, cache): (bool, Option<i64>) =
+                rows.first().map_or((true, None), |row| (row.get(0), row.get(1)));
             let mut found = Vec::new();
             if !indexed {
-                let what = format!("the outbox {name} has no index on {:?}: each look for changes reads all of it", columns.xid);
-                found.push(finding(Severity::Warning, what, format!("CREATE INDEX ON {name} ({})", quoted(&columns.xid))));
+                let what = format!(
+                    "the outbox {name} has no index on {:?}: each look for changes reads all of it",
+                    columns.xid
+                );
+                found.push(finding(
+                    Severity::Warning,
+                    what,
+                    format!("CREATE INDEX ON {name} ({})", quoted(&columns.xid)),
+                ));
             }
             if cache.is_some_and(|cache| cache > 1) {
-                let what = format!("sessions keep numbers of the outbox {name} in stock, so that a later change may get a lower one");
+                let what = format!(
+                    "sessions keep numbers of the outbox {name} in stock, so that a later change may get a lower one"
+                );
                 found.push(finding(Severity::Error, what, "ALTER SEQUENCE … CACHE 1".to_owned()));
             }
             Ok(found)
@@ -50,7 +60,9 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     );
     for row in &log.client.read(cx, &sql, &[(&PART, Type::TEXT)]).await? {
         let (entity, leaf): (String, String) = (row.get(0), row.get(1));
-        let what = format!("{entity} has partitions since it was logged, such as {leaf}: that they are truncated would not be told");
+        let what = format!(
+            "{entity} has partitions since it was logged, such as {leaf}: that they are truncated would not be told"
+        );
         found.push(finding(Severity::Warning, what, again(&entity)));
     }
     if !shape::all_wake(cx, &log.client).await? {
@@ -71,6 +83,11 @@ pub(super) async fn require_logged(cx: &Cx, log: &ChangeLog) -> Result<()> {
     }
     let unlogged = shape::unlogged(cx, &log.client, log.wanted.as_deref()).await?;
     let Some(entity) = unlogged.first() else { return Ok(()) };
-    Err(Error::position_lost(format!("{entity} is not logged any more: its trigger is gone or disabled, or it was dropped"))
-        .remedy(format!("{}, copy the table, and accept the gap: watchkeeper accept-gap STREAM; or uninstall it if it was dropped", again(entity))))
+    Err(Error::position_lost(format!(
+        "{entity} is not logged any more: its trigger is gone or disabled, or it was dropped"
+    ))
+    .remedy(format!(
+        "{}, copy the table, and accept the gap: watchkeeper accept-gap STREAM; or uninstall it if it was dropped",
+        again(entity)
+    )))
 }

@@ -17,10 +17,10 @@ pub struct Columns {
     pub key: String,
     /// What kind of thing it is about.
     pub entity: Option<String>,
-    /// `insert`, `update`, `delete` or `truncate`.
+    /// `insert`, `update`, `delete`, `truncate`, or `rekey` for an update that changes the key.
     pub operation: Option<String>,
     /// The key before an update that changes it.
-    pub(super) old_key: Option<String>,
+    pub old_key: Option<String>,
     /// The row before, as JSON.
     pub before: Option<String>,
     /// The row after, or whatever the event says, as JSON.
@@ -29,8 +29,6 @@ pub struct Columns {
     pub changed: Option<String>,
     /// When it was, as `timestamptz`.
     pub time: Option<String>,
-    /// Whether texts are of a type whose bytes are their text, as in a log of our own, and need no cast.
-    raw: bool,
 }
 
 impl Columns {
@@ -48,7 +46,6 @@ impl Columns {
             after: named("after"),
             changed: named("changed"),
             time: named("time"),
-            raw: true,
         }
     }
 
@@ -67,7 +64,6 @@ impl Columns {
             after: nothing.clone(),
             changed: nothing.clone(),
             time: nothing,
-            raw: false,
         }
     }
 
@@ -86,6 +82,7 @@ impl Columns {
         }
         columns.entity = take("entity")?;
         columns.operation = take("operation")?;
+        columns.old_key = take("old_key")?;
         columns.before = take("before")?;
         columns.after = take("after")?;
         columns.changed = take("changed")?;
@@ -100,6 +97,7 @@ impl Columns {
         let others = [
             ("entity", self.entity.as_ref()),
             ("operation", self.operation.as_ref()),
+            ("old_key", self.old_key.as_ref()),
             ("before", self.before.as_ref()),
             ("after", self.after.as_ref()),
             ("changed", self.changed.as_ref()),
@@ -109,27 +107,23 @@ impl Columns {
         all.filter_map(|(part, name)| Some((part, name?.as_str()))).collect()
     }
 
-    /// Nothing, of the type of an image.
-    pub(super) fn blank(&self) -> &'static str {
-        if self.raw { "NULL::json" } else { "NULL::text" }
-    }
-
     /// What is selected, in the order in which [`Line`](super::read) takes it apart. Of other entities than the wanted ones only the place is told.
-    pub(super) fn selected(&self, wanted: Option<&[String]>) -> String {
-        let cast = |name: &String| format!("{}{}", quoted(name), if self.raw { "" } else { "::text" });
+    pub(super) fn selected(&self, wanted: Option<&[String]>, raw: bool) -> String {
+        let cast = |name: &String| format!("{}{}", quoted(name), if raw { "" } else { "::text" });
         let text = |column: &Option<String>| column.as_ref().map_or_else(|| "NULL::text".to_owned(), cast);
         let entity = text(&self.entity);
         let image = |column: &Option<String>| match (column, wanted) {
-            (None, _) => self.blank().to_owned(),
+            (None, _) => blank(raw).to_owned(),
             (Some(name), Some(wanted)) => {
                 let list: Vec<_> = wanted.iter().map(|name| literal(name)).collect();
                 format!("CASE WHEN {entity} IN ({}) THEN {} END", list.join(", "), cast(name))
             }
             _ => text(column),
         };
-        let time = self.time.as_ref().map_or_else(|| "NULL::timestamptz".to_owned(), |name| {
-            format!("{}::timestamptz", quoted(name))
-        });
+        let time = self
+            .time
+            .as_ref()
+            .map_or_else(|| "NULL::timestamptz".to_owned(), |name| format!("{}::timestamptz", quoted(name)));
         [
             format!("{}::bigint", quoted(&self.id)),
             time,
@@ -143,6 +137,11 @@ impl Columns {
         ]
         .join(", ")
     }
+}
+
+/// Nothing, of the type of an image: `raw` are the types of a log of our own, whose bytes are their text.
+pub(super) fn blank(raw: bool) -> &'static str {
+    if raw { "NULL::json" } else { "NULL::text" }
 }
 
 /// A text in SQL.

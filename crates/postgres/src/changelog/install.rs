@@ -70,7 +70,8 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
         "SELECT relation = $2 AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
             FROM {schema}.log_tables WHERE entity = $1",
     );
-    let values: &[crate::client::Value<'_>] = &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID), (&ROW, Type::TEXT)];
+    let values: &[crate::client::Value<'_>] =
+        &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID), (&ROW, Type::TEXT)];
     let was_logged: Option<bool> = work.query(cx, &sql, values).await?.first().map(|row| row.get(0));
     if was_logged == Some(false) {
         let sql = client.sql("INSERT INTO {schema}.log (entity, operation) VALUES ($1, $2)");
@@ -157,7 +158,8 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {
     // A table that was dropped has no shape, and no triggers any more.
-    let rows = work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::columns::table_name(table)?, Type::TEXT)]).await?;
+    let rows =
+        work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::columns::table_name(table)?, Type::TEXT)]).await?;
     let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
     let sql = client.sql(
         "UPDATE {schema}.log_tables SET relation = 0 WHERE relation <> 0 AND (relation = $1 OR entity = $2) RETURNING entity",

@@ -41,7 +41,9 @@ impl Identity {
     pub(super) fn require(&self, pedigree: &Pedigree) -> Result<()> {
         let known = String::from_utf8_lossy(&pedigree.0);
         let parts: Vec<&str> = known.split('/').collect();
-        let [system, timeline, table, log] = parts[..] else { return Err(another("the checkpoint belongs to another kind of log")) };
+        let [system, timeline, table, log] = parts[..] else {
+            return Err(another("the checkpoint belongs to another kind of log"));
+        };
         if system != self.system {
             return Err(another("the checkpoint belongs to another server: this one has another system identifier"));
         }
@@ -53,7 +55,9 @@ impl Identity {
         }
         if timeline != self.timeline {
             let (was, now) = (timeline, &self.timeline);
-            let cause = format!("the server went on from a backup or a standby since the checkpoint: timeline {now}, was {was}");
+            let cause = format!(
+                "the server went on from a backup or a standby since the checkpoint: timeline {now}, was {was}"
+            );
             return Err(another(&cause));
         }
         Ok(())
@@ -104,8 +108,10 @@ impl Look {
 
     pub(super) fn of(row: &Row) -> Result<Self> {
         if row.get(0) {
-            return Err(Error::config("a standby can not tell which transactions are still in progress, so that changes would be lost")
-                .remedy("name the primary, or all servers with target_session_attrs=read-write"));
+            return Err(Error::config(
+                "a standby can not tell which transactions are still in progress, so that changes would be lost",
+            )
+            .remedy("name the primary, or all servers with target_session_attrs=read-write"));
         }
         let text = |n: usize| row.get::<_, Option<String>>(n).unwrap_or_default();
         let identity = Identity { system: text(1), timeline: text(2), table: text(3), log: text(4) };
@@ -122,16 +128,18 @@ impl Look {
         require_unpruned(&self.pruned, place)?;
         let end = place.target.as_ref().unwrap_or(&place.read);
         if end.xmax() > self.now.xmax() {
-            return Err(another("the checkpoint lies after the newest transaction of this server: was it restored from a backup?"));
+            return Err(another(
+                "the checkpoint lies after the newest transaction of this server: was it restored from a backup?",
+            ));
         }
         let number = place.last;
         match (self.witness, place.time) {
-            (Some(Some(there)), Some(read)) if there != read => {
-                Err(another(&format!("change {number} is not the one that was read: was the server restored from a backup?")))
-            }
-            (None, _) if self.pruned_id.is_some_and(|pruned| number > pruned) => {
-                Err(another(&format!("change {number} was read, and is not there: was the server restored from a backup?")))
-            }
+            (Some(Some(there)), Some(read)) if there != read => Err(another(&format!(
+                "change {number} is not the one that was read: was the server restored from a backup?"
+            ))),
+            (None, _) if self.pruned_id.is_some_and(|pruned| number > pruned) => Err(another(&format!(
+                "change {number} was read, and is not there: was the server restored from a backup?"
+            ))),
             _ => Ok(()),
         }
     }
@@ -142,6 +150,9 @@ pub(super) fn require_unpruned(pruned: &Snapshot, place: &Place) -> Result<()> {
     if pruned.is_in(&place.read) {
         return Ok(());
     }
-    Err(Error::position_lost(format!("the changes after the checkpoint are gone: the log is pruned through transaction {}", pruned.xmax()))
-        .remedy("accept the gap (watchkeeper accept-gap STREAM), or copy the tables again; a longer retention prevents it"))
+    Err(Error::position_lost(format!(
+        "the changes after the checkpoint are gone: the log is pruned through transaction {}",
+        pruned.xmax()
+    ))
+    .remedy("accept the gap (watchkeeper accept-gap STREAM), or copy the tables again; a longer retention prevents it"))
 }

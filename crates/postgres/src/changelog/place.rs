@@ -82,7 +82,8 @@ impl Place {
             return Some(if inside { self.last.cmp(&other.last) } else { Ordering::Equal });
         }
         // Of two windows that overlap, each may have read what the other has not.
-        let (end, other_end) = (self.target.as_ref().unwrap_or(&self.read), other.target.as_ref().unwrap_or(&other.read));
+        let (end, other_end) =
+            (self.target.as_ref().unwrap_or(&self.read), other.target.as_ref().unwrap_or(&other.read));
         if end.is_in(&other.read) {
             return Some(Ordering::Less);
         }
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn positions_give_places_back() {
-        for place in [place("3:9:4", None, 8), place("3:9:4", Some("9:12:"), u64::MAX), Place::at(Snapshot::nothing())] {
+        for place in [place("3:9:4", None, 8), place("3:9:4", Some("9:12:"), u64::MAX), Place::at(Snapshot::nothing())]
+        {
             assert_eq!(Place::of(&place.position()).expect("it is one"), place);
         }
     }

@@ -151,10 +151,13 @@ fn operation(word: &str, number: u64) -> Result<Operation> {
         _ if is("update") => Ok(Operation::Update),
         _ if is("delete") => Ok(Operation::Delete),
         _ if is("truncate") => Ok(Operation::Truncate),
-        LOST => Err(Error::position_lost(format!("history is lost before change {number}: a table was not logged for a while"))
-            .remedy("copy the table again, and accept the gap: watchkeeper accept-gap STREAM")),
-        _ => Err(Error::config(format!("change {number} is a {word:?}, which is no operation"))
-            .remedy("map `operation` to a column of insert, update, delete and truncate, or leave it out: then all are inserts")),
+        LOST => Err(Error::position_lost(format!(
+            "history is lost before change {number}: a table was not logged for a while"
+        ))
+        .remedy("copy the table again, and accept the gap: watchkeeper accept-gap STREAM")),
+        _ => Err(Error::config(format!("change {number} is a {word:?}, which is no operation")).remedy(
+            "map `operation` to a column of insert, update, delete and truncate, or leave it out: then all are inserts",
+        )),
     }
 }
 

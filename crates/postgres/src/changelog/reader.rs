@@ -70,7 +70,22 @@ impl Reader {
         let (script, line, pruned) = (log.script(), Arc::new(line), Snapshot::nothing());
         let (told, noted) = ((place.position(), cx.now()), cx.now());
         let (log, ask, draft, acknowledged) = (log.clone(), None, None, None);
-        Self { log, script, line, pulse, origin, consumes, place, pruned, ask, draft, told, acknowledged, noted, logged: None }
+        Self {
+            log,
+            script,
+            line,
+            pulse,
+            origin,
+            consumes,
+            place,
+            pruned,
+            ask,
+            draft,
+            told,
+            acknowledged,
+            noted,
+            logged: None,
+        }
     }
 
     /// Reads on until a batch is full; `None` when nothing is there.

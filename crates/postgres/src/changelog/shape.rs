@@ -49,12 +49,18 @@ impl Shape {
         let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
         let refuse = |cause: String, remedy: &str| Err(Error::config(cause).remedy(remedy));
         if !["r", "p"].contains(&kind.as_str()) || row.get::<_, String>(4) == "t" {
-            return refuse(format!("{table} is not a table that lasts"), "name a table, not a view or a temporary table");
+            return refuse(
+                format!("{table} is not a table that lasts"),
+                "name a table, not a view or a temporary table",
+            );
         }
         let key: Vec<String> = row.get::<_, Option<_>>(5).unwrap_or_default();
         if key.is_empty() {
             let remedy = format!("give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)");
-            return refuse(format!("the table {table} has no primary key, so that its rows can not be told apart"), &remedy);
+            return refuse(
+                format!("the table {table} has no primary key, so that its rows can not be told apart"),
+                &remedy,
+            );
         }
         if let Some(column) = row.get::<_, Option<String>>(6) {
             let cause = format!("the key column {column} of {table} holds different texts to be equal");
@@ -115,7 +121,13 @@ pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>
 }
 
 /// Refuses an outbox whose columns are not there, or of types that do not do.
-pub(super) async fn require_columns(cx: &Cx, client: &Client, table: &str, name: &str, columns: &Columns) -> Result<()> {
+pub(super) async fn require_columns(
+    cx: &Cx,
+    client: &Client,
+    table: &str,
+    name: &str,
+    columns: &Columns,
+) -> Result<()> {
     let sql = "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a
         WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
     let rows = client.read(cx, sql, &[(&name, Type::TEXT)]).await?;
@@ -151,7 +163,10 @@ fn fits(table: &str, part: &str, column: &str, kind: Option<&str>, there: &[(Str
         }
     };
     match kind {
-        None => Err(Error::config(format!("the outbox {table} has no column {column:?} to take `{part}` from")).remedy(remedy)),
+        None => {
+            Err(Error::config(format!("the outbox {table} has no column {column:?} to take `{part}` from"))
+                .remedy(remedy))
+        }
         Some(kind) if !takes.is_empty() && !takes.contains(&kind) => {
             let cause = format!("the column {column:?} of the outbox {table} is {kind}, which can not be its `{part}`");
             Err(Error::config(cause).remedy(remedy))

@@ -17,7 +17,11 @@ const INSTALL: &[Argument] = &[
     URL,
     SCHEMA,
     Argument { name: "table", takes: Takes::Many, help: "A table to log; may be repeated" },
-    Argument { name: "silent", takes: Takes::Nothing, help: "Do not NOTIFY readers: they look for changes from time to time" },
+    Argument {
+        name: "silent",
+        takes: Takes::Nothing,
+        help: "Do not NOTIFY readers: they look for changes from time to time",
+    },
 ];
 
 const UNINSTALL: &[Argument] = &[
@@ -27,11 +31,8 @@ const UNINSTALL: &[Argument] = &[
     Argument { name: "yes", takes: Takes::Nothing, help: "Discard changes that streams have not read yet" },
 ];
 
-const PRUNE: &[Argument] = &[
-    URL,
-    SCHEMA,
-    Argument { name: "yes", takes: Takes::Nothing, help: "Drop also what streams have not read yet" },
-];
+const PRUNE: &[Argument] =
+    &[URL, SCHEMA, Argument { name: "yes", takes: Takes::Nothing, help: "Drop also what streams have not read yet" }];
 
 /// The commands of the change log.
 pub fn tools() -> Vec<Arc<dyn Tool>> {
