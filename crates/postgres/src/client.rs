@@ -25,7 +25,7 @@ mod work;
 pub use dedicated::Dedicated;
 pub use link::Link;
 pub use pulse::Pulse;
-pub(crate) use schema::{Schema, quoted};
+pub(crate) use schema::{Schema, is_race, quoted};
 pub use work::Work;
 
 use pulse::Tail;
@@ -218,7 +218,8 @@ impl Client {
     async fn alone(&self, cx: &Cx, begin: &str, sql: &str, values: &[Value<'_>], doing: Doing) -> Result<Vec<Row>> {
         let cx = self.bounded(cx);
         let link = self.get(&cx).await?;
-        let begin = format!("{begin}; {}", work::limits(&cx));
+        let durable = if doing == Doing::Reading { "" } else { work::DURABLE };
+        let begin = format!("{begin}; {}; {durable}", work::limits(&cx));
         let call = async {
             // All three are sent before the first answer. A refused statement turns the commit into a rollback.
             let all = futures_util::future::join3(

@@ -105,8 +105,10 @@ impl Config {
     pub fn in_schema(mut self, schema: impl Into<String>) -> Result<Self> {
         let schema = schema.into();
         // Channels of NOTIFY are named after it, and a name has at most 63 bytes.
-        if schema.is_empty() || schema.len() > 48 || schema.contains('\0') {
-            return Err(Error::config("a schema has a name of 1 to 48 bytes").remedy("write \"watchkeeper\""));
+        let plain = schema.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if schema.is_empty() || schema.len() > 48 || !plain {
+            let cause = "the schema needs a name of 1 to 48 letters, digits and underscores";
+            return Err(Error::config(cause).remedy("write \"watchkeeper\""));
         }
         self.schema = schema;
         Ok(self)

@@ -215,6 +215,11 @@ fn tls_remedy(native: &Native) -> Option<&'static str> {
     )
 }
 
+/// What the driver had said, of an error that was made of it.
+pub(crate) fn native(error: &Error) -> Option<&Native> {
+    error.source().and_then(|cause| cause.downcast_ref())
+}
+
 /// What is not known of something that no one can see is at least no change.
 pub(crate) fn unchanged(error: Error) -> Error {
     match error.kind() {

@@ -2,6 +2,7 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Entropy, Error, Result, StoreIdentity};
 
 use super::{Client, Work};
+use crate::error::native;
 
 /// Tables of one role, with the steps that made them what they are.
 #[derive(Debug, Clone, Copy)]
@@ -125,10 +126,9 @@ impl Schema {
 }
 
 /// Whether another one made the same at the same time.
-fn is_race(error: &Error) -> bool {
-    let native = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>());
-    let code = native.and_then(tokio_postgres::Error::code).map(|code| code.code().to_owned());
-    code.is_some_and(|code| ["23505", "42P06", "42P07", "42710", "XX000"].contains(&code.as_str()))
+pub(crate) fn is_race(error: &Error) -> bool {
+    let code = native(error).and_then(tokio_postgres::Error::code);
+    code.is_some_and(|code| ["23505", "42P06", "42P07", "42710", "XX000"].contains(&code.code()))
 }
 
 fn may_not_make(error: Error) -> Error {

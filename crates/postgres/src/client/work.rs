@@ -14,6 +14,8 @@ const GRACE: Duration = Duration::from_millis(100);
 pub struct Work {
     client: Client,
     link: Link,
+    /// Whether a savepoint stands at its beginning.
+    marked: bool,
 }
 
 /// Statements that bound what follows in the same transaction by what is left of the caller's time: its statements, its waits
@@ -27,14 +29,47 @@ pub(super) fn limits(cx: &Cx) -> String {
     )
 }
 
+/// Stands between what we have written and what others write in the same transaction.
+const MARK: &str = "SAVEPOINT watchkeeper";
+
+/// Makes the commit of this transaction wait for the disk where someone has set it not to: a commit that is told is durable.
+pub(super) const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
+    WHERE current_setting('synchronous_commit') = 'off'";
+
 impl Work {
     pub(super) async fn begin(client: &Client, cx: &Cx) -> Result<Self> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("BEGIN; {}", limits(&cx));
+        let begin = format!("BEGIN; {}; {DURABLE}", limits(&cx));
         let call = async { link.batch_execute(&begin).await.map_err(|native| client.error(native, Doing::Reading)) };
         cx.run(call).await.map_err(unchanged)?;
-        Ok(Self { client: client.clone(), link })
+        Ok(Self { client: client.clone(), link, marked: false })
+    }
+
+    /// Begins a transaction together with its first statement, in one round trip. A savepoint follows, by which the commit
+    /// sees whether the transaction is still the same, and whole.
+    pub(crate) async fn begin_with(
+        client: &Client,
+        cx: &Cx,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<(Self, Vec<Row>)> {
+        let cx = client.bounded(cx);
+        let link = client.get(&cx).await?;
+        let begin = format!("BEGIN; {}; {DURABLE}", limits(&cx));
+        let call = async {
+            let all = futures_util::future::join3(
+                link.batch_execute(&begin),
+                link.query_typed(sql, values),
+                link.batch_execute(MARK),
+            );
+            let (begun, rows, marked) = all.await;
+            let rows = begun.and(rows).map_err(|native| client.error(native, Doing::Reading))?;
+            marked.map_err(|native| client.error(native, Doing::Reading))?;
+            Ok(rows)
+        };
+        let rows = cx.run(call).await.map_err(unchanged)?;
+        Ok((Self { client: client.clone(), link, marked: true }, rows))
     }
 
     /// The connection, for statements of others.
@@ -75,8 +110,10 @@ impl Work {
     pub async fn commit(self, cx: &Cx) -> Result<()> {
         let cx = self.client.bounded(cx);
         let call = async {
-            // A COMMIT after a failed statement would undo everything and call that a success; SELECT fails instead.
-            let done = self.link.batch_execute("SELECT 1; COMMIT").await;
+            // A COMMIT after a failed statement would undo everything and call that a success; what stands before it fails
+            // instead. A savepoint is gone also when someone has ended the transaction before.
+            let commit = if self.marked { "RELEASE SAVEPOINT watchkeeper; COMMIT" } else { "SELECT 1; COMMIT" };
+            let done = self.link.batch_execute(commit).await;
             done.map_err(|native| self.client.error(native, Doing::Committing))
         };
         let answer = cx.run(call).await;

@@ -1,3 +1,5 @@
-//! PostgreSQL, on real servers of two versions.
+//! One test program for the crate.
 
+mod conformance;
 mod replication;
+mod support;

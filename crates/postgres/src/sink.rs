@@ -1,0 +1,327 @@
+//! Changes and checkpoint in one transaction.
+
+mod image;
+mod name;
+mod tables;
+mod versioned;
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::{
+    Batch, Change, CheckpointStore, CheckpointWrite, Commit, Cx, Error, ErrorKind, Fault, FaultKind, Finding, Grade,
+    Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile, Transacted, TransactionalWriter,
+};
+
+pub use name::Table;
+pub use tables::{Events, Mirror};
+pub use versioned::Versioned;
+
+use crate::checkpoint::Checkpoints;
+use crate::client::{Client, Value, Work};
+use crate::error::{Class, Doing, told, unchanged};
+
+/// Why changes were not applied.
+#[derive(Debug)]
+pub enum Failure {
+    /// A change can never be applied: the stream's policy for rejected changes decides. Which one, by its place in the slice, if
+    /// that is known; if not, they are applied one by one to find it.
+    Refused(Option<usize>, Error),
+    /// Nothing is wrong with the changes: they are tried again.
+    Failed(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// A violated constraint, a value that does not fit, and what a trigger raises are the change's fault.
+impl From<tokio_postgres::Error> for Failure {
+    fn from(native: tokio_postgres::Error) -> Self {
+        let refused = Class::of(&native) == Class::Refused;
+        let error = told(native, Doing::Reading, "postgres");
+        if refused { Self::Refused(None, error) } else { Self::Failed(error) }
+    }
+}
+
+/// The failure of a change that can never be applied, for this reason.
+pub fn refuse(reason: impl Into<String>) -> Failure {
+    Failure::Refused(None, Error::config(reason).remedy("choose what becomes of refused changes (on_reject)"))
+}
+
+impl Failure {
+    /// The same failure, of the change at this place.
+    fn at(self, place: usize) -> Self {
+        match self {
+            Self::Refused(_, error) => Self::Refused(Some(place), error),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+}
+
+/// What changes do to the database: written by those who want more than [`Events`] or a [`Mirror`].
+///
+/// Whatever is done on the connection that it is given is committed with the checkpoint that passes the changes, or not at all.
+#[async_trait]
+pub trait Apply: Send + Sync + 'static {
+    /// Makes the tables that it needs, when a writer is opened. Called often, so it looks first.
+    async fn prepare(&self, _cx: &Cx, _client: &Client) -> Result<()> {
+        Ok(())
+    }
+
+    /// Applies changes in order, inside of the open transaction.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] rejects a change; all else is tried again. Either way nothing of the transaction remains.
+    async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure>;
+
+    /// Whether a change without a key does more than be noted.
+    fn acts_on_barriers(&self) -> bool {
+        false
+    }
+}
+
+/// A handler of single changes that is given the open transaction.
+///
+/// ```no_run
+/// use watchkeeper_core::{Change, Operation};
+/// use watchkeeper_postgres::{Failure, Handle, Open};
+///
+/// /// Counts the orders, in the transaction of the checkpoint that passes them.
+/// struct Count;
+///
+/// #[async_trait::async_trait]
+/// impl Handle for Count {
+///     async fn handle(&self, open: &Open<'_>, change: &Change) -> Result<(), Failure> {
+///         if change.operation() == Operation::Insert {
+///             open.execute("UPDATE totals SET count = count + 1 WHERE name = 'orders'", &[]).await?;
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+#[async_trait]
+pub trait Handle: Send + Sync + 'static {
+    /// Applies one change.
+    ///
+    /// # Errors
+    /// A violated constraint rejects the change, as does [`refuse`]; all else is tried again.
+    async fn handle(&self, open: &Open<'_>, change: &Change) -> Result<(), Failure>;
+}
+
+/// A [`Handle`] as what a [`Transactional`] sink applies.
+#[derive(Debug, Clone)]
+pub struct Each<H>(pub H);
+
+#[async_trait]
+impl<H: Handle> Apply for Each<H> {
+    async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
+        for (at, change) in changes.iter().enumerate() {
+            let handled = async { Ok(self.0.handle(open, change).await) };
+            open.cx.run(handled).await?.map_err(|failure| failure.at(at))?;
+        }
+        Ok(())
+    }
+}
+
+/// An open transaction, as it is lent to those who apply changes: a connection for their statements.
+///
+/// It is not theirs to end: after a COMMIT or ROLLBACK of their own the transaction is refused.
+#[derive(Debug)]
+pub struct Open<'a> {
+    cx: Cx,
+    work: &'a Work,
+    write: &'a CheckpointWrite,
+}
+
+impl Open<'_> {
+    /// Under which grant.
+    pub fn grant(&self) -> &Grant {
+        &self.write.grant
+    }
+
+    /// Which commit of the grant this will be.
+    pub fn seq(&self) -> u64 {
+        self.write.seq
+    }
+
+    /// Until when, and for whom.
+    pub fn cx(&self) -> &Cx {
+        &self.cx
+    }
+
+    /// Sends a statement about changes.
+    async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<(), Failure> {
+        let sent = async { Ok(self.work.connection().query_typed(sql, values).await) };
+        self.cx.run(sent).await?.map(drop).map_err(Failure::from)
+    }
+}
+
+impl Deref for Open<'_> {
+    type Target = tokio_postgres::Client;
+
+    fn deref(&self) -> &Self::Target {
+        self.work.connection()
+    }
+}
+
+/// A sink into the database that keeps the stream's checkpoint: exactly once.
+#[derive(Clone)]
+pub struct Transactional {
+    checkpoints: Checkpoints,
+    apply: Arc<dyn Apply>,
+}
+
+impl std::fmt::Debug for Transactional {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transactional").field("checkpoints", &self.checkpoints).finish_non_exhaustive()
+    }
+}
+
+impl Transactional {
+    /// A sink into the client's database, where the stream's checkpoint has to be kept too.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::open`].
+    pub async fn open(cx: &Cx, client: Client, apply: impl Apply) -> Result<Self> {
+        Ok(Self { checkpoints: Checkpoints::open(cx, client).await?, apply: Arc::new(apply) })
+    }
+
+    /// The checkpoints of the same database, for the stream's settings.
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+}
+
+#[async_trait]
+impl Sink for Transactional {
+    fn profile(&self) -> SinkProfile {
+        let mut profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+        profile.store = Some(self.checkpoints.store_identity());
+        profile.acts_on_barriers = self.apply.acts_on_barriers();
+        profile
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.apply.prepare(cx, self.checkpoints.client()).await?;
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        if context.store != self.checkpoints.store_identity() {
+            return Err(Error::config("the checkpoint is not kept in this sink's database")
+                .remedy("keep the stream's checkpoint in the store of its transactional sink"));
+        }
+        self.apply.prepare(cx, self.checkpoints.client()).await?;
+        let (checkpoints, apply) = (self.checkpoints.clone(), Arc::clone(&self.apply));
+        Ok(OpenedSink::Transactional(Box::new(Writer { checkpoints, apply })))
+    }
+}
+
+struct Writer {
+    checkpoints: Checkpoints,
+    apply: Arc<dyn Apply>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("checkpoints", &self.checkpoints).finish_non_exhaustive()
+    }
+}
+
+/// How changes are given to those who apply them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Portion {
+    All,
+    /// To find the one that is refused.
+    Single,
+}
+
+/// What became of one try.
+enum Tried {
+    Answered(Transacted),
+    Refused(Option<usize>, Error),
+}
+
+impl Writer {
+    /// The checkpoint first: its row is locked from then on, so that nobody can claim it while this transaction is open
+    /// without ending it, and a stale one does nothing at all.
+    async fn transact(&self, cx: &Cx, changes: &[Change], write: &CheckpointWrite, portion: Portion) -> Result<Tried> {
+        let (work, commit) = self.checkpoints.begin_with(cx, write).await?;
+        match commit {
+            Commit::Committed => {}
+            Commit::AlreadyDone | Commit::Fenced => {
+                work.rollback(cx).await;
+                return Ok(Tried::Answered(transacted(commit)));
+            }
+        }
+        let open = Open { cx: self.checkpoints.client().bounded(cx), work: &work, write };
+        match self.fill(&open, changes, portion).await {
+            Ok(()) => work.commit(cx).await.map(|()| Tried::Answered(Transacted::Committed)),
+            Err(failure) => {
+                work.rollback(cx).await;
+                match failure {
+                    Failure::Refused(at, error) => Ok(Tried::Refused(at, error)),
+                    // Nothing was committed, so nothing is changed.
+                    Failure::Failed(error) => Err(unchanged(error)),
+                }
+            }
+        }
+    }
+
+    async fn fill(&self, open: &Open<'_>, changes: &[Change], portion: Portion) -> Result<(), Failure> {
+        if portion == Portion::All {
+            return self.apply.apply(open, changes).await;
+        }
+        for (at, change) in changes.iter().enumerate() {
+            self.apply.apply(open, std::slice::from_ref(change)).await.map_err(|failure| failure.at(at))?;
+        }
+        Ok(())
+    }
+}
+
+fn transacted(commit: Commit) -> Transacted {
+    match commit {
+        Commit::Committed => Transacted::Committed,
+        Commit::AlreadyDone => Transacted::AlreadyDone,
+        Commit::Fenced => Transacted::Fenced,
+    }
+}
+
+#[async_trait]
+impl TransactionalWriter for Writer {
+    async fn write_and_commit(
+        &mut self,
+        cx: &Cx,
+        batch: &Arc<Batch>,
+        rows: &[u32],
+        write: &CheckpointWrite,
+    ) -> Result<Transacted> {
+        if rows.is_empty() {
+            let answers = self.checkpoints.commit(cx, std::slice::from_ref(write)).await?;
+            return Ok(answers.first().map_or(Transacted::Fenced, |commit| transacted(*commit)));
+        }
+        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
+        let (at, error) = match self.transact(cx, &changes, write, Portion::All).await? {
+            Tried::Answered(answer) => return Ok(answer),
+            Tried::Refused(Some(at), error) => (at, error),
+            Tried::Refused(None, _) => match self.transact(cx, &changes, write, Portion::Single).await? {
+                Tried::Answered(answer) => return Ok(answer),
+                Tried::Refused(at, error) => (at.unwrap_or(0), error),
+            },
+        };
+        let row = rows.get(at).copied().ok_or_else(|| Error::internal("a change was rejected that was not there"))?;
+        let error = Error::new(ErrorKind::Config, error.message().to_owned())
+            .remedy(error.advice().unwrap_or("correct the row or the table").to_owned())
+            .caused_by(error);
+        Ok(Transacted::Rejected(vec![Fault { row, kind: FaultKind::Reject, error }]))
+    }
+
+    async fn close(&mut self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! What a change tells, as JSON.
+
+use watchkeeper_core::format::JsonWriter;
+use watchkeeper_core::payload::{Image, ValueRef, Visit};
+use watchkeeper_core::{Change, Error, Result};
+
+/// A document, and whether values are missing that the source did not send because they did not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Document {
+    pub(super) json: String,
+    pub(super) partial: bool,
+}
+
+/// Everything that a change's body tells.
+pub(super) fn body(change: &Change) -> Result<Option<String>> {
+    if change.body().is_empty() {
+        return Ok(None);
+    }
+    let mut out = Vec::with_capacity(change.body().len());
+    change.batch().payload().walk(change.body(), &mut JsonWriter::new(&mut out))?;
+    text(out).map(Some)
+}
+
+/// What was changed, as it is since the change. An error when the body does not tell it, `None` when it is no more.
+pub(super) fn after(change: &Change) -> Result<Option<Document>> {
+    let mut out = Vec::with_capacity(change.body().len());
+    let mut known = Known { writer: JsonWriter::new(&mut out), key: None, partial: false };
+    let payload = change.batch().payload();
+    let told = payload.image(change.body(), change.operation(), Image::After, &mut known)?;
+    let partial = known.partial;
+    if !told || out.is_empty() {
+        let operation = change.operation().as_str();
+        let cause = format!("this {operation} does not tell the whole row, so it can not be mirrored");
+        return Err(Error::config(cause).remedy("let the source tell it (full_document, REPLICA IDENTITY)"));
+    }
+    // It was deleted since; the change that did so will come.
+    if out == b"null" {
+        return Ok(None);
+    }
+    Ok(Some(Document { json: text(out)?, partial }))
+}
+
+fn text(out: Vec<u8>) -> Result<String> {
+    String::from_utf8(out).map_err(|error| Error::config("a change is not UTF-8").caused_by(error))
+}
+
+/// Writes what is known and leaves out what did not change.
+struct Known<'a> {
+    writer: JsonWriter<'a>,
+    /// The key that is due, until it is known that a value follows.
+    key: Option<String>,
+    partial: bool,
+}
+
+impl Known<'_> {
+    fn due(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.writer.key(&key);
+        }
+    }
+}
+
+impl Visit for Known<'_> {
+    fn value(&mut self, value: ValueRef<'_>) {
+        if value == ValueRef::Unchanged {
+            (self.key, self.partial) = (None, true);
+            return;
+        }
+        self.due();
+        self.writer.value(value);
+    }
+
+    fn begin_document(&mut self) {
+        self.due();
+        self.writer.begin_document();
+    }
+
+    fn key(&mut self, key: &str) {
+        self.key = Some(key.to_owned());
+    }
+
+    fn end_document(&mut self) {
+        self.writer.end_document();
+    }
+
+    fn begin_array(&mut self) {
+        self.due();
+        self.writer.begin_array();
+    }
+
+    fn end_array(&mut self) {
+        self.writer.end_array();
+    }
+}

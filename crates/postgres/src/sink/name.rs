@@ -1,0 +1,71 @@
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Cx, Error, Result};
+
+use crate::client::{Client, is_race, quoted};
+
+/// The name of a table of a sink: `events`, or `audit.events` for one in a schema of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    written: String,
+    quoted: String,
+}
+
+impl Table {
+    /// By its name.
+    ///
+    /// # Errors
+    /// `Config` when it can not be one.
+    pub fn new(name: &str) -> Result<Self> {
+        let parts: Vec<&str> = name.split('.').collect();
+        let usable = |part: &&str| !part.is_empty() && part.len() <= 63 && !part.contains(['\0', '"', '\'']);
+        if parts.len() > 2 || !parts.iter().all(usable) {
+            let cause = format!("{name:?} can not be a table of a sink");
+            return Err(Error::config(cause).remedy("write \"events\", or \"schema.events\""));
+        }
+        let quoted = parts.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".");
+        Ok(Self { written: name.to_owned(), quoted })
+    }
+
+    /// As it was written.
+    pub fn written(&self) -> &str {
+        &self.written
+    }
+
+    /// As it stands in SQL.
+    pub(crate) fn sql(&self) -> &str {
+        &self.quoted
+    }
+
+    /// Whether it is there.
+    pub(crate) async fn exists(&self, cx: &Cx, client: &Client) -> Result<bool> {
+        let rows = client.read(cx, "SELECT to_regclass($1) IS NOT NULL", &[(&self.quoted, Type::TEXT)]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+
+    /// Refuses a table that belongs to Watchkeeper itself.
+    pub(crate) fn require_foreign(&self, client: &Client) -> Result<()> {
+        if !self.quoted.starts_with(&format!("{}.", quoted(client.schema()))) {
+            return Ok(());
+        }
+        Err(Error::config(format!("{:?} lies in the schema of Watchkeeper's own tables", self.written))
+            .remedy("choose another schema"))
+    }
+
+    /// Makes it where it is missing. Only then is the right to create something asked for.
+    pub(crate) async fn ensure(&self, cx: &Cx, client: &Client, columns: &str) -> Result<()> {
+        self.require_foreign(client)?;
+        while !self.exists(cx, client).await? {
+            let work = client.begin(cx).await?;
+            match work.run(cx, &format!("CREATE TABLE {} ({columns})", self.quoted)).await {
+                Ok(()) => match work.commit(cx).await {
+                    Err(error) if !is_race(&error) => return Err(error),
+                    _ => {}
+                },
+                // Another instance made it just now.
+                Err(error) if is_race(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

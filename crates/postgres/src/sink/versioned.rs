@@ -1,0 +1,167 @@
+//! A mirror in a database that does not keep the stream's checkpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_postgres::types::Type;
+use watchkeeper_core::{
+    Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation, Result, Sink,
+    SinkContext, SinkProfile, SinkWriter, Written,
+};
+
+use super::tables::{FATES, Fates, MERGED, Mirror, document, number};
+use crate::client::Client;
+use crate::error::{Class, native};
+
+/// How long the mark of a deleted row is kept.
+const TOMBSTONES: &str = "1 day";
+
+/// Keeps the newest document of every key, and never lets an older version overwrite a newer one.
+///
+/// The version of the source stands beside every document. A deleted one stays as a tombstone, with `deleted` set and no
+/// document, so that a late write can not bring it back; tombstones of more than a day are removed whenever the sink is opened.
+/// Readers leave them out with `WHERE deleted IS NULL`.
+///
+/// What is not prevented: that a late write from before a truncate brings in a row that was never written here.
+#[derive(Debug, Clone)]
+pub struct Versioned {
+    client: Client,
+    mirror: Mirror,
+}
+
+impl Versioned {
+    /// A sink into a table of the client's database.
+    pub fn new(client: Client, mirror: Mirror) -> Self {
+        Self { client, mirror }
+    }
+
+    async fn prepare(&self, cx: &Cx) -> Result<()> {
+        self.mirror.make(cx, &self.client).await?;
+        let table = self.mirror.table.sql();
+        let sql = format!("DELETE FROM {table} WHERE deleted < clock_timestamp() - interval '{TOMBSTONES}'");
+        self.client.write(cx, &sql, &[]).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Sink for Versioned {
+    fn profile(&self) -> SinkProfile {
+        let settle = self.client.config().map_or(Duration::from_secs(10), |config| config.timeout);
+        let mut profile = SinkProfile::new(Grade::Versioned, settle);
+        profile.acts_on_barriers = true;
+        profile
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.prepare(cx).await?;
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+        self.prepare(cx).await?;
+        Ok(OpenedSink::Plain(Arc::new(Writer { client: self.client.clone(), mirror: self.mirror.clone() })))
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    client: Client,
+    mirror: Mirror,
+}
+
+impl Writer {
+    async fn send(&self, cx: &Cx, fates: &mut Fates<'_>) -> Result<()> {
+        let fates = std::mem::take(fates);
+        let columns = fates.columns();
+        if columns.is_empty() {
+            return Ok(());
+        }
+        let table = self.mirror.table.sql();
+        let sql = format!(
+            "INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal, deleted)
+            SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal,
+                CASE WHEN f.document IS NULL THEN clock_timestamp() END
+            FROM {FATES} LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
+            ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
+                version_time = excluded.version_time, version_ordinal = excluded.version_ordinal,
+                deleted = excluded.deleted
+            WHERE (t.version_time, t.version_ordinal) < (excluded.version_time, excluded.version_ordinal)"
+        );
+        self.client.write(cx, &sql, &columns.values()).await.map(drop)
+    }
+
+    /// Leaves a tombstone in the place of everything that is older than a truncate.
+    async fn clear(&self, cx: &Cx, change: &Change) -> Result<()> {
+        let sql = format!(
+            "UPDATE {} SET document = NULL, deleted = clock_timestamp(), version_time = $2, version_ordinal = $3
+            WHERE namespace = $1 AND (version_time, version_ordinal) < ($2, $3)",
+            self.mirror.table.sql()
+        );
+        let (time, ordinal) = (number(change.version().time), number(change.version().ordinal));
+        let values: [crate::Value<'_>; 3] =
+            [(&change.namespace(), Type::TEXT), (&time, Type::INT8), (&ordinal, Type::INT8)];
+        self.client.write(cx, &sql, &values).await.map(drop)
+    }
+
+    /// Writes changes, all that come together by one statement. Those that can not be written are told by their place.
+    async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+        let (mut fates, mut rejected) = (Fates::default(), Vec::new());
+        for (at, change) in changes.iter().enumerate() {
+            if let Some(key) = change.key() {
+                match document(change) {
+                    Err(error) => rejected.push((at, error)),
+                    Ok(document) => {
+                        if !fates.takes(change, key, document.as_ref()) {
+                            self.send(cx, &mut fates).await?;
+                        }
+                        fates.note(change, key, document);
+                    }
+                }
+            } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
+                self.send(cx, &mut fates).await?;
+                self.clear(cx, change).await?;
+            }
+        }
+        self.send(cx, &mut fates).await?;
+        Ok(rejected)
+    }
+}
+
+fn is_refused(error: &Error) -> bool {
+    native(error).is_some_and(|native| Class::of(native) == Class::Refused)
+}
+
+#[async_trait]
+impl SinkWriter for Writer {
+    async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
+        let rejected = match self.put(cx, &changes).await {
+            Ok(rejected) => rejected,
+            // One of them can not be written: found by writing them one by one. What was written already stays as it is.
+            Err(error) if is_refused(&error) => {
+                let mut rejected = Vec::new();
+                for (at, change) in changes.iter().enumerate() {
+                    match self.put(cx, std::slice::from_ref(change)).await {
+                        Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
+                        Err(error) if is_refused(&error) => rejected.push((at, error)),
+                        Err(error) => return Err(error),
+                    }
+                }
+                rejected
+            }
+            Err(error) => return Err(error),
+        };
+        let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
+        Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+    }
+
+    /// Every write was committed, so there is nothing left to do.
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}

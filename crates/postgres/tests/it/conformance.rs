@@ -1,0 +1,187 @@
+//! The laws, on real servers of both versions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_postgres::Row;
+use watchkeeper_core::{Cx, Entropy, Result, Sink, Version as ChangeVersion};
+use watchkeeper_postgres::{Checkpoints, Client, Events, Leases, Mirror, Notes, Transactional, Versioned};
+use watchkeeper_testkit::laws::{
+    CheckpointBench, Effect, Law, LawOf, LeaseBench, RecordsBench, SinkBench, TransactionalBench, View,
+};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use crate::support::{Base, block_on, cx};
+
+const SHORT: Duration = Duration::from_millis(400);
+
+/// Runs all laws of the stores on one version.
+macro_rules! stores {
+    ($module:ident, $version:expr) => {
+        mod $module {
+            use super::*;
+
+            mod leases {
+                use super::*;
+
+                fn run(law: &LawOf<LeaseBench>) -> Law {
+                    block_on(super::super::lease_law(law, $version))
+                }
+
+                watchkeeper_testkit::lease_laws!(run);
+            }
+
+            mod checkpoints {
+                use super::*;
+
+                fn run(law: &LawOf<CheckpointBench>) -> Law {
+                    block_on(super::super::checkpoint_law(law, $version))
+                }
+
+                watchkeeper_testkit::checkpoint_laws!(run);
+            }
+
+            mod records {
+                use super::*;
+
+                fn run(law: &LawOf<RecordsBench>) -> Law {
+                    block_on(super::super::records_law(law, $version))
+                }
+
+                watchkeeper_testkit::records_laws!(run);
+            }
+
+            mod transactional_sink {
+                use super::*;
+
+                fn run(law: &LawOf<dyn TransactionalBench>) -> Law {
+                    block_on(super::super::transactional_law(law, $version))
+                }
+
+                watchkeeper_testkit::transactional_laws!(run);
+            }
+
+            mod versioned_sink {
+                use super::*;
+
+                fn run(law: &LawOf<dyn SinkBench>) -> Law {
+                    block_on(super::super::sink_law(law, $version))
+                }
+
+                watchkeeper_testkit::sink_laws!(run);
+            }
+        }
+    };
+}
+
+stores!(on_15, Version::V15);
+stores!(on_18, Version::V18);
+
+async fn lease_law(law: &LawOf<LeaseBench>, version: Version) -> Law {
+    let base = Base::schema(version);
+    let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
+    let a = Arc::new(Leases::open(&cx, base.client().await).await?);
+    let b = Arc::new(Leases::open(&cx, base.client().await).await?);
+    law.holds_on(&LeaseBench { cx, a, b, entropy, ttl: SHORT }).await
+}
+
+async fn checkpoint_law(law: &LawOf<CheckpointBench>, version: Version) -> Law {
+    let base = Base::schema(version);
+    let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
+    let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+    let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+    law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
+}
+
+async fn records_law(law: &LawOf<RecordsBench>, version: Version) -> Law {
+    let base = Base::schema(version);
+    let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
+    let a = Arc::new(Notes::open(&cx, base.client().await).await?);
+    let b = Arc::new(Notes::open(&cx, base.client().await).await?);
+    law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT }).await
+}
+
+/// What a row of a sink's table tells: key, version (time, ordinal), id.
+fn effect(row: &Row) -> Effect {
+    let (key, time, ordinal): (Option<Vec<u8>>, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    let version = ChangeVersion { time: time.cast_unsigned(), ordinal: ordinal.cast_unsigned() };
+    Effect { id: row.get(3), key: key.map(Into::into), version }
+}
+
+struct Appended {
+    checkpoints: CheckpointBench,
+    sink: Transactional,
+    reader: Client,
+    table: String,
+}
+
+#[async_trait]
+impl TransactionalBench for Appended {
+    fn sink(&self) -> Arc<dyn Sink> {
+        Arc::new(self.sink.clone())
+    }
+
+    fn checkpoints(&self) -> &CheckpointBench {
+        &self.checkpoints
+    }
+
+    async fn delivered(&self) -> Result<Vec<Effect>> {
+        let sql = format!("SELECT key, version_time, version_ordinal, id FROM {} ORDER BY number", self.table);
+        Ok(self.reader.read(&cx(), &sql, &[]).await?.iter().map(effect).collect())
+    }
+}
+
+async fn transactional_law(law: &LawOf<dyn TransactionalBench>, version: Version) -> Law {
+    let base = Base::schema(version);
+    let (cx, entropy, table) = (cx(), Arc::new(Entropy::from_system()), base.table("events"));
+    let sink = Transactional::open(&cx, base.client().await, Events::into(&table)?).await?;
+    sink.check(&cx).await?;
+    let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+    let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
+    let checkpoints = CheckpointBench { cx, a, b, entropy };
+    law.holds_on(&Appended { checkpoints, sink, reader: base.client().await, table }).await
+}
+
+struct Copy {
+    cx: Cx,
+    entropy: Entropy,
+    sink: Versioned,
+    reader: Client,
+    table: String,
+}
+
+#[async_trait]
+impl SinkBench for Copy {
+    fn cx(&self) -> &Cx {
+        &self.cx
+    }
+
+    fn entropy(&self) -> &Entropy {
+        &self.entropy
+    }
+
+    fn sink(&self) -> Arc<dyn Sink> {
+        Arc::new(self.sink.clone())
+    }
+
+    fn view(&self) -> View {
+        View::Newest
+    }
+
+    async fn delivered(&self) -> Result<Vec<Effect>> {
+        let sql = format!(
+            "SELECT key, version_time, version_ordinal, NULL::text FROM {} WHERE deleted IS NULL ORDER BY key",
+            self.table
+        );
+        Ok(self.reader.read(&self.cx, &sql, &[]).await?.iter().map(effect).collect())
+    }
+}
+
+async fn sink_law(law: &LawOf<dyn SinkBench>, version: Version) -> Law {
+    let base = Base::schema(version);
+    let (cx, entropy, table) = (cx(), Entropy::from_system(), base.table("copy"));
+    let sink = Versioned::new(base.client().await, Mirror::into(&table)?);
+    sink.check(&cx).await?;
+    law.holds_on(&Copy { cx, entropy, sink, reader: base.client().await, table }).await
+}

@@ -1,0 +1,101 @@
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
+use watchkeeper_postgres::{Client, Config};
+use watchkeeper_testkit::servers::postgres::{Server, Version};
+
+/// A server of each version that all tests of this program share; each test has a database of its own in it.
+pub(crate) fn shared(version: Version) -> &'static Server {
+    static OLD: OnceLock<Server> = OnceLock::new();
+    static NEW: OnceLock<Server> = OnceLock::new();
+    let cell = if version == Version::V15 { &OLD } else { &NEW };
+    cell.get_or_init(|| Server::start(version))
+}
+
+/// A name that no other test uses.
+pub(crate) fn fresh_name() -> String {
+    format!("test_{}", Entropy::from_system().uuid().simple())
+}
+
+/// A place of its own on a shared server: a schema, or a whole database.
+pub(crate) struct Base {
+    server: &'static Server,
+    database: String,
+    schema: String,
+}
+
+impl Base {
+    /// A schema of its own, which is made quickly; the test's tables lie in it too.
+    pub(crate) fn schema(version: Version) -> Self {
+        Self { server: shared(version), database: "postgres".to_owned(), schema: fresh_name() }
+    }
+
+    /// A database of its own, for tests that look at all of it.
+    pub(crate) async fn new(version: Version) -> Self {
+        let (server, database) = (shared(version), fresh_name());
+        let admin = connect(&server.url("postgres")).await;
+        // The template is copied through the log: no checkpoint of the whole server has to be waited for.
+        let sql = format!("CREATE DATABASE {database} STRATEGY wal_log");
+        admin.batch_execute(&sql).await.expect("a database can be made");
+        Self { server, database, schema: "watchkeeper".to_owned() }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url(&self.database)
+    }
+
+    /// A URL of this user (`name` or `name:password`).
+    pub(crate) fn url_of(&self, user: &str) -> String {
+        self.server.url_of(user, &self.database)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        self.config_of("postgres")
+    }
+
+    pub(crate) fn config_of(&self, user: &str) -> Config {
+        let config = Config::new(&self.url_of(user)).expect("the URL is one");
+        config.in_schema(&self.schema).expect("the name is one")
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::open(&cx(), self.config()).await.expect("the server is there")
+    }
+
+    /// A bare connection of the superuser.
+    pub(crate) async fn admin(&self) -> tokio_postgres::Client {
+        connect(&self.url()).await
+    }
+
+    /// The name of a table for a sink that no other test uses.
+    pub(crate) fn table(&self, name: &str) -> String {
+        format!("public.{name}_{}", self.schema)
+    }
+}
+
+/// A bare connection, without anything of ours in between.
+pub(crate) async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("the server is there");
+    tokio::spawn(connection);
+    client
+}
+
+pub(crate) fn cx() -> Cx {
+    Cx::new(Arc::new(BootClock))
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be made").block_on(work)
+}
+
+/// Asserts the kind of an error, and that it says what to do.
+pub(crate) fn assert_told<T: std::fmt::Debug>(answer: Result<T>, kind: ErrorKind, cause: &str) {
+    let error = answer.expect_err(cause);
+    let text = error.to_string();
+    assert_eq!(error.kind(), kind, "{text}");
+    assert!(text.contains(cause), "{text:?} does not say {cause:?}");
+    assert!(error.advice().is_some(), "{text:?} has no remedy");
+    assert!(!text.contains('\n'), "{text:?} has more than one line");
+}
