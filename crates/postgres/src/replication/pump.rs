@@ -259,7 +259,7 @@ impl Pump {
             Ok(Some(Message::ErrorResponse(body))) => Some(Failure::Refused(Refusal::read(&body))),
             Ok(Some(Message::NoticeResponse(_) | Message::ParameterStatus(_))) => None,
             Ok(_) => Some(Failure::Io(io::Error::other("the server ended the stream"))),
-            Err(error) => Some(Failure::Io(error)),
+            Err(error) => Some(Failure::Io(io::Error::other(error))),
         };
         let mut kept = whole;
         kept.unsplit(self.buffer.split());
