@@ -8,6 +8,7 @@ mod body;
 mod connect;
 mod decode;
 mod failure;
+mod lag;
 mod lineage;
 mod open;
 mod pgoutput;
@@ -26,9 +27,12 @@ use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
-use watchkeeper_core::{ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, StartAt};
+use watchkeeper_core::{
+    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
+};
 
 pub use body::RowPayload;
+pub use lag::Slots;
 pub use place::Lsn;
 pub use settings::Settings;
 
@@ -78,11 +82,6 @@ impl Replication {
         failure::told(&self.place(), failure)
     }
 
-    /// Why a stream ended. Someone who took the slot over did not break anything.
-    fn ended(&self, failure: Failure) -> Error {
-        self.told(failure)
-    }
-
     async fn connect(&self, cx: &Cx) -> Result<Wire> {
         self.0.endpoint.connect(cx).await
     }
@@ -119,16 +118,37 @@ impl Replication {
     }
 }
 
+fn will_be_made(what: &str) -> Finding {
+    Finding { severity: Severity::Note, what: format!("{what} is not there yet and will be made"), remedy: None }
+}
+
 #[async_trait]
 impl Source for Replication {
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let (mut wire, _, outlook) = self.look(cx).await?;
-        outlook.require_logical(&self.place())?;
+        let place = self.place();
+        outlook.require_logical(&place)?;
         let settings = &self.0.settings;
-        let published = cx
-            .run(async { publication::tables(&mut wire, settings).await.map_err(|failure| self.told(failure)) })
-            .await?;
-        Ok(publication::findings(settings, &published))
+        let mut findings = Vec::new();
+        if outlook.has_publication {
+            let published = publication::tables(&mut wire, settings);
+            let published = cx.run(async { published.await.map_err(|failure| self.told(failure)) }).await?;
+            findings.extend(publication::findings(settings, &published));
+        } else if settings.tables.is_empty() {
+            return Err(publication::missing(settings));
+        } else {
+            findings.push(will_be_made(&format!("publication {}", settings.publication)));
+        }
+        if !outlook.has_slot() {
+            findings.push(will_be_made(&format!("slot {}", settings.slot)));
+            return Ok(findings);
+        }
+        let (slots, rate) = lag::standings(cx, &mut wire, &place, Some(&settings.slot)).await?;
+        findings.extend(slots.iter().flat_map(|slot| slot.findings(rate)));
+        if slots.iter().all(|slot| !slot.is_lost()) {
+            outlook.slot(settings, self.database())?;
+        }
+        Ok(findings)
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {

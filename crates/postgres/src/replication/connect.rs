@@ -116,7 +116,7 @@ impl Endpoint {
                 if mode == SslMode::Prefer {
                     return Ok((Box::new(stream), None));
                 }
-                return Err(io::Error::other("the server does not speak TLS, which sslmode asks for").into());
+                return Err(unsupported("the server does not speak TLS, which sslmode asks for").into());
             }
         }
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
@@ -163,7 +163,7 @@ impl Endpoint {
                 Message::ErrorResponse(body) => return Err(Failure::Refused(Refusal::read(&body))),
                 Message::ReadyForQuery(_) => return Ok(()),
                 Message::AuthenticationGss | Message::AuthenticationSspi | Message::AuthenticationKerberosV5 => {
-                    return Err(io::Error::other("the server asks for Kerberos, which is not supported").into());
+                    return Err(unsupported("the server asks for Kerberos, which is not supported").into());
                 }
                 _ => {}
             }
@@ -191,7 +191,7 @@ impl Endpoint {
                 return Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(bound)));
             }
             _ if wanted == ChannelBinding::Require => {
-                return Err(io::Error::other("channel_binding = require, but the server does not offer it").into());
+                return Err(unsupported("channel_binding=require, but the server does not offer it").into());
             }
             // The server would offer it if it could: saying so lets it find out that the offer was cut out on the way.
             Some(_) if wanted != ChannelBinding::Disable && offers(sasl::SCRAM_SHA_256) => {
@@ -202,8 +202,12 @@ impl Endpoint {
         if offers(sasl::SCRAM_SHA_256) {
             return Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported()));
         }
-        Err(io::Error::other("the server offers no way to prove a password that is supported").into())
+        Err(unsupported("the server offers no way to prove a password that is supported").into())
     }
+}
+
+fn unsupported(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what)
 }
 
 fn begun(scram: &mut Option<ScramSha256>) -> io::Result<&mut ScramSha256> {

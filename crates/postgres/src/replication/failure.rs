@@ -16,11 +16,19 @@ pub(super) fn told(doing: &str, failure: Failure) -> Error {
                 .remedy("set the password in the URL, PGPASSWORD or the password file")
                 .caused_by(error)
         }
+        // The sides do not agree on TLS or on how a password is proved.
+        Failure::Io(error) if is_disagreement(error.kind()) => Error::config(format!("{doing}: {error}"))
+            .remedy("name the authority that signed the server's certificate as sslrootcert, and the host as the certificate does; or correct sslmode and channel_binding")
+            .caused_by(error),
         Failure::Io(error) => Error::unavailable(format!("{doing}: {error}"))
             .remedy("it is tried again; look at the server's log if it stays so")
             .caused_by(error),
         Failure::Refused(refusal) => refused(doing, refusal),
     }
+}
+
+fn is_disagreement(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
 }
 
 fn refused(doing: &str, refusal: Refusal) -> Error {

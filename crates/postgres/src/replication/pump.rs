@@ -129,22 +129,24 @@ pub(super) fn start(wire: Wire, manner: Manner) -> Pumped {
 impl Pump {
     async fn run(mut self) -> Result<(), Failure> {
         self.scan()?;
-        let mut piece: Option<Bytes> = None;
         let mut pause = None;
         let mut due = BootClock.sleep_until(self.spoke + self.speak_every);
         let outlet = self.pieces.clone();
         loop {
-            if piece.is_none() && pause.is_none() && self.scanned > 0 {
-                piece = Some(self.cut());
-            }
-            if piece.is_none()
+            if self.scanned == 0
                 && let Some(ending) = self.ending.take()
             {
                 return Err(ending);
             }
+            if self.demands.1 >= DEMANDS_MAX {
+                // At once, also when the reader is held up: what is not handed over is read again.
+                return Err(io::Error::other("the server wants to stop, and waits for its readers to leave").into());
+            }
             if self.asked {
                 self.speak().await?;
             }
+            // While the reader is held up, so much is read on that a piece gets full, and what the server says is heard.
+            let has_room = self.buffer.len() < PIECE || self.scanned == 0;
             tokio::select! {
                 biased;
                 () = outlet.closed() => return self.part().await,
@@ -157,14 +159,14 @@ impl Pump {
                     self.speak().await?;
                     due = BootClock.sleep_until(self.spoke + self.speak_every);
                 }
-                permit = outlet.reserve(), if piece.is_some() => if let (Ok(permit), Some(piece)) = (permit, piece.take()) {
-                    permit.send(Ok(piece));
+                permit = outlet.reserve(), if pause.is_none() && self.scanned > 0 => if let Ok(permit) = permit {
+                    permit.send(Ok(self.cut()));
                 },
                 () = async { if let Some(pause) = &mut pause { pause.await } }, if pause.is_some() => {
                     pause = None;
                     self.read_at_hand().await?;
                 }
-                read = self.socket.read_buf(&mut self.buffer), if piece.is_none() && pause.is_none() => {
+                read = self.socket.read_buf(&mut self.buffer), if has_room && pause.is_none() && self.ending.is_none() => {
                     self.received_some(read?)?;
                     if self.is_behind() && self.buffer.len() < SHORT && self.ending.is_none() {
                         pause = Some(BootClock.sleep_until(BootClock.now() + PAUSE));
@@ -247,10 +249,6 @@ impl Pump {
             self.demands = (now, 0);
         }
         self.demands.1 += 1;
-        if self.demands.1 >= DEMANDS_MAX {
-            let stops = io::Error::other("the server wants to stop, and waits for its readers to leave");
-            self.ending.get_or_insert(Failure::Io(stops));
-        }
     }
 
     /// Anything but data: an error, or the end of the stream. Notices are passed over.
@@ -261,7 +259,7 @@ impl Pump {
             Ok(Some(Message::ErrorResponse(body))) => Some(Failure::Refused(Refusal::read(&body))),
             Ok(Some(Message::NoticeResponse(_) | Message::ParameterStatus(_))) => None,
             Ok(_) => Some(Failure::Io(io::Error::other("the server ended the stream"))),
-            Err(error) => Some(Failure::Io(error)),
+            Err(error) => Some(Failure::Io(io::Error::other(error))),
         };
         let mut kept = whole;
         kept.unsplit(self.buffer.split());

@@ -66,7 +66,7 @@ impl Reader {
     fn receive(&mut self, received: Option<Result<Bytes, Failure>>) {
         match received {
             Some(Ok(piece)) => self.piece = Some((piece, 0)),
-            Some(Err(failure)) => self.failed = Some(self.source.ended(failure)),
+            Some(Err(failure)) => self.failed = Some(self.source.told(failure)),
             None => self.failed = Some(Error::unavailable("the stream has ended").remedy("it is opened again")),
         }
     }

@@ -2,6 +2,8 @@
 
 mod bench;
 mod conformance;
+mod entry;
+mod lag;
 mod refused;
 mod rows;
 mod slots;

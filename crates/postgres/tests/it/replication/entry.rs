@@ -1,0 +1,56 @@
+use watchkeeper_core::{ErrorKind, Result, StartAt};
+use watchkeeper_postgres::{Config, Replication};
+use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+
+use super::bench::{Base, Watch, assert_told, block_on, cx};
+use watchkeeper_core::Source;
+
+const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY)";
+
+async fn opened(base: &Base<'_>, user: &str, parameters: &str) -> Result<Watch> {
+    let url = format!("{}?{parameters}", base.server.url_of(user, &base.name));
+    let source = Replication::new(Config::new(&url).expect("the URL is one"), base.settings());
+    source.open(&cx(), StartAt::Now).await.map(|stream| Watch { stream })
+}
+
+#[test]
+fn a_password_is_proved_in_every_way_that_servers_ask_for() {
+    for version in Version::ALL {
+        let mut settings = Settings::new(version);
+        let rule = |user: &str, way: &str| format!("host all {user} 127.0.0.1/32 {way}");
+        let rules = [("postgres", "trust"), ("modern", "scram-sha-256"), ("old", "md5"), ("open", "password")];
+        settings.hba = rules.iter().map(|(user, way)| rule(user, way)).collect();
+        let server = Server::with(&settings);
+        block_on(async {
+            let base = Base::new(&server, THINGS).await;
+            base.run("CREATE PUBLICATION changes FOR TABLE things").await;
+            for (user, encryption) in [("modern", "scram-sha-256"), ("old", "md5"), ("open", "scram-sha-256")] {
+                base.run(&format!("SET password_encryption = '{encryption}'; CREATE ROLE {user} LOGIN REPLICATION PASSWORD 'pass word'")).await;
+                let mut watch = opened(&base, &format!("{user}:pass%20word"), "").await.expect("the password is right");
+                base.run("INSERT INTO things SELECT coalesce(max(id), 0) + 1 FROM things").await;
+                watch.changes(1).await;
+                watch.close().await;
+                let wrong = opened(&base, &format!("{user}:wrong"), "").await;
+                assert_told(wrong, ErrorKind::Denied, "password authentication failed");
+                let none = opened(&base, user, "").await;
+                assert_told(none, ErrorKind::Denied, "asks for a password; none is set");
+            }
+            let bound = opened(&base, "modern:pass%20word", "channel_binding=require").await;
+            assert_told(bound, ErrorKind::Config, "channel_binding=require");
+            let tls = opened(&base, "postgres", "sslmode=require").await;
+            assert_told(tls, ErrorKind::Config, "does not speak TLS");
+            let nowhere = Config::new(&server.url("nowhere")).expect("the URL is one");
+            let nowhere = Replication::new(nowhere, base.settings());
+            assert_told(nowhere.identity(&cx()).await, ErrorKind::Config, "\"nowhere\" does not exist");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_unavailable() {
+    block_on(async {
+        let config = Config::new("postgres://postgres@127.0.0.1:1/nowhere").expect("the URL is one");
+        let source = Replication::new(config, watchkeeper_postgres::replication::Settings::new("s", "p"));
+        assert_told(source.identity(&cx()).await, ErrorKind::Unavailable, "127.0.0.1:1/nowhere");
+    });
+}
