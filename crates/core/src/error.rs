@@ -50,9 +50,9 @@ impl ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     class: Option<&'static str>,
-    place: Option<String>,
+    place: Option<Box<str>>,
     message: String,
-    remedy: Option<String>,
+    remedy: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -100,7 +100,7 @@ impl Error {
     /// The same error with what a person should do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.remedy = Some(remedy.into().into_boxed_str());
         self
     }
 
@@ -127,7 +127,7 @@ impl Error {
     /// who is nearer to the cause knows it better.
     #[must_use]
     pub fn at(mut self, place: impl fmt::Display) -> Self {
-        self.place.get_or_insert_with(|| place.to_string());
+        self.place.get_or_insert_with(|| place.to_string().into_boxed_str());
         self
     }
 
