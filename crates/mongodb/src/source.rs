@@ -19,7 +19,7 @@ mod way;
 mod witness;
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use mongodb::bson::{Document, Timestamp, doc};
@@ -48,13 +48,15 @@ pub struct Feed {
     stages: Arc<[Document]>,
     /// Whether something is kept aside in the events.
     aside: bool,
+    /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
+    witness: Arc<Mutex<Option<String>>>,
 }
 
 impl Feed {
     /// What `view` shows of the client's cluster. Nothing is asked of the server yet.
     pub fn new(client: Client, view: View) -> Self {
         let (stages, aside) = pipeline::stages(&view);
-        Self { client, view: Arc::new(view), stages: stages.into(), aside }
+        Self { client, view: Arc::new(view), stages: stages.into(), aside, witness: Arc::default() }
     }
 
     /// What is watched, and how it is shown.

@@ -14,9 +14,9 @@ use watchkeeper_core::{
 };
 
 use super::Feed;
+use super::way::has_way_round;
 use crate::check::finding;
 use crate::client::Client;
-use crate::error::Class;
 use crate::position::Token;
 use crate::{Config, View};
 
@@ -146,7 +146,7 @@ impl Feed {
             let Some(batch) = next? else { return Err(Error::unavailable("the server ended the cursor")) };
             match batch {
                 // The server reads on, and what needs a way round is found when the stream is read.
-                Err(native) if Class::of(&native).is_about_one_event() => return Ok(()),
+                Err(native) if has_way_round(&native) => return Ok(()),
                 batch => drop(batch.map_err(|native| self.failure(native))?),
             }
         }

@@ -83,13 +83,16 @@ impl Feed {
 
     /// The lineage of positions from now on.
     pub(super) async fn lineage(&self, cx: &Cx) -> Result<Lineage> {
+        let mark = self.newest(cx).await?.and_then(|entry| mark(&entry));
+        // A mark is the better proof, and the newer one.
+        let witness = if mark.is_none() { self.remembered() } else { None };
         Ok(Lineage {
             cluster: self.cluster(cx).await?,
             scope: self.scope_name(),
             collection: self.collection_uuid(cx).await?,
             view: self.view_hash(),
-            mark: self.newest(cx).await?.and_then(|entry| mark(&entry)),
-            witness: None,
+            mark,
+            witness,
         })
     }
 
@@ -164,7 +167,9 @@ impl Feed {
         self.not_of_the_future(cx, token).await?;
         self.still_there(cx, token).await?;
         self.same_history(cx, &stored).await?;
-        self.same_collection(cx, token, &stored).await
+        self.same_collection(cx, token, &stored).await?;
+        self.remember(stored.witness);
+        Ok(())
     }
 
     /// Refuses a token that is newer than everything that has happened: its server would skip what happens until then.

@@ -319,8 +319,11 @@ impl Reader {
     /// Goes on after an invalidate, on whatever has this name next.
     async fn begin_anew(&mut self, cx: &Cx) -> Result<()> {
         let opened = self.feed.open_after(cx, self.at.clone()).await?;
-        let lineage = self.feed.lineage(cx).await?;
-        *self.lineage.lock().unwrap_or_else(PoisonError::into_inner) = lineage;
+        let mut lineage = self.feed.lineage(cx).await?;
+        let mut current = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        lineage.witness = current.witness.take().or(lineage.witness);
+        *current = lineage;
+        drop(current);
         self.follow(opened);
         (self.invalidated, self.renewed) = (false, true);
         Ok(())

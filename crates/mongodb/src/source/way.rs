@@ -41,6 +41,15 @@ pub(super) struct Way {
 /// The code of servers that do not know a stage.
 const STAGE_UNKNOWN: i32 = 40_324;
 
+/// What servers say when the pipeline hides the event of a token.
+const NOT_FOUND: &str = "was not found";
+
+/// Whether a refusal while reading is no fault of the position, and is gone round.
+pub(super) fn has_way_round(native: &Native) -> bool {
+    let class = Class::of(native);
+    class.is_about_one_event() || (class == Class::TokenUnseen && native.kind.to_string().contains(NOT_FOUND))
+}
+
 impl Way {
     /// The straight way after a token.
     pub(super) fn after(token: &Token) -> Self {
@@ -78,7 +87,7 @@ impl Feed {
             }
             Shape::Reduced => {
                 let (view, stages) = reduced(&self.view);
-                Self { client: self.client.clone(), view: view.into(), stages: stages.into(), aside: true }
+                Self { view: view.into(), stages: stages.into(), aside: true, ..self.clone() }
             }
         }
     }
@@ -94,7 +103,7 @@ impl Feed {
                 Ok(Way { start_after: true, ..way })
             }
             // The event is hidden by the pipeline. Its time is known, and so is what comes before it.
-            Class::TokenUnseen if said.contains("was not found") => self.by_time(way, token, native),
+            Class::TokenUnseen if said.contains(NOT_FOUND) => self.by_time(way, token, native),
             // The token is of an event that was split, by a server that was newer than this one.
             _ if way.shape == Shape::Split && code(&native) == Some(STAGE_UNKNOWN) => {
                 self.by_time(Way { shape: Shape::Whole, ..way }, token, native)

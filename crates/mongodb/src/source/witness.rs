@@ -2,6 +2,8 @@
 //!
 //! Any user of a stream may ask this, also one who may not read the oplog.
 
+use std::sync::PoisonError;
+
 use bytes::Bytes;
 use futures_util::StreamExt;
 use mongodb::bson::{Document, RawDocumentBuf, doc};
@@ -16,6 +18,15 @@ use crate::payload::damaged;
 use crate::position::Token;
 
 impl Feed {
+    /// The proof that came with the position that was verified last.
+    pub(super) fn remembered(&self) -> Option<String> {
+        self.witness.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn remember(&self, witness: Option<String>) {
+        *self.witness.lock().unwrap_or_else(PoisonError::into_inner) = witness;
+    }
+
     /// Looks for the event that was read last when the position was stored. After a restore it is gone.
     pub(super) async fn still_shown(&self, cx: &Cx, stored: &Lineage) -> Result<()> {
         let Some(witness) = &stored.witness else { return Ok(()) };
