@@ -74,7 +74,7 @@ fn a_locked_checkpoint_holds_up_no_other_commit() {
         let lock = format!("SELECT 1 FROM {schema}.checkpoints WHERE key = 'b' FOR UPDATE");
         transaction.batch_execute(&lock).await.expect("it is free");
         let writes = grants.clone().map(|grant| write(&grant, 1));
-        let answer = checkpoints.commit(&cx().within(Duration::from_secs(2)), &writes).await;
+        let answer = checkpoints.commit(&cx().within(Duration::from_secs(5)), &writes).await;
         let error = answer.expect_err("one of them can not be written");
         assert_eq!(error.kind(), ErrorKind::Unknown, "the others were written: {error}");
         for (key, seq) in [("a", Some(1)), ("b", None), ("c", Some(1))] {
@@ -150,7 +150,7 @@ fn a_connection_whose_call_was_given_up_is_never_used_again() {
     let base = Base::schema(Version::V18);
     block_on(async {
         let mut config = base.config();
-        (config.connections, config.timeout) = (1, Duration::from_secs(60));
+        config.connections = 1;
         let client = Client::open(&cx(), config).await.expect("the server is there");
         let pid = async || -> i32 {
             client.read(&cx(), "SELECT pg_backend_pid()", &[]).await.expect("the server answers")[0].get(0)
@@ -181,7 +181,9 @@ fn a_connection_whose_call_was_given_up_is_never_used_again() {
 fn the_server_gives_up_before_its_client_does() {
     let base = Base::schema(Version::V15);
     block_on(async {
-        let client = base.client().await;
+        let mut config = base.config();
+        config.timeout = Duration::from_secs(10);
+        let client = Client::open(&cx(), config).await.expect("the server is there");
         for setting in ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"] {
             let sql = format!("SELECT setting::int8 FROM pg_settings WHERE name = '{setting}'");
             let limit = async |cx: Cx| -> i64 {

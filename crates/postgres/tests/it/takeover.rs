@@ -140,7 +140,7 @@ fn who_may_not_end_a_session_is_told_which_it_is() {
         transaction.batch_execute(&lock).await.expect("it is free");
         let restricted = Client::open(&cx(), base.config_of(&user)).await.expect("the server is there");
         let restricted = Checkpoints::open(&cx(), restricted).await.expect("the tables are there");
-        let claim = restricted.claim(&cx().within(Duration::from_millis(1500)), &grant(2)).await;
+        let claim = restricted.claim(&cx().within(Duration::from_secs(5)), &grant(2)).await;
         let error = claim.as_ref().expect_err("the row is locked");
         assert!(error.advice().unwrap_or_default().contains(&format!("pg_terminate_backend({pid})")), "{error}");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
