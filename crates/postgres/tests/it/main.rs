@@ -1,10 +1,13 @@
 //! One test program for the crate, on real servers of two versions.
 
+mod backend;
 mod changelog;
 mod conformance;
 mod errors;
+mod mirror;
 mod replication;
 mod sink;
 mod specifics;
 mod support;
+mod takeover;
 mod tls;

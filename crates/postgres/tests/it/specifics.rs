@@ -7,16 +7,16 @@ use futures_util::future::{join_all, try_join_all};
 use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Acquired, Ask, Backend, Candidate, CheckpointStore, Claim, Commit, Cx, Entropy, Epoch, ErrorKind, Grant,
-    InstanceId, Lease, LeaseKey, LeaseStore, Options, Origin, Put, Released, Renewal, Resolution, WrittenSetting,
+    Acquired, Ask, Candidate, CheckpointStore, Claim, Commit, Cx, Entropy, Epoch, ErrorKind, Grant, InstanceId, Lease,
+    LeaseKey, LeaseStore, Released, Renewal,
 };
-use watchkeeper_postgres::{Checkpoints, Client, Config, Events, Leases, Notes, Postgres};
+use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, Notes};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::sink::{INSERT, Stage, grant, write};
+use crate::sink::{grant, write};
 use crate::support::{Base, assert_told, block_on, cx, eventually};
 
-fn ask(key: &str, entropy: &Entropy) -> Ask {
+pub(crate) fn ask(key: &str, entropy: &Entropy) -> Ask {
     let candidate = Candidate {
         instance: InstanceId(entropy.uuid()),
         name: "test".to_owned(),
@@ -74,7 +74,7 @@ fn a_locked_checkpoint_holds_up_no_other_commit() {
         let lock = format!("SELECT 1 FROM {schema}.checkpoints WHERE key = 'b' FOR UPDATE");
         transaction.batch_execute(&lock).await.expect("it is free");
         let writes = grants.clone().map(|grant| write(&grant, 1));
-        let answer = checkpoints.commit(&cx().within(Duration::from_secs(2)), &writes).await;
+        let answer = checkpoints.commit(&cx().within(Duration::from_secs(5)), &writes).await;
         let error = answer.expect_err("one of them can not be written");
         assert_eq!(error.kind(), ErrorKind::Unknown, "the others were written: {error}");
         for (key, seq) in [("a", Some(1)), ("b", None), ("c", Some(1))] {
@@ -150,7 +150,7 @@ fn a_connection_whose_call_was_given_up_is_never_used_again() {
     let base = Base::schema(Version::V18);
     block_on(async {
         let mut config = base.config();
-        (config.connections, config.timeout) = (1, Duration::from_secs(60));
+        config.connections = 1;
         let client = Client::open(&cx(), config).await.expect("the server is there");
         let pid = async || -> i32 {
             client.read(&cx(), "SELECT pg_backend_pid()", &[]).await.expect("the server answers")[0].get(0)
@@ -181,7 +181,9 @@ fn a_connection_whose_call_was_given_up_is_never_used_again() {
 fn the_server_gives_up_before_its_client_does() {
     let base = Base::schema(Version::V15);
     block_on(async {
-        let client = base.client().await;
+        let mut config = base.config();
+        config.timeout = Duration::from_secs(10);
+        let client = Client::open(&cx(), config).await.expect("the server is there");
         for setting in ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"] {
             let sql = format!("SELECT setting::int8 FROM pg_settings WHERE name = '{setting}'");
             let limit = async |cx: Cx| -> i64 {
@@ -294,105 +296,6 @@ fn a_restarted_server_is_found_again() {
             answer.is_ok_and(|answers| answers == [Renewal::Held])
         })
         .await;
-    });
-}
-
-fn options(settings: &[(&str, &str)]) -> Options {
-    let origin = Origin::new("test.toml:1");
-    let mut options = Options::new("", origin.clone());
-    for (name, value) in settings {
-        options.insert(*name, WrittenSetting::text(*value, origin.clone()));
-    }
-    options
-}
-
-/// Runs `watchkeeper postgres setup`.
-async fn setup(settings: &[(&str, &str)]) -> Vec<String> {
-    let tools = Postgres.tools();
-    let tool = tools.iter().find(|tool| tool.name() == "setup").expect("it has this tool");
-    let mut options = options(settings);
-    let report = tool.run(&cx(), &mut options).await.expect("it works");
-    options.finish().expect("everything was taken");
-    report.lines
-}
-
-#[test]
-fn a_role_with_the_least_privileges_can_do_everything() {
-    for version in Version::ALL {
-        block_on(async {
-            let base = Base::new(version).await;
-            let user = base.user().await;
-            let (url, own) = (base.url(), base.url_of(&user));
-            let denied = Client::open(&cx(), base.config_of(&user)).await.expect("it may log in");
-            assert_told(Leases::open(&cx(), denied.clone()).await, ErrorKind::Denied, "access is denied");
-            let found = Postgres.check_store(&cx(), &mut options(&[("url", &own)])).await.expect("it can look");
-            assert!(found.iter().any(|finding| finding.what.contains("may not make them")), "{found:?}");
-            // Twice: it can be run again at any time.
-            setup(&[("url", &url)]).await;
-            setup(&[("url", &url), ("role", &user)]).await;
-            let found = Postgres.check_store(&cx(), &mut options(&[("url", &own)])).await.expect("it can look");
-            assert!(found.iter().all(|finding| finding.what.contains("fsync")), "{found:?}");
-            use_everything(&base, &user).await;
-        });
-    }
-}
-
-async fn use_everything(base: &Base, user: &str) {
-    let offer = Postgres.store(&cx(), &mut options(&[("url", &base.url_of(user))])).await.expect("it opens");
-    let (leases, records) = (offer.leases.expect("it has them"), offer.records.expect("it has them"));
-    let checkpoints = offer.checkpoints.expect("it has them");
-    let asked = ask("a", &Entropy::from_system());
-    let Acquired::Granted { grant, .. } = leases.try_acquire(&cx(), &asked).await.expect("it may") else {
-        panic!("it is free")
-    };
-    let lease = Lease { grant: grant.clone(), ttl: asked.ttl };
-    assert_eq!(leases.renew(&cx(), &[lease]).await.expect("it may"), [Renewal::Held]);
-    assert!(leases.holders(&cx(), std::slice::from_ref(&grant.key)).await.expect("it may")[0].is_some());
-    assert_eq!(checkpoints.claim(&cx(), &grant).await.expect("it may"), Claim::Claimed(None));
-    let mut settled = write(&grant, 1);
-    settled.resolve = vec![(1, Resolution::Purged)];
-    assert_eq!(checkpoints.commit(&cx(), &[settled]).await.expect("it may"), [Commit::Committed]);
-    let Put::Done(revision) = records.put_if(&cx(), "x", None, "1".into()).await.expect("it may") else {
-        panic!("new")
-    };
-    records.delete_if(&cx(), "x", revision).await.expect("it may");
-    records.append(&cx(), "log", "1".into(), 1).await.expect("it may");
-    records.append(&cx(), "log", "2".into(), 1).await.expect("it may");
-    assert_eq!(leases.release(&cx(), &grant).await.expect("it may"), Released::Released);
-    // A sink into a table that an administrator has made and opened to it.
-    let admin = Client::open(&cx(), base.config()).await.expect("the server is there");
-    Stage::new(admin, Events::into("public.events").expect("a name")).await;
-    let sql = format!("GRANT INSERT ON public.events TO {user}");
-    base.admin().await.batch_execute(&sql).await.expect("the superuser may");
-    let client = Client::open(&cx(), base.config_of(user)).await.expect("it may");
-    let mut stage = Stage::newer(client.clone(), Events::into("public.events").expect("a name"), 2).await;
-    stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
-    // And no more than that.
-    let delete = client.write(&cx(), "DELETE FROM watchkeeper.leases", &[]).await;
-    assert_told(delete, ErrorKind::Denied, "42501");
-}
-
-#[test]
-fn what_a_file_says_about_a_sink_is_looked_at() {
-    let base = Base::schema(Version::V18);
-    block_on(async {
-        let (url, table) = (base.url(), base.table("events"));
-        let purpose = watchkeeper_core::Purpose { group: "g".to_owned(), stream: "s".to_owned() };
-        let settings = [("url", url.as_str()), ("table", table.as_str()), ("schema", base.schema_name())];
-        let mut taken = options(&settings);
-        let seen = Postgres.check_sink(&cx(), &purpose, &mut taken).await.expect("it can look");
-        taken.finish().expect("everything was taken");
-        assert!(seen.findings.iter().any(|finding| finding.what.contains("will be made")), "{seen:?}");
-        let target = Postgres.sink(&cx(), &purpose, &mut options(&settings)).await.expect("it opens");
-        assert!(target.checkpoints.is_some());
-        assert_eq!(
-            target.sink.profile().store,
-            Some(target.checkpoints.expect("it is there").identity(&cx()).await.expect("it answers"))
-        );
-        let wrong = options(&[("url", &url), ("table", "a.b.c")]);
-        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "a.b.c");
-        let wrong = options(&[("url", &url), ("schema", "Robert'); --"), ("table", "t")]);
-        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "schema");
     });
 }
 

@@ -64,16 +64,26 @@ impl Base {
     }
 
     pub(crate) fn config(&self) -> Config {
-        let Some(pooler) = self.pooler else { return self.config_of("postgres") };
-        let config = Config::new(&pooler.url(&self.database)).expect("the URL is one");
-        let mut config = config.in_schema(&self.schema).expect("the name is one");
-        config.pooled = true;
+        match self.pooler {
+            Some(pooler) => {
+                let mut config = self.config_by(&pooler.url(&self.database));
+                config.pooled = true;
+                config
+            }
+            None => self.config_of("postgres"),
+        }
+    }
+
+    /// With so much time for every call that a busy machine is no reason to fail.
+    fn config_by(&self, url: &str) -> Config {
+        let config = Config::new(url).and_then(|config| config.in_schema(&self.schema));
+        let mut config = config.expect("URL and name are good");
+        config.timeout = Duration::from_secs(120);
         config
     }
 
     pub(crate) fn config_of(&self, user: &str) -> Config {
-        let config = Config::new(&self.url_of(user)).expect("the URL is one");
-        config.in_schema(&self.schema).expect("the name is one")
+        self.config_by(&self.url_of(user))
     }
 
     pub(crate) async fn client(&self) -> Client {

@@ -1,0 +1,111 @@
+//! PostgreSQL as a file names it, and as the least that a role may.
+
+use watchkeeper_core::{
+    Acquired, Backend, Claim, Commit, Entropy, ErrorKind, Lease, Options, Origin, Put, Released, Renewal, Resolution,
+    WrittenSetting,
+};
+use watchkeeper_postgres::{Client, Events, Leases, Postgres};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use crate::sink::{INSERT, Stage, write};
+use crate::specifics::ask;
+use crate::support::{Base, assert_told, block_on, cx};
+
+fn options(settings: &[(&str, &str)]) -> Options {
+    let origin = Origin::new("test.toml:1");
+    let mut options = Options::new("", origin.clone());
+    for (name, value) in settings {
+        options.insert(*name, WrittenSetting::text(*value, origin.clone()));
+    }
+    options
+}
+
+/// Runs `watchkeeper postgres setup`.
+async fn setup(settings: &[(&str, &str)]) -> Vec<String> {
+    let tools = Postgres.tools();
+    let tool = tools.iter().find(|tool| tool.name() == "setup").expect("it has this tool");
+    let mut options = options(settings);
+    let report = tool.run(&cx(), &mut options).await.expect("it works");
+    options.finish().expect("everything was taken");
+    report.lines
+}
+
+#[test]
+fn a_role_with_the_least_privileges_can_do_everything() {
+    for version in Version::ALL {
+        block_on(async {
+            let base = Base::new(version).await;
+            let user = base.user().await;
+            let (url, own) = (base.url(), base.url_of(&user));
+            let denied = Client::open(&cx(), base.config_of(&user)).await.expect("it may log in");
+            assert_told(Leases::open(&cx(), denied.clone()).await, ErrorKind::Denied, "access is denied");
+            let found = Postgres.check_store(&cx(), &mut options(&[("url", &own)])).await.expect("it can look");
+            assert!(found.iter().any(|finding| finding.what.contains("may not make them")), "{found:?}");
+            // Twice: it can be run again at any time.
+            setup(&[("url", &url)]).await;
+            setup(&[("url", &url), ("role", &user)]).await;
+            let found = Postgres.check_store(&cx(), &mut options(&[("url", &own)])).await.expect("it can look");
+            assert!(found.iter().all(|finding| finding.what.contains("fsync")), "{found:?}");
+            use_everything(&base, &user).await;
+        });
+    }
+}
+
+async fn use_everything(base: &Base, user: &str) {
+    let offer = Postgres.store(&cx(), &mut options(&[("url", &base.url_of(user))])).await.expect("it opens");
+    let (leases, records) = (offer.leases.expect("it has them"), offer.records.expect("it has them"));
+    let checkpoints = offer.checkpoints.expect("it has them");
+    let asked = ask("a", &Entropy::from_system());
+    let Acquired::Granted { grant, .. } = leases.try_acquire(&cx(), &asked).await.expect("it may") else {
+        panic!("it is free")
+    };
+    let lease = Lease { grant: grant.clone(), ttl: asked.ttl };
+    assert_eq!(leases.renew(&cx(), &[lease]).await.expect("it may"), [Renewal::Held]);
+    assert!(leases.holders(&cx(), std::slice::from_ref(&grant.key)).await.expect("it may")[0].is_some());
+    assert_eq!(checkpoints.claim(&cx(), &grant).await.expect("it may"), Claim::Claimed(None));
+    let mut settled = write(&grant, 1);
+    settled.resolve = vec![(1, Resolution::Purged)];
+    assert_eq!(checkpoints.commit(&cx(), &[settled]).await.expect("it may"), [Commit::Committed]);
+    let Put::Done(revision) = records.put_if(&cx(), "x", None, "1".into()).await.expect("it may") else {
+        panic!("new")
+    };
+    records.delete_if(&cx(), "x", revision).await.expect("it may");
+    records.append(&cx(), "log", "1".into(), 1).await.expect("it may");
+    records.append(&cx(), "log", "2".into(), 1).await.expect("it may");
+    assert_eq!(leases.release(&cx(), &grant).await.expect("it may"), Released::Released);
+    // A sink into a table that an administrator has made and opened to it.
+    let admin = Client::open(&cx(), base.config()).await.expect("the server is there");
+    Stage::new(admin, Events::into("public.events").expect("a name")).await;
+    let sql = format!("GRANT INSERT ON public.events TO {user}");
+    base.admin().await.batch_execute(&sql).await.expect("the superuser may");
+    let client = Client::open(&cx(), base.config_of(user)).await.expect("it may");
+    let mut stage = Stage::newer(client.clone(), Events::into("public.events").expect("a name"), 2).await;
+    stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
+    // And no more than that.
+    let delete = client.write(&cx(), "DELETE FROM watchkeeper.leases", &[]).await;
+    assert_told(delete, ErrorKind::Denied, "42501");
+}
+
+#[test]
+fn what_a_file_says_about_a_sink_is_looked_at() {
+    let base = Base::schema(Version::V18);
+    block_on(async {
+        let (url, table) = (base.url(), base.table("events"));
+        let purpose = watchkeeper_core::Purpose { group: "g".to_owned(), stream: "s".to_owned() };
+        let settings = [("url", url.as_str()), ("table", table.as_str()), ("schema", base.schema_name())];
+        let mut taken = options(&settings);
+        let seen = Postgres.check_sink(&cx(), &purpose, &mut taken).await.expect("it can look");
+        taken.finish().expect("everything was taken");
+        assert!(seen.findings.iter().any(|finding| finding.what.contains("will be made")), "{seen:?}");
+        let target = Postgres.sink(&cx(), &purpose, &mut options(&settings)).await.expect("it opens");
+        assert!(target.checkpoints.is_some());
+        assert_eq!(
+            target.sink.profile().store,
+            Some(target.checkpoints.expect("it is there").identity(&cx()).await.expect("it answers"))
+        );
+        let wrong = options(&[("url", &url), ("table", "a.b.c")]);
+        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "a.b.c");
+        let wrong = options(&[("url", &url), ("schema", "Robert'); --"), ("table", "t")]);
+        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "schema");
+    });
+}

@@ -1,0 +1,134 @@
+//! The newest document of every key.
+
+use std::sync::Arc;
+
+use watchkeeper_core::payload::{JsonPayload, ValueRef, Visit};
+use watchkeeper_core::{OpenedSink, Operation, Payload, Result, Sink, SinkContext, Transacted};
+use watchkeeper_postgres::{Each, Mirror, Versioned};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use crate::sink::{INSERT, Row, Scripted, Stage, batch, batch_of, shown};
+use crate::support::{Base, block_on, cx};
+
+#[test]
+fn a_mirror_keeps_the_newest_document_of_every_key() {
+    let base = Base::schema(Version::V18);
+    let table = base.table("copy");
+    block_on(async {
+        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let first: [Row<'_>; 4] = [
+            (INSERT, Some("a"), r#"{"n":1,"tags":["x",{"y":"\u0000"}]}"#),
+            (INSERT, Some("b"), r#"{"n":1}"#),
+            (Operation::Update, Some("a"), r#"{"n":2,"tags":["x",{"y":null}]}"#),
+            (Operation::Delete, Some("b"), r#"{"n":1}"#),
+        ];
+        stage.committed(1, &first).await;
+        let sql = format!("SELECT convert_from(key, 'UTF8') || document FROM {table} ORDER BY key");
+        assert_eq!(stage.shown(&sql).await, [r#"a{"n":2,"tags":["x",{"y":null}]}"#]);
+        stage.committed(2, &[(INSERT, Some("b"), r#"{"n":3}"#), (Operation::Delete, Some("a"), "")]).await;
+        assert_eq!(stage.shown(&sql).await, [r#"b{"n":3}"#]);
+        stage
+            .committed(
+                3,
+                &[(INSERT, Some("c"), r#"{}"#), (Operation::Truncate, None, ""), (INSERT, Some("d"), r#"{}"#)],
+            )
+            .await;
+        assert_eq!(stage.shown(&sql).await, ["d{}"]);
+    });
+}
+
+/// JSON in which the text "~" stands for a value that the source did not send, since it did not change.
+#[derive(Debug)]
+struct Toasted;
+
+/// Passes everything on, but for those texts.
+struct Untold<'a>(&'a mut dyn Visit);
+
+impl Visit for Untold<'_> {
+    fn value(&mut self, value: ValueRef<'_>) {
+        let untold = value == ValueRef::Str("~".into());
+        self.0.value(if untold { ValueRef::Unchanged } else { value });
+    }
+
+    fn begin_document(&mut self) {
+        self.0.begin_document();
+    }
+
+    fn key(&mut self, key: &str) {
+        self.0.key(key);
+    }
+
+    fn end_document(&mut self) {
+        self.0.end_document();
+    }
+
+    fn begin_array(&mut self) {
+        self.0.begin_array();
+    }
+
+    fn end_array(&mut self) {
+        self.0.end_array();
+    }
+}
+
+impl Payload for Toasted {
+    fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
+        JsonPayload.get(body, path)
+    }
+
+    fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
+        JsonPayload.walk(body, &mut Untold(visit))
+    }
+}
+
+#[test]
+fn what_did_not_change_stays_as_it_is() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("copy");
+    block_on(async {
+        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let sql = format!("SELECT document ->> 'n' || (document ->> 'large') FROM {table} ORDER BY key");
+        let first = [
+            (INSERT, Some("a"), r#"{"n":1,"large":"x"}"#),
+            (Operation::Update, Some("a"), r#"{"n":2,"large":"~"}"#),
+            (INSERT, Some("b"), r#"{"n":1,"large":"y"}"#),
+        ];
+        let second = [(Operation::Update, Some("b"), r#"{"large":"~","n":2}"#)];
+        for (seq, rows) in [(1, &first[..]), (2, &second[..])] {
+            let answer = stage.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
+            assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+        }
+        assert_eq!(stage.shown(&sql).await, ["2x", "2y"]);
+    });
+}
+
+#[test]
+fn a_mirror_elsewhere_lets_no_older_version_win() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("copy");
+    block_on(async {
+        let client = base.client().await;
+        let sink = Versioned::new(client.clone(), Mirror::into(&table).expect("a name"));
+        let stage = Stage::new(base.client().await, Each(Scripted("", String::new()))).await;
+        let context = SinkContext {
+            grant: stage.grant.clone(),
+            stream: "orders".to_owned(),
+            sink: "copy".to_owned(),
+            partition: 0,
+            lanes: 1,
+            store: stage.sink.checkpoints().store_identity(),
+        };
+        let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it opens") else { panic!("plain") };
+        let newer =
+            batch(&[(INSERT, Some("x"), "{}"), (INSERT, Some("a"), r#"{"n":2}"#), (Operation::Delete, Some("b"), "")]);
+        let older = batch(&[(INSERT, Some("a"), r#"{"n":1}"#), (INSERT, Some("b"), r#"{"n":1}"#)]);
+        for batch in [&newer, &older] {
+            let rows: Vec<u32> = (0..).take(batch.len()).collect();
+            let written = writer.write(&cx(), 0, batch, &rows).await.expect("the server answers");
+            assert_eq!((written.done, written.rejected.len()), (rows.len(), 0));
+        }
+        let sql =
+            format!("SELECT convert_from(key, 'UTF8') || document FROM {table} WHERE deleted IS NULL ORDER BY key");
+        assert_eq!(shown(&client, &sql).await, [r#"a{"n":2}"#, "x{}"]);
+    });
+}
