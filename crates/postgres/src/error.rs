@@ -148,8 +148,11 @@ impl Class {
         let said = native.to_string();
         match said.as_str() {
             "error performing TLS handshake" if !is_broken(native) => Self::Settings,
+            "invalid configuration" if native.source().is_some_and(|cause| cause.to_string() == "password missing") => {
+                Self::Denied
+            }
             "invalid configuration" | "invalid connection string" => Self::Settings,
-            // Such as a channel binding that is required, or a password that is missing.
+            // Such as a channel binding that is required.
             "authentication error" => Self::Denied,
             "error communicating with the server" | "connection closed" | "error connecting to server" => Self::Network,
             "timeout waiting for server" | "error performing TLS handshake" => Self::Network,

@@ -1,6 +1,25 @@
 //! PostgreSQL as source, coordination store, checkpoint store and sink.
+//!
+//! * [`Leases`] count time by the server's own clock (`clock_timestamp()`); their epochs are kept for ever.
+//! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
+//! * [`Notes`] are records: small documents and logs.
+//! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
+//!   newest documents, or by a handler ([`Handle`]) that is given the open transaction.
+//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint.
+//!
+//! All of them live in one schema, `watchkeeper`, whose tables are versioned and made where they are missing. A [`Client`] is a pool
+//! of connections; nothing is ever repeated by it, since only the engine knows how much of a lease is left.
+//!
+//! # Why deadpool, and not sqlx
+//! Connections are those of `tokio-postgres`, pooled by `deadpool-postgres`. sqlx can not stand in one lock file with the SQLite that
+//! Watchkeeper is built with (both link `sqlite3`, in different versions), even where only its PostgreSQL part is used. And three
+//! things are needed that `tokio-postgres` gives: statements that are sent together, so that `BEGIN`, a statement and `COMMIT` are one
+//! round trip; statements without a name (`query_typed`), so that PgBouncer may pool by transaction; and connections that can be taken
+//! out of the pool, since one whose call was given up would make the next call wait for what is still running on it.
 #![deny(missing_docs)]
 
+mod backend;
+mod check;
 mod checkpoint;
 mod client;
 mod config;
@@ -10,7 +29,9 @@ mod lease;
 mod records;
 pub mod replication;
 mod sink;
+mod tools;
 
+pub use backend::Postgres;
 pub use checkpoint::Checkpoints;
 pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
 pub use config::Config;

@@ -113,6 +113,13 @@ pub trait Handle: Send + Sync + 'static {
     async fn handle(&self, open: &Open<'_>, change: &Change) -> Result<(), Failure>;
 }
 
+#[async_trait]
+impl<H: Handle + ?Sized> Handle for Arc<H> {
+    async fn handle(&self, open: &Open<'_>, change: &Change) -> Result<(), Failure> {
+        (**self).handle(open, change).await
+    }
+}
+
 /// A [`Handle`] as what a [`Transactional`] sink applies.
 #[derive(Debug, Clone)]
 pub struct Each<H>(pub H);

@@ -99,6 +99,8 @@ pub use watchkeeper_engine as engine;
 
 #[cfg(feature = "metrics")]
 pub use listener::ListenerMetrics;
+#[cfg(feature = "postgres")]
+pub use listener::PostgresCheckpointStore;
 #[cfg(feature = "sqlite")]
 pub use listener::SqliteCheckpointStore;
 pub use listener::{

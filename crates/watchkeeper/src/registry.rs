@@ -9,6 +9,8 @@ pub(crate) mod backends {
     #[cfg(feature = "mongodb")]
     pub use watchkeeper_mongodb as mongodb;
     pub use watchkeeper_peers as peers;
+    #[cfg(feature = "postgres")]
+    pub use watchkeeper_postgres as postgres;
     #[cfg(feature = "sqlite")]
     pub use watchkeeper_sqlite as sqlite;
 }
@@ -26,6 +28,8 @@ pub fn all() -> Vec<Arc<dyn Backend>> {
         Arc::new(watchkeeper_file::Stdout),
         #[cfg(feature = "mongodb")]
         Arc::new(watchkeeper_mongodb::MongoDb),
+        #[cfg(feature = "postgres")]
+        Arc::new(watchkeeper_postgres::Postgres),
         #[cfg(feature = "sqlite")]
         Arc::new(watchkeeper_sqlite::Sqlite),
     ]

@@ -89,7 +89,7 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         ("checkpoint = { evry = \"1s\" }\n", 7, "did you mean \"every\"?"),
         ("breaker = { failures = 0 }\n", 7, "at least one failure"),
         ("retry = { backoff = \"1m\", backoff_max = \"1s\" }\n", 7, "is below the first"),
-        ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout, mongodb, sqlite"),
+        ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout, mongodb, postgres, sqlite"),
         ("[[stream.sink]]\nfolder = \"x\"\n", 7, "stream.orders.sink[0].url: this is missing"),
         ("[[stream.sink]]\ntype = \"file\"\npark = \"key\"\n", 9, "only dead letters are parked"),
         ("[[stream.sink]]\ntype = \"file\"\nfilter = { operations = [\"insrt\"] }\n", 9, "is no operation"),

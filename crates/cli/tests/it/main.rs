@@ -1,4 +1,4 @@
-//! The program as people run it: real processes on SQLite and on MongoDB, in folders of their own.
+//! The program as people run it: real processes on SQLite, MongoDB and PostgreSQL, in folders of their own.
 
 mod beginning;
 mod checking;
@@ -10,6 +10,7 @@ mod letters;
 mod looking;
 mod mongodb;
 mod moving;
+mod postgres;
 mod refusing;
 mod secrets;
 mod shop;

@@ -6,9 +6,6 @@ use watchkeeper_core::{Cx, Result};
 use super::{Client, Link, Value};
 use crate::error::{Doing, unchanged};
 
-/// How much longer the server may work than we wait: it should not give up first, nor for long afterwards.
-const GRACE: Duration = Duration::from_millis(100);
-
 /// An open transaction. Dropping it closes its connection, and the server undoes it.
 #[derive(Debug)]
 pub struct Work {
@@ -19,10 +16,11 @@ pub struct Work {
 }
 
 /// Statements that bound what follows in the same transaction by what is left of the caller's time: its statements, its waits
-/// for locks, and how long it may lie idle. So that a client that hangs does not hold locks for longer than its lease.
+/// for locks, and how long it may lie idle, so that a client that hangs does not hold locks for longer than its lease. The server
+/// gives up a little before we do: what it says is certain, and what we do not wait for is not.
 pub(super) fn limits(cx: &Cx) -> String {
-    let left = cx.remaining().unwrap_or(Duration::from_secs(10)) + GRACE;
-    let ms = left.as_millis().clamp(1, 2_147_483_647);
+    let left = cx.remaining().unwrap_or(Duration::from_secs(10));
+    let ms = (left.as_millis() * 9 / 10).clamp(1, 2_147_483_647);
     format!(
         "SET LOCAL statement_timeout = {ms}; SET LOCAL lock_timeout = {ms}; \
          SET LOCAL idle_in_transaction_session_timeout = {ms}"

@@ -169,7 +169,8 @@ impl<'a> Fates<'a> {
     pub(super) fn takes(&self, change: &'a Change, key: &'a [u8], document: Option<&Document>) -> bool {
         let depends = document.is_some_and(|document| document.partial);
         let full = self.by_key.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
-        !full && !(depends && self.by_key.contains_key(&(change.namespace(), key)))
+        let follows = depends && self.by_key.contains_key(&(change.namespace(), key));
+        !full && !follows
     }
 
     pub(super) fn note(&mut self, change: &'a Change, key: &'a [u8], document: Option<Document>) {

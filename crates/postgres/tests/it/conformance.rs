@@ -16,9 +16,9 @@ use crate::support::{Base, block_on, cx};
 
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Runs all laws of the stores on one version.
+/// Runs all laws of stores and sinks in one place.
 macro_rules! stores {
-    ($module:ident, $version:expr) => {
+    ($module:ident, $base:expr) => {
         mod $module {
             use super::*;
 
@@ -26,7 +26,7 @@ macro_rules! stores {
                 use super::*;
 
                 fn run(law: &LawOf<LeaseBench>) -> Law {
-                    block_on(super::super::lease_law(law, $version))
+                    block_on(super::super::lease_law(law, $base))
                 }
 
                 watchkeeper_testkit::lease_laws!(run);
@@ -36,7 +36,7 @@ macro_rules! stores {
                 use super::*;
 
                 fn run(law: &LawOf<CheckpointBench>) -> Law {
-                    block_on(super::super::checkpoint_law(law, $version))
+                    block_on(super::super::checkpoint_law(law, $base))
                 }
 
                 watchkeeper_testkit::checkpoint_laws!(run);
@@ -46,7 +46,7 @@ macro_rules! stores {
                 use super::*;
 
                 fn run(law: &LawOf<RecordsBench>) -> Law {
-                    block_on(super::super::records_law(law, $version))
+                    block_on(super::super::records_law(law, $base))
                 }
 
                 watchkeeper_testkit::records_laws!(run);
@@ -56,7 +56,7 @@ macro_rules! stores {
                 use super::*;
 
                 fn run(law: &LawOf<dyn TransactionalBench>) -> Law {
-                    block_on(super::super::transactional_law(law, $version))
+                    block_on(super::super::transactional_law(law, $base))
                 }
 
                 watchkeeper_testkit::transactional_laws!(run);
@@ -66,7 +66,7 @@ macro_rules! stores {
                 use super::*;
 
                 fn run(law: &LawOf<dyn SinkBench>) -> Law {
-                    block_on(super::super::sink_law(law, $version))
+                    block_on(super::super::sink_law(law, $base))
                 }
 
                 watchkeeper_testkit::sink_laws!(run);
@@ -75,27 +75,25 @@ macro_rules! stores {
     };
 }
 
-stores!(on_15, Version::V15);
-stores!(on_18, Version::V18);
+stores!(on_15, Base::schema(Version::V15));
+stores!(on_18, Base::schema(Version::V18));
+stores!(through_a_pooler, Base::pooled());
 
-async fn lease_law(law: &LawOf<LeaseBench>, version: Version) -> Law {
-    let base = Base::schema(version);
+async fn lease_law(law: &LawOf<LeaseBench>, base: Base) -> Law {
     let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
     let a = Arc::new(Leases::open(&cx, base.client().await).await?);
     let b = Arc::new(Leases::open(&cx, base.client().await).await?);
     law.holds_on(&LeaseBench { cx, a, b, entropy, ttl: SHORT }).await
 }
 
-async fn checkpoint_law(law: &LawOf<CheckpointBench>, version: Version) -> Law {
-    let base = Base::schema(version);
+async fn checkpoint_law(law: &LawOf<CheckpointBench>, base: Base) -> Law {
     let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
     let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
     let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
     law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
 }
 
-async fn records_law(law: &LawOf<RecordsBench>, version: Version) -> Law {
-    let base = Base::schema(version);
+async fn records_law(law: &LawOf<RecordsBench>, base: Base) -> Law {
     let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
     let a = Arc::new(Notes::open(&cx, base.client().await).await?);
     let b = Arc::new(Notes::open(&cx, base.client().await).await?);
@@ -132,8 +130,7 @@ impl TransactionalBench for Appended {
     }
 }
 
-async fn transactional_law(law: &LawOf<dyn TransactionalBench>, version: Version) -> Law {
-    let base = Base::schema(version);
+async fn transactional_law(law: &LawOf<dyn TransactionalBench>, base: Base) -> Law {
     let (cx, entropy, table) = (cx(), Arc::new(Entropy::from_system()), base.table("events"));
     let sink = Transactional::open(&cx, base.client().await, Events::into(&table)?).await?;
     sink.check(&cx).await?;
@@ -178,8 +175,7 @@ impl SinkBench for Copy {
     }
 }
 
-async fn sink_law(law: &LawOf<dyn SinkBench>, version: Version) -> Law {
-    let base = Base::schema(version);
+async fn sink_law(law: &LawOf<dyn SinkBench>, base: Base) -> Law {
     let (cx, entropy, table) = (cx(), Entropy::from_system(), base.table("copy"));
     let sink = Versioned::new(base.client().await, Mirror::into(&table)?);
     sink.check(&cx).await?;

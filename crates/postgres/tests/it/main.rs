@@ -1,5 +1,9 @@
 //! One test program for the crate.
 
 mod conformance;
+mod errors;
 mod replication;
+mod sink;
+mod specifics;
 mod support;
+mod tls;

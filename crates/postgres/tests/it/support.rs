@@ -1,9 +1,10 @@
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
 use watchkeeper_postgres::{Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Version};
+use watchkeeper_testkit::servers::postgres::{Pooler, Server, Version};
 
 /// A server of each version that all tests of this program share; each test has a database of its own in it.
 pub(crate) fn shared(version: Version) -> &'static Server {
@@ -11,6 +12,12 @@ pub(crate) fn shared(version: Version) -> &'static Server {
     static NEW: OnceLock<Server> = OnceLock::new();
     let cell = if version == Version::V15 { &OLD } else { &NEW };
     cell.get_or_init(|| Server::start(version))
+}
+
+/// A pooler before the newer server, with so few connections that nobody has one for itself.
+pub(crate) fn pooler() -> &'static Pooler {
+    static POOLER: OnceLock<Pooler> = OnceLock::new();
+    POOLER.get_or_init(|| Pooler::start(shared(Version::V18), 4))
 }
 
 /// A name that no other test uses.
@@ -21,6 +28,7 @@ pub(crate) fn fresh_name() -> String {
 /// A place of its own on a shared server: a schema, or a whole database.
 pub(crate) struct Base {
     server: &'static Server,
+    pooler: Option<&'static Pooler>,
     database: String,
     schema: String,
 }
@@ -28,7 +36,12 @@ pub(crate) struct Base {
 impl Base {
     /// A schema of its own, which is made quickly; the test's tables lie in it too.
     pub(crate) fn schema(version: Version) -> Self {
-        Self { server: shared(version), database: "postgres".to_owned(), schema: fresh_name() }
+        Self { server: shared(version), pooler: None, database: "postgres".to_owned(), schema: fresh_name() }
+    }
+
+    /// The same, reached through a pooler.
+    pub(crate) fn pooled() -> Self {
+        Self { pooler: Some(pooler()), ..Self::schema(Version::V18) }
     }
 
     /// A database of its own, for tests that look at all of it.
@@ -38,7 +51,7 @@ impl Base {
         // The template is copied through the log: no checkpoint of the whole server has to be waited for.
         let sql = format!("CREATE DATABASE {database} STRATEGY wal_log");
         admin.batch_execute(&sql).await.expect("a database can be made");
-        Self { server, database, schema: "watchkeeper".to_owned() }
+        Self { server, pooler: None, database, schema: "watchkeeper".to_owned() }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -51,7 +64,11 @@ impl Base {
     }
 
     pub(crate) fn config(&self) -> Config {
-        self.config_of("postgres")
+        let Some(pooler) = self.pooler else { return self.config_of("postgres") };
+        let config = Config::new(&pooler.url(&self.database)).expect("the URL is one");
+        let mut config = config.in_schema(&self.schema).expect("the name is one");
+        config.pooled = true;
+        config
     }
 
     pub(crate) fn config_of(&self, user: &str) -> Config {
@@ -66,6 +83,21 @@ impl Base {
     /// A bare connection of the superuser.
     pub(crate) async fn admin(&self) -> tokio_postgres::Client {
         connect(&self.url()).await
+    }
+
+    pub(crate) fn database(&self) -> &str {
+        &self.database
+    }
+
+    pub(crate) fn schema_name(&self) -> &str {
+        &self.schema
+    }
+
+    /// Makes a user that may log in, and nothing else.
+    pub(crate) async fn user(&self) -> String {
+        let name = fresh_name();
+        self.admin().await.batch_execute(&format!("CREATE ROLE {name} LOGIN")).await.expect("the superuser may");
+        name
     }
 
     /// The name of a table for a sink that no other test uses.
@@ -88,6 +120,15 @@ pub(crate) fn cx() -> Cx {
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be made").block_on(work)
+}
+
+/// Waits until something is so, for a minute at most.
+pub(crate) async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !so().await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "after a minute it is not so: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Asserts the kind of an error, and that it says what to do.

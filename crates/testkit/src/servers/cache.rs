@@ -11,6 +11,9 @@ pub(crate) const POSTGRESQL_15: &str = "postgresql-15.15.0";
 /// The folder of PostgreSQL 18, below [`folder`].
 pub(crate) const POSTGRESQL_18: &str = "postgresql-18.1.0";
 
+/// The folder of PgBouncer, below [`folder`].
+pub(crate) const PGBOUNCER: &str = "pgbouncer";
+
 /// The folder outside of every clone that they are kept in: `WATCHKEEPER_SERVERS`, or one in the user's cache.
 pub(crate) fn folder() -> PathBuf {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

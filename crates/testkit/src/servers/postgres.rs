@@ -16,6 +16,10 @@ use crate::lock;
 /// The user that owns everything.
 pub const SUPERUSER: &str = "postgres";
 
+mod pooler;
+
+pub use pooler::Pooler;
+
 /// Which PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
@@ -264,17 +268,23 @@ fn give_away(path: &Path) {
     }
 }
 
-/// The folder of the programs, where the user that the server runs as can reach it. Nobody can look into root's home,
-/// so that there they are copied out of it, once.
+/// The folder of the programs of a version.
 fn reachable_binaries(version: Version) -> PathBuf {
     let install = format!("cargo xtask servers postgresql-{}", version.major());
-    let installed = program(version.folder(), "bin/postgres", &install);
-    let home = installed.ancestors().nth(2).expect("the program lies in a folder of a folder").to_owned();
+    reachable(version.folder(), "bin/postgres", &install).join("bin")
+}
+
+/// The folder that a server is installed in, where the user that it runs as can reach it. Nobody can look into root's home,
+/// so that there it is copied out of it, once.
+fn reachable(folder: &str, name: &str, install: &str) -> PathBuf {
+    let installed = program(folder, name, install);
+    let depth = Path::new(name).components().count();
+    let home = installed.ancestors().nth(depth).expect("the program lies in this folder").to_owned();
     if !rustix::process::geteuid().is_root() {
-        return home.join("bin");
+        return home;
     }
-    let copy = std::env::temp_dir().join(format!("watchkeeper-{}", version.folder()));
-    if !copy.join("bin/postgres").exists() {
+    let copy = std::env::temp_dir().join(format!("watchkeeper-{folder}"));
+    if !copy.join(name).exists() {
         let scratch = copy.with_extension(std::process::id().to_string());
         done(Command::new("cp").arg("-a").arg(&home).arg(&scratch));
         done(Command::new("chmod").args(["-R", "a+rX"]).arg(&scratch));
@@ -283,7 +293,7 @@ fn reachable_binaries(version: Version) -> PathBuf {
             let _ = std::fs::remove_dir_all(&scratch);
         }
     }
-    copy.join("bin")
+    copy
 }
 
 fn initialise(binaries: &Path, data: &Path) {

@@ -36,11 +36,15 @@ mod coordinator;
 mod error;
 mod failover;
 mod handle;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod lazy;
 mod leader;
 mod lease;
 mod metrics;
 mod observed;
 mod post;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod roster;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -56,6 +60,8 @@ pub use handle::ListenerHandle;
 pub use lease::{CheckpointLease, LeaseManager};
 #[cfg(feature = "metrics")]
 pub use metrics::ListenerMetrics;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresCheckpointStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteCheckpointStore;
 pub use state::ListenerStateMachine;

@@ -7,6 +7,7 @@ mod coordinator;
 mod example;
 mod failover;
 mod lease;
+mod postgres;
 mod processes;
 mod state;
 mod support;

@@ -1,0 +1,113 @@
+//! PostgreSQL as a configuration file names it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::{
+    Backend, Cx, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Target, Tool,
+};
+
+use crate::check::{ROLES, server, store, target};
+use crate::tools::Setup;
+use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Table, Transactional, Versioned, checkpoint};
+
+/// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Postgres;
+
+/// What a sink does with changes.
+#[derive(Debug, Clone)]
+enum Mode {
+    Events(Events),
+    Mirror(Mirror),
+    Versioned(Mirror),
+}
+
+impl Mode {
+    /// The table, and what has to be allowed there.
+    fn needs(&self) -> (&Table, &'static str) {
+        match self {
+            Self::Events(events) => (events.table(), "INSERT"),
+            Self::Mirror(mirror) | Self::Versioned(mirror) => (mirror.table(), "SELECT, INSERT, UPDATE, DELETE"),
+        }
+    }
+}
+
+fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
+    let config = Config::from_options(options)?;
+    let modes = ["events", "mirror", "versioned"].map(|mode| (mode, mode));
+    let mode = options.choice("mode", &modes)?.unwrap_or("events");
+    let table = options.required("table", "\"events\"")?;
+    let told = |error: watchkeeper_core::Error| {
+        options.wrong("table", error.message()).remedy(error.advice().unwrap_or_default().to_owned())
+    };
+    let mode = match mode {
+        "mirror" => Mode::Mirror(Mirror::into(&table).map_err(told)?),
+        "versioned" => Mode::Versioned(Mirror::into(&table).map_err(told)?),
+        _ => Mode::Events(Events::into(&table).map_err(told)?),
+    };
+    Ok((config, mode))
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn schemes(&self) -> &'static [&'static str] {
+        &["postgres", "postgresql"]
+    }
+
+    async fn store(&self, cx: &Cx, options: &mut Options) -> Result<Offer> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        Ok(Offer {
+            leases: Some(Arc::new(Leases::open(cx, client.clone()).await?)),
+            checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
+            records: Some(Arc::new(Notes::open(cx, client).await?)),
+        })
+    }
+
+    async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        let mut found = server(cx, &client).await?;
+        found.extend(store(cx, &client, &ROLES).await?);
+        Ok(found)
+    }
+
+    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let (config, mode) = sink_settings(options)?;
+        let client = Client::open(cx, config).await?;
+        let sink = match mode {
+            Mode::Events(events) => Transactional::open(cx, client, events).await?,
+            Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
+            Mode::Versioned(mirror) => {
+                return Ok(Target { sink: Arc::new(Versioned::new(client, mirror)), checkpoints: None });
+            }
+        };
+        let checkpoints = Arc::new(sink.checkpoints().clone());
+        Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
+    }
+
+    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let (config, mode) = sink_settings(options)?;
+        let client = Client::open(cx, config).await?;
+        let mut findings = server(cx, &client).await?;
+        let (table, words) = mode.needs();
+        findings.extend(target(cx, &client, table, words).await?);
+        let profile = match mode {
+            Mode::Versioned(mirror) => Versioned::new(client, mirror).profile(),
+            Mode::Events(_) | Mode::Mirror(_) => {
+                findings.extend(store(cx, &client, &[checkpoint::SCHEMA]).await?);
+                let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+                SinkProfile { acts_on_barriers: matches!(mode, Mode::Mirror(_)), ..profile }
+            }
+        };
+        Ok(Inspection { profile, findings })
+    }
+
+    fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        vec![Arc::new(Setup)]
+    }
+}
