@@ -155,7 +155,7 @@ pub struct RowParts<'a> {
     pub committable: bool,
     /// Canonical key bytes; equal keys have equal bytes whatever their type. `None` makes a barrier.
     pub key: Option<&'a [u8]>,
-    /// The position after this change.
+    /// The position after this change, less what all rows of its batch [share](BatchBuilder::share).
     pub position: &'a [u8],
     /// The payload as the source gave it.
     pub body: &'a [u8],
@@ -177,6 +177,8 @@ pub struct Batch {
     /// A fresher pedigree to store beside positions from here on, if the source has one.
     pub pedigree: Option<Pedigree>,
     rows: Vec<Row>,
+    /// What the positions of all rows begin with.
+    shared: Bytes,
     index: Bytes,
     bodies: Bytes,
     namespaces: Vec<Arc<str>>,
@@ -229,7 +231,15 @@ impl Batch {
     /// The position after row `row`.
     pub fn position(&self, row: u32) -> Position {
         let row = &self.rows[row as usize];
-        Position::new(self.index.slice(row.position.range()), Some(row.time))
+        if self.shared.is_empty() {
+            return Position::new(self.index.slice(row.position.range()), Some(row.time));
+        }
+        Position::new([&self.shared, row.position.of(&self.index)].concat(), Some(row.time))
+    }
+
+    /// What the positions of all rows begin with; see [`BatchBuilder::share`].
+    pub fn shared(&self) -> &Bytes {
+        &self.shared
     }
 
     /// A safe restart point before row `row`, if one is known.
@@ -254,7 +264,7 @@ impl Batch {
     }
 }
 
-/// Log identity and the change's own position (and `.1` for the second half of a key update):
+/// Log identity and the change's own part of its position (and `.1` for the second half of a key update):
 /// the same however often and in whatever batches the change is read.
 #[derive(Debug, Clone, Copy)]
 pub struct ChangeId<'a> {
@@ -276,6 +286,7 @@ impl fmt::Display for ChangeId<'_> {
 pub struct BatchBuilder {
     origin: Arc<str>,
     payload: Arc<dyn Payload>,
+    shared: Bytes,
     rows: Vec<Row>,
     index: Vec<u8>,
     bodies: Vec<u8>,
@@ -286,7 +297,17 @@ impl BatchBuilder {
     /// A batch of the log `origin`, whose bodies are decoded by `payload`.
     pub fn new(origin: Arc<str>, payload: Arc<dyn Payload>) -> Self {
         // The index starts with a byte of padding, so that the empty span means "no key".
-        Self { origin, payload, rows: Vec::new(), index: vec![0], bodies: Vec::new(), namespaces: Vec::new() }
+        let (shared, rows, index) = (Bytes::new(), Vec::new(), vec![0]);
+        Self { origin, payload, shared, rows, index, bodies: Vec::new(), namespaces: Vec::new() }
+    }
+
+    /// The positions of all rows begin with these bytes, and go on with what each row is pushed with.
+    ///
+    /// For sources whose positions say more than which change they come after, such as what else had been read by then:
+    /// it is kept once for all rows, and is no part of their ids, which must not depend on it.
+    #[must_use]
+    pub fn share(self, shared: Bytes) -> Self {
+        Self { shared, ..self }
     }
 
     /// The number of a namespace in this batch.
@@ -361,6 +382,7 @@ impl BatchBuilder {
             end,
             pedigree: None,
             rows: self.rows,
+            shared: self.shared,
             index: self.index.into(),
             bodies,
             namespaces: self.namespaces,

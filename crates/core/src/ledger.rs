@@ -59,12 +59,21 @@ pub struct StoredChange {
     pub version: Version,
     /// The position after it.
     pub position: Position,
+    /// How many bytes of the position are no part of the change's id.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub shared: usize,
     /// The payload; `None` when it was too large and has to be read again.
     pub body: Option<Bytes>,
 }
 
 /// Bodies above this are read again on replay instead of being kept.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Most sources share nothing.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_nothing(shared: &usize) -> bool {
+    *shared == 0
+}
 
 impl StoredChange {
     /// Keeps `change`.
@@ -80,6 +89,7 @@ impl StoredChange {
             time: change.time(),
             version: change.version(),
             position: change.position(),
+            shared: batch.shared().len(),
             // A copy, so that one kept change does not keep its whole batch in memory.
             body: small.then(|| Bytes::copy_from_slice(change.body())),
         }
@@ -88,7 +98,9 @@ impl StoredChange {
     /// The change as a batch of one, decoded by `payload`. `None` when the body was not kept.
     pub fn to_batch(&self, payload: Arc<dyn Payload>) -> Option<Batch> {
         let body = self.body.as_ref()?;
-        let mut builder = BatchBuilder::new(Arc::clone(&self.origin), payload);
+        let (shared, own) = self.position.bytes.split_at_checked(self.shared)?;
+        let shared = self.position.bytes.slice_ref(shared);
+        let mut builder = BatchBuilder::new(Arc::clone(&self.origin), payload).share(shared);
         let namespace = builder.namespace(&self.namespace);
         builder.push(RowParts {
             operation: self.operation,
@@ -96,7 +108,7 @@ impl StoredChange {
             half: self.half,
             committable: true,
             key: self.key.as_deref(),
-            position: &self.position.bytes,
+            position: own,
             body,
             time: self.time,
             version: self.version,

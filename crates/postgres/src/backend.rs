@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Cx, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Target, Tool,
+    Backend, Cx, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Source, Target, Tool,
 };
 
 use crate::check::{ROLES, server, store, target};
 use crate::tools::Setup;
-use crate::{Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Table, Transactional, Versioned, checkpoint};
+use crate::{
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Table, Transactional, Versioned, changelog,
+    checkpoint,
+};
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -107,7 +110,15 @@ impl Backend for Postgres {
         Ok(Inspection { profile, findings })
     }
 
+    async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        let consumer = format!("{}/{}", purpose.group, purpose.stream);
+        Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
+    }
+
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        vec![Arc::new(Setup)]
+        let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(Setup)];
+        tools.extend(changelog::tools());
+        tools
     }
 }

@@ -6,6 +6,7 @@
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
 //!   newest documents, or by a handler ([`Handle`]) that is given the open transaction.
 //! * [`Versioned`] is a mirror in a database that does not keep the checkpoint.
+//! * [`ChangeLog`] is a source: a log that triggers fill ([`changelog::install`]), or an outbox that an application fills itself.
 //!
 //! All of them live in one schema, `watchkeeper`, whose tables are versioned and made where they are missing. A [`Client`] is a pool
 //! of connections; nothing is ever repeated by it, since only the engine knows how much of a lease is left.
@@ -19,6 +20,7 @@
 #![deny(missing_docs)]
 
 mod backend;
+pub mod changelog;
 mod check;
 mod checkpoint;
 mod client;
@@ -32,6 +34,7 @@ mod sink;
 mod tools;
 
 pub use backend::Postgres;
+pub use changelog::ChangeLog;
 pub use checkpoint::Checkpoints;
 pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
 pub use config::Config;

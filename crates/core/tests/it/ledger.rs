@@ -6,7 +6,7 @@ use watchkeeper_core::ledger::BODY_BYTES_MAX;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{Change, LedgerEntry, LedgerKind, Operation, RowParts, StoredChange};
 
-use crate::support::{change, end, parts};
+use crate::support::{builder, change, end, parts};
 
 fn through_serde(stored: &StoredChange) -> StoredChange {
     let text = serde_json::to_string(stored).expect("a stored change can be written");
@@ -38,6 +38,18 @@ fn a_kept_change_is_delivered_again_as_it_was() {
         assert_eq!(again.batch().end, original.position());
         assert_eq!(again.batch().rows()[0].key_hash, original.batch().rows()[0].key_hash);
     }
+}
+
+#[test]
+fn what_positions_share_is_kept_and_is_no_part_of_the_id() {
+    let mut builder = builder().share(vec![5, 6].into());
+    builder.push(RowParts { position: &[7, 8], ..parts() });
+    let original = Change::new(Arc::new(builder.finish(end())), 0);
+    assert_eq!(original.position().to_string(), "05060708");
+    assert_eq!(original.id().to_string(), "log:0708");
+    let again = again(&through_serde(&StoredChange::keep(&original)));
+    assert_eq!(again.position(), original.position());
+    assert_eq!(again.id().to_string(), original.id().to_string());
 }
 
 #[test]

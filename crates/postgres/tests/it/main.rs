@@ -1,5 +1,6 @@
 //! One test program for the crate.
 
+mod changelog;
 mod conformance;
 mod errors;
 mod replication;

@@ -173,6 +173,7 @@ pub(crate) fn letter(name: &str) -> LedgerEntry {
         time: SourceTime(1_700_000_000_000),
         version: Version { time: u64::MAX / 2, ordinal: 3 },
         position: position(9),
+        shared: 2,
         body: Some(vec![0x00, 0xff, 0xfe].into()),
     };
     LedgerEntry {

@@ -1,0 +1,312 @@
+//! A table of changes as a source: a log that triggers fill, or an outbox that an application fills itself.
+//!
+//! It is read by the difference of snapshots, see `place`: nothing is lost that a transaction with a lower number commits
+//! late, the changes of a key stay in order, and a transaction that stays open delays nothing but itself.
+
+mod ask;
+mod begin;
+mod check;
+mod columns;
+mod install;
+mod keep;
+mod pedigree;
+mod place;
+mod read;
+mod reader;
+mod schema;
+mod shape;
+mod snapshot;
+mod tools;
+
+use std::cmp::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::{
+    ChangeStream, Cx, Error, Finding, Options, Payload, Pedigree, Position, Result, Source, StartAt,
+};
+
+pub use columns::Columns;
+pub use install::{Unread, Wake, install, uninstall};
+pub use keep::{Retention, prune};
+pub use tools::{Install, Prune, Uninstall, tools};
+
+use crate::client::{Client, Pulse};
+use crate::error::{Doing, unchanged};
+use ask::{Line, Script};
+use pedigree::{Identity, Look};
+use place::Place;
+use reader::{Reader, Start};
+use schema::SCHEMA;
+
+/// How often it is looked for changes where nobody is told of them.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// Where changes are read from.
+#[derive(Debug, Clone)]
+enum Table {
+    /// The log that [`install`] makes.
+    Own,
+    /// A table of the application.
+    Outbox { name: Arc<str>, columns: Arc<Columns> },
+}
+
+/// The changes of the tables that [`install`] has put under watch, or of an outbox.
+#[derive(Debug, Clone)]
+pub struct ChangeLog {
+    client: Client,
+    consumer: Arc<str>,
+    table: Table,
+    retention: Retention,
+    poll: Duration,
+    /// The only entities whose changes are given out; all without it.
+    wanted: Option<Arc<[String]>>,
+    /// What was last told of the log's identity: an opening that meets another one has met another server.
+    known: Arc<Mutex<Option<Identity>>>,
+}
+
+impl ChangeLog {
+    /// The log in the client's database, read on behalf of `consumer`: what it has not acknowledged is kept.
+    ///
+    /// # Errors
+    /// `Config` when no table is logged.
+    pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
+        if client.look(cx, SCHEMA).await?.is_none() {
+            return Err(Error::config(format!("{}: no table of this database is logged", client.place()))
+                .remedy("run `watchkeeper postgres install --url URL --table TABLE`"));
+        }
+        Ok(Self::new(client, consumer, Table::Own))
+    }
+
+    /// An outbox: a table that the application fills itself, with these columns. Removing what was read is up to the
+    /// application.
+    ///
+    /// # Errors
+    /// `Config` when the table or a column is missing, or of a type that does not do, with the remedy.
+    pub async fn outbox(cx: &Cx, client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
+        let name = columns::table_name(table)?;
+        shape::require_columns(cx, &client, table, &name, &columns).await?;
+        let table = Table::Outbox { name: name.into(), columns: Arc::new(columns) };
+        Ok(Self::new(client, consumer, table))
+    }
+
+    /// What the settings of a stream describe: `tables`, or `outbox` with `columns`; `poll`, `rewind`, `abandoned`.
+    ///
+    /// # Errors
+    /// `Config` as above, and for settings that contradict one another.
+    pub async fn from_options(cx: &Cx, client: Client, consumer: &str, options: &mut Options) -> Result<Self> {
+        let (poll, rewind) = (options.duration("poll")?, options.duration("rewind")?);
+        let (abandoned, wanted) = (options.duration("abandoned")?, options.texts("tables")?);
+        let log = match options.text("outbox")? {
+            Some(table) => {
+                let columns = options.table("columns")?;
+                let mut columns = columns.ok_or_else(|| options.missing("columns", "{ key = \"order_id\" }"))?;
+                Self::outbox(cx, client, consumer, &table, Columns::from_options(&mut columns)?).await?
+            }
+            None => Self::open(cx, client, consumer).await?,
+        };
+        let normal = Retention::default();
+        let retention =
+            Retention { rewind: rewind.unwrap_or(normal.rewind), abandoned: abandoned.unwrap_or(normal.abandoned) };
+        let log = Self { poll: poll.unwrap_or(POLL_EVERY), ..log.keep(retention) };
+        match wanted {
+            Some(wanted) => log.only(cx, wanted).await,
+            None => Ok(log),
+        }
+    }
+
+    fn new(client: Client, consumer: &str, table: Table) -> Self {
+        let (retention, poll, consumer) = (Retention::default(), POLL_EVERY, consumer.into());
+        Self { client, consumer, table, retention, poll, wanted: None, known: Arc::default() }
+    }
+
+    /// The same log, of which only the changes of these tables (of an outbox: entities) are given out.
+    ///
+    /// # Errors
+    /// `Config` for a table that is not logged.
+    pub async fn only(self, cx: &Cx, tables: Vec<String>) -> Result<Self> {
+        let wanted = match &self.table {
+            Table::Own => shape::logged(cx, &self.client, &tables).await?,
+            Table::Outbox { .. } => tables,
+        };
+        Ok(Self { wanted: Some(wanted.into()), ..self })
+    }
+
+    /// The same log with another retention.
+    #[must_use]
+    pub fn keep(self, retention: Retention) -> Self {
+        Self { retention, ..self }
+    }
+
+    fn is_own(&self) -> bool {
+        matches!(self.table, Table::Own)
+    }
+
+    /// The table that tells of a log of our own.
+    fn meta(&self) -> String {
+        self.client.sql("{schema}.log_meta")
+    }
+
+    fn script(&self) -> Script {
+        let wanted = self.wanted.clone();
+        match &self.table {
+            Table::Own => Script {
+                table: self.client.sql("{schema}.log"),
+                columns: Columns::own(),
+                raw: true,
+                about: self.client.sql(
+                    "(SELECT log_uuid::text FROM {schema}.log_meta), (SELECT pruned_through::text FROM {schema}.log_meta)",
+                ),
+                wanted,
+            },
+            Table::Outbox { name, columns } => Script {
+                table: name.to_string(),
+                columns: Columns::clone(columns),
+                raw: false,
+                about: "NULL::text, NULL::text".to_owned(),
+                wanted,
+            },
+        }
+    }
+
+    /// What an error of the server means to a reader.
+    fn told(&self, native: tokio_postgres::Error) -> Error {
+        let code = native.code().map(|code| code.code().to_owned()).unwrap_or_default();
+        match (code.as_str(), &self.table) {
+            ("42P01" | "3F000", Table::Own) => self.uninstalled(),
+            ("42P01" | "42703" | "42883", Table::Outbox { name, .. }) => {
+                let told = self.client.error(native, Doing::Reading);
+                Error::config(format!("the outbox {name} is no longer what `columns` says: {}", told.message()))
+                    .remedy("correct `columns`, or the table")
+                    .caused_by(told)
+            }
+            _ => unchanged(self.client.error(native, Doing::Reading)),
+        }
+    }
+
+    fn uninstalled(&self) -> Error {
+        Error::position_lost(format!("{}: the log was uninstalled", self.client.place()))
+            .remedy("run `watchkeeper postgres install`, then accept the gap: what changed meanwhile is not in the log")
+    }
+
+    fn another(&self) -> Error {
+        Error::position_lost(format!("{}: the log is another one than the one that was opened", self.client.place()))
+            .remedy("point the stream at the log it was reading, or move the checkpoint on purpose")
+    }
+
+    /// Looks at the log, and at one change of it.
+    async fn look(&self, cx: &Cx, line: &Line, number: u64) -> Result<Look> {
+        let own = self.is_own().then(|| self.meta());
+        let sql = Look::sql(&self.script(), own.as_deref(), number);
+        let call = async {
+            let rows = line.query_typed(&sql, &[]).await.map_err(|native| self.told(native))?;
+            Look::of(rows.first().ok_or_else(|| Error::internal("a look at the log told nothing"))?)
+        };
+        self.client.bounded(cx).run(call).await.map_err(unchanged)
+    }
+
+    /// A connection for one reader.
+    async fn line(&self, cx: &Cx) -> Result<Line> {
+        if self.client.can_listen() {
+            return Ok(Line::Own(self.client.dedicated(cx).await?));
+        }
+        Ok(Line::Pooled(self.client.get(cx).await?))
+    }
+
+    /// Looks on a connection out of the pool.
+    async fn look_once(&self, cx: &Cx, number: u64) -> Result<Look> {
+        let line = Line::Pooled(self.client.get(cx).await?);
+        let look = self.look(cx, &line, number).await?;
+        line.give_back();
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(look.identity.clone());
+        Ok(look)
+    }
+
+    /// Hints of new changes, where they are to be had.
+    async fn pulse(&self, cx: &Cx) -> Result<Option<Pulse>> {
+        if !self.is_own() || !self.client.can_listen() || !shape::all_wake(cx, &self.client).await? {
+            return Ok(None);
+        }
+        Pulse::start(cx, &self.client, &install::channel(&self.client)).await.map(Some)
+    }
+
+    /// Where to begin.
+    async fn start(&self, cx: &Cx, line: &Line, start: StartAt) -> Result<(Identity, Place)> {
+        let after = match &start {
+            StartAt::After(position) => Some(Place::of(position)?),
+            _ => None,
+        };
+        let look = self.look(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
+        let place = match (start, after) {
+            (_, Some(place)) => {
+                look.require(&place)?;
+                place
+            }
+            (StartAt::Now, _) => Place::at(look.now.clone()),
+            (StartAt::Oldest, _) => self.oldest(cx, &look).await?,
+            (StartAt::Time(time), _) => self.first_at(cx, &look, time).await?,
+            (StartAt::After(_) | StartAt::Snapshot, _) => {
+                return Err(Error::config("a change log can not begin with a snapshot of its tables")
+                    .remedy("begin with the oldest change, and copy what was there before the log by hand"));
+            }
+        };
+        Ok((look.identity, place))
+    }
+
+    async fn begin(&self, cx: &Cx, start: StartAt, consumes: bool) -> Result<Box<dyn ChangeStream>> {
+        // Hints first: what is written after the look is hinted at.
+        let pulse = self.pulse(cx).await?;
+        let line = self.line(cx).await?;
+        let (identity, place) = self.start(cx, &line, start).await?;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.is_some_and(|known| known != identity) {
+            // Whoever opens has asked for the identity before, of another server as it turns out.
+            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            return Err(
+                Error::unavailable("another server answered while the log was opened").remedy("it is tried again")
+            );
+        }
+        if consumes && self.is_own() {
+            keep::hold_back(cx, self, &place).await?;
+        }
+        let origin = identity.origin().into();
+        Ok(Box::new(Reader::new(cx, self, Start { line, pulse, origin, place, consumes })))
+    }
+}
+
+#[async_trait]
+impl Source for ChangeLog {
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.look_once(cx, 0).await?;
+        check::findings(cx, self).await
+    }
+
+    async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        Ok(self.look_once(cx, 0).await?.identity.pedigree())
+    }
+
+    async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
+        let place = Place::of(position)?;
+        let look = self.look_once(cx, place.last).await?;
+        look.identity.require(pedigree)?;
+        look.require(&place)
+    }
+
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        Place::of(a).ok()?.compare(&Place::of(b).ok()?)
+    }
+
+    fn payload(&self) -> Arc<dyn Payload> {
+        Arc::new(JsonPayload)
+    }
+
+    async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        self.begin(cx, start, true).await
+    }
+
+    async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        self.begin(cx, start, false).await
+    }
+}

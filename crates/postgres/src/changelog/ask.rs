@@ -1,0 +1,179 @@
+//! One question to the server, and its answer as it arrives.
+
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::{FutureExt, StreamExt};
+use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::{Error as Native, Row, RowStream};
+use watchkeeper_core::{Result, SourceTime};
+
+use super::columns::{Columns, blank};
+use super::place::Place;
+use super::snapshot::Snapshot;
+use crate::client::{Dedicated, Link};
+
+/// A connection that only one reader uses.
+#[derive(Debug)]
+pub(super) enum Line {
+    /// Made for it.
+    Own(Dedicated),
+    /// Out of the pool, where there is no other.
+    Pooled(Link),
+}
+
+impl Line {
+    /// Nothing is under way on it any more.
+    pub(super) fn give_back(self) {
+        if let Self::Pooled(link) = self {
+            link.give_back();
+        }
+    }
+}
+
+impl std::ops::Deref for Line {
+    type Target = tokio_postgres::Client;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Own(dedicated) => dedicated,
+            Self::Pooled(link) => link,
+        }
+    }
+}
+
+/// What is read, and how it is said in SQL.
+#[derive(Debug, Clone)]
+pub(super) struct Script {
+    /// The table, as SQL names it.
+    pub(super) table: String,
+    pub(super) columns: Columns,
+    /// Whether all texts are of types whose bytes are their text, so that none needs a cast.
+    pub(super) raw: bool,
+    /// Identity and pruning of a log of our own, as two texts; both are null without one.
+    pub(super) about: String,
+    /// The only entities that are given out.
+    pub(super) wanted: Option<Arc<[String]>>,
+}
+
+impl Script {
+    /// The next changes after a place, at most so many. The first row tells of the log itself and of the moment of the
+    /// answer; all rows are of one moment. It comes first because no worker may read it, so that nothing runs in parallel.
+    pub(super) fn next(&self, after: &Place, most: usize) -> String {
+        let selected = self.columns.selected(self.wanted.as_deref(), self.raw);
+        let (table, id) = (&self.table, crate::client::quoted(&self.columns.id));
+        let unread = self.unread(after);
+        format!(
+            "WITH head AS MATERIALIZED (SELECT NULL::bigint, NULL::timestamptz, pg_current_snapshot()::text,
+                {about}, NULL::text, {blank}, {blank}, {blank})
+            SELECT * FROM head UNION ALL (SELECT {selected} FROM {table} WHERE {unread} ORDER BY {id} LIMIT {most})",
+            about = self.about,
+            blank = blank(self.raw),
+        )
+    }
+
+    /// Which rows are unread. In a new window that is said by transactions alone, which an index finds; the rest of a
+    /// window is read along the numbers, so that its rows are not sorted again for each part of it.
+    fn unread(&self, after: &Place) -> String {
+        let (id, xid) = (crate::client::quoted(&self.columns.id), crate::client::quoted(&self.columns.xid));
+        let read = &after.read;
+        if let Some(target) = &after.target {
+            return format!(
+                "{id} > {} AND NOT pg_visible_in_snapshot({xid}, '{read}') AND pg_visible_in_snapshot({xid}, '{target}')",
+                after.last
+            );
+        }
+        let mut unread = format!("({xid} >= '{}'::xid8", read.xmax());
+        if !read.in_progress().is_empty() {
+            let list: Vec<String> = read.in_progress().iter().map(u64::to_string).collect();
+            // Written to a string, which can not fail.
+            let _ = write!(unread, " OR {xid} = ANY ('{{{}}}'::xid8[])", list.join(","));
+        }
+        unread + ")"
+    }
+}
+
+/// What the server says of the log itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct About {
+    /// The moment of the answer.
+    pub(super) now: Snapshot,
+    /// The identity of a log of our own.
+    pub(super) log: Option<String>,
+    /// What was pruned of it: all changes of transactions that had ended then may be gone.
+    pub(super) pruned: Option<Snapshot>,
+}
+
+type Asking = Pin<Box<dyn Future<Output = Result<RowStream, Native>> + Send>>;
+
+/// A question under way. It keeps its answer until someone takes it, row by row; what is not taken waits at the server.
+pub(super) struct Ask {
+    /// How many rows it wants at most.
+    most: usize,
+    /// How many came, beside the first.
+    pub(super) got: usize,
+    state: State,
+}
+
+enum State {
+    Asked(Asking),
+    Answering(Pin<Box<RowStream>>),
+}
+
+impl Ask {
+    /// Sends it. It is under way from now on, also while nobody waits for it.
+    pub(super) fn send(line: &Arc<Line>, script: &Script, after: &Place, most: usize) -> Self {
+        let (line, sql) = (Arc::clone(line), script.next(after, most));
+        let none: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 0] = [];
+        let mut asking: Asking = Box::pin(async move { line.query_typed_raw(&sql, none).await });
+        // The first poll puts it on the wire. An answer to that can only be that the connection is gone, which the
+        // next poll would not tell again.
+        let state = match (&mut asking).now_or_never() {
+            None => State::Asked(asking),
+            Some(Ok(rows)) => State::Answering(Box::pin(rows)),
+            Some(Err(native)) => State::Asked(Box::pin(std::future::ready(Err(native)))),
+        };
+        Self { most, got: 0, state }
+    }
+
+    /// The next row; `None` at the end.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a row is taken only by an answer.
+    pub(super) async fn row(&mut self) -> Result<Option<Row>, Native> {
+        loop {
+            match &mut self.state {
+                State::Asked(asking) => self.state = State::Answering(Box::pin(asking.await?)),
+                State::Answering(rows) => return rows.next().await.transpose(),
+            }
+        }
+    }
+
+    /// Whether it got all that it asked for, so that there may be more.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.got >= self.most
+    }
+}
+
+/// The bytes of a value, as they came.
+pub(super) struct Raw<'a>(pub(super) &'a [u8]);
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+/// Between the first moment of 1970 and that of 2000, from which the server counts.
+const SINCE_1970_MS: i64 = 946_684_800_000;
+
+/// A moment as the server sends it: microseconds since 2000.
+pub(super) fn time(raw: &[u8]) -> Option<SourceTime> {
+    let micros = i64::from_be_bytes(raw.try_into().ok()?);
+    u64::try_from(micros.div_euclid(1_000).checked_add(SINCE_1970_MS)?).ok().map(SourceTime)
+}

@@ -1,0 +1,93 @@
+//! What is so, before anything is read.
+
+use tokio_postgres::types::Type;
+use watchkeeper_core::source::Severity;
+use watchkeeper_core::{Cx, Error, Finding, Result};
+
+use super::install::PART;
+use super::{ChangeLog, Table, shape};
+use crate::client::quoted;
+
+/// What a look at the log finds.
+pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
+    match &log.table {
+        Table::Own => own(cx, log).await,
+        Table::Outbox { name, columns } => {
+            let sql = "SELECT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+                    WHERE i.indrelid = to_regclass($1) AND a.attname = $2),
+                (SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence($1, $3)::regclass)";
+            let values: &[crate::client::Value<'_>] =
+                &[(&&**name, Type::TEXT), (&columns.xid, Type::TEXT), (&columns.id, Type::TEXT)];
+            let rows = log.client.read(cx, sql, values).await?;
+            let (indexed, cache): (bool, Option<i64>) =
+                rows.first().map_or((true, None), |row| (row.get(0), row.get(1)));
+            let mut found = Vec::new();
+            if !indexed {
+                let what = format!(
+                    "the outbox {name} has no index on {:?}: each look for changes reads all of it",
+                    columns.xid
+                );
+                found.push(finding(
+                    Severity::Warning,
+                    what,
+                    format!("CREATE INDEX ON {name} ({})", quoted(&columns.xid)),
+                ));
+            }
+            if cache.is_some_and(|cache| cache > 1) {
+                let what = format!(
+                    "sessions keep numbers of the outbox {name} in stock, so that a later change may get a lower one"
+                );
+                found.push(finding(Severity::Error, what, "ALTER SEQUENCE … CACHE 1".to_owned()));
+            }
+            Ok(found)
+        }
+    }
+}
+
+fn finding(severity: Severity, what: String, remedy: String) -> Finding {
+    Finding { severity, what, remedy: Some(remedy) }
+}
+
+async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    for entity in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
+        found.push(finding(Severity::Error, format!("{entity} is not logged any more"), again(&entity)));
+    }
+    let sql = log.client.sql(
+        "SELECT entity, min(tree.relid::regclass::text) FROM {schema}.log_tables
+            CROSS JOIN LATERAL pg_partition_tree(relation) AS tree WHERE relation <> 0 AND tree.isleaf AND tree.relid <> relation
+            AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = tree.relid AND tgname = $1) GROUP BY entity ORDER BY entity",
+    );
+    for row in &log.client.read(cx, &sql, &[(&PART, Type::TEXT)]).await? {
+        let (entity, leaf): (String, String) = (row.get(0), row.get(1));
+        let what = format!(
+            "{entity} has partitions since it was logged, such as {leaf}: that they are truncated would not be told"
+        );
+        found.push(finding(Severity::Warning, what, again(&entity)));
+    }
+    if !shape::all_wake(cx, &log.client).await? {
+        let what = "writers do not tell of their changes: they are looked for from time to time".to_owned();
+        found.push(finding(Severity::Note, what, "install without --silent where latency counts".to_owned()));
+    }
+    Ok(found)
+}
+
+fn again(entity: &str) -> String {
+    format!("run `watchkeeper postgres install --url URL --table {entity}` again")
+}
+
+/// Refuses to go on as if nothing happened when a table is not logged any more.
+pub(super) async fn require_logged(cx: &Cx, log: &ChangeLog) -> Result<()> {
+    if !log.is_own() {
+        return Ok(());
+    }
+    let unlogged = shape::unlogged(cx, &log.client, log.wanted.as_deref()).await?;
+    let Some(entity) = unlogged.first() else { return Ok(()) };
+    Err(Error::position_lost(format!(
+        "{entity} is not logged any more: its trigger is gone or disabled, or it was dropped"
+    ))
+    .remedy(format!(
+        "{}, copy the table, and accept the gap: watchkeeper accept-gap STREAM; or uninstall it if it was dropped",
+        again(entity)
+    )))
+}

@@ -1,0 +1,198 @@
+//! Puts tables under watch, and takes them off it.
+
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Cx, Error, Result};
+
+use super::columns::literal;
+use super::read::LOST;
+use super::schema::SCHEMA;
+use super::shape::Shape;
+use crate::client::{Client, Work};
+
+/// The trigger that logs rows, and what the others are for.
+pub(super) const ROW: &str = "watchkeeper_log_row";
+const TRUNCATE: &str = "watchkeeper_log_truncate";
+pub(super) const WAKE: &str = "watchkeeper_log_wake";
+/// Around the truncation of a partitioned table, whose partitions then need not tell of it.
+const WHOLE: [&str; 2] = ["watchkeeper_log_whole", "watchkeeper_log_whole_end"];
+/// On partitions: one that is truncated alone loses its rows only.
+pub(super) const PART: &str = "watchkeeper_log_part";
+
+/// Whether writers tell readers of their changes. NOTIFY takes a lock on the whole server at every commit that has one to
+/// send; without it readers look for changes from time to time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Once in a transaction.
+    Notify,
+    /// Never.
+    Silent,
+}
+
+/// What becomes of changes that a consumer has not read yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unread {
+    /// They are kept: nothing is done as long as there are some.
+    Keep,
+    /// They are lost.
+    Discard,
+}
+
+/// The channel on which writers tell readers of their changes.
+pub(super) fn channel(client: &Client) -> String {
+    format!("{}_log", client.schema())
+}
+
+/// Begins to log the changes of these tables; the answer is their names in the log. Repeating it is harmless.
+///
+/// A table whose triggers are gone, or that was not logged for a while, gets a mark in the log: whoever reads up to it
+/// is told that history is lost.
+///
+/// # Errors
+/// `Config` for a table that can not be followed, with the reason; then nothing was changed.
+pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
+    client.ensure(cx, SCHEMA).await?;
+    let work = client.begin(cx).await?;
+    work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
+    let mut entities = Vec::new();
+    for table in tables {
+        let shape = Shape::look(cx, &work, table).await?;
+        install_one(cx, client, &work, &shape, wake).await?;
+        entities.push(shape.entity);
+    }
+    work.commit(cx).await?;
+    Ok(entities)
+}
+
+async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake: Wake) -> Result<()> {
+    // Waits for those who are writing, and lets nobody write between an old trigger and a new one.
+    work.run(cx, &format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", shape.name)).await?;
+    let sql = client.sql(
+        "SELECT relation = $2 AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
+            FROM {schema}.log_tables WHERE entity = $1",
+    );
+    let values: &[crate::client::Value<'_>] =
+        &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID), (&ROW, Type::TEXT)];
+    let was_logged: Option<bool> = work.query(cx, &sql, values).await?.first().map(|row| row.get(0));
+    if was_logged == Some(false) {
+        let sql = client.sql("INSERT INTO {schema}.log (entity, operation) VALUES ($1, $2)");
+        work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&LOST, Type::TEXT)]).await?;
+    }
+    work.run(cx, &triggers(client, shape, wake)).await?;
+    let sql = client.sql(
+        "INSERT INTO {schema}.log_tables VALUES ($1, $2) ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation",
+    );
+    work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
+    Ok(())
+}
+
+/// Makes all triggers of a table anew.
+fn triggers(client: &Client, shape: &Shape, wake: Wake) -> String {
+    let entity = literal(&shape.entity);
+    let key: Vec<String> = shape.key.iter().map(|column| literal(column)).collect();
+    let keyed = format!("{entity}, {}", key.join(", "));
+    let mut sql = drop_all(shape);
+    let mut make = |name: &str, when: &str, table: &str, each: &str, call: &str| {
+        let call = client.sql(&format!("{{schema}}.{call}"));
+        sql += &format!(
+            "CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {call};
+            ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};"
+        );
+    };
+    make(ROW, "AFTER INSERT OR UPDATE OR DELETE", &shape.name, "ROW", &format!("log_row({keyed})"));
+    make(TRUNCATE, "AFTER TRUNCATE", &shape.name, "STATEMENT", &format!("log_truncate({entity})"));
+    if shape.is_partitioned {
+        make(WHOLE[0], "BEFORE TRUNCATE", &shape.name, "STATEMENT", &format!("log_whole({entity})"));
+        make(WHOLE[1], "AFTER TRUNCATE", &shape.name, "STATEMENT", &format!("log_whole({entity})"));
+    }
+    for leaf in &shape.leaves {
+        make(PART, "BEFORE TRUNCATE", leaf, "STATEMENT", &format!("log_part({keyed})"));
+    }
+    if wake == Wake::Notify {
+        let call = format!("log_wake({})", literal(&channel(client)));
+        for table in std::iter::once(&shape.name).chain(&shape.leaves) {
+            make(WAKE, "AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE", table, "STATEMENT", &call);
+        }
+    }
+    sql
+}
+
+fn drop_all(shape: &Shape) -> String {
+    let own = [ROW, TRUNCATE, WAKE, WHOLE[0], WHOLE[1]].map(|name| (name, &shape.name));
+    let parts = shape.leaves.iter().flat_map(|leaf| [(PART, leaf), (WAKE, leaf)]);
+    own.into_iter().chain(parts).map(|(name, table)| format!("DROP TRIGGER IF EXISTS {name} ON {table};")).collect()
+}
+
+/// Stops logging these tables. With the last of them the log itself is removed.
+///
+/// # Errors
+/// `Config` for a table that is not logged, and for changes that somebody has not read yet, unless they may be discarded;
+/// then nothing was changed.
+pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread) -> Result<()> {
+    if client.look(cx, SCHEMA).await?.is_none() {
+        return Err(Error::config("no table of this database is logged").remedy("there is nothing to uninstall"));
+    }
+    let work = client.begin(cx).await?;
+    work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
+    let mut entities = Vec::new();
+    for table in tables {
+        entities.push(uninstall_one(cx, client, &work, table).await?);
+    }
+    let sql = client.sql("SELECT FROM {schema}.log_tables WHERE relation <> 0");
+    let is_last = work.query(cx, &sql, &[]).await?.is_empty();
+    if unread == Unread::Keep {
+        // The whole log goes with the last table, with what is left of tables that went before.
+        refuse_unread(cx, client, &work, (!is_last).then_some(entities)).await?;
+    }
+    if is_last {
+        work.run(cx, &client.sql(REMOVE)).await?;
+    }
+    work.commit(cx).await
+}
+
+/// A log that is installed again is another one, so its identity goes too.
+const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_tables, {schema}.log_consumers,
+        {schema}.log_marks;
+    DROP FUNCTION {schema}.log_row(), {schema}.log_truncate(), {schema}.log_wake(), {schema}.log_part(),
+        {schema}.log_whole(), {schema}.log_key(jsonb, text[]), {schema}.log_key_now(jsonb, oid);
+    DELETE FROM {schema}.meta WHERE name = 'schema/log'";
+
+async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {
+    // A table that was dropped has no shape, and no triggers any more.
+    let rows =
+        work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::columns::table_name(table)?, Type::TEXT)]).await?;
+    let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
+    let sql = client.sql(
+        "UPDATE {schema}.log_tables SET relation = 0 WHERE relation <> 0 AND (relation = $1 OR entity = $2) RETURNING entity",
+    );
+    let rows = work.query(cx, &sql, &[(&oid.unwrap_or(0), Type::OID), (&table, Type::TEXT)]).await?;
+    let Some(entity) = rows.first().map(|row| row.get::<_, String>(0)) else {
+        return Err(Error::config(format!("the table {table} is not logged"))
+            .remedy(format!("look at {}.log_tables for those that are", client.schema())));
+    };
+    if oid.is_some() {
+        let shape = Shape::look(cx, work, table).await?;
+        work.run(cx, &drop_all(&shape)).await?;
+    }
+    Ok(entity)
+}
+
+/// Refuses to go on when a consumer has not acknowledged all changes of these tables, or of all without them.
+async fn refuse_unread(cx: &Cx, client: &Client, work: &Work, entities: Option<Vec<String>>) -> Result<()> {
+    let sql = client.sql(
+        "SELECT name, (SELECT count(*) FROM {schema}.log WHERE NOT pg_visible_in_snapshot(xid, acknowledged)
+                AND operation <> $1 AND ($2::text[] IS NULL OR entity = ANY ($2)))
+            FROM {schema}.log_consumers ORDER BY name",
+    );
+    let rows = work.query(cx, &sql, &[(&LOST, Type::TEXT), (&entities, Type::TEXT_ARRAY)]).await?;
+    let mut told = Vec::new();
+    for row in rows.iter().filter(|row| row.get::<_, i64>(1) > 0) {
+        let (name, count): (String, i64) = (row.get(0), row.get(1));
+        let changes = if count == 1 { "change" } else { "changes" };
+        told.push(format!("{name} has {count} {changes} to read"));
+    }
+    if told.is_empty() {
+        return Ok(());
+    }
+    Err(Error::config(format!("changes would be lost: {}", told.join(", ")))
+        .remedy("let it read them first, or discard them with --yes"))
+}

@@ -1,0 +1,265 @@
+//! The open log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::{Batch, BatchBuilder, ChangeStream, Cx, Limits, Moment, Position, Result, Source, Window};
+
+use super::ask::{About, Ask, Line, Script};
+use super::pedigree::require_unpruned;
+use super::place::Place;
+use super::read::{self, Draft};
+use super::snapshot::Snapshot;
+use super::{ChangeLog, check, keep};
+use crate::client::Pulse;
+use crate::error::unchanged;
+
+/// Questions are larger than batches: each costs the server a plan.
+const ROWS_PER_ASK: usize = 4_000;
+
+/// How often an acknowledgement is written: each is a write to the application's own database.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a quiet log tells that its position has moved. Every commit in the database moves it, those of positions too.
+const IDLE_EVERY: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether the tables of a quiet log are still logged.
+const TABLES_EVERY: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether there is something new, beside hints.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What an opening begins with.
+pub(super) struct Start {
+    pub(super) line: Line,
+    pub(super) pulse: Option<Pulse>,
+    /// The first part of the ids of changes.
+    pub(super) origin: Arc<str>,
+    pub(super) place: Place,
+    /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
+    pub(super) consumes: bool,
+}
+
+pub(super) struct Reader {
+    log: ChangeLog,
+    script: Script,
+    line: Arc<Line>,
+    pulse: Option<Pulse>,
+    origin: Arc<str>,
+    consumes: bool,
+    /// What was given out, and the quiet that was seen since.
+    place: Place,
+    /// What was last known to be pruned, and is no loss to this place.
+    pruned: Snapshot,
+    /// The question under way, asked ahead where more is known to be there.
+    ask: Option<Ask>,
+    /// What was taken of its answer and is not yet given out: kept here, so that a dropped call loses nothing.
+    draft: Option<Draft>,
+    /// The end that was told last, and when.
+    told: (Position, Moment),
+    acknowledged: Option<Place>,
+    noted: Moment,
+    /// When the tables were last seen to be logged.
+    logged: Option<Moment>,
+}
+
+impl Reader {
+    pub(super) fn new(cx: &Cx, log: &ChangeLog, start: Start) -> Self {
+        let Start { line, pulse, origin, place, consumes } = start;
+        let (script, line, pruned) = (log.script(), Arc::new(line), Snapshot::nothing());
+        let (told, noted) = ((place.position(), cx.now()), cx.now());
+        let (log, ask, draft, acknowledged) = (log.clone(), None, None, None);
+        Self {
+            log,
+            script,
+            line,
+            pulse,
+            origin,
+            consumes,
+            place,
+            pruned,
+            ask,
+            draft,
+            told,
+            acknowledged,
+            noted,
+            logged: None,
+        }
+    }
+
+    /// Reads on until a batch is full; `None` when nothing is there.
+    async fn read(&mut self, limits: Limits) -> Result<Option<Batch>> {
+        let answer = self.take(limits).await;
+        if answer.is_err() {
+            // What was not given out is read again.
+            (self.ask, self.draft) = (None, None);
+        }
+        answer
+    }
+
+    async fn take(&mut self, limits: Limits) -> Result<Option<Batch>> {
+        loop {
+            if self.draft.as_ref().is_some_and(|draft| draft.is_full(limits)) {
+                return Ok(self.give_out());
+            }
+            let (line, script, place) = (&self.line, &self.script, &self.place);
+            let ask = self.ask.get_or_insert_with(|| {
+                // Hints of what the answer will hold are not waited for again.
+                self.pulse.iter_mut().for_each(Pulse::mark_seen);
+                Ask::send(line, script, place, ROWS_PER_ASK)
+            });
+            let row = ask.row().await.map_err(|native| self.log.told(native))?;
+            match row {
+                None if ask.is_cut_short() => {
+                    self.ask = None;
+                    if let Some(batch) = self.give_out() {
+                        return Ok(Some(batch));
+                    }
+                }
+                None => return Ok(self.end_window()),
+                Some(row) if self.draft.is_none() => self.begin_window(&read::about(&row)?)?,
+                Some(row) => {
+                    ask.got += 1;
+                    let Some(draft) = &mut self.draft else { continue };
+                    if !draft.take(&row, self.script.wanted.as_deref())? {
+                        self.ask = None;
+                        return Ok(self.give_out());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer begins: a place that has no window gets one up to the moment of the answer.
+    fn begin_window(&mut self, about: &About) -> Result<()> {
+        if about.log.is_none() && self.log.is_own() {
+            return Err(self.log.uninstalled());
+        }
+        if about.log.as_ref().is_some_and(|log| **log != *self.origin) {
+            return Err(self.log.another());
+        }
+        if let Some(pruned) = about.pruned.as_ref().filter(|pruned| **pruned != self.pruned) {
+            require_unpruned(pruned, &self.place)?;
+            self.pruned = pruned.clone();
+        }
+        self.place.target.get_or_insert_with(|| about.now.clone());
+        self.draft = Some(Draft::new(&self.origin, self.place.shared()));
+        Ok(())
+    }
+
+    /// Gives out what was taken, if it is anything; the window goes on after it.
+    fn give_out(&mut self) -> Option<Batch> {
+        let draft = self.draft.take()?;
+        let (last, time) = draft.last?;
+        (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
+        let batch = draft.finish(self.place.position());
+        match &self.ask {
+            // All that was asked for is here, so that there is more: the server gets to work on it meanwhile.
+            Some(ask) if ask.is_cut_short() => {
+                self.ask = Some(Ask::send(&self.line, &self.script, &self.place, ROWS_PER_ASK));
+            }
+            Some(_) => self.draft = Some(Draft::new(&self.origin, self.place.shared())),
+            None => {}
+        }
+        Some(batch)
+    }
+
+    /// Nothing is left of the window.
+    fn end_window(&mut self) -> Option<Batch> {
+        self.ask = None;
+        let draft = self.draft.take()?;
+        if let Some((last, time)) = draft.last {
+            (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
+        }
+        if let Some(target) = self.place.target.take() {
+            self.place.read = target;
+        }
+        draft.last.is_some().then(|| draft.finish(self.place.position()))
+    }
+
+    /// Waits for a hint, at most until then. Without hints it is looked again after a while.
+    async fn wait(&mut self, cx: &Cx, until: Moment) -> Result<()> {
+        let Some(pulse) = &mut self.pulse else {
+            cx.clock().sleep_until(until.min(cx.now() + self.log.poll)).await;
+            return Ok(());
+        };
+        let hint = tokio::select! {
+            biased;
+            hint = pulse.changed() => hint,
+            () = cx.clock().sleep_until(until.min(cx.now() + LOOK_EVERY)) => Ok(()),
+        };
+        if hint.is_err() {
+            self.pulse = self.log.pulse(cx).await?;
+        }
+        Ok(())
+    }
+
+    /// When everything is read, a table that is not logged any more is told: what changes in it will not come.
+    async fn look_at_tables(&mut self, cx: &Cx) -> Result<()> {
+        if self.logged.is_none_or(|logged| cx.now().since(logged) >= TABLES_EVERY) {
+            check::require_logged(cx, &self.log).await?;
+            self.logged = Some(cx.now());
+        }
+        Ok(())
+    }
+
+    fn empty(&mut self, cx: &Cx) -> Batch {
+        if cx.now().since(self.told.1) >= IDLE_EVERY {
+            self.told = (self.place.position(), cx.now());
+        }
+        BatchBuilder::new(Arc::clone(&self.origin), self.log.payload()).finish(self.told.0.clone())
+    }
+
+    async fn write_note(&mut self, cx: &Cx) -> Result<()> {
+        let Some(place) = self.acknowledged.clone() else { return Ok(()) };
+        keep::note(cx, &self.log, &self.origin, &place).await?;
+        self.acknowledged = None;
+        self.noted = cx.now();
+        keep::prune_some(cx, &self.log).await
+    }
+}
+
+#[async_trait]
+impl ChangeStream for Reader {
+    fn position(&self) -> Option<Position> {
+        Some(self.told.0.clone())
+    }
+
+    async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
+        let until = cx.now() + limits.wait;
+        loop {
+            if let Some(batch) = cx.run(self.read(limits)).await.map_err(unchanged)? {
+                self.told = (batch.end.clone(), cx.now());
+                return Ok(batch);
+            }
+            self.look_at_tables(cx).await?;
+            if cx.now() >= until {
+                return Ok(self.empty(cx));
+            }
+            self.wait(cx, until).await?;
+        }
+    }
+
+    async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
+        let place = Place::of(position)?;
+        self.acknowledged = (self.consumes && self.log.is_own()).then_some(place);
+        if cx.now().since(self.noted) < NOTE_EVERY {
+            return Ok(());
+        }
+        self.write_note(cx).await
+    }
+
+    /// A log of our own does, until its consumer counts as abandoned, which takes days by default.
+    fn holds_back(&self) -> bool {
+        self.consumes && self.log.is_own()
+    }
+
+    async fn window(&mut self, cx: &Cx) -> Result<Window> {
+        keep::window(cx, &self.log).await
+    }
+
+    async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {
+        self.write_note(cx).await
+    }
+}

@@ -1,0 +1,137 @@
+//! The log and what belongs to it, in the application's own database.
+
+use crate::client::Schema;
+
+/// Tables and functions of the log.
+///
+/// * The numbers of changes come from a sequence without a cache: sessions that kept some in stock would give a later
+///   change a lower number.
+/// * The functions belong to whoever installs them and run with that one's rights, so that an application needs none on the
+///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them.
+pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1] };
+
+const STEP_1: &str = r#"
+CREATE TABLE {schema}.log (
+    id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    time timestamptz NOT NULL DEFAULT clock_timestamp(),
+    entity text NOT NULL,
+    operation text NOT NULL,
+    key text,
+    old_key text,
+    before json,
+    after json,
+    changed json);
+CREATE INDEX log_by_xid ON {schema}.log (xid);
+CREATE TABLE {schema}.log_meta (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    log_uuid uuid NOT NULL DEFAULT gen_random_uuid(),
+    pruned_through pg_snapshot NOT NULL DEFAULT '3:3:',
+    pruned_id bigint NOT NULL DEFAULT 0);
+INSERT INTO {schema}.log_meta DEFAULT VALUES;
+CREATE TABLE {schema}.log_tables (
+    entity text PRIMARY KEY, relation oid NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE {schema}.log_consumers (
+    name text PRIMARY KEY,
+    acknowledged pg_snapshot NOT NULL,
+    seen timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE {schema}.log_marks (
+    snapshot pg_snapshot NOT NULL, time timestamptz PRIMARY KEY DEFAULT clock_timestamp());
+
+CREATE FUNCTION {schema}.log_key(image jsonb, columns text[]) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $body$
+DECLARE
+    key text := '[';
+    part jsonb;
+BEGIN
+    FOR n IN 1 .. cardinality(columns) LOOP
+        part := image -> columns[n];
+        -- 1.0 and 1.00 are one key.
+        IF jsonb_typeof(part) = 'number' THEN part := to_jsonb(trim_scale(part::numeric)); END IF;
+        key := key || CASE WHEN n = 1 THEN '' ELSE ',' END || part::text;
+    END LOOP;
+    RETURN key || ']';
+END $body$;
+
+CREATE FUNCTION {schema}.log_key_now(image jsonb, relation oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $body$
+DECLARE
+    columns text[];
+BEGIN
+    SELECT array_agg(a.attname::text ORDER BY k.n) INTO columns
+        FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indrelid = relation AND i.indisprimary;
+    RETURN CASE WHEN columns IS NOT NULL THEN {schema}.log_key(image, columns) END;
+END $body$;
+
+CREATE FUNCTION {schema}.log_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
+SET extra_float_digits = 1 AS $body$
+DECLARE
+    was jsonb;
+    is_now jsonb;
+    key text;
+    old_key text;
+    operation text := lower(TG_OP);
+    columns text[] := TG_ARGV[1:];
+    changed json;
+BEGIN
+    -- A key whose columns have other names by now is looked up; without any key left the change is told without one.
+    IF TG_OP <> 'INSERT' THEN
+        was := to_jsonb(OLD);
+        old_key := coalesce({schema}.log_key(was, columns), {schema}.log_key_now(was, TG_RELID));
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        is_now := to_jsonb(NEW);
+        key := coalesce({schema}.log_key(is_now, columns), {schema}.log_key_now(is_now, TG_RELID));
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        SELECT coalesce(json_agg(n.key), '[]') INTO changed FROM jsonb_each(is_now) AS n
+            WHERE n.value IS DISTINCT FROM was -> n.key;
+        IF key <> old_key THEN operation := 'rekey'; END IF;
+    END IF;
+    INSERT INTO {schema}.log (entity, operation, key, old_key, before, after, changed) VALUES (
+        TG_ARGV[0], operation, coalesce(key, old_key), CASE WHEN operation = 'rekey' THEN old_key END,
+        CASE WHEN TG_OP <> 'INSERT' THEN row_to_json(OLD) END,
+        CASE WHEN TG_OP <> 'DELETE' THEN row_to_json(NEW) END, changed);
+    RETURN NULL;
+END $body$;
+
+CREATE FUNCTION {schema}.log_truncate() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog AS $body$
+BEGIN
+    INSERT INTO {schema}.log (entity, operation) VALUES (TG_ARGV[0], 'truncate');
+    RETURN NULL;
+END $body$;
+
+CREATE FUNCTION {schema}.log_part() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
+SET extra_float_digits = 1 AS $body$
+DECLARE
+    image record;
+    columns text[] := TG_ARGV[1:];
+BEGIN
+    -- Of a table that is truncated as a whole, that is told instead.
+    IF current_setting('watchkeeper.truncated', true) = TG_ARGV[0] THEN RETURN NULL; END IF;
+    FOR image IN EXECUTE format('SELECT * FROM %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME) LOOP
+        INSERT INTO {schema}.log (entity, operation, key, before) VALUES (TG_ARGV[0], 'delete',
+            coalesce({schema}.log_key(to_jsonb(image), columns), {schema}.log_key_now(to_jsonb(image), TG_RELID)),
+            row_to_json(image));
+    END LOOP;
+    RETURN NULL;
+END $body$;
+
+CREATE FUNCTION {schema}.log_whole() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog AS $body$
+BEGIN
+    PERFORM set_config('watchkeeper.truncated', CASE WHEN TG_WHEN = 'BEFORE' THEN TG_ARGV[0] ELSE '' END, true);
+    RETURN NULL;
+END $body$;
+
+CREATE FUNCTION {schema}.log_wake() RETURNS trigger LANGUAGE plpgsql AS $body$
+BEGIN
+    PERFORM pg_catalog.pg_notify(TG_ARGV[0], '');
+    RETURN NULL;
+END $body$;
+"#;

@@ -1,0 +1,176 @@
+//! What the catalogue says of tables.
+
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Cx, Error, Result};
+
+use super::columns::{Columns, table_name};
+use super::install::{ROW, WAKE};
+use crate::client::{Client, Work, quoted};
+
+/// A table that can be logged.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) oid: u32,
+    /// With its schema, as changes name it.
+    pub(super) entity: String,
+    /// As SQL names it.
+    pub(super) name: String,
+    pub(super) is_partitioned: bool,
+    /// The columns of its primary key.
+    pub(super) key: Vec<String>,
+    /// Partitions that hold rows, as SQL names them.
+    pub(super) leaves: Vec<String>,
+}
+
+const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
+    (SELECT array_agg(a.attname::text ORDER BY k.n) FROM pg_index i
+        CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+        WHERE i.indrelid = c.oid AND i.indisprimary AND k.n <= i.indnkeyatts),
+    (SELECT min(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+        JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
+        WHERE i.indrelid = c.oid AND i.indisprimary AND (t.typname = 'citext' OR NOT l.collisdeterministic)),
+    ARRAY(SELECT quote_ident(pn.nspname) || '.' || quote_ident(p.relname) FROM pg_partition_tree(c.oid) AS tree
+        JOIN pg_class p ON p.oid = tree.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace
+        WHERE tree.isleaf AND tree.relid <> c.oid)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
+
+impl Shape {
+    /// Looks at a table.
+    ///
+    /// # Errors
+    /// `Config` for one that can not be logged, with the reason.
+    pub(super) async fn look(cx: &Cx, work: &Work, table: &str) -> Result<Self> {
+        let rows = work.query(cx, LOOK, &[(&table_name(table)?, Type::TEXT)]).await?;
+        let Some(row) = rows.first() else {
+            return Err(Error::config(format!("there is no table {table}"))
+                .remedy("write its name as the database does, with its schema where that is not on the search path"));
+        };
+        let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
+        let refuse = |cause: String, remedy: &str| Err(Error::config(cause).remedy(remedy));
+        if !["r", "p"].contains(&kind.as_str()) || row.get::<_, String>(4) == "t" {
+            return refuse(
+                format!("{table} is not a table that lasts"),
+                "name a table, not a view or a temporary table",
+            );
+        }
+        let key: Vec<String> = row.get::<_, Option<_>>(5).unwrap_or_default();
+        if key.is_empty() {
+            let remedy = format!("give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)");
+            return refuse(
+                format!("the table {table} has no primary key, so that its rows can not be told apart"),
+                &remedy,
+            );
+        }
+        if let Some(column) = row.get::<_, Option<String>>(6) {
+            let cause = format!("the key column {column} of {table} holds different texts to be equal");
+            return refuse(cause, "give the table a primary key of a type or collation that compares byte by byte");
+        }
+        Ok(Self {
+            oid: row.get(0),
+            entity: format!("{schema}.{name}"),
+            name: format!("{}.{}", quoted(&schema), quoted(&name)),
+            is_partitioned: kind == "p",
+            key,
+            leaves: row.get(7),
+        })
+    }
+}
+
+/// The tables as the log names them.
+pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
+    let sql = client.sql("SELECT entity, relation FROM {schema}.log_tables WHERE relation <> 0 ORDER BY entity");
+    let rows = client.read(cx, &sql, &[]).await?;
+    let known: Vec<(String, u32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let mut entities = Vec::new();
+    for table in tables {
+        let rows = client.read(cx, "SELECT to_regclass($1)::oid", &[(&table_name(table)?, Type::TEXT)]).await?;
+        let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
+        let found = known.iter().find(|(entity, relation)| Some(*relation) == oid || entity == table);
+        let Some((entity, _)) = found else {
+            let names: Vec<_> = known.iter().map(|(entity, _)| entity.as_str()).collect();
+            let cause = format!("the table {table} is not logged; those that are: {}", names.join(", "));
+            let remedy = format!("run `watchkeeper postgres install --url URL --table {table}`");
+            return Err(Error::config(cause).remedy(remedy));
+        };
+        entities.push(entity.clone());
+    }
+    Ok(entities)
+}
+
+/// Whether all who write to logged tables tell of it.
+pub(super) async fn all_wake(cx: &Cx, client: &Client) -> Result<bool> {
+    let sql = client.sql(
+        "SELECT coalesce(bool_and(EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1)), false)
+            FROM {schema}.log_tables WHERE relation <> 0",
+    );
+    let rows = client.read(cx, &sql, &[(&WAKE, Type::TEXT)]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// Logged tables whose row trigger is not there, or does not always fire.
+pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<String>> {
+    let sql = client.sql(
+        "SELECT entity FROM {schema}.log_tables WHERE relation <> 0 AND ($2::text[] IS NULL OR entity = ANY ($2))
+            AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A')
+            ORDER BY entity",
+    );
+    let wanted = wanted.map(<[String]>::to_vec);
+    let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT), (&wanted, Type::TEXT_ARRAY)]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Refuses an outbox whose columns are not there, or of types that do not do.
+pub(super) async fn require_columns(
+    cx: &Cx,
+    client: &Client,
+    table: &str,
+    name: &str,
+    columns: &Columns,
+) -> Result<()> {
+    let sql = "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a
+        WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+    let rows = client.read(cx, sql, &[(&name, Type::TEXT)]).await?;
+    let there: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    if there.is_empty() {
+        return Err(Error::config(format!("there is no table {table}"))
+            .remedy("correct `outbox`: `table` or `schema.table`, written as the database does"));
+    }
+    for (part, column) in columns.named() {
+        let found = there.iter().find(|(known, _)| known == column).map(|(_, kind)| kind.as_str());
+        fits(table, part, column, found, &there)?;
+    }
+    Ok(())
+}
+
+/// Whether a column can be what it is mapped to.
+fn fits(table: &str, part: &str, column: &str, kind: Option<&str>, there: &[(String, String)]) -> Result<()> {
+    let takes: &[&str] = match part {
+        "id" => &["bigint", "integer"],
+        "xid" => &["xid8"],
+        "before" | "after" | "changed" => &["json", "jsonb"],
+        "time" => &["timestamp with time zone"],
+        _ => &[],
+    };
+    let remedy = match part {
+        "xid" => format!(
+            "add it: ALTER TABLE {table} ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id(); CREATE INDEX ON {table} (xid)"
+        ),
+        _ if kind.is_some() => format!("map `{part}` to a column of type {}", takes.join(" or ")),
+        _ => {
+            let names: Vec<_> = there.iter().map(|(name, _)| name.as_str()).collect();
+            format!("map `{part}` to one of its columns: {}", names.join(", "))
+        }
+    };
+    match kind {
+        None => {
+            Err(Error::config(format!("the outbox {table} has no column {column:?} to take `{part}` from"))
+                .remedy(remedy))
+        }
+        Some(kind) if !takes.is_empty() && !takes.contains(&kind) => {
+            let cause = format!("the column {column:?} of the outbox {table} is {kind}, which can not be its `{part}`");
+            Err(Error::config(cause).remedy(remedy))
+        }
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! The log as a configuration file and a command line name it.
+
+use watchkeeper_core::{Backend, ErrorKind, Options, Origin, Purpose, Setting, Source, StartAt, WrittenSetting};
+use watchkeeper_postgres::{ChangeLog, Postgres};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use super::support::{LIMITS, read};
+use crate::support::{Base, assert_told, block_on, cx};
+
+fn origin() -> Origin {
+    Origin::new("shop.toml:1")
+}
+
+fn text(options: &mut Options, name: &str, value: &str) {
+    options.insert(name, WrittenSetting::text(value, origin()));
+}
+
+fn options(base: &Base) -> Options {
+    let mut options = Options::new("stream.orders.source", origin());
+    text(&mut options, "url", &base.url());
+    options
+}
+
+fn with_tables(base: &Base, name: &str, tables: &[&str]) -> Options {
+    let mut options = options(base);
+    let list = tables.iter().map(|table| WrittenSetting::text(*table, origin())).collect();
+    options.insert(name, WrittenSetting { setting: Setting::List(list), origin: origin() });
+    options
+}
+
+fn flagged(mut options: Options, name: &str) -> Options {
+    options.insert(name, WrittenSetting { setting: Setting::Flag(true), origin: origin() });
+    options
+}
+
+fn purpose() -> Purpose {
+    Purpose { group: "shop".to_owned(), stream: "orders".to_owned() }
+}
+
+async fn run(tool: &str, mut options: Options) -> watchkeeper_core::Result<Vec<String>> {
+    let tools = Postgres.tools();
+    let tool = tools.iter().find(|known| known.name() == tool).expect("there is such a tool");
+    let report = tool.run(&cx(), &mut options).await?;
+    options.finish().expect("it takes all that it is given");
+    Ok(report.lines)
+}
+
+#[test]
+fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
+    block_on(async {
+        let base = Base::new(Version::V18).await;
+        let application = base.admin().await;
+        application
+            .batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+            .await
+            .unwrap();
+        let missing = Postgres.source(&cx(), &purpose(), &mut options(&base)).await.map(|_| ());
+        assert_told(missing, ErrorKind::Config, "no table of this database is logged");
+        let told = run("install", flagged(with_tables(&base, "table", &["a", "b"]), "silent")).await.unwrap();
+        assert_eq!(told, ["public.a: changes are logged from now on", "public.b: changes are logged from now on"]);
+        let wrong = Postgres.source(&cx(), &purpose(), &mut with_tables(&base, "tables", &["c"])).await.map(|_| ());
+        assert_told(wrong, ErrorKind::Config, "the table c is not logged; those that are: public.a, public.b");
+
+        let mut settings = with_tables(&base, "tables", &["b"]);
+        text(&mut settings, "poll", "10ms");
+        let source = Postgres.source(&cx(), &purpose(), &mut settings).await.unwrap();
+        settings.finish().unwrap();
+        let found = source.check(&cx()).await.unwrap();
+        assert!(found.iter().any(|finding| finding.what.contains("do not tell of their changes")), "{found:?}");
+        let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
+        application
+            .batch_execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (2); INSERT INTO a VALUES (3)")
+            .await
+            .unwrap();
+        let changes = read(&mut *stream, 1).await;
+        assert_eq!((changes[0].namespace(), changes[0].key()), ("public.b", Some(&b"[2]"[..])));
+        application.batch_execute("INSERT INTO a VALUES (4)").await.unwrap();
+        // Nothing is given out of the other table, yet the position moves past it.
+        let mut moved = stream.next_batch(&cx(), LIMITS).await.unwrap();
+        while source.compare(&changes[0].position(), &moved.end) != Some(std::cmp::Ordering::Less) {
+            moved = stream.next_batch(&cx(), LIMITS).await.unwrap();
+        }
+        assert!(moved.is_empty());
+
+        assert_eq!(run("prune", options(&base)).await.unwrap(), ["0 changes were removed"]);
+        let refused = run("uninstall", with_tables(&base, "table", &["a", "b"])).await;
+        assert_told(refused, ErrorKind::Config, "shop/orders has 4 changes to read");
+        assert_eq!(run("prune", flagged(options(&base), "yes")).await.unwrap(), ["4 changes were removed"]);
+        let told = run("uninstall", flagged(with_tables(&base, "table", &["a", "b"]), "yes")).await.unwrap();
+        assert_eq!(told, ["a: changes are no longer logged", "b: changes are no longer logged"]);
+        let gone = ChangeLog::open(&cx(), base.client().await, "it").await.map(drop);
+        assert_told(gone, ErrorKind::Config, "no table of this database is logged");
+    });
+}
+
+#[test]
+fn an_outbox_is_described_by_its_columns() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let application = base.admin().await;
+        let sql = "CREATE TABLE events (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, order_id int, said jsonb,
+            xid xid8 NOT NULL DEFAULT pg_current_xact_id())";
+        application.batch_execute(sql).await.unwrap();
+        let mut settings = options(&base);
+        text(&mut settings, "outbox", "events");
+        let missing = Postgres.source(&cx(), &purpose(), &mut settings).await.map(|_| ());
+        assert_told(missing, ErrorKind::Config, "columns");
+        let mut settings = options(&base);
+        text(&mut settings, "outbox", "events");
+        let mut columns = Options::new("stream.orders.source.columns", origin());
+        text(&mut columns, "key", "order_id");
+        text(&mut columns, "after", "said");
+        settings.insert("columns", WrittenSetting { setting: Setting::Table(columns), origin: origin() });
+        let source = Postgres.source(&cx(), &purpose(), &mut settings).await.unwrap();
+        settings.finish().unwrap();
+        let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
+        application.batch_execute("INSERT INTO events (order_id, said) VALUES (7, '{\"a\": 1}')").await.unwrap();
+        assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"7"[..]));
+    });
+}

@@ -1,0 +1,12 @@
+//! The change log, on real servers of two versions.
+
+mod configured;
+mod crowd;
+mod interleavings;
+mod keeping;
+mod laws;
+mod mapping;
+mod partitions;
+mod restored;
+mod support;
+mod triggers;

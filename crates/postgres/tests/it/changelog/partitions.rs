@@ -1,0 +1,45 @@
+//! Partitioned tables.
+
+use watchkeeper_core::{Operation, Source, StartAt};
+use watchkeeper_postgres::changelog::{Wake, install};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use super::support::{Shop, is_quiet, read, told};
+use crate::support::{block_on, cx};
+
+const ORDERS: &str = "CREATE TABLE orders (year int, id int, PRIMARY KEY (year, id)) PARTITION BY RANGE (year);
+    CREATE TABLE orders_25 PARTITION OF orders FOR VALUES FROM (2025) TO (2026);
+    CREATE TABLE orders_26 PARTITION OF orders FOR VALUES FROM (2026) TO (2027)";
+
+#[test]
+fn partitions_are_told_as_their_table() {
+    use Operation::{Delete, Insert, Truncate};
+    for version in Version::ALL {
+        block_on(async {
+            let shop = Shop::with(version, ORDERS, "orders").await;
+            let log = shop.log().await;
+            let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
+            shop.run("INSERT INTO orders VALUES (2025, 1), (2026, 2); INSERT INTO orders_26 VALUES (2026, 3)").await;
+            // A partition that is truncated alone loses its rows only.
+            shop.run("TRUNCATE orders_26; TRUNCATE orders").await;
+            shop.run("CREATE TABLE orders_27 PARTITION OF orders FOR VALUES FROM (2027) TO (2028)").await;
+            shop.run("INSERT INTO orders VALUES (2027, 4)").await;
+            let changes = read(&mut *stream, 7).await;
+            assert!(changes.iter().all(|change| change.namespace() == "public.orders"));
+            let told: Vec<_> = told(&changes).into_iter().map(|(operation, key, _)| (operation, key)).collect();
+            let is = |operation, key: &str| (operation, key.to_owned());
+            assert_eq!(told[..3], [is(Insert, "[2025,1]"), is(Insert, "[2026,2]"), is(Insert, "[2026,3]")]);
+            assert_eq!(told[3..5], [is(Delete, "[2026,2]"), is(Delete, "[2026,3]")]);
+            assert_eq!(told[5..], [is(Truncate, ""), is(Insert, "[2027,4]")]);
+            assert!(is_quiet(&mut *stream).await);
+            // What a new partition lacks is found, and mended by installing again.
+            let findings = log.check(&cx()).await.unwrap();
+            assert!(findings.iter().any(|finding| finding.what.contains("orders_27")), "{findings:?}");
+            install(&cx(), &shop.client, &["orders"], Wake::Notify).await.unwrap();
+            assert_eq!(log.check(&cx()).await.unwrap(), []);
+            shop.run("TRUNCATE orders_27").await;
+            let last = read(&mut *stream, 1).await;
+            assert_eq!((last[0].operation(), last[0].key()), (Delete, Some(&b"[2027,4]"[..])));
+        });
+    }
+}
