@@ -29,7 +29,7 @@ use watchkeeper_core::{
 };
 
 pub use columns::Columns;
-pub use install::{Unread, Wake, install, uninstall};
+pub use install::{Unread, Wake, grant, install, uninstall};
 pub use keep::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 

@@ -7,7 +7,7 @@ use super::columns::literal;
 use super::read::LOST;
 use super::schema::SCHEMA;
 use super::shape::Shape;
-use crate::client::{Client, Work};
+use crate::client::{Client, Work, quoted};
 
 /// The trigger that logs rows, and what the others are for.
 pub(super) const ROW: &str = "watchkeeper_log_row";
@@ -83,6 +83,29 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
     );
     work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
     Ok(())
+}
+
+/// What a reader needs, by table.
+const GRANTS: [(&str, &str); 6] = [
+    ("meta", "SELECT"),
+    ("log", "SELECT, DELETE"),
+    ("log_meta", "SELECT, UPDATE"),
+    ("log_tables", "SELECT"),
+    ("log_consumers", "SELECT, INSERT, UPDATE, DELETE"),
+    ("log_marks", "SELECT, INSERT, UPDATE, DELETE"),
+];
+
+/// Grants a role the least that it needs to read the log, and to prune what everybody has read.
+///
+/// # Errors
+/// As the server says; then nothing was changed.
+pub async fn grant(cx: &Cx, client: &Client, role: &str) -> Result<()> {
+    let (work, role) = (client.begin(cx).await?, quoted(role));
+    work.run(cx, &client.sql(&format!("GRANT USAGE ON SCHEMA {{schema}} TO {role}"))).await?;
+    for (table, words) in GRANTS {
+        work.run(cx, &client.sql(&format!("GRANT {words} ON {{schema}}.{table} TO {role}"))).await?;
+    }
+    work.commit(cx).await
 }
 
 /// Makes all triggers of a table anew.

@@ -17,6 +17,7 @@ const INSTALL: &[Argument] = &[
     URL,
     SCHEMA,
     Argument { name: "table", takes: Takes::Many, help: "A table to log; may be repeated" },
+    Argument { name: "role", takes: Takes::One, help: "A role that is granted what it needs to read the log" },
     Argument {
         name: "silent",
         takes: Takes::Nothing,
@@ -71,10 +72,14 @@ impl Tool for Install {
 
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let wake = if arguments.flag("silent")?.unwrap_or(false) { Wake::Silent } else { Wake::Notify };
-        let tables = tables(arguments)?;
+        let (tables, role) = (tables(arguments)?, arguments.text("role")?);
         let client = open(cx, arguments).await?;
         let logged = super::install(cx, &client, &names(&tables), wake).await?;
-        let lines = logged.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        let mut lines: Vec<_> = logged.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        if let Some(role) = role {
+            super::grant(cx, &client, &role).await?;
+            lines.push(format!("{role}: may read the log"));
+        }
         Ok(Report { lines, data: json!({ "logged": logged }) })
     }
 }

@@ -1,11 +1,11 @@
 //! The log as a configuration file and a command line name it.
 
-use watchkeeper_core::{Backend, ErrorKind, Options, Origin, Purpose, Setting, Source, StartAt, WrittenSetting};
+use watchkeeper_core::{Backend, ErrorKind, Options, Origin, Purpose, Setting, StartAt, WrittenSetting};
 use watchkeeper_postgres::{ChangeLog, Postgres};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, read};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_told, block_on, cx, eventually};
 
 fn origin() -> Origin {
     Origin::new("shop.toml:1")
@@ -116,5 +116,35 @@ fn an_outbox_is_described_by_its_columns() {
         let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
         application.batch_execute("INSERT INTO events (order_id, said) VALUES (7, '{\"a\": 1}')").await.unwrap();
         assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"7"[..]));
+    });
+}
+
+/// The role that reads may do what it needs to, and no more.
+#[test]
+fn a_role_reads_acknowledges_and_prunes_with_what_it_is_granted() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let (application, role) = (base.admin().await, base.user().await);
+        application.batch_execute("CREATE TABLE a (id int PRIMARY KEY)").await.unwrap();
+        let mut install = with_tables(&base, "table", &["a"]);
+        text(&mut install, "role", &role);
+        assert_eq!(run("install", install).await.unwrap()[1], format!("{role}: may read the log"));
+        application.batch_execute("INSERT INTO a VALUES (1); INSERT INTO a VALUES (2)").await.unwrap();
+        let mut settings = Options::new("stream.orders.source", origin());
+        text(&mut settings, "url", &base.url_of(&role));
+        text(&mut settings, "rewind", "0s");
+        let source = Postgres.source(&cx(), &purpose(), &mut settings).await.unwrap();
+        let mut stream = source.open(&cx(), StartAt::Oldest).await.unwrap();
+        read(&mut *stream, 2).await;
+        eventually("what was acknowledged is pruned", async || {
+            let end = stream.next_batch(&cx(), LIMITS).await.unwrap().end;
+            stream.acknowledge(&cx(), &end).await.unwrap();
+            application.query("SELECT FROM watchkeeper.log", &[]).await.unwrap().is_empty()
+        })
+        .await;
+        let writing = crate::support::connect(&base.url_of(&role)).await;
+        let refused =
+            writing.batch_execute("INSERT INTO watchkeeper.log (entity, operation) VALUES ('a', 'insert')").await;
+        assert_eq!(refused.unwrap_err().code().map(|code| code.code()), Some("42501"));
     });
 }
