@@ -11,8 +11,8 @@ use watchkeeper_core::{
 use crate::check::{ROLES, server, store, target};
 use crate::tools::Setup;
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Table, Transactional, Versioned, changelog,
-    checkpoint,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Table, Transactional,
+    Versioned, changelog, checkpoint, replication,
 };
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
@@ -111,13 +111,18 @@ impl Backend for Postgres {
     }
 
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
-        let client = Client::open(cx, Config::from_options(options)?).await?;
+        let config = Config::from_options(options)?;
+        if options.choice("mode", &[("log", false), ("replication", true)])?.unwrap_or(false) {
+            let settings = replication::Settings::from_options(purpose, options)?;
+            return Ok(Arc::new(Replication::new(config, settings)));
+        }
+        let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(Setup)];
+        let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(Setup), Arc::new(replication::Slots)];
         tools.extend(changelog::tools());
         tools
     }

@@ -3,6 +3,7 @@
 //! * [`Leases`] count time by the server's own clock (`clock_timestamp()`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
 //! * [`Notes`] are records: small documents and logs.
+//! * [`Replication`] is a source: the write-ahead log, read through a replication slot.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
 //!   newest documents, or by a handler ([`Handle`]) that is given the open transaction.
 //! * [`Versioned`] is a mirror in a database that does not keep the checkpoint.

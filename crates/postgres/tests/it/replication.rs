@@ -4,6 +4,7 @@ mod bench;
 mod conformance;
 mod entry;
 mod lag;
+mod named;
 mod refused;
 mod rows;
 mod slots;

@@ -1,9 +1,9 @@
-use watchkeeper_core::{ErrorKind, Result, StartAt};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use watchkeeper_core::{ErrorKind, Result, Source, StartAt};
 use watchkeeper_postgres::{Config, Replication};
 use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 
 use super::bench::{Base, Watch, assert_told, block_on, cx};
-use watchkeeper_core::Source;
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY)";
 
@@ -53,4 +53,62 @@ fn a_server_that_is_not_there_is_unavailable() {
         let source = Replication::new(config, watchkeeper_postgres::replication::Settings::new("s", "p"));
         assert_told(source.identity(&cx()).await, ErrorKind::Unavailable, "127.0.0.1:1/nowhere");
     });
+}
+
+/// A certificate authority, and the certificate and key of a server called `localhost` by it.
+fn certificates() -> (String, String, String) {
+    let mut params = CertificateParams::new(Vec::new()).expect("it has no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key can be made"));
+    let authority = authority.expect("a certificate can be made");
+    let key = KeyPair::generate().expect("a key can be made");
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("it is a name");
+    let certificate = params.signed_by(&key, &authority).expect("it can be signed");
+    (authority.pem(), certificate.pem(), key.serialize_pem())
+}
+
+#[test]
+fn a_password_is_bound_to_the_certificate_that_was_checked() {
+    let (authority, certificate, key) = certificates();
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let root = folder.path().join("root.pem");
+    std::fs::write(&root, authority).expect("the folder is ours");
+    for version in Version::ALL {
+        let mut settings = Settings::new(version);
+        settings.config = ["ssl = on", "ssl_cert_file = 's.crt'", "ssl_key_file = 's.key'"].map(str::to_owned).to_vec();
+        settings.hba = vec![
+            "host all postgres 127.0.0.1/32 trust".to_owned(),
+            "hostssl all all 127.0.0.1/32 scram-sha-256".to_owned(),
+        ];
+        let file = |name: &str, content: &str| (name.to_owned(), content.as_bytes().to_vec());
+        settings.files = vec![file("s.crt", &certificate), file("s.key", &key)];
+        let server = Server::with(&settings);
+        block_on(async {
+            let base = Base::new(&server, THINGS).await;
+            base.run(
+                "CREATE ROLE keeper LOGIN REPLICATION PASSWORD 'secret'; CREATE PUBLICATION changes FOR TABLE things",
+            )
+            .await;
+            let open = async |host: &str, parameters: &str| {
+                let url = format!(
+                    "postgres://keeper:secret@{host}:{}/{}?hostaddr=127.0.0.1&{parameters}",
+                    server.port(),
+                    base.name
+                );
+                let source = Replication::new(Config::new(&url).expect("the URL is one"), base.settings());
+                source.open(&cx(), StartAt::Now).await.map(|stream| Watch { stream })
+            };
+            let checked = format!("sslmode=verify-full&sslrootcert={}", root.display());
+            let bound = format!("{checked}&channel_binding=require");
+            let mut watch = open("localhost", &bound).await.expect("all is right");
+            let encrypted =
+                "SELECT bool_and(ssl)::text FROM pg_stat_ssl s JOIN pg_replication_slots r ON r.active_pid = s.pid";
+            assert_eq!(base.ask(encrypted).await, "true");
+            base.run("INSERT INTO things SELECT generate_series(1, 5000)").await;
+            watch.changes(5_000).await;
+            watch.close().await;
+            assert_told(open("elsewhere", &checked).await, ErrorKind::Config, "not valid for name");
+            assert_told(open("localhost", "sslmode=disable").await, ErrorKind::Denied, "28000");
+        });
+    }
 }

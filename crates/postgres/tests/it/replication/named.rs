@@ -1,0 +1,51 @@
+use std::sync::Arc;
+
+use watchkeeper_core::{
+    Backend, ErrorKind, Options, Origin, Purpose, Result, Setting, Source, StartAt, WrittenSetting,
+};
+use watchkeeper_postgres::Postgres;
+
+use super::bench::{Base, Watch, assert_told, cx, on_both};
+
+fn options(base: &Base<'_>, more: &[(&str, &str)]) -> Options {
+    let origin = Origin::new("watchkeeper.toml:7");
+    let mut options = Options::new("stream.source", origin.clone());
+    let url = base.url();
+    for (name, value) in [("url", url.as_str()), ("mode", "replication")].iter().chain(more) {
+        options.insert(*name, WrittenSetting { setting: Setting::Text((*value).to_owned()), origin: origin.clone() });
+    }
+    options
+}
+
+async fn source(base: &Base<'_>, more: &[(&str, &str)]) -> Result<Arc<dyn Source>> {
+    let purpose = Purpose { group: "shop".to_owned(), stream: base.name.clone() };
+    let mut options = options(base, more);
+    let source = Postgres.source(&cx(), &purpose, &mut options).await?;
+    options.finish()?;
+    Ok(source)
+}
+
+#[test]
+fn a_file_names_the_log_by_its_mode() {
+    on_both("CREATE TABLE things(id int PRIMARY KEY)", async |base| {
+        let by_file = source(base, &[("table", "things"), ("rewind", "1m"), ("slot", &base.name)]).await.unwrap();
+        let mut watch = Watch { stream: by_file.open(&cx(), StartAt::Now).await.unwrap() };
+        base.run("INSERT INTO things VALUES (1)").await;
+        watch.changes(1).await;
+        watch.close().await;
+        assert_told(source(base, &[("slot", "Not a slot")]).await.map(drop), ErrorKind::Config, "no name for a slot");
+        assert_told(source(base, &[("mode", "wishing")]).await.map(drop), ErrorKind::Config, "wishing");
+    });
+}
+
+#[test]
+fn a_look_makes_nothing() {
+    on_both("CREATE TABLE things(id int PRIMARY KEY)", async |base| {
+        let purpose = Purpose { group: "shop".to_owned(), stream: base.name.clone() };
+        let mut options = options(base, &[("table", "things"), ("slot", &base.name)]);
+        Postgres.check_source(&cx(), &purpose, &mut options).await.unwrap();
+        let made = "SELECT ((SELECT count(*) FROM pg_publication) + (SELECT count(*) FROM pg_replication_slots
+            WHERE database = current_database()) + (SELECT count(*) FROM pg_namespace WHERE nspname = 'watchkeeper'))::text";
+        assert_eq!(base.ask(made).await, "0");
+    });
+}
