@@ -62,7 +62,9 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         // Its own program knows its words, and says what is wrong with them.
-        "chaos" if rest.is_empty() => Err("`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`".to_owned()),
+        "chaos" if rest.is_empty() => {
+            Err("`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`".to_owned())
+        }
         "chaos" if !["sqlite", "mongodb", "postgres"].contains(&rest[0].as_str()) => {
             Err(format!("there is no chaos on `{}`; there is on `sqlite`, `mongodb` and `postgres`", rest[0]))
         }

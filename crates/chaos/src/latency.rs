@@ -9,8 +9,8 @@ use watchkeeper_core::{
 };
 use watchkeeper_engine::instance::Stores;
 
-use crate::crowd::Crowd;
 use crate::bars::{Bar, Limit};
+use crate::crowd::Crowd;
 use crate::fleet::{Trouble, cx};
 use crate::report::quantile;
 use crate::rig::{self, Bare, Ground, Like, Rig};

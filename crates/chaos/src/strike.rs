@@ -65,10 +65,7 @@ impl Strike {
 
     /// Whether the one on watch may go on under the same epoch.
     pub(crate) fn may_be_outlived(self) -> bool {
-        matches!(
-            self,
-            Self::Cut | Self::PrimaryKilled | Self::StepDown | Self::SessionsEnded | Self::ServerRestarted
-        )
+        matches!(self, Self::Cut | Self::PrimaryKilled | Self::StepDown | Self::SessionsEnded | Self::ServerRestarted)
     }
 }
 

@@ -12,11 +12,11 @@ use async_trait::async_trait;
 use watchkeeper_core::format::{Format, Native};
 use watchkeeper_core::{Change, Cx, Error, Result, Source, StartAt};
 use watchkeeper_engine::instance::Stores;
+use watchkeeper_postgres::changelog::{Wake, install};
+use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{
     Apply, ChangeLog, Checkpoints, Client, Config, Events, Failure, Leases, Notes, Open, Replication, Transactional,
 };
-use watchkeeper_postgres::changelog::{Wake, install};
-use watchkeeper_postgres::replication::Settings;
 
 use super::ground::ADDRESS;
 use super::lines::{Lines, LinesRead};

@@ -74,7 +74,7 @@ impl Received {
             }
             events.push((start, bytes.len()));
             if let Ok(token) = document.get_document("_id") {
-                end.read(token)?;
+                end.read(token.as_bytes())?;
                 end.split = joined.last() == Some(&(events.len() - 1));
             }
         }

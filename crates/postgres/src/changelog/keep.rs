@@ -204,5 +204,5 @@ pub(super) async fn window(cx: &Cx, log: &ChangeLog) -> Result<Window> {
         let raw: Option<Raw<'_>> = rows.first()?.get(n);
         time(raw?.0)
     };
-    Ok(Window { oldest: at(0), newest: at(1) })
+    Ok(Window { oldest: at(0), newest: at(1), room: None })
 }

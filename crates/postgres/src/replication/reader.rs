@@ -161,7 +161,7 @@ impl ChangeStream for Reader {
 
     async fn window(&mut self, _cx: &Cx) -> Result<Window> {
         // The log has no times but those of the transactions that were seen.
-        Ok(Window { oldest: self.acknowledged, newest: self.decoder.time() })
+        Ok(Window { oldest: self.acknowledged, newest: self.decoder.time(), room: None })
     }
 
     async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {
