@@ -17,7 +17,7 @@ Usage: cargo xtask <command>
   chaos mongodb [--faults N]
                             the same on a replica set of three, whose primary is killed, too, and connections are cut
                             (both also: --sink transactional|fenced, --seed S, --no-self-fencing)
-  servers [NAME…]           install the real servers that the tests start (mongodb) into a cache outside of the clone
+  servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb]  how long a takeover takes after each kind of fault (--rounds N, 30 by default)
   bench mongodb             how fast changes are read from MongoDB, beside the bare driver and others' programs, which are
@@ -236,7 +236,7 @@ mod tests {
             ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
             ("chaos", "`chaos` needs the name of a store: `sqlite` or `mongodb`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite` and `mongodb`"),
-            ("servers oracle", "there is no server `oracle`; there is mongodb"),
+            ("servers oracle", "there is no server `oracle`; there is mongodb, postgresql-15, postgresql-18"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),
             ("sim --seeds", "`--seeds` needs a value"),

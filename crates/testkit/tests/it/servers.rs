@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 fn runs(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok()
@@ -41,6 +42,25 @@ fn three_nodes_elect_another_primary() {
     assert_ne!(first, second, "the one that stepped down may not come back at once");
     assert_eq!(set.kill_primary(), second);
     assert_ne!(set.primary(), second);
+}
+
+#[test]
+fn a_postgres_server_of_each_version_comes_back_on_its_data_and_ends_when_dropped() {
+    for version in Version::ALL {
+        let server = Server::start(version);
+        let (port, first) = (server.port(), server.pid().expect("it runs"));
+        server.kill();
+        assert!(!runs(first), "the killed server is gone");
+        server.restart();
+        assert_eq!(server.port(), port);
+        server.stop();
+        let copy = server.restored();
+        assert_ne!(copy.port(), port, "a copy is a server of its own");
+        server.restart();
+        let pids = [&server, &copy].map(|server| server.pid().expect("it runs"));
+        drop((server, copy));
+        assert!(!pids.into_iter().any(runs), "a dropped server has no process any more");
+    }
 }
 
 /// Set for the process that the last test starts and kills.

@@ -1,0 +1,1 @@
+//! PostgreSQL, on real servers of two versions.
