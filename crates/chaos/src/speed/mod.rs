@@ -64,6 +64,9 @@ type Measured = Vec<(By, Vec<Figures>)>;
 
 /// Runs all consumers in turn, so many rounds; whether all bars were kept.
 pub(crate) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
+    if plan.peers {
+        peers::look();
+    }
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let arguments = vec!["--oplogSize".to_owned(), "990".to_owned()];
     let set = ReplicaSet::with(&Settings { nodes: 1, arguments, election_timeout_ms: None });

@@ -21,6 +21,16 @@ const JAVA: &str = include_str!("../../peers/Debezium.java");
 /// The most memory that Debezium's virtual machine takes for objects.
 const HEAP: &str = "-Xmx2g";
 
+/// Looks whether all of them are installed, before anything is measured.
+///
+/// # Panics
+/// When one is missing, with the command that installs it.
+pub(super) fn look() {
+    for (folder, name) in [(NODE_DRIVER, "node_modules"), (PYMONGO, "packages"), (DEBEZIUM, "libs")] {
+        program(folder, name, INSTALL);
+    }
+}
+
 /// The command that runs a peer, whose script is written into `folder`.
 pub(super) fn command(errand: &Errand, folder: &Path) -> Result<Command, Trouble> {
     let begin = errand.begin.timestamp();
