@@ -94,6 +94,8 @@ pub(super) struct Reader {
     pub(super) renewed: bool,
     marked: Moment,
     pub(super) stillness: Stillness,
+    /// What the server refused, until there is a way round: kept here, so that a dropped call does not forget it.
+    pub(super) refusal: Option<mongodb::error::Error>,
 }
 
 impl Reader {
@@ -117,6 +119,7 @@ impl Reader {
             renewed: false,
             marked: now,
             stillness: Stillness::new(now),
+            refusal: None,
         }
     }
 
@@ -359,7 +362,7 @@ impl ChangeStream for Reader {
                 biased;
                 received = self.opened.batches.recv() => match received {
                     Some(Ok(batch)) => self.take_in(batch, cx.now())?,
-                    Some(Err(native)) => self.go_round(cx, native).await?,
+                    Some(Err(native)) => self.refusal = Some(native),
                     None if self.invalidated => self.begin_anew(cx).await?,
                     None => return Err(Error::unavailable("the server ended the cursor").remedy("it is opened again")),
                 },

@@ -14,8 +14,11 @@ use crate::error::Class;
 use crate::payload::damaged;
 
 impl Reader {
-    /// Goes back to the straight way, when all that was received by another needed none.
+    /// Goes round what was refused, and back to the straight way when all that was received by another needed none.
     pub(super) async fn keep_course(&mut self, cx: &Cx) -> Result<()> {
+        if let Some(native) = self.refusal.clone() {
+            self.go_round(cx, native).await?;
+        }
         if self.received.is_none() && self.opened.is_past {
             let opened = self.feed.open_after(cx, self.at.clone()).await?;
             self.follow(opened);
@@ -27,6 +30,7 @@ impl Reader {
     pub(super) fn follow(&mut self, opened: Opened) {
         self.moved = !opened.start_after;
         self.opened = opened;
+        self.refusal = None;
     }
 
     /// Takes in an answer.
@@ -45,7 +49,7 @@ impl Reader {
     ///
     /// # Errors
     /// What the refusal means, when there is no way round.
-    pub(super) async fn go_round(&mut self, cx: &Cx, native: Native) -> Result<()> {
+    async fn go_round(&mut self, cx: &Cx, native: Native) -> Result<()> {
         if Class::of(&native) == Class::Overrun {
             // Only opening again tells whether our own position is still there: this was about the cursor's.
             let error = self.feed.failure(native);
