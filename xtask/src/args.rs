@@ -245,7 +245,10 @@ mod tests {
             ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
             ("chaos", "`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`, `mongodb` and `postgres`"),
-            ("servers oracle", "there is no server `oracle`; there is mongodb, postgresql-15, postgresql-18"),
+            (
+                "servers oracle",
+                "there is no server `oracle`; there is mongodb, pgbouncer, postgresql-15, postgresql-18",
+            ),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),
             ("sim --seeds", "`--seeds` needs a value"),
