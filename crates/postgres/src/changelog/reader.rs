@@ -54,6 +54,9 @@ pub(super) struct Reader {
     pruned: Snapshot,
     /// The question under way, asked ahead where more is known to be there.
     ask: Option<Ask>,
+    /// Where the window of its answer ends. A place becomes one in that window only with the first change that is given out of
+    /// it: what was given out last before has any number, also a higher one.
+    target: Option<Snapshot>,
     /// What was taken of its answer and is not yet given out: kept here, so that a dropped call loses nothing.
     draft: Option<Draft>,
     /// The end that was told last, and when.
@@ -80,6 +83,7 @@ impl Reader {
             place,
             pruned,
             ask,
+            target: None,
             draft,
             told,
             acknowledged,
@@ -93,7 +97,7 @@ impl Reader {
         let answer = self.take(limits).await;
         if answer.is_err() {
             // What was not given out is read again.
-            (self.ask, self.draft) = (None, None);
+            (self.ask, self.target, self.draft) = (None, None, None);
         }
         answer
     }
@@ -143,9 +147,14 @@ impl Reader {
             require_unpruned(pruned, &self.place)?;
             self.pruned = pruned.clone();
         }
-        self.place.target.get_or_insert_with(|| about.now.clone());
-        self.draft = Some(Draft::new(&self.origin, self.place.shared()));
+        self.target = Some(self.place.target.clone().unwrap_or_else(|| about.now.clone()));
+        self.draft = Some(self.new_draft());
         Ok(())
+    }
+
+    fn new_draft(&self) -> Draft {
+        let window = Place { target: self.target.clone(), ..self.place.clone() };
+        Draft::new(&self.origin, window.shared())
     }
 
     /// Gives out what was taken, if it is anything; the window goes on after it.
@@ -153,13 +162,14 @@ impl Reader {
         let draft = self.draft.take()?;
         let (last, time) = draft.last?;
         (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
+        self.place.target = self.target.clone();
         let batch = draft.finish(self.place.position());
         match &self.ask {
             // All that was asked for is here, so that there is more: the server gets to work on it meanwhile.
             Some(ask) if ask.is_cut_short() => {
                 self.ask = Some(Ask::send(&self.line, &self.script, &self.place, ROWS_PER_ASK));
             }
-            Some(_) => self.draft = Some(Draft::new(&self.origin, self.place.shared())),
+            Some(_) => self.draft = Some(self.new_draft()),
             None => {}
         }
         Some(batch)
@@ -172,8 +182,8 @@ impl Reader {
         if let Some((last, time)) = draft.last {
             (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
         }
-        if let Some(target) = self.place.target.take() {
-            self.place.read = target;
+        if let Some(target) = self.target.take() {
+            (self.place.read, self.place.target) = (target, None);
         }
         draft.last.is_some().then(|| draft.finish(self.place.position()))
     }

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use watchkeeper_core::{Error, Result};
 
+/// More than this never run at once: a server has at most 262,143 sessions, and as many prepared transactions.
+const IN_PROGRESS_MAX: u64 = 1 << 20;
+
 /// A `pg_snapshot`: transactions below `xmax` had ended, except those in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
@@ -75,7 +78,7 @@ impl Snapshot {
         for _ in 0..take(from)? {
             let start = next.checked_add(take(from)?)?;
             next = start.checked_add(take(from)?)?;
-            if next > xmax {
+            if next > xmax || in_progress.len() as u64 + (next - start) > IN_PROGRESS_MAX {
                 return None;
             }
             in_progress.extend(start..next);
@@ -174,6 +177,11 @@ mod tests {
             assert!(text.parse::<Snapshot>().is_err(), "{text}");
         }
         assert_eq!(Snapshot::decode(&mut &[3, 1, 1, 0, 2][..]), None, "more run than there are");
+        let mut bytes = vec![3];
+        put(&mut bytes, 1 << 40);
+        bytes.extend([1, 0]);
+        put(&mut bytes, 1 << 39);
+        assert_eq!(Snapshot::decode(&mut &bytes[..]), None, "more run than a server has room for");
     }
 
     /// Against the definition, over all small snapshots.

@@ -96,3 +96,22 @@ fn what_is_rolled_back_is_not_told() {
         assert!(is_quiet(&mut *stream).await);
     });
 }
+
+/// An error in a window does not make its beginning read: what lies there has lower numbers than what was given out before.
+#[test]
+fn a_loss_is_told_again_to_who_goes_on() {
+    block_on(async {
+        let shop = Shop::new(Version::V18).await;
+        let late = shop.session().await;
+        let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
+        let lost = "BEGIN; INSERT INTO watchkeeper.log (entity, operation) VALUES ('public.things', 'lost')";
+        late.batch_execute(lost).await.unwrap();
+        shop.run("INSERT INTO things VALUES (2)").await;
+        read(&mut *stream, 1).await;
+        late.batch_execute("COMMIT").await.unwrap();
+        for _ in 0..3 {
+            let answer = stream.next_batch(&cx(), super::support::LIMITS).await;
+            crate::support::assert_told(answer, watchkeeper_core::ErrorKind::PositionLost, "history is lost");
+        }
+    });
+}
