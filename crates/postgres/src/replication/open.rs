@@ -17,7 +17,7 @@ use super::wire::{Failure, Wire};
 use super::{Replication, publication};
 
 /// How long a slot that someone else has is waited for.
-const HELD_FOR: Duration = Duration::from_secs(10);
+const HELD_FOR: Duration = Duration::from_secs(5);
 
 /// Long enough for a holder to go, and early enough to say who it is.
 fn held_until(cx: &Cx) -> Moment {

@@ -147,7 +147,7 @@ impl Watch {
     /// Batches until there are so many changes.
     pub(crate) async fn batches(&mut self, count: usize) -> Vec<Arc<Batch>> {
         let (mut batches, mut rows) = (Vec::new(), 0);
-        for _ in 0..60 {
+        for _ in 0..120 {
             while rows < count {
                 let batch = self.stream.next_batch(&cx(), LIMITS).await.expect("the stream goes on");
                 if batch.is_empty() {
