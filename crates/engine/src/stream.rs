@@ -73,6 +73,14 @@ impl StreamSpec {
         profiles.filter(|profile| profile.grade.is_exposed()).map(|profile| profile.settle).max().unwrap_or_default()
     }
 
+    /// How long to wait before a reopening in the same tenure until what the last opening abandoned can do no more harm. A fence
+    /// lets it through, since it has the same epoch; only versions and transactions keep it out.
+    pub fn settle_before_reopening(&self) -> Duration {
+        let profiles = self.sinks.iter().map(|spec| spec.sink.profile());
+        let takes_it = |grade: Grade| grade.is_exposed() || grade == Grade::Fenced;
+        profiles.filter(|profile| takes_it(profile.grade)).map(|profile| profile.settle).max().unwrap_or_default()
+    }
+
     /// Checks what can be known without a connection.
     pub fn validate(&self) -> Result<()> {
         self.settings.validate()?;
@@ -135,6 +143,8 @@ mod tests {
             graded("d", Grade::Fenced, 60),
         ];
         assert_eq!(stream(exposed).settle(), Duration::from_secs(4));
+        let own = vec![graded("a", Grade::Plain, 3), graded("c", Grade::Versioned, 60), graded("d", Grade::Fenced, 9)];
+        assert_eq!(stream(own).settle_before_reopening(), Duration::from_secs(9), "a fence takes what has its own epoch");
         assert_eq!(stream(vec![graded("c", Grade::Versioned, 60)]).settle(), Duration::ZERO);
     }
 

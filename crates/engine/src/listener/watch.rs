@@ -158,7 +158,7 @@ impl Watch {
             let before = voyage.committed().await;
             let (end, why) = self.open_and_run(&mut voyage).await;
             if end.abandoned {
-                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.post.spec.settle());
+                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.post.spec.settle_before_reopening());
             }
             if voyage.committed().await != before {
                 recoveries = 0;
