@@ -144,7 +144,11 @@ mod tests {
         ];
         assert_eq!(stream(exposed).settle(), Duration::from_secs(4));
         let own = vec![graded("a", Grade::Plain, 3), graded("c", Grade::Versioned, 60), graded("d", Grade::Fenced, 9)];
-        assert_eq!(stream(own).settle_before_reopening(), Duration::from_secs(9), "a fence takes what has its own epoch");
+        assert_eq!(
+            stream(own).settle_before_reopening(),
+            Duration::from_secs(9),
+            "a fence takes what has its own epoch"
+        );
         assert_eq!(stream(vec![graded("c", Grade::Versioned, 60)]).settle(), Duration::ZERO);
     }
 
