@@ -241,8 +241,14 @@ mod tests {
             ("fly", "there is no command `fly`"),
             ("test --slow", "`test` does not take `--slow`"),
             ("help me", "`help` does not take `me`"),
-            ("bench", "`bench` needs the name of a benchmark: `engine`, `failover`, `latency` and `mongodb`"),
-            ("bench disk", "there is no benchmark `disk`; there are `engine`, `failover`, `latency` and `mongodb`"),
+            (
+                "bench",
+                "`bench` needs the name of a benchmark: `elections`, `engine`, `failover`, `latency` and `mongodb`",
+            ),
+            (
+                "bench disk",
+                "there is no benchmark `disk`; there are `elections`, `engine`, `failover`, `latency` and `mongodb`",
+            ),
             ("chaos", "`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`, `mongodb` and `postgres`"),
             (

@@ -43,6 +43,7 @@ fn steps() -> Vec<Step> {
         step("simulation, fences only", &format!("{seeds} --no-self-fencing")),
         step("chaos on SQLite", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
         step("chaos on MongoDB", &format!("run --quiet --package watchkeeper-chaos -- mongodb --faults {FAULTS}")),
+        step("chaos on PostgreSQL", &format!("run --quiet --package watchkeeper-chaos -- postgres --faults {FAULTS}")),
         Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
     ]
 }

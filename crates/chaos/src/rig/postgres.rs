@@ -181,6 +181,6 @@ fn event(change: &Change, out: &mut Vec<u8>) -> Result<()> {
 
 /// Key and number of an order, from such an event.
 fn order(event: &serde_json::Value) -> Option<(String, u64)> {
-    let after = &event["after"];
+    let after = &event["document"]["after"];
     Some((after["id"].as_str()?.to_owned(), after["number"].as_u64()?))
 }

@@ -17,12 +17,12 @@ fn stream(text: &str) -> Result<Stream> {
 
 #[test]
 fn little_has_to_be_written() {
-    let config = config(&format!("{GROUP}lease = \"9s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n"))
+    let config = config(&format!("{GROUP}lease = \"3s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n"))
         .expect("good");
     assert_eq!(config.group.settings.group, "shop");
     let name = &config.group.settings.name;
     assert!(name.ends_with(&format!("-{}", std::process::id())), "two on one machine are told apart: {name}");
-    assert_eq!(config.group.settings.lease.renew_every, Duration::from_secs(3));
+    assert_eq!(config.group.settings.lease.renew_every, Duration::from_secs(1));
     assert_eq!(config.group.store.backend.name(), "sqlite");
     assert_eq!(config.streams[0].settings.start, StartAt::Now);
 }

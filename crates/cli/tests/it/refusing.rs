@@ -142,7 +142,7 @@ fn an_unknown_scheme_and_an_unknown_type() {
     let config = good().replace("sqlite:app.db", "oracle://db/x");
     refuse(&config, 2, &["watchkeeper.toml:8: ", "URLs that begin with \"oracle\"", "or sqlite:"]);
     let config = good().replace("type = \"file\"", "type = \"fiel\"");
-    refuse(&config, 2, &["watchkeeper.toml:13: ", "\"fiel\"", "file, stdout, mongodb, sqlite"]);
+    refuse(&config, 2, &["watchkeeper.toml:13: ", "\"fiel\"", "file, stdout, mongodb, postgres, sqlite"]);
 }
 
 #[test]

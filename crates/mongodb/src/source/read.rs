@@ -205,6 +205,10 @@ impl Reader {
             }
             self.scratch = scratch;
         }
+        if !builder.is_empty() {
+            // Before going on to a token that is no event's.
+            self.bear_witness();
+        }
         if received.next == received.events.len() {
             if let Some(range) = self.snapshot.as_mut().and_then(|snapshot| snapshot.range.as_mut()) {
                 range.caught_up |= has_passed(&received.end, range.at, received.events.is_empty());
@@ -287,9 +291,6 @@ impl Reader {
 
     /// Gives a batch the pedigree that was found since, if there is a fresher one.
     fn stamped(&mut self, mut batch: Batch) -> Batch {
-        if !batch.is_empty() {
-            self.bear_witness();
-        }
         if self.renewed {
             batch.pedigree = Some(self.lineage.lock().unwrap_or_else(PoisonError::into_inner).to_pedigree());
         }

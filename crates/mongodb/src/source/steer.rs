@@ -65,7 +65,7 @@ impl Reader {
 
     /// Remembers the last event as a proof of the history, where the oplog may not be read.
     pub(super) fn bear_witness(&mut self) {
-        let token = &self.scratch.token;
+        let token = &self.at;
         let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
         // A fragment is shown only by streams that split events.
         if lineage.mark.is_none() && !token.data.is_empty() && !token.split {
