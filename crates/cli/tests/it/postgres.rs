@@ -68,12 +68,96 @@ fn changes_arrive_once_although_their_holder_is_killed() {
     assert_eq!(delivered(&url), Vec::from_iter(1..40));
 }
 
+/// What the program reads from one table of a database, into another table of it.
+fn from_orders(url: &str, source: &str) -> Desk {
+    Desk::with(&format!(
+        "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\n\
+         [stream.source]\nurl = \"{url}\"\ntables = [\"orders\"]\n{source}\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n"
+    ))
+}
+
+fn order(url: &str, ids: std::ops::Range<u64>) {
+    let inserts: Vec<String> = ids.map(|id| format!("INSERT INTO orders VALUES ({id})")).collect();
+    sql(url, &inserts.join(";"));
+}
+
+/// Orders are written before, under and after the first holder, which is killed; each arrives once, in order.
+fn relieves(desk: &Desk, url: &str, is_open: impl FnMut() -> bool) {
+    let first = desk.start("first");
+    until("the source is open", is_open);
+    order(url, 1..20);
+    until("they arrive", || delivered(url).len() == 19);
+    let mut second = desk.start("second");
+    first.signal(Signal::KILL);
+    order(url, 20..40);
+    until("the second goes on", || delivered(url).len() >= 39);
+    second.ends_in_order();
+    assert_eq!(delivered(url), Vec::from_iter(1..40));
+}
+
 #[test]
-fn the_settings_in_the_guide_are_accepted() {
+fn a_change_log_is_installed_and_read_although_its_reader_is_killed() {
+    let url = database("logged");
+    sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY)");
+    let desk = from_orders(&url, "");
+    let checked = desk.run(&["check"]);
+    assert_ne!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.out.contains("postgres install"), "{checked:?}");
+    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    // The log keeps what is written before anybody reads it.
+    relieves(&desk, &url, || true);
+}
+
+#[test]
+fn the_write_ahead_log_is_read_although_its_reader_is_killed() {
+    let url = database("replicated");
+    sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY)");
+    let slots = |which: &str| {
+        sql(&url, &format!("SELECT slot_name FROM pg_replication_slots WHERE database = 'replicated' AND {which}"))
+    };
+    // A slot tells what is written after it was made.
+    relieves(&from_orders(&url, "mode = \"replication\"\n"), &url, || slots("active").len() == 1);
+    let told = Desk::new().run(&["postgres", "slots", "--url", &url]);
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(told.out.contains(&slots("true")[0]), "{told:?}");
+}
+
+/// The files that the guide shows for PostgreSQL, one after the other.
+fn shown() -> Vec<String> {
     let guide = include_str!("../../../../docs/guide/configuration.md");
     let section = guide.split_once("**PostgreSQL.**").expect("the guide tells of PostgreSQL").1;
-    let (file, _) =
-        section.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("it shows a file");
+    let section = section.split_once("\n## ").expect("something follows").0;
+    let files = section.split("```toml\n").skip(1);
+    files.map(|rest| rest.split_once("```").expect("a file has an end").0.to_owned()).collect()
+}
+
+#[test]
+fn the_sources_in_the_guide_are_accepted() {
+    let url = database("sources");
+    sql(
+        &url,
+        "CREATE TABLE orders (id int PRIMARY KEY); CREATE SCHEMA sales; CREATE TABLE sales.items (id int PRIMARY KEY);
+         CREATE SCHEMA app; CREATE TABLE app.outbox (id bigserial PRIMARY KEY, order_id text NOT NULL, payload jsonb,
+             created_at timestamptz NOT NULL DEFAULT now(), xid xid8 NOT NULL DEFAULT pg_current_xact_id());
+         CREATE INDEX ON app.outbox (xid)",
+    );
+    let files = shown();
+    assert_eq!(files.len(), 3, "{files:?}");
+    let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "sales.items"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let group = format!("[group]\nname = \"shop\"\nstore = \"{url}\"\n\n");
+    for file in [files[1].clone(), group + &files[2]] {
+        let file = file.replace("postgres://keeper@db1,db2/shop?sslmode=verify-full", &url);
+        let checked = Desk::with(&file.replace("postgres://keeper@db1/shop", &url)).run(&["check"]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        assert!(!checked.out.contains("error: "), "{checked:?}");
+    }
+}
+
+#[test]
+fn the_settings_in_the_guide_are_accepted() {
+    let file = shown().swap_remove(0);
     let (store, reports) = (database("guide"), database("reports"));
     let file = file.replace("postgres://keeper@db1,db2/shop?sslmode=verify-full", &store);
     let file = file.replace("postgres://keeper@reports/reports?sslmode=verify-full", &reports);
