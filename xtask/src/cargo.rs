@@ -1,7 +1,7 @@
 //! Calls of cargo, always from the root of the workspace.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 /// The program that started us, so that the same toolchain runs everything.
 fn program() -> std::ffi::OsString {
@@ -47,8 +47,7 @@ impl Call {
     pub(crate) fn run(&self) -> Result<u8, String> {
         let mut command = self.command();
         let status = command.status().map_err(|error| format!("could not start cargo: {error}"))?;
-        // A signal has no code; neither has a code that no shell could see.
-        Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+        Ok(code(status))
     }
 
     /// Whether it succeeds, without showing anything.
@@ -56,11 +55,37 @@ impl Call {
         self.command().output().is_ok_and(|output| output.status.success())
     }
 
+    /// Runs it and gives what it printed on its output beside its exit code; what it says otherwise is shown.
+    pub(crate) fn answer(&self) -> Result<(u8, String), String> {
+        let output = self.command().stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| format!("could not start cargo: {error}"))?;
+        Ok((code(output.status), String::from_utf8_lossy(&output.stdout).into_owned()))
+    }
+
     fn command(&self) -> Command {
-        let mut command = Command::new(program());
+        let mut command = without_our_own(Command::new(program()));
         command.args(&self.words).envs(self.variables.iter().copied()).current_dir(root());
         command
     }
+}
+
+/// The code that a shell would see. A signal has none.
+fn code(status: ExitStatus) -> u8 {
+    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// The command without what cargo set for this program. Build scripts ask for some of it, so that cargo would build their packages
+/// again, and all that stand on them, whenever a call from here follows one from a shell.
+pub(crate) fn without_our_own(mut command: Command) -> Command {
+    let ours = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"].iter().any(|begin| name.starts_with(begin))
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(ours) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// The simulation as people run it: optimised, since they ask for thousands of seeds.
@@ -95,7 +120,19 @@ pub(crate) fn hand_over(call: &Call) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, bench, chaos, sim};
+    use std::process::Command;
+
+    use super::{Call, bench, chaos, sim, without_our_own};
+
+    #[test]
+    fn what_cargo_set_for_this_program_is_not_passed_on() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some(), "run by cargo");
+        let command = without_our_own(Command::new("env"));
+        let removed = command.get_envs().filter(|(_, value)| value.is_none());
+        let removed: Vec<_> = removed.filter_map(|(name, _)| name.to_str()).collect();
+        assert!(removed.contains(&"CARGO_MANIFEST_DIR"), "{removed:?}");
+        assert!(!removed.contains(&"CARGO_TARGET_DIR") && !removed.contains(&"CARGO_HOME"), "{removed:?}");
+    }
 
     #[test]
     fn a_call_is_shown_as_a_person_would_type_it() {

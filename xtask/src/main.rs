@@ -1,6 +1,6 @@
 //! Developer commands of Watchkeeper, run as `cargo xtask <command>`.
 //!
-//! Everything here only starts other programs: it needs no dependency, so that it builds in a moment
+//! Everything here only starts other programs: it needs next to no dependency, so that it builds in a moment
 //! in a clean clone.
 
 mod args;
@@ -9,6 +9,7 @@ mod args;
 mod cache;
 mod cargo;
 mod peers;
+mod programs;
 mod servers;
 mod steps;
 mod tools;

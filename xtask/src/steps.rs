@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cargo::Call;
-use crate::{servers, tools};
+use crate::{programs, servers, tools};
 
 /// How many seeds every test run simulates; long runs are a command of their own.
 const SEEDS: u32 = 100;
@@ -16,16 +16,44 @@ const FAULTS: u32 = 6;
 #[derive(Debug)]
 struct Step {
     name: &'static str,
-    call: Call,
+    work: Work,
     /// Whether `--quick` leaves it out.
     slow: bool,
 }
 
+/// What a step does.
+#[derive(Debug)]
+enum Work {
+    Call(Call),
+    /// Calls of `cargo test`, whose programs then run beside each other.
+    Tests(Vec<Call>),
+}
+
+impl Work {
+    /// What a person would type for it.
+    fn line(&self) -> String {
+        match self {
+            Self::Call(call) => call.line(),
+            Self::Tests(calls) => calls.iter().map(Call::line).collect::<Vec<_>>().join(" && "),
+        }
+    }
+
+    fn run(&self) -> Result<u8, String> {
+        match self {
+            Self::Call(call) => call.run(),
+            Self::Tests(calls) => programs::build_and_run(calls),
+        }
+    }
+}
+
 /// All steps, the quickest to fail first.
 fn steps() -> Vec<Step> {
-    let step = |name, line: &str| Step { name, call: Call::new(line), slow: false };
+    let step = |name, line: &str| Step { name, work: Work::Call(Call::new(line)), slow: false };
+    let slow = |name, call| Step { name, work: Work::Call(call), slow: true };
     let seeds = format!("run --quiet --package watchkeeper-sim -- --seeds {SEEDS}");
     let docs = Call::new("doc --no-deps --workspace").with("RUSTDOCFLAGS", "-D warnings");
+    // The engine once more, as it is with metrics.
+    let tests = ["test --workspace", "test -p watchkeeper-engine --features metrics"];
     vec![
         step("format", "fmt --all --check"),
         step("clippy", "clippy --workspace --all-targets -- -D warnings"),
@@ -36,15 +64,15 @@ fn steps() -> Vec<Step> {
             "clippy -p watchkeeper-engine -p watchkeeper --all-targets \
              --features watchkeeper-engine/metrics,watchkeeper/metrics -- -D warnings",
         ),
-        Step { name: "docs", call: docs, slow: true },
-        step("tests", "test --workspace"),
-        step("engine, with metrics", "test -p watchkeeper-engine --features metrics"),
+        slow("docs", docs),
+        Step { name: "tests", work: Work::Tests(tests.map(Call::new).to_vec()), slow: false },
+        step("examples in the docs", "test --workspace --doc --quiet"),
         step("simulation", &seeds),
         step("simulation, fences only", &format!("{seeds} --no-self-fencing")),
         step("chaos on SQLite", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
         step("chaos on MongoDB", &format!("run --quiet --package watchkeeper-chaos -- mongodb --faults {FAULTS}")),
         step("chaos on PostgreSQL", &format!("run --quiet --package watchkeeper-chaos -- postgres --faults {FAULTS}")),
-        Step { name: "mutants", call: Call::new("run --quiet --package watchkeeper-sim -- --mutants"), slow: true },
+        slow("mutants", Call::new("run --quiet --package watchkeeper-sim -- --mutants")),
     ]
 }
 
@@ -75,14 +103,14 @@ pub(crate) fn test(quick: bool) -> ExitCode {
     }
     print!("\n{}", table(&outcomes, begun.elapsed()));
     let Some(step) = failed else { return ExitCode::SUCCESS };
-    eprintln!("error: `{}` failed; run it alone with: {}", step.name, step.call.line());
+    eprintln!("error: `{}` failed; run it alone with: {}", step.name, step.work.line());
     ExitCode::FAILURE
 }
 
 fn run(step: &Step, number: usize, of: usize) -> Outcome {
-    println!("\n[{number}/{of}] {}: {}", step.name, step.call.line());
+    println!("\n[{number}/{of}] {}: {}", step.name, step.work.line());
     let begun = Instant::now();
-    let answer = step.call.run();
+    let answer = step.work.run();
     let took = begun.elapsed();
     match answer {
         Ok(0) => {
