@@ -310,6 +310,12 @@ impl BatchBuilder {
         Self { shared, ..self }
     }
 
+    /// Makes room for so many more rows at once, whose keys and positions have about so many bytes each.
+    pub fn reserve(&mut self, rows: usize, index_bytes: usize) {
+        self.rows.reserve(rows);
+        self.index.reserve(rows.saturating_mul(index_bytes));
+    }
+
     /// The number of a namespace in this batch.
     ///
     /// # Panics

@@ -84,13 +84,18 @@ impl Cx {
 
     /// `Unavailable` if the call must not be made any more. To be asked just before every call.
     pub fn check(&self) -> Result<()> {
+        self.left().map(drop)
+    }
+
+    /// As [`check`](Self::check), and how much time is left, by one look at the clock.
+    pub fn left(&self) -> Result<Option<Duration>> {
         if self.cancel.is_cancelled() {
             return Err(Error::unavailable("the caller has given up"));
         }
-        if self.remaining() == Some(Duration::ZERO) {
-            return Err(Error::unavailable("the deadline had passed before the call"));
+        match self.remaining() {
+            Some(Duration::ZERO) => Err(Error::unavailable("the deadline had passed before the call")),
+            left => Ok(left),
         }
-        Ok(())
     }
 
     /// Makes a call inside this context: not begun after its deadline, abandoned at it.

@@ -50,6 +50,9 @@ pub struct SinkProfile {
     pub acts_on_barriers: bool,
     /// Whether it can only take changes that tell the whole row: a mirror of documents can do nothing with a difference.
     pub whole_rows: bool,
+    /// Whether what a write accepted is durable already, so that a flush costs nothing. The engine then flushes after every piece
+    /// of a batch, and what the source's bytes took is free for the next ones at once.
+    pub durable_writes: bool,
     /// Set when the sink can write changes and checkpoint in one transaction: the store it does so in.
     pub store: Option<StoreIdentity>,
 }
@@ -57,7 +60,8 @@ pub struct SinkProfile {
 impl SinkProfile {
     /// A profile of this grade and settle time, without limits.
     pub fn new(grade: Grade, settle: Duration) -> Self {
-        Self { grade, settle, rows_max: usize::MAX, acts_on_barriers: false, whole_rows: false, store: None }
+        let (rows_max, acts_on_barriers, whole_rows, durable_writes) = (usize::MAX, false, false, false);
+        Self { grade, settle, rows_max, acts_on_barriers, whole_rows, durable_writes, store: None }
     }
 }
 

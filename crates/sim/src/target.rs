@@ -153,7 +153,8 @@ pub struct FarSink {
 #[async_trait]
 impl Sink for FarSink {
     fn profile(&self) -> SinkProfile {
-        SinkProfile::new(self.kind.grade(), SETTLE)
+        let durable_writes = self.kind == Kind::Handlers;
+        SinkProfile { durable_writes, ..SinkProfile::new(self.kind.grade(), SETTLE) }
     }
 
     async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {

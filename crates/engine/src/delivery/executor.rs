@@ -64,6 +64,7 @@ impl ObserverExecutor {
     pub fn sink(&self) -> HandlerSink {
         let mut profile = SinkProfile::new(self.settings.grade, self.settings.settle);
         profile.acts_on_barriers = self.settings.acts_on_barriers;
+        profile.durable_writes = true;
         HandlerSink { routes: Arc::clone(&self.routes), profile }
     }
 
@@ -73,7 +74,7 @@ impl ObserverExecutor {
     /// Not cancel safe: a dropped call may have run any of the handlers.
     pub async fn execute(&self, change: Change) -> Result<(), HandlerError> {
         let matched = self.routes.lookup(change.batch().namespace(change.row()), change.operation());
-        let Tally { fatal, retry, rejected, .. } = pass(&matched, &change, None, || Ok(())).await;
+        let Tally { fatal, retry, rejected, .. } = pass(&matched, &change, None, Ok(()), || Ok(())).await;
         let gravest = fatal.map(HandlerError::fatal).or(retry.map(HandlerError::retry));
         gravest.or(rejected.map(HandlerError::reject)).map_or(Ok(()), Err)
     }
@@ -151,14 +152,16 @@ impl SinkWriter for HandlerWriter {
         let mut lookup = Lookup::new(&self.routes, batch, first);
         let half_time = cx.remaining().map(|remaining| remaining / 2);
         for (done, &row) in rows.iter().enumerate() {
+            // The clock is asked once for both questions: it is a good part of what a quick handler costs.
+            let left = cx.left();
+            if done > 0 && left.as_ref().is_ok_and(|left| *left < half_time) {
+                // Slow handlers: what is done counts, instead of running into the time-out together.
+                return Ok(Written { done, ..Written::default() });
+            }
             let change = Change::new(Arc::clone(batch), row);
-            let tally = pass(lookup.of(row), &change, halfway.take(), || cx.check()).await;
+            let tally = pass(lookup.of(row), &change, halfway.take(), left.map(drop), || cx.check()).await;
             if !tally.is_clean() {
                 return self.stop(lane, done, &change, tally);
-            }
-            if half_time.is_some_and(|half| cx.remaining().is_some_and(|remaining| remaining < half)) {
-                // Slow handlers: what is done counts, instead of running into the time-out together.
-                return Ok(Written { done: done + 1, ..Written::default() });
             }
         }
         Ok(Written::all(rows))
@@ -280,21 +283,24 @@ impl Tally {
     }
 }
 
-/// Calls the handlers of a row one after the other, or only those that are still open, each after `check`.
+/// Calls the handlers of a row one after the other, or only those that are still open: the first if it was `checked` just now, each
+/// other after `check`.
 async fn pass(
     handlers: &[Arc<dyn Handler>],
     change: &Change,
     halfway: Option<Halfway>,
+    checked: Result<()>,
     check: impl Fn() -> Result<()>,
 ) -> Tally {
     let (only, rejected) = halfway.map_or((None, None), |halfway| (Some(halfway.open), halfway.rejected));
     let mut tally = Tally { rejected, ..Tally::default() };
+    let mut checked = Some(checked);
     for (index, handler) in handlers.iter().enumerate() {
         if only.as_ref().is_some_and(|only| !only.contains(&index)) {
             continue;
         }
         if tally.interrupted.is_none() {
-            tally.interrupted = check().err();
+            tally.interrupted = checked.take().unwrap_or_else(&check).err();
         }
         if tally.interrupted.is_some() {
             tally.open.push(index);

@@ -20,6 +20,8 @@ pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationTok
     let policy = board.stream.settings.checkpoint;
     let mut turned = board.turned.follow();
     let mut due = board.seams.clock.now() + policy.every;
+    // Then nothing is gained by waiting, and batches that pile up cost memory that was not touched for long.
+    let at_once = couriers.iter().all(|courier| courier.is_durable());
     loop {
         turned.mark_seen();
         let is_due = board.seams.clock.now() >= due;
@@ -27,7 +29,7 @@ pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationTok
         let enough = look.enough;
         if look.moves
             && board.draft().ledger.len() < LEDGER_MAX
-            && (is_due || enough || look.tight || board.flushes_demanded())
+            && (at_once || is_due || enough || look.tight || board.flushes_demanded())
             && let Err(failure) = pass(board, couriers, look).await
         {
             return board.fail(failure);

@@ -76,6 +76,32 @@ fn what_is_written_but_not_durable_fills_the_window_and_stops_the_reading() {
 }
 
 #[test]
+fn what_is_durable_when_it_is_written_is_not_held_until_a_commit_is_due() {
+    // A batch is three changes, and no commit is due for long.
+    let read_of = |durable_writes| {
+        let rig = Rig::new();
+        let profile = SinkProfile { durable_writes, ..SinkProfile::new(Grade::Plain, Duration::ZERO) };
+        let a = rig.instance("a").profile(profile).stream(|it| {
+            it.limits.rows = 3;
+            it.checkpoint.every = 3_600 * SECOND;
+        });
+        let a = a.start();
+        for batch in 1..=10 {
+            rig.append_many(3);
+            rig.until("it is delivered", || rig.delivered().len() == 3 * batch);
+            rig.run_for(10 * MILLI);
+        }
+        let flushes = a.faults.sink.calls("flush");
+        assert_eq!((rig.delivered(), rig.committed()), ((1..=30).collect::<Vec<_>>(), 0));
+        a.stop(&rig);
+        assert_eq!(rig.committed(), 30, "what was passed is committed in the end");
+        flushes
+    };
+    assert_eq!(read_of(false), 0, "where a flush costs something, it waits");
+    assert_eq!(read_of(true), 10, "one for each batch");
+}
+
+#[test]
 fn lanes_work_beside_each_other_and_keep_the_order_of_every_key() {
     let rig = Rig::seeded(11);
     let probe = Probe::new(&rig, 20 * MILLI);

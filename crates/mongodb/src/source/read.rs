@@ -25,6 +25,9 @@ use crate::position::{Token, source_time};
 /// How often the oplog is asked for an entry that proves whose positions these are.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 
+/// About so many bytes has the key of a change together with its position, most of which is the token.
+const INDEX_BYTES: usize = 160;
+
 /// What was received and is not yet handed out.
 pub(super) struct Received {
     pub(super) bytes: Bytes,
@@ -167,6 +170,7 @@ impl Reader {
 
     fn fill(&mut self, received: &mut Received, limits: Limits) -> Result<Batch> {
         let mut builder = self.builder();
+        builder.reserve((received.events.len() - received.next).min(limits.rows), INDEX_BYTES);
         let aside = self.opened.aside;
         let (mut size, first) = (0, received.events.get(received.next).map_or(0, |event| event.0));
         let mut last = first;

@@ -84,6 +84,11 @@ impl Courier {
         &self.writer
     }
 
+    /// Whether a flush costs nothing.
+    pub fn is_durable(&self) -> bool {
+        self.profile.durable_writes
+    }
+
     /// The keys that wait for a replay.
     pub fn parked(&self) -> MutexGuard<'_, Parked> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
