@@ -6,17 +6,17 @@ use std::process::Command;
 
 use watchkeeper_testkit::servers::{DEBEZIUM, NODE_DRIVER, PYMONGO, program};
 
-use super::consumer::Errand;
-use super::history::EVENTS;
-use super::who::By;
+use super::history::{EVENTS, timestamp};
 use crate::fleet::Trouble;
+use crate::speed::errand::Errand;
+use crate::speed::who::By;
 
 /// What installs them, named when one is missing.
 const INSTALL: &str = "cargo xtask bench mongodb, or leave them out with --no-peers";
 
-const NODE: &str = include_str!("../../peers/node.js");
-const PYTHON: &str = include_str!("../../peers/python.py");
-const JAVA: &str = include_str!("../../peers/Debezium.java");
+const NODE: &str = include_str!("../../../peers/node.js");
+const PYTHON: &str = include_str!("../../../peers/python.py");
+const JAVA: &str = include_str!("../../../peers/Debezium.java");
 
 /// The most memory that Debezium's virtual machine takes for objects.
 const HEAP: &str = "-Xmx2g";
@@ -31,9 +31,9 @@ pub(super) fn look() {
     }
 }
 
-/// The command that runs a peer, whose script is written into `folder`.
-pub(super) fn command(errand: &Errand, folder: &Path) -> Result<Command, Trouble> {
-    let begin = errand.begin.timestamp();
+/// The command that runs a peer, whose script is written into the errand's folder.
+pub(super) fn command(errand: &Errand) -> Result<Command, Trouble> {
+    let (begin, folder) = (timestamp(errand.mark), &errand.folder);
     let words = [errand.url.clone(), EVENTS.to_owned(), begin.time.to_string(), begin.increment.to_string()];
     let changes = errand.changes.to_string();
     match errand.by {
@@ -54,7 +54,7 @@ pub(super) fn command(errand: &Errand, folder: &Path) -> Result<Command, Trouble
             let mut java = Command::new("java");
             java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(folder, "Debezium.java", JAVA)?);
             java.arg(&errand.url).arg(format!("{}.{EVENTS}", errand.database()));
-            java.args([errand.begin.to_string(), changes]);
+            java.args([errand.mark.to_string(), changes]);
             Ok(java)
         }
     }
