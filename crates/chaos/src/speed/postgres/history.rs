@@ -43,11 +43,11 @@ pub(super) async fn write(server: &Server, changes: u64) -> Result<u64> {
     install(&cx, &pool, &[EVENTS, LIVE], Wake::Notify).await?;
     fill(&connect(&server.url(LOGGED)).await?, changes.cast_signed()).await?;
     let streamed = connect(&server.url(STREAMED)).await?;
-    let publish = format!(
-        "CREATE PUBLICATION {PUBLICATION} FOR TABLE {EVENTS};
-         SELECT pg_create_logical_replication_slot('{BASE}', 'pgoutput')"
-    );
+    // In transactions of their own: a slot can not be made after a write.
+    let publish = format!("CREATE PUBLICATION {PUBLICATION} FOR TABLE {EVENTS}");
     streamed.batch_execute(&publish).await.map_err(unavailable)?;
+    let hold = format!("SELECT pg_create_logical_replication_slot('{BASE}', 'pgoutput')");
+    streamed.batch_execute(&hold).await.map_err(unavailable)?;
     fill(&streamed, changes.cast_signed()).await?;
     // As after a quiet hour: nothing is left to be cleaned up or written out while others are measured.
     for database in [LOGGED, STREAMED] {

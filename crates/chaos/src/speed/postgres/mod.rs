@@ -38,7 +38,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const LOOKS: usize = 500;
 
 fn unavailable(error: tokio_postgres::Error) -> Error {
-    Error::unavailable(format!("the server says: {error}")).caused_by(error)
+    let said = error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
+    Error::unavailable(format!("the server says: {said}")).caused_by(error)
 }
 
 async fn connect(url: &str) -> Result<Client> {
