@@ -9,6 +9,7 @@ mod live;
 mod meter;
 mod mongodb;
 mod ours;
+mod peers;
 mod postgres;
 mod processes;
 mod turns;

@@ -1,67 +1,56 @@
-//! Others' programs that read the same changes. `cargo xtask bench mongodb` installs what they need.
+//! Others' programs that read from MongoDB.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use watchkeeper_testkit::servers::{DEBEZIUM, NODE_DRIVER, PYMONGO, program};
+use watchkeeper_testkit::servers::{NODE_DRIVER, PYMONGO, program};
 
 use super::history::{EVENTS, timestamp};
 use crate::fleet::Trouble;
 use crate::speed::errand::Errand;
+use crate::speed::peers::{self, LIBRARIES};
 use crate::speed::who::By;
 
-/// What installs them, named when one is missing.
-const INSTALL: &str = "cargo xtask bench mongodb, or leave them out with --no-peers";
+const BENCHMARK: &str = "mongodb";
 
 const NODE: &str = include_str!("../../../peers/node.js");
 const PYTHON: &str = include_str!("../../../peers/python.py");
-const JAVA: &str = include_str!("../../../peers/Debezium.java");
 
-/// The most memory that Debezium's virtual machine takes for objects.
-const HEAP: &str = "-Xmx2g";
+const NODE_MODULES: (&str, &str) = (NODE_DRIVER, "node_modules");
+const PYTHON_PACKAGES: (&str, &str) = (PYMONGO, "packages");
 
-/// Looks whether all of them are installed, before anything is measured.
-///
-/// # Panics
-/// When one is missing, with the command that installs it.
+/// Looks whether all of them are installed.
 pub(super) fn look() {
-    for (folder, name) in [(NODE_DRIVER, "node_modules"), (PYMONGO, "packages"), (DEBEZIUM, "libs")] {
-        program(folder, name, INSTALL);
-    }
+    peers::look(&[NODE_MODULES, PYTHON_PACKAGES, LIBRARIES], BENCHMARK);
+}
+
+fn installed((folder, name): (&str, &str)) -> std::path::PathBuf {
+    program(folder, name, &peers::installer(BENCHMARK))
 }
 
 /// The command that runs a peer, whose script is written into the errand's folder.
 pub(super) fn command(errand: &Errand) -> Result<Command, Trouble> {
-    let (begin, folder) = (timestamp(errand.mark), &errand.folder);
-    let words = [errand.url.clone(), EVENTS.to_owned(), begin.time.to_string(), begin.increment.to_string()];
-    let changes = errand.changes.to_string();
-    match errand.by {
-        By::Node => {
-            let modules = program(NODE_DRIVER, "node_modules", INSTALL);
-            let mut node = Command::new("node");
-            node.arg(script(folder, "node.js", NODE)?).args(words).arg(changes).env("NODE_PATH", modules);
-            Ok(node)
-        }
+    let mut command = match errand.by {
+        By::Node => peers::interpreted("node", ("node.js", NODE), ("NODE_PATH", installed(NODE_MODULES)), errand)?,
         By::Python => {
-            let packages = program(PYMONGO, "packages", INSTALL);
-            let mut python = Command::new("python3");
-            python.arg(script(folder, "python.py", PYTHON)?).args(words).arg(changes).env("PYTHONPATH", packages);
-            Ok(python)
+            let packages = ("PYTHONPATH", installed(PYTHON_PACKAGES));
+            peers::interpreted("python3", ("python.py", PYTHON), packages, errand)?
         }
-        _ => {
-            let libraries = program(DEBEZIUM, "libs", INSTALL);
-            let mut java = Command::new("java");
-            java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(folder, "Debezium.java", JAVA)?);
-            java.arg(&errand.url).arg(format!("{}.{EVENTS}", errand.database()));
-            java.args([errand.mark.to_string(), changes]);
-            Ok(java)
-        }
-    }
+        _ => return debezium(errand),
+    };
+    let begin = timestamp(errand.mark);
+    command.args([&errand.url, EVENTS, &begin.time.to_string(), &begin.increment.to_string()]);
+    command.arg(errand.changes.to_string());
+    Ok(command)
 }
 
-fn script(folder: &Path, name: &str, text: &str) -> Result<std::path::PathBuf, Trouble> {
-    let path = folder.join(name);
-    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(path)
+fn debezium(errand: &Errand) -> Result<Command, Trouble> {
+    let settings = [
+        ("connector.class", "io.debezium.connector.mongodb.MongoDbConnector"),
+        ("mongodb.connection.string", &errand.url),
+        ("capture.mode", "change_streams"),
+        ("collection.include.list", &format!("{}.{EVENTS}", errand.database())),
+        ("snapshot.mode", "no_data"),
+        ("capture.start.op.time", &errand.mark.to_string()),
+    ];
+    peers::debezium(errand, BENCHMARK, &settings)
 }

@@ -20,13 +20,27 @@ const BASE: &str = "base";
 /// So many changes in one transaction.
 pub(super) const TOGETHER: i64 = 100;
 
-/// Rows of about 300 bytes.
-fn tables() -> String {
+/// A table with rows of about 300 bytes.
+pub(super) fn table(name: &str) -> String {
     format!(
-        "CREATE TABLE {EVENTS} (id bigint PRIMARY KEY, category int, customer text, status text, amount float8,
-            at bigint, version int DEFAULT 0, note text);
-         CREATE TABLE {LIVE} (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, {AT} bigint, note text)"
+        "CREATE TABLE {name} (id bigint PRIMARY KEY, category int, customer text, status text, amount float8, at bigint,
+            version int DEFAULT 0, note text)"
     )
+}
+
+/// Writes rows with the numbers from one to another into such a table.
+pub(super) fn insert(table: &str) -> String {
+    format!(
+        "INSERT INTO {table} SELECT i, i % 10, 'c' || lpad((i * 7919 % 1000003)::text, 7, '0'), 'new', i * 1.25, i * 1000, 0,
+            left(repeat('Four weeks after the last order, the same again, please. ', 4), 190)
+         FROM generate_series($1::bigint, $2::bigint) i"
+    )
+}
+
+fn tables() -> String {
+    let live =
+        format!("CREATE TABLE {LIVE} (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, {AT} bigint, note text)");
+    format!("{}; {live}", table(EVENTS))
 }
 
 /// Writes the same changes into both databases; where they end in the write-ahead log of the second.
@@ -61,17 +75,12 @@ pub(super) async fn write(server: &Server, changes: u64) -> Result<u64> {
 
 async fn fill(client: &Client, changes: i64) -> Result<()> {
     client.batch_execute("SET synchronous_commit = off").await.map_err(unavailable)?;
-    let insert = format!(
-        "INSERT INTO {EVENTS} SELECT i, i % 10, 'c' || lpad((i * 7919 % 1000003)::text, 7, '0'), 'new', i * 1.25, i * 1000, 0,
-            left(repeat('Four weeks after the last order, the same again, please. ', 4), 190)
-         FROM generate_series($1::bigint, $2::bigint) i"
-    );
     let update = format!(
         "UPDATE {EVENTS} SET status = 's' || (id % 9), amount = id * 2.5, version = version + 1
          WHERE id BETWEEN $1::bigint AND $2::bigint"
     );
     let updates = changes / 4;
-    for (sql, count) in [(insert, changes - updates), (update, updates)] {
+    for (sql, count) in [(insert(EVENTS), changes - updates), (update, updates)] {
         let statement = client.prepare(&sql).await.map_err(unavailable)?;
         for first in (0..count).step_by(TOGETHER as usize) {
             let last = count.min(first + TOGETHER) - 1;

@@ -1,9 +1,11 @@
 //! PostgreSQL, with both of its sources: the write-ahead log beside the server's own program and a bare loop, and the log
 //! that triggers fill beside a bare poll of it.
 
+mod burden;
 mod consumer;
 mod history;
 mod live;
+mod peers;
 mod pgoutput;
 mod poll;
 mod recvlogical;
@@ -94,7 +96,7 @@ impl Site for Logs {
     }
 
     fn peer(&self, errand: &Errand) -> Result<Command, Trouble> {
-        Err(format!("{} can not be started", errand.by.describe()))
+        peers::command(errand)
     }
 }
 
@@ -115,15 +117,18 @@ async fn drop_slot(url: &str, name: &str) -> Result<()> {
 
 pub(super) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
     recvlogical::look();
+    if plan.peers {
+        peers::look();
+    }
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let mut settings = Settings::new(Version::V15);
     settings.config.extend(CONFIG.map(str::to_owned));
     let server = Server::with(&settings);
-    let writing = history::write(&server, plan.changes);
-    let end = runtime.block_on(writing).map_err(|error| error.to_string())?;
+    let end = runtime.block_on(history::write(&server, plan.changes)).map_err(|error| error.to_string())?;
     println!("{} changes, a quarter of them updates, in transactions of {}", plan.changes, history::TOGETHER);
     let site = Logs { server, runtime: runtime.clone(), end };
     let measured: Measured = turns::take(plan, &site, folder.path())?;
     let late = live::measure(&site, plan.live_rounds, folder.path())?;
+    site.wait(burden::measure(&site.server, plan.rounds))?;
     Ok(verdict::report(&measured, &late))
 }

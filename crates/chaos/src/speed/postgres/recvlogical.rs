@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Error, Result};
+use watchkeeper_testkit::servers::postgres_tool;
 
 use super::history::PUBLICATION;
 use super::slot;
@@ -14,26 +15,15 @@ use crate::speed::processes::cpu_of_ended_children;
 
 const PROGRAM: &str = "pg_recvlogical";
 
-/// Where Debian keeps the programs of each version.
-const VERSIONS: &str = "/usr/lib/postgresql";
-
 /// How often its memory is looked at: the kernel forgets it with the process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-
-/// Where it is.
-fn find() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let versions = std::fs::read_dir(VERSIONS).into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
-    let mut folders = std::env::split_paths(&path).chain(versions);
-    folders.find_map(|folder| Some(folder.join(PROGRAM)).filter(|program| program.is_file()))
-}
 
 /// Looks whether it is installed, before anything is measured.
 ///
 /// # Panics
 /// When it is missing, with the command that installs it.
 pub(super) fn look() {
-    assert!(find().is_some(), "{PROGRAM} is missing; run: cargo xtask bench postgres");
+    postgres_tool(PROGRAM, "cargo xtask bench postgres");
 }
 
 /// A place in the log as the program takes it.
@@ -43,8 +33,7 @@ fn place(mark: u64) -> String {
 
 pub(super) fn consume(errand: &Errand) -> Result<Took> {
     let failed = |error| Error::unavailable(format!("{PROGRAM} does not run")).caused_by(error);
-    let program = find().ok_or_else(|| Error::config(format!("there is no {PROGRAM}")))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(postgres_tool(PROGRAM, "cargo xtask bench postgres"));
     command.args(["--start", "--no-loop", "--file", "/dev/null", "--dbname", &errand.url, "--slot"]);
     command.args([&slot(&errand.group), "--endpos", &place(errand.mark), "--option", "proto_version=1"]);
     command.arg("--option").arg(format!("publication_names={PUBLICATION}")).stdin(Stdio::null());
