@@ -71,9 +71,7 @@ fn tell(load: &Load, took: &[[f64; 3]]) {
         format!("{middle:.2} x ({low:.2} to {high:.2})")
     });
     let Load { writers, rows, .. } = load;
-    println!(
-        "writes, {writers} at once, {rows} rows in a transaction: {logged} the time with triggers, {told} with NOTIFY"
-    );
+    println!("time of writes, {writers} at once, rows in a transaction {rows}: triggers {logged}, with NOTIFY {told}");
 }
 
 /// Writes new rows from this number on; how long that took.
