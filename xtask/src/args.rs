@@ -26,6 +26,8 @@ Usage: cargo xtask <command>
   bench elections           how soon changes are delivered behind a new primary of MongoDB, with a short and a long lease (--rounds N)
   bench mongodb             how fast changes are read from MongoDB, beside the bare driver and others' programs, which are
                             installed first (--rounds N, --changes N, --live-rounds N; --no-peers leaves the others out)
+  bench postgres            how fast changes are read from PostgreSQL by replication and from the change log, beside
+                            pg_recvlogical, bare loops and others' programs, and what triggers cost the writers (as above)
   bench latency [postgres]  leases and commits beside bare durable writes: on three MongoDB servers, or on PostgreSQL
                             under a thousand streams (--samples N)
   help                      this list
@@ -46,7 +48,7 @@ pub(crate) enum Command {
     Servers(Vec<String>),
     BenchEngine,
     /// The arguments of the program that reads real changes.
-    BenchMongodb(Vec<String>),
+    Speed(Vec<String>),
 }
 
 /// Reads the words after `cargo xtask`; the error is one line that says what is wrong with them.
@@ -101,7 +103,10 @@ fn parse_servers(rest: &[String]) -> Result<Command, String> {
 }
 
 /// All benchmarks.
-const BENCHMARKS: &str = "`elections`, `engine`, `failover`, `latency` and `mongodb`";
+const BENCHMARKS: &str = "`elections`, `engine`, `failover`, `latency`, `mongodb` and `postgres`";
+
+/// The system whose speed is measured, as the program that does it is told.
+pub(crate) const POSTGRES: &str = "postgres";
 
 fn parse_bench(rest: &[String]) -> Result<Command, String> {
     match rest.split_first() {
@@ -109,7 +114,8 @@ fn parse_bench(rest: &[String]) -> Result<Command, String> {
         Some((what, _)) if ["elections", "failover", "latency"].contains(&what.as_str()) => {
             Ok(Command::Chaos(rest.to_vec()))
         }
-        Some((what, after)) if what == "mongodb" => Ok(Command::BenchMongodb([&["speed".to_owned()], after].concat())),
+        Some((what, after)) if what == "mongodb" => Ok(Command::Speed([&["speed".to_owned()], after].concat())),
+        Some((what, _)) if what == POSTGRES => Ok(Command::Speed([&["speed".to_owned()], rest].concat())),
         Some((what, _)) => Err(format!("there is no benchmark `{what}`; there are {BENCHMARKS}")),
         None => Err(format!("`bench` needs the name of a benchmark: {BENCHMARKS}")),
     }
@@ -229,7 +235,8 @@ mod tests {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(parsed("chaos sqlite --faults 60"), Ok(Command::Chaos(words("sqlite --faults 60"))));
         assert_eq!(parsed("chaos mongodb"), Ok(Command::Chaos(words("mongodb"))));
-        assert_eq!(parsed("bench mongodb --rounds 3"), Ok(Command::BenchMongodb(words("speed --rounds 3"))));
+        assert_eq!(parsed("bench mongodb --rounds 3"), Ok(Command::Speed(words("speed --rounds 3"))));
+        assert_eq!(parsed("bench postgres --rounds 3"), Ok(Command::Speed(words("speed postgres --rounds 3"))));
         assert_eq!(parsed("bench latency"), Ok(Command::Chaos(words("latency"))));
         assert_eq!(parsed("bench failover --rounds 5"), Ok(Command::Chaos(words("failover --rounds 5"))));
     }
@@ -243,11 +250,11 @@ mod tests {
             ("help me", "`help` does not take `me`"),
             (
                 "bench",
-                "`bench` needs the name of a benchmark: `elections`, `engine`, `failover`, `latency` and `mongodb`",
+                "`bench` needs the name of a benchmark: `elections`, `engine`, `failover`, `latency`, `mongodb` and `postgres`",
             ),
             (
                 "bench disk",
-                "there is no benchmark `disk`; there are `elections`, `engine`, `failover`, `latency` and `mongodb`",
+                "there is no benchmark `disk`; there are `elections`, `engine`, `failover`, `latency`, `mongodb` and `postgres`",
             ),
             ("chaos", "`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`"),
             ("chaos paper", "there is no chaos on `paper`; there is on `sqlite`, `mongodb` and `postgres`"),

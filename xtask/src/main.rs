@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Ok(Command::Test { quick }) => steps::test(quick),
         Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
         Ok(Command::Chaos(passed_on)) => cargo::hand_over(&cargo::chaos(&passed_on)),
-        Ok(Command::BenchMongodb(passed_on)) => match prepare(&passed_on) {
+        Ok(Command::Speed(passed_on)) => match prepare(&passed_on) {
             Ok(()) => cargo::hand_over(&cargo::chaos(&passed_on)),
             Err(cause) => fail(&cause),
         },
@@ -44,10 +44,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Installs what the benchmark of MongoDB starts.
+/// Installs what the benchmark of a system starts.
 fn prepare(passed_on: &[String]) -> Result<(), String> {
-    servers::install(&["mongodb".to_owned()])?;
-    if passed_on.iter().any(|word| word == peers::LEFT_OUT) { Ok(()) } else { peers::install() }
+    let given = |wanted: &str| passed_on.iter().any(|word| word == wanted);
+    let (server, peers) = match given(args::POSTGRES) {
+        true => ("postgresql-15", peers::OF_POSTGRES),
+        false => ("mongodb", peers::OF_MONGODB),
+    };
+    servers::install(&[server.to_owned()])?;
+    if given(args::POSTGRES) {
+        servers::recvlogical()?;
+    }
+    if given(peers::LEFT_OUT) { Ok(()) } else { peers::install(peers) }
 }
 
 fn fail(cause: &str) -> ExitCode {

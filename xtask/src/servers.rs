@@ -29,9 +29,9 @@ const POSTGRESQL_JAR: &str = "io.zonky.test.postgres:embedded-postgres-binaries-
 /// The packages of Debian that contain PgBouncer and the one library of it that not every machine has.
 const PGBOUNCER_PACKAGES: [&str; 2] = ["pgbouncer", "libc-ares2"];
 
-/// Runs PgBouncer with the libraries beside it.
-const PGBOUNCER_SCRIPT: &str = "#!/bin/sh\nhere=$(dirname \"$0\")\n\
-    export LD_LIBRARY_PATH=\"$here/usr/lib/$(uname -m)-linux-gnu\"\nexec \"$here/usr/sbin/pgbouncer\" \"$@\"\n";
+/// The packages of Debian that contain PostgreSQL's client and its library, with the program that is wanted of them.
+const CLIENT_PACKAGES: [&str; 2] = [cache::POSTGRESQL_CLIENT, "libpq5"];
+const RECVLOGICAL: &str = "pg_recvlogical";
 
 /// What fetches one package into a folder.
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
@@ -64,20 +64,41 @@ fn mongodb() -> Result<PathBuf, String> {
 }
 
 fn pgbouncer() -> Result<PathBuf, String> {
-    place(cache::PGBOUNCER, "pgbouncer", |scratch, made| {
-        for package in PGBOUNCER_PACKAGES {
-            println!("pgbouncer: downloading {package}");
+    debian(cache::PGBOUNCER, "pgbouncer", &PGBOUNCER_PACKAGES, "usr/sbin")
+}
+
+/// PostgreSQL's own reader of the write-ahead log, unless the machine has it.
+pub(crate) fn recvlogical() -> Result<PathBuf, String> {
+    if let Some(found) = cache::postgres_tool(RECVLOGICAL) {
+        return Ok(found);
+    }
+    debian(cache::POSTGRESQL_CLIENT, RECVLOGICAL, &CLIENT_PACKAGES, "usr/lib/postgresql/15/bin")
+}
+
+/// A program out of packages of Debian, which need not be installed in the machine, run with the libraries beside it.
+fn debian(folder: &str, name: &str, packages: &[&str], programs: &str) -> Result<PathBuf, String> {
+    place(folder, name, |scratch, made| {
+        for package in packages {
+            println!("{name}: downloading {package}");
             let folder = scratch.join(package);
             fs::create_dir_all(&folder).map_err(told(&folder))?;
             run(Command::new("apt-get").args(["-q", "download", package]).current_dir(&folder))?;
             let archive = find(&folder, |name| name.ends_with(".deb")).ok_or("apt-get downloaded no package")?;
             run(Command::new("dpkg").arg("-x").arg(archive).arg(made))?;
         }
-        let script = made.join("pgbouncer");
-        fs::write(&script, PGBOUNCER_SCRIPT).map_err(told(&script))?;
+        let script = made.join(name);
+        fs::write(&script, with_libraries(&format!("{programs}/{name}"))).map_err(told(&script))?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(told(&script))?;
         starts(&script)
     })
+}
+
+/// A script that runs the program below its own folder with the libraries there.
+fn with_libraries(program: &str) -> String {
+    format!(
+        "#!/bin/sh\nhere=$(dirname \"$0\")\n\
+        export LD_LIBRARY_PATH=\"$here/usr/lib/$(uname -m)-linux-gnu\"\nexec \"$here/{program}\" \"$@\"\n"
+    )
 }
 
 fn postgresql_15() -> Result<PathBuf, String> {
@@ -193,6 +214,16 @@ mod tests {
     #[test]
     fn a_missing_library_is_named_as_the_linker_names_it() {
         assert_eq!(lacked("\tlibcrypto.so.3 => not found"), "libcrypto.so.3");
+    }
+
+    #[test]
+    fn a_program_runs_with_the_libraries_beside_it() {
+        let script = with_libraries("usr/sbin/x");
+        assert!(
+            script.starts_with("#!/bin/sh\nhere=$(dirname \"$0\")\nexport LD_LIBRARY_PATH=\"$here/usr/lib/"),
+            "{script}"
+        );
+        assert!(script.ends_with("\nexec \"$here/usr/sbin/x\" \"$@\"\n"), "{script}");
     }
 
     #[test]

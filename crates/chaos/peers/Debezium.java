@@ -1,6 +1,6 @@
 // Debezium's embedded engine with a consumer that counts, and what it took.
-// Arguments: URL, database and collection with a dot between them, the cluster time to begin at as one number, how many
-// changes. Measured from the first change, which leaves the start of the virtual machine out.
+// Arguments: how many changes, then the connector's settings, each as name=value. Measured from the first change, which leaves
+// the start of the virtual machine out.
 import com.sun.management.OperatingSystemMXBean;
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
@@ -34,22 +34,20 @@ public class Debezium {
         Properties settings = new Properties();
         settings.setProperty("name", "peer");
         settings.setProperty("topic.prefix", "peer");
-        settings.setProperty("connector.class", "io.debezium.connector.mongodb.MongoDbConnector");
         settings.setProperty("offset.storage", "org.apache.kafka.connect.storage.MemoryOffsetBackingStore");
         settings.setProperty("offset.flush.interval.ms", "60000");
         settings.setProperty("key.converter.schemas.enable", "false");
         settings.setProperty("value.converter.schemas.enable", "false");
         settings.setProperty("tombstones.on.delete", "false");
-        settings.setProperty("mongodb.connection.string", arguments[0]);
-        settings.setProperty("capture.mode", "change_streams");
-        settings.setProperty("collection.include.list", arguments[1]);
-        settings.setProperty("snapshot.mode", "no_data");
-        settings.setProperty("capture.start.op.time", arguments[2]);
+        for (int at = 1; at < arguments.length; at++) {
+            String[] setting = arguments[at].split("=", 2);
+            settings.setProperty(setting[0], setting[1]);
+        }
         return settings;
     }
 
     public static void main(String[] arguments) throws Exception {
-        long wanted = Long.parseLong(arguments[3]);
+        long wanted = Long.parseLong(arguments[0]);
         AtomicLong count = new AtomicLong();
         double[] began = new double[2];
         double[] ended = new double[2];

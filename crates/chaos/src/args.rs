@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::instance::Orders;
 use crate::rig::Kind;
-use crate::speed::{Begin, Errand, Plan};
+use crate::speed::{Errand, Plan, System};
 
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
@@ -21,8 +21,8 @@ Usage: watchkeeper-chaos <command>
   latency [postgres] [--samples N]
              leases and commits beside bare durable writes of the same size: on three MongoDB servers, or on a PostgreSQL
              server under a thousand streams
-  speed [--rounds N] [--changes N] [--live-rounds N] [--no-peers]
-             how fast changes are read from MongoDB, beside the bare driver and others' programs
+  speed [postgres] [--rounds N] [--changes N] [--live-rounds N] [--no-peers]
+             how fast changes are read from MongoDB or PostgreSQL, beside the bare driver and others' programs
 ";
 
 /// The seed of a run that names none. With it six faults are enough to strike servers as well as processes.
@@ -164,9 +164,10 @@ fn latency(mut words: Words<'_>) -> Result<Task, String> {
 }
 
 fn speed(mut words: Words<'_>) -> Result<Task, String> {
-    let mut plan = Plan::default();
+    let mut plan = Plan::of(System::Mongodb);
     while let Some(flag) = words.flag() {
         match flag {
+            "postgres" => plan.system = System::Postgres,
             "--rounds" => plan.rounds = words.count(flag)?,
             "--changes" => plan.changes = words.count(flag)? as u64,
             "--live-rounds" => plan.live_rounds = words.count(flag)?,
@@ -178,7 +179,7 @@ fn speed(mut words: Words<'_>) -> Result<Task, String> {
 }
 
 fn consume(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut by, mut url, mut group, mut name, mut begin, mut changes) = (None, None, None, None, None, None);
+    let (mut by, mut url, mut group, mut name, mut mark, mut changes) = (None, None, None, None, None, None);
     let (mut folder, mut live) = (None, false);
     while let Some(flag) = words.flag() {
         match flag {
@@ -186,19 +187,19 @@ fn consume(mut words: Words<'_>) -> Result<Task, String> {
             "--url" => url = Some(words.value(flag)?.to_owned()),
             "--group" => group = Some(words.value(flag)?.to_owned()),
             "--name" => name = Some(words.value(flag)?.to_owned()),
-            "--begin" => begin = Some(Begin(words.number(flag)?)),
+            "--mark" => mark = Some(words.number(flag)?),
             "--changes" => changes = Some(words.number(flag)?),
             "--folder" => folder = Some(PathBuf::from(words.value(flag)?)),
             "--live" => live = true,
             other => return Err(format!("consume does not take {other:?}")),
         }
     }
-    let missing = || "consume needs --by, --url, --group, --name, --begin, --changes and --folder".to_owned();
+    let missing = || "consume needs --by, --url, --group, --name, --mark, --changes and --folder".to_owned();
     let errand = Errand {
         by: by.ok_or_else(missing)?,
         url: url.ok_or_else(missing)?,
         group: group.ok_or_else(missing)?,
-        begin: begin.ok_or_else(missing)?,
+        mark: mark.ok_or_else(missing)?,
         changes: changes.ok_or_else(missing)?,
         live,
         folder: folder.ok_or_else(missing)?,
@@ -251,8 +252,9 @@ mod tests {
         assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
         assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
         assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { rig: "mongodb", samples: 9 }));
-        let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3 };
+        let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3, system: System::Mongodb };
         assert_eq!(parsed("speed --rounds 2 --changes 9 --no-peers --live-rounds 3"), Ok(Task::Speed(plan)));
+        assert_eq!(parsed("speed postgres"), Ok(Task::Speed(Plan::of(System::Postgres))));
         let log = Some(PathBuf::from("here"));
         assert_eq!(parsed("failover --rounds 3 --log here"), Ok(Task::Failover { rig: "sqlite", rounds: 3, log }));
     }

@@ -1,28 +1,23 @@
-//! How late changes arrive while few are written: the same writes for the bare driver and for us, in turn.
+//! How late changes arrive while few are written.
 
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::runtime::Handle;
-use watchkeeper_core::{Change, Error, Result, ValueRef};
-use watchkeeper_mongodb::mongodb::bson::{Document, doc};
-use watchkeeper_mongodb::{Client, Config, Doing};
+use watchkeeper_core::{Change, ValueRef};
 
-use super::consumer::Errand;
+use super::median;
 use super::who::By;
-use super::{Begin, median};
-use crate::fleet::{Trouble, cx};
+use crate::fleet::Trouble;
 
-/// The collection.
+/// Where what is written meanwhile goes: a collection or a table.
 pub(super) const LIVE: &str = "live";
 
-/// The field that tells when a document was written.
+/// The field that tells when it was written.
 pub(super) const AT: &str = "at_us";
 
 /// Between two writes: a hundred in a second.
-const PACE: Duration = Duration::from_millis(10);
+pub(super) const PACE: Duration = Duration::from_millis(10);
 
 /// So many arrive before anything is measured, so that all connections are made and the standbys stand by.
 const WARM_UP: usize = 100;
@@ -30,15 +25,18 @@ const WARM_UP: usize = 100;
 /// So many are then measured, in each round.
 const SAMPLES: usize = 200;
 
+/// How many a consumer has to read.
+pub(super) const CHANGES: u64 = (WARM_UP + SAMPLES) as u64;
+
 /// Microseconds on a clock that all processes of this machine share.
-fn now_us() -> i64 {
+pub(super) fn now_us() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }
 
-/// When a change was written.
-pub(super) fn written_at(change: &Change) -> Option<i64> {
-    match change.get(&["fullDocument", AT]) {
+/// When a change was written, by a field at this path.
+pub(super) fn written_at(change: &Change, path: &[&str]) -> Option<i64> {
+    match change.get(path) {
         Ok(Some(ValueRef::Int64(at))) => Some(at),
         _ => None,
     }
@@ -61,51 +59,24 @@ impl Stopwatch {
     }
 }
 
-/// How late they came to the bare driver and to us, in milliseconds, in each round.
-pub(super) fn measure(url: &str, rounds: usize, folder: &Path, runtime: &Handle) -> Result<Vec<(f64, f64)>, Trouble> {
-    runtime.block_on(prepare(url)).map_err(|error| error.to_string())?;
+/// How late they came to each of two, in milliseconds, in each round.
+pub(super) fn compare(
+    [a, b]: [By; 2],
+    rounds: usize,
+    mut one: impl FnMut(By, usize) -> Result<f64, Trouble>,
+) -> Result<Vec<(f64, f64)>, Trouble> {
     let mut late = Vec::new();
     for round in 0..rounds {
-        let one = |by: By| {
-            let (url, group) = (url.to_owned(), format!("live-{round}"));
-            let changes = (WARM_UP + SAMPLES) as u64;
-            let folder = folder.to_owned();
-            let errand = Errand { by, url: url.clone(), group, begin: Begin(0), changes, live: true, folder };
-            let writing = runtime.spawn(async move { write(&url).await });
-            let told = super::one(&errand, super::late);
-            writing.abort();
-            told
-        };
         // Whoever is first has the emptier caches.
-        let (bare, ours) = if round % 2 == 0 {
-            let bare = one(By::RawBatches)?;
-            (bare, one(By::Watchkeeper)?)
+        late.push(if round % 2 == 0 {
+            let first = one(a, round)?;
+            (first, one(b, round)?)
         } else {
-            let ours = one(By::Watchkeeper)?;
-            (one(By::RawBatches)?, ours)
-        };
-        late.push((bare, ours));
+            let first = one(b, round)?;
+            (one(a, round)?, first)
+        });
     }
     Ok(late)
-}
-
-async fn prepare(url: &str) -> Result<()> {
-    let client = Client::open(&cx(), Config::new(url)?).await?;
-    let created = client.database(&cx()).await?.create_collection(LIVE).await;
-    created.map_err(|native| client.error(native, Doing::Writing))
-}
-
-/// Writes at an even pace until it is ended.
-async fn write(url: &str) -> Result<()> {
-    let client = Client::open(&cx(), Config::new(url)?).await?;
-    let live = client.database(&cx()).await?.collection::<Document>(LIVE);
-    let mut pace = tokio::time::interval(PACE);
-    loop {
-        pace.tick().await;
-        let document = doc! { AT: now_us(), "note": "x".repeat(200) };
-        let written = live.insert_one(document).await;
-        written.map_err(|native| Error::unavailable("a document was not written").caused_by(native))?;
-    }
 }
 
 #[cfg(test)]
@@ -125,5 +96,16 @@ mod tests {
         assert!((2.0..30_000.0).contains(&stopwatch.median_ms()), "{}", stopwatch.median_ms());
         let untold = Stopwatch::default();
         assert!(untold.median_ms().is_nan(), "nothing was measured");
+    }
+
+    #[test]
+    fn two_take_turns_at_being_the_first() {
+        let mut order = Vec::new();
+        let late = compare([By::Poll, By::ChangeLog], 2, |by, round| {
+            order.push(by);
+            Ok(if by == By::Poll { 1.0 } else { 2.0 } + round as f64)
+        });
+        assert_eq!(late, Ok(vec![(1.0, 2.0), (2.0, 3.0)]));
+        assert_eq!(order, [By::Poll, By::ChangeLog, By::ChangeLog, By::Poll]);
     }
 }

@@ -1,66 +1,61 @@
-//! Others' programs that read the same changes. `cargo xtask bench mongodb` installs what they need.
+//! Others' programs that read the same changes. `cargo xtask bench` installs what they need.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use watchkeeper_testkit::servers::{DEBEZIUM, NODE_DRIVER, PYMONGO, program};
+use watchkeeper_testkit::servers::{DEBEZIUM, program};
 
-use super::consumer::Errand;
-use super::history::EVENTS;
-use super::who::By;
+use super::errand::Errand;
 use crate::fleet::Trouble;
 
-/// What installs them, named when one is missing.
-const INSTALL: &str = "cargo xtask bench mongodb, or leave them out with --no-peers";
-
-const NODE: &str = include_str!("../../peers/node.js");
-const PYTHON: &str = include_str!("../../peers/python.py");
 const JAVA: &str = include_str!("../../peers/Debezium.java");
 
 /// The most memory that Debezium's virtual machine takes for objects.
 const HEAP: &str = "-Xmx2g";
 
+/// Debezium's libraries, as they are installed.
+pub(super) const LIBRARIES: (&str, &str) = (DEBEZIUM, "libs");
+
+/// What installs the peers of a benchmark, named when one is missing.
+pub(super) fn installer(benchmark: &str) -> String {
+    format!("cargo xtask bench {benchmark}, or leave them out with --no-peers")
+}
+
 /// Looks whether all of them are installed, before anything is measured.
 ///
 /// # Panics
 /// When one is missing, with the command that installs it.
-pub(super) fn look() {
-    for (folder, name) in [(NODE_DRIVER, "node_modules"), (PYMONGO, "packages"), (DEBEZIUM, "libs")] {
-        program(folder, name, INSTALL);
+pub(super) fn look(peers: &[(&str, &str)], benchmark: &str) {
+    for (folder, name) in peers {
+        program(folder, name, &installer(benchmark));
     }
 }
 
-/// The command that runs a peer, whose script is written into `folder`.
-pub(super) fn command(errand: &Errand, folder: &Path) -> Result<Command, Trouble> {
-    let begin = errand.begin.timestamp();
-    let words = [errand.url.clone(), EVENTS.to_owned(), begin.time.to_string(), begin.increment.to_string()];
-    let changes = errand.changes.to_string();
-    match errand.by {
-        By::Node => {
-            let modules = program(NODE_DRIVER, "node_modules", INSTALL);
-            let mut node = Command::new("node");
-            node.arg(script(folder, "node.js", NODE)?).args(words).arg(changes).env("NODE_PATH", modules);
-            Ok(node)
-        }
-        By::Python => {
-            let packages = program(PYMONGO, "packages", INSTALL);
-            let mut python = Command::new("python3");
-            python.arg(script(folder, "python.py", PYTHON)?).args(words).arg(changes).env("PYTHONPATH", packages);
-            Ok(python)
-        }
-        _ => {
-            let libraries = program(DEBEZIUM, "libs", INSTALL);
-            let mut java = Command::new("java");
-            java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(folder, "Debezium.java", JAVA)?);
-            java.arg(&errand.url).arg(format!("{}.{EVENTS}", errand.database()));
-            java.args([errand.begin.to_string(), changes]);
-            Ok(java)
-        }
-    }
+/// A script, run by a program that finds its packages through a variable.
+pub(super) fn interpreted(
+    program: &str,
+    (name, text): (&str, &str),
+    (variable, packages): (&str, impl AsRef<OsStr>),
+    errand: &Errand,
+) -> Result<Command, Trouble> {
+    let mut command = Command::new(program);
+    command.arg(script(&errand.folder, name, text)?).env(variable, packages);
+    Ok(command)
 }
 
-fn script(folder: &Path, name: &str, text: &str) -> Result<std::path::PathBuf, Trouble> {
+/// Debezium with these settings of its connector.
+pub(super) fn debezium(errand: &Errand, benchmark: &str, settings: &[(&str, &str)]) -> Result<Command, Trouble> {
+    let (folder, name) = LIBRARIES;
+    let libraries = program(folder, name, &installer(benchmark));
+    let mut java = Command::new("java");
+    java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(&errand.folder, "Debezium.java", JAVA)?);
+    java.arg(errand.changes.to_string()).args(settings.iter().map(|(name, value)| format!("{name}={value}")));
+    Ok(java)
+}
+
+fn script(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Trouble> {
     let path = folder.join(name);
     fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)

@@ -23,6 +23,23 @@ pub(crate) const PYMONGO: &str = "pymongo-4.19.0";
 /// The folder of Debezium's libraries, which the benchmark compares with.
 pub(crate) const DEBEZIUM: &str = "debezium-3.6.3";
 
+/// The folder of Python's driver for PostgreSQL, which the benchmark compares with.
+pub(crate) const PSYCOPG: &str = "psycopg-3.3.8";
+
+/// The folder of PostgreSQL's client programs, where the machine has none of its own.
+pub(crate) const POSTGRESQL_CLIENT: &str = "postgresql-client-15";
+
+/// Where Debian keeps the programs of each version of PostgreSQL.
+const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
+
+/// A program of PostgreSQL's client that the machine has already.
+pub(crate) fn postgres_tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let versions = std::fs::read_dir(DEBIAN_VERSIONS).into_iter().flatten().flatten();
+    let mut folders = std::env::split_paths(&path).chain(versions.map(|version| version.path().join("bin")));
+    folders.find_map(|folder| Some(folder.join(name)).filter(|program| program.is_file()))
+}
+
 /// The folder outside of every clone that they are kept in: `WATCHKEEPER_SERVERS`, or one in the user's cache.
 pub(crate) fn folder() -> PathBuf {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -26,6 +26,17 @@ pub const PYMONGO: &str = cache::PYMONGO;
 /// The folder of Debezium's libraries, which the benchmark compares with.
 pub const DEBEZIUM: &str = cache::DEBEZIUM;
 
+/// The folder of Python's driver for PostgreSQL, which the benchmark compares with.
+pub const PSYCOPG: &str = cache::PSYCOPG;
+
+/// A program of PostgreSQL's client: the machine's own, or an installed one.
+///
+/// # Panics
+/// When there is none, with the command that installs it.
+pub fn postgres_tool(name: &str, command: &str) -> PathBuf {
+    cache::postgres_tool(name).unwrap_or_else(|| program(cache::POSTGRESQL_CLIENT, name, command))
+}
+
 /// What is installed as `name` in `folder` of the cache: the program of a server, or what a peer needs.
 ///
 /// # Panics

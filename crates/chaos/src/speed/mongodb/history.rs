@@ -13,24 +13,13 @@ pub(super) const EVENTS: &str = "events";
 /// So many in one command.
 const TOGETHER: u64 = 5_000;
 
-/// A cluster time, as it is passed to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Begin(pub(crate) u64);
-
-impl std::fmt::Display for Begin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Begin {
-    pub(super) fn timestamp(self) -> Timestamp {
-        Timestamp { time: (self.0 >> 32) as u32, increment: self.0 as u32 }
-    }
+/// A cluster time, which is passed to a process as one number.
+pub(super) fn timestamp(number: u64) -> Timestamp {
+    Timestamp { time: (number >> 32) as u32, increment: number as u32 }
 }
 
 /// Writes so many changes, a quarter of them updates; the time at which they begin.
-pub(super) async fn write(url: &str, changes: u64) -> Result<Begin> {
+pub(super) async fn write(url: &str, changes: u64) -> Result<u64> {
     let cx: Cx = cx();
     let client = Client::open(&cx, Config::new(url)?).await?;
     let said = |native| client.error(native, Doing::Writing);
@@ -50,7 +39,7 @@ pub(super) async fn write(url: &str, changes: u64) -> Result<Begin> {
         database.run_command(doc! { "update": EVENTS, "updates": updates }).await.map_err(said)?;
     }
     // One tick later, since the creation itself is not told.
-    Ok(Begin((u64::from(at.time) << 32) | u64::from(at.increment.saturating_add(1))))
+    Ok((u64::from(at.time) << 32) | u64::from(at.increment.saturating_add(1)))
 }
 
 fn document(number: u64) -> Document {

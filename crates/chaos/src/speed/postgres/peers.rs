@@ -1,0 +1,56 @@
+//! Others' programs that read from PostgreSQL.
+
+use std::process::Command;
+
+use watchkeeper_postgres::tokio_postgres::Config;
+use watchkeeper_testkit::servers::{PSYCOPG, program};
+
+use super::history::{EVENTS, PUBLICATION};
+use super::slot;
+use crate::fleet::Trouble;
+use crate::speed::errand::Errand;
+use crate::speed::peers::{self, LIBRARIES};
+use crate::speed::who::By;
+
+const BENCHMARK: &str = "postgres";
+
+const PYTHON: &str = include_str!("../../../peers/psycopg_poll.py");
+
+const PACKAGES: (&str, &str) = (PSYCOPG, "packages");
+
+/// Looks whether all of them are installed.
+pub(super) fn look() {
+    peers::look(&[PACKAGES, LIBRARIES], BENCHMARK);
+}
+
+/// The command that runs a peer, whose script is written into the errand's folder.
+pub(super) fn command(errand: &Errand) -> Result<Command, Trouble> {
+    if errand.by != By::Psycopg {
+        return debezium(errand);
+    }
+    let (folder, name) = PACKAGES;
+    let packages = ("PYTHONPATH", program(folder, name, &peers::installer(BENCHMARK)));
+    let mut python = peers::interpreted("python3", ("poll.py", PYTHON), packages, errand)?;
+    python.args([&errand.url, &errand.changes.to_string()]);
+    Ok(python)
+}
+
+fn debezium(errand: &Errand) -> Result<Command, Trouble> {
+    let config: Config = errand.url.parse().map_err(|error| format!("{}: {error}", errand.url))?;
+    let port = config.get_ports().first().copied().unwrap_or_default();
+    let settings = [
+        ("connector.class", "io.debezium.connector.postgresql.PostgresConnector"),
+        ("plugin.name", "pgoutput"),
+        ("database.hostname", "127.0.0.1"),
+        ("database.port", &port.to_string()),
+        ("database.user", config.get_user().unwrap_or_default()),
+        ("database.password", "not asked for"),
+        ("database.dbname", errand.database()),
+        ("slot.name", &slot(&errand.group)),
+        ("publication.name", PUBLICATION),
+        ("publication.autocreate.mode", "disabled"),
+        ("table.include.list", &format!("public.{EVENTS}")),
+        ("snapshot.mode", "no_data"),
+    ];
+    peers::debezium(errand, BENCHMARK, &settings)
+}

@@ -1,0 +1,133 @@
+//! Consumers take turns, each in a process of its own.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use watchkeeper_drill::{Children, What};
+
+use super::errand::Errand;
+use super::processes::cpu_of_server;
+use super::who::By;
+use super::{Figures, Measured, Plan, meter};
+use crate::fleet::Trouble;
+
+/// The longest time for one consumer. On an idle machine the slowest takes half a minute.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Others' programs are slow, and differ by much more than the noise: they run in the first rounds only.
+const PEER_ROUNDS_MAX: usize = 3;
+
+/// What consumers read from.
+pub(super) trait Site {
+    /// Makes ready for a consumer; its address, and its place in the history.
+    fn prepare(&self, by: By, group: &str) -> Result<(String, u64), Trouble>;
+
+    /// Removes what was made for it.
+    fn clear(&self, by: By, group: &str) -> Result<(), Trouble>;
+
+    /// The server's process.
+    fn pid(&self) -> Option<u32>;
+
+    /// The command that runs a consumer which is not this program.
+    fn peer(&self, errand: &Errand) -> Result<Command, Trouble>;
+}
+
+/// Runs all in turn, so many rounds. Each round begins with another one.
+pub(super) fn take(plan: Plan, site: &dyn Site, folder: &Path) -> Result<Measured, Trouble> {
+    let all = By::all_of(plan.system).filter(|by| plan.peers || !by.is_peer());
+    let mut measured: Measured = all.map(|by| (by, Vec::new())).collect();
+    for round in 0..plan.rounds {
+        let count = measured.len();
+        for at in 0..count {
+            let (by, figures) = &mut measured[(at + round) % count];
+            if by.is_peer() && round >= PEER_ROUNDS_MAX {
+                continue;
+            }
+            let one = turn(*by, plan.changes, site, &folder.join(format!("{round}")), round)?;
+            println!("round {}: {:<40} {:>8.0} changes/s", round + 1, by.describe(), one.rate);
+            figures.push(one);
+        }
+    }
+    Ok(measured)
+}
+
+fn turn(by: By, changes: u64, site: &dyn Site, folder: &Path, round: usize) -> Result<Figures, Trouble> {
+    let unusable = |error| format!("{}: {error}", folder.display());
+    std::fs::create_dir_all(folder).map_err(unusable)?;
+    let group = format!("{}-{round}", by.name());
+    let (url, mark) = site.prepare(by, &group)?;
+    let errand = Errand { by, url, group, mark, changes, live: false, folder: folder.to_owned() };
+    let used = || site.pid().map_or(f64::NAN, cpu_of_server);
+    let before = used();
+    let told = one(&errand, site, figures)?;
+    let server = (used() - before) / changes as f64 * 1e6;
+    site.clear(by, &errand.group)?;
+    std::fs::remove_dir_all(folder).map_err(unusable)?;
+    Ok(Figures { server, ..told })
+}
+
+fn figures(told: &serde_json::Value) -> Option<Figures> {
+    let figure = |name: &str| told[name].as_f64();
+    Some(Figures { rate: figure("rate")?, cpu: figure("cpu")?, server: f64::NAN, megabytes: figure("megabytes")? })
+}
+
+/// How late changes were, in milliseconds.
+pub(super) fn late(told: &serde_json::Value) -> Option<f64> {
+    told["late"].as_f64()
+}
+
+/// One consumer, from its start to what it tells in the end. Our standbys come when it has begun.
+pub(super) fn one<T>(
+    errand: &Errand,
+    site: &dyn Site,
+    parse: fn(&serde_json::Value) -> Option<T>,
+) -> Result<T, Trouble> {
+    let mut children = Children::new().map_err(|error| format!("processes: {error}"))?;
+    let start = |children: &mut Children, name: &str| {
+        let command = command(name, errand, site)?;
+        children.start(name, command).map_err(|error| format!("{}: {error}", errand.by.describe()))
+    };
+    start(&mut children, "consumer")?;
+    let since = Instant::now();
+    while since.elapsed() < PATIENCE {
+        let Some(told) = children.next(Duration::from_millis(100)) else { continue };
+        match told.what {
+            What::Line(line) if line == meter::BEGUN && errand.by.is_ours() => {
+                start(&mut children, "standby-1")?;
+                start(&mut children, "standby-2")?;
+            }
+            What::Line(line) if told.child == "consumer" => {
+                if let Some(figures) = serde_json::from_str(&line).ok().as_ref().and_then(parse) {
+                    return Ok(figures);
+                }
+            }
+            What::Ended if told.child == "consumer" => {
+                return Err(format!("{} has ended early{}", errand.by.describe(), last_words(&errand.folder)));
+            }
+            What::Line(_) | What::Ended | What::Event(_) => {}
+        }
+    }
+    Err(format!("{} took too long{}", errand.by.describe(), last_words(&errand.folder)))
+}
+
+/// Where a peer complains to: they tell much that nobody asked for.
+const COMPLAINTS: &str = "complaints";
+
+fn last_words(folder: &Path) -> String {
+    let complaints = std::fs::read_to_string(folder.join(COMPLAINTS)).unwrap_or_default();
+    let lines: Vec<&str> = complaints.lines().collect();
+    let last = &lines[lines.len().saturating_sub(5)..];
+    if last.is_empty() { String::new() } else { format!(":\n{}", last.join("\n")) }
+}
+
+fn command(name: &str, errand: &Errand, site: &dyn Site) -> Result<Command, Trouble> {
+    if !errand.by.is_peer() {
+        return errand.command(name);
+    }
+    let mut command = site.peer(errand)?;
+    let complaints = errand.folder.join(COMPLAINTS);
+    let file = std::fs::File::create(&complaints).map_err(|error| format!("{}: {error}", complaints.display()))?;
+    command.stderr(file);
+    Ok(command)
+}
