@@ -9,4 +9,5 @@ mod refused;
 mod rows;
 mod slots;
 mod snapshot;
+mod streaming;
 mod writers;
