@@ -5,6 +5,7 @@ mod conformance;
 mod entry;
 mod lag;
 mod named;
+mod promotion;
 mod refused;
 mod rows;
 mod slots;
