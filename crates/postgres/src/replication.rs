@@ -8,7 +8,9 @@ mod body;
 mod connect;
 mod decode;
 mod failure;
+mod filling;
 mod lag;
+mod line;
 mod lineage;
 mod open;
 mod pgoutput;
@@ -20,6 +22,7 @@ mod relation;
 mod settings;
 mod slot;
 mod snapshot;
+mod spool;
 mod value;
 mod wire;
 

@@ -10,19 +10,23 @@ use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, UnixStream, lookup_host};
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 use tokio_rustls::TlsConnector;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::binding;
 use super::failure::told;
-use super::wire::{Failure, Heard, Refusal, Socket, Wire};
+use super::line::{Line, Socket};
+use super::wire::{Failure, Heard, Refusal, Wire};
 use crate::config::Config;
 use crate::error::unchanged;
 
 /// The port of a server that names none.
 const PORT: u16 = 5_432;
+
+/// How much may wait in the socket.
+const RECEIVE_BUFFER: u32 = 1 << 20;
 
 /// What the values of columns look like depends on these, so they are the same for every reader.
 const FIXED: [(&str, &str); 8] = [
@@ -83,17 +87,11 @@ impl Endpoint {
         let (socket, bound) = match (driver.get_hosts().get(at), address) {
             (Some(Host::Unix(folder)), _) => {
                 let path = folder.join(format!(".s.PGSQL.{port}"));
-                (Box::new(UnixStream::connect(path).await?) as Box<dyn Socket>, None)
+                (Box::new(Line::Watched(UnixStream::connect(path).await?)) as Box<dyn Socket>, None)
             }
-            (Some(Host::Tcp(host)), None) => {
-                self.secured(TcpStream::connect((host.as_str(), port)).await?, host).await?
-            }
-            (Some(Host::Tcp(host)), Some(address)) => {
-                self.secured(TcpStream::connect((*address, port)).await?, host).await?
-            }
-            (None, Some(address)) => {
-                self.secured(TcpStream::connect((*address, port)).await?, &address.to_string()).await?
-            }
+            (Some(Host::Tcp(host)), None) => self.secured(dial((host.as_str(), port)).await?, host).await?,
+            (Some(Host::Tcp(host)), Some(address)) => self.secured(dial((*address, port)).await?, host).await?,
+            (None, Some(address)) => self.secured(dial((*address, port)).await?, &address.to_string()).await?,
             (None, None) => return Err(io::Error::other("the URL names no host").into()),
         };
         let mut wire = Wire::new(socket);
@@ -106,7 +104,7 @@ impl Endpoint {
         stream.set_nodelay(true)?;
         let mode = self.0.postgres().get_ssl_mode();
         let (false, Some(tls)) = (mode == SslMode::Disable, self.0.tls()) else {
-            return Ok((Box::new(stream), None));
+            return Ok((Box::new(Line::Watched(stream)), None));
         };
         if self.0.postgres().get_ssl_negotiation() == SslNegotiation::Postgres {
             let mut request = BytesMut::new();
@@ -114,13 +112,13 @@ impl Endpoint {
             stream.write_all(&request).await?;
             if stream.read_u8().await? != b'S' {
                 if mode == SslMode::Prefer {
-                    return Ok((Box::new(stream), None));
+                    return Ok((Box::new(Line::Watched(stream)), None));
                 }
                 return Err(unsupported("the server does not speak TLS, which sslmode asks for").into());
             }
         }
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(tls).connect(name, stream).await?;
+        let stream = TlsConnector::from(tls).connect(name, Line::Watched(stream)).await?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let bound = certificate.and_then(|certificate| binding::end_point(certificate));
         Ok((Box::new(stream), bound))
@@ -204,6 +202,23 @@ impl Endpoint {
         }
         Err(unsupported("the server offers no way to prove a password that is supported").into())
     }
+}
+
+/// Connects to the first address that answers.
+///
+/// A reader that is behind reads now and then: what arrives in between has to find room, or the server waits.
+async fn dial(host: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
+    for address in lookup_host(host).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // The system may allow less, which is slower and nothing worse.
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn unsupported(what: &str) -> io::Error {

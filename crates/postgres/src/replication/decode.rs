@@ -1,18 +1,26 @@
 //! From messages of the log to rows of a batch.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use watchkeeper_core::{Batch, BatchBuilder, Error, Limits, Operation, Result, RowParts, SourceTime, Version};
+use watchkeeper_core::{Error, Limits, Operation, Result, RowParts, SourceTime, Version};
 
-use super::body::{self, RowPayload};
-use super::pgoutput::{Cell, Images, Message, Tuple, millis, odd};
+use super::body;
+use super::filling::{Filling, Half, Pen, old_image, write_filled};
+use super::pgoutput::{Images, Message, millis, odd};
 use super::place::{Aside, Lsn, Place};
 use super::pump::{HEAD, frame_length, number};
 use super::relation::{Relation, Relations, keyless};
+use super::spool::{self, Spool, Streamed};
+
+/// A transaction that takes more than this is not told again just to recognise the log by it.
+const WITNESS_BYTES_MAX: usize = 1 << 20;
+
+/// So much of the log is held back for the last transaction that was told, while nothing follows it.
+const WITNESS_HELD_MAX: u64 = 16 << 20;
 
 /// What became of a piece of the log.
-#[derive(Debug)]
 pub(super) enum Filled {
     /// There is no room for more; the piece goes on.
     Full,
@@ -20,58 +28,22 @@ pub(super) enum Filled {
     Drained,
     /// Here a table is described whose key has to be asked for before going on.
     AskKey { id: u32, relation: Box<Relation> },
-}
-
-/// A batch that is being made.
-pub(super) struct Filling {
-    builder: BatchBuilder,
-    bodies: Vec<u8>,
-}
-
-impl Filling {
-    pub(super) fn new(origin: &Arc<str>) -> Self {
-        let builder = BatchBuilder::new(Arc::clone(origin), Arc::new(RowPayload));
-        Self { builder, bodies: Vec::new() }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.builder.is_empty()
-    }
-
-    pub(super) fn is_full(&self, limits: Limits) -> bool {
-        let size = self.builder.size() + self.bodies.len();
-        self.builder.len() >= limits.rows || (size >= limits.bytes && !self.is_empty())
-    }
-
-    pub(super) fn finish(self, decoder: &Decoder) -> Batch {
-        self.builder.finish_over(self.bodies.into(), decoder.end())
-    }
-
-    /// Appends a row whose body was written from `start` on.
-    pub(super) fn push(&mut self, parts: RowParts<'_>, start: usize) {
-        let end = self.bodies.len();
-        self.builder.push_in_place(parts, start..end);
-    }
-
-    pub(super) fn namespace(&mut self, name: &str) -> u16 {
-        self.builder.namespace(name)
-    }
-
-    pub(super) fn bodies(&mut self) -> &mut Vec<u8> {
-        &mut self.bodies
-    }
+    /// Here a transaction was committed whose changes were laid aside: they come next, then its end.
+    Committed { streamed: Streamed, end: Lsn },
 }
 
 /// The transaction whose changes are being read.
 #[derive(Debug, Clone, Copy)]
-struct Transaction {
-    commit: Lsn,
-    time: SourceTime,
-    xid: u32,
+pub(super) struct Transaction {
+    pub(super) commit: Lsn,
+    pub(super) time: SourceTime,
+    pub(super) xid: u32,
     /// How many changes of it have been read.
-    ordinal: u64,
+    pub(super) ordinal: u64,
     /// Of how many changes nothing more is told, since they were told before.
     passed: u64,
+    /// How much was read of it.
+    bytes: usize,
 }
 
 /// Reads messages one after the other.
@@ -87,14 +59,19 @@ pub(super) struct Decoder {
     wanted: Option<Arc<[String]>>,
     keys: [Vec<u8>; 2],
     position: Vec<u8>,
+    /// Transactions that are told before they are committed.
+    pub(super) spool: Spool,
+    /// The parts that were undone of the transaction that comes out of the spool.
+    undone: BTreeSet<u32>,
 }
 
 impl Decoder {
-    pub(super) fn new(at: Place, time: Option<SourceTime>, wanted: Vec<String>) -> Self {
+    pub(super) fn new(at: Place, time: Option<SourceTime>, wanted: Vec<String>, spool: Spool) -> Self {
         let awaited = at.ordinal > 0;
         let wanted = (!wanted.is_empty()).then(|| wanted.into());
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
-        Self { relations, transaction: None, at, time, awaited, wanted, keys, position }
+        let undone = BTreeSet::new();
+        Self { relations, transaction: None, at, time, awaited, wanted, keys, position, spool, undone }
     }
 
     pub(super) fn end(&self) -> watchkeeper_core::Position {
@@ -126,30 +103,46 @@ impl Decoder {
     ) -> Result<Filled> {
         while let Some(length) = frame_length(&piece[*from..]) {
             let frame = piece.get(*from..*from + length).ok_or_else(|| odd("half a message"))?;
-            match frame.get(5) {
-                Some(b'w') if length > HEAD => {
-                    let message = Message::read(&frame[HEAD..])?;
-                    if filling.is_full(limits) && message.is_row() {
-                        return Ok(Filled::Full);
-                    }
-                    if let Some(ask) = self.take(message, filling)? {
-                        // After the answer reading goes on behind this message.
-                        *from += length;
-                        return Ok(ask);
-                    }
+            let stopped = match frame.get(5) {
+                Some(b'w') if length > HEAD && self.spool.is_receiving() => {
+                    self.spool.receive(&frame[HEAD..])?;
+                    None
                 }
-                Some(b'k') => self.rest_at(Lsn(number(frame, 6)), number(frame, 14))?,
-                _ => {}
+                Some(b'w') if length > HEAD => self.offer(Message::read(&frame[HEAD..])?, filling, limits)?,
+                Some(&spool::LAID_ASIDE) if length > spool::HEAD => {
+                    let message = Message::read(&frame[spool::HEAD..])?;
+                    // Tables that an undone part described hold for what follows, too: the server describes them once.
+                    let is_undone = message.is_row() && self.undone.contains(&spool::part(frame));
+                    if is_undone { None } else { self.offer(message, filling, limits)? }
+                }
+                Some(b'k') => {
+                    self.rest_at(Lsn(number(frame, 6)), number(frame, 14))?;
+                    None
+                }
+                _ => None,
+            };
+            if let Some(Filled::Full) = stopped {
+                return Ok(Filled::Full);
             }
             *from += length;
+            if let Some(stopped) = stopped {
+                return Ok(stopped);
+            }
         }
         Ok(Filled::Drained)
+    }
+
+    fn offer(&mut self, message: Message<'_>, filling: &mut Filling, limits: Limits) -> Result<Option<Filled>> {
+        if message.is_row() && filling.is_full(limits) {
+            return Ok(Some(Filled::Full));
+        }
+        self.take(message, filling)
     }
 
     /// The server has sent all up to `lsn`. Between transactions that is a place to go on from, so that a slot whose tables
     /// are quiet moves on.
     fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<()> {
-        if self.transaction.is_some() || lsn <= self.at.lsn {
+        if self.transaction.is_some() || self.spool.is_receiving() || lsn <= self.at.lsn {
             return Ok(());
         }
         self.require_resumed()?;
@@ -159,9 +152,35 @@ impl Decoder {
             }
             self.at.aside = Aside::Nothing;
         }
-        (self.at.lsn, self.at.ordinal) = (lsn, 0);
-        self.time = Some(SourceTime(millis(micros.cast_signed())));
+        if self.pass(lsn) {
+            self.time = Some(SourceTime(millis(micros.cast_signed())));
+        }
         Ok(())
+    }
+
+    /// Goes on to `lsn`, up to which nothing was told; whether it did.
+    ///
+    /// The place after the last change of a transaction is kept for a while: whoever goes on from there is told that
+    /// transaction again, and so recognises a log that is another one, be it that of a restored server.
+    fn pass(&mut self, lsn: Lsn) -> bool {
+        let is_kept = self.at.ordinal > 0 && lsn.0 < self.at.lsn.0.saturating_add(WITNESS_HELD_MAX);
+        let passes = lsn > self.at.lsn && !is_kept;
+        if passes {
+            (self.at.lsn, self.at.ordinal) = (lsn, 0);
+        }
+        passes
+    }
+
+    /// The transaction is over; the next one lies at `end` or later.
+    pub(super) fn commit(&mut self, end: Lsn) {
+        let Some(transaction) = self.transaction.take() else { return };
+        self.undone.clear();
+        let is_told = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
+        if is_told && transaction.bytes > WITNESS_BYTES_MAX {
+            (self.at.lsn, self.at.ordinal) = (end, 0);
+        } else if !is_told {
+            self.pass(end);
+        }
     }
 
     /// Refuses a log that goes on behind a transaction in whose middle reading stopped, without telling it again.
@@ -170,20 +189,26 @@ impl Decoder {
             return Ok(());
         }
         Err(Error::position_lost(format!(
-            "the log has no transaction at {} any more, in which the stream stands",
+            "the log has no transaction at {} any more, where the stream stands",
             self.at.lsn
         ))
         .remedy("the server was restored, or the publication changed; accept the gap: watchkeeper accept-gap STREAM"))
     }
 
+    /// Refuses another transaction at the very place of the one in which reading stopped.
+    fn require_same(&self, time: SourceTime) -> Result<()> {
+        if !self.awaited || self.time.is_none_or(|told| told == time) {
+            return Ok(());
+        }
+        let cause = format!("the log has another transaction at {}, where the stream stands", self.at.lsn);
+        Err(Error::position_lost(cause)
+            .remedy("the server was restored; accept the gap: watchkeeper accept-gap STREAM"))
+    }
+
     fn take(&mut self, message: Message<'_>, filling: &mut Filling) -> Result<Option<Filled>> {
         match message {
             Message::Begin { commit, millis, xid } => self.begin(Lsn(commit), SourceTime(millis), xid)?,
-            Message::Commit { end } => {
-                self.transaction = None;
-                self.at.lsn = Lsn(end).max(self.at.lsn);
-                self.at.ordinal = 0;
-            }
+            Message::Commit { end } => self.commit(Lsn(end)),
             Message::Relation { id, rest } => {
                 let described = Relation::read(rest, &self.relations.types)?;
                 if described.is_full {
@@ -196,9 +221,22 @@ impl Decoder {
             Message::Update { relation, tuples } => self.row(Operation::Update, relation, tuples, filling)?,
             Message::Delete { relation, tuples } => self.row(Operation::Delete, relation, tuples, filling)?,
             Message::Truncate { options, relations } => self.truncate(options, relations, filling)?,
+            Message::StreamStart { xid } => self.spool.start(xid),
+            Message::StreamAbort { xid, part } => self.spool.undo(xid, part),
+            Message::StreamCommit { xid, commit, end, millis } => {
+                self.begin(Lsn(commit), SourceTime(millis), xid)?;
+                return Ok(Some(self.unspool(xid, Lsn(end))));
+            }
             Message::Other => {}
         }
         Ok(None)
+    }
+
+    /// The changes of a transaction that was told before its commit come next.
+    fn unspool(&mut self, xid: u32, end: Lsn) -> Filled {
+        let mut streamed = self.spool.take(xid);
+        self.undone = std::mem::take(&mut streamed.undone);
+        Filled::Committed { streamed, end }
     }
 
     fn begin(&mut self, commit: Lsn, time: SourceTime, xid: u32) -> Result<()> {
@@ -207,6 +245,7 @@ impl Decoder {
             // The server was asked for nothing so early; whatever made it send this, it was told before.
             passed = u64::MAX;
         } else if commit == self.at.lsn {
+            self.require_same(time)?;
             (passed, self.awaited) = (self.at.ordinal, false);
         } else {
             self.require_resumed()?;
@@ -220,14 +259,15 @@ impl Decoder {
             }
             _ => {}
         }
-        self.transaction = Some(Transaction { commit, time, xid, ordinal: 0, passed });
+        self.transaction = Some(Transaction { commit, time, xid, ordinal: 0, passed, bytes: 0 });
         Ok(())
     }
 
     /// Counts a change of this table, and tells whether it is to be given out.
-    fn count(&mut self, table: u32) -> Result<Option<Transaction>> {
+    fn count(&mut self, table: u32, bytes: usize) -> Result<Option<Transaction>> {
         let transaction = self.transaction.as_mut().ok_or_else(|| odd("a change outside of a transaction"))?;
         transaction.ordinal += 1;
+        transaction.bytes = transaction.bytes.saturating_add(bytes);
         let transaction = *transaction;
         if transaction.ordinal <= transaction.passed {
             return Ok(None);
@@ -250,7 +290,7 @@ impl Decoder {
     }
 
     fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut Filling) -> Result<()> {
-        let Some(transaction) = self.count(table)? else { return Ok(()) };
+        let Some(transaction) = self.count(table, tuples.len())? else { return Ok(()) };
         self.step(&transaction);
         let relation = self.relations.get(table)?;
         if !relation.has_key() {
@@ -285,7 +325,7 @@ impl Decoder {
     fn truncate(&mut self, options: u8, tables: &[u8], filling: &mut Filling) -> Result<()> {
         for table in tables.as_chunks().0 {
             let table = u32::from_be_bytes(*table);
-            let Some(transaction) = self.count(table)? else { continue };
+            let Some(transaction) = self.count(table, size_of_val(&table))? else { continue };
             self.step(&transaction);
             let namespace = filling.namespace(&self.relations.get(table)?.name);
             let start = filling.bodies().len();
@@ -312,75 +352,4 @@ impl Message<'_> {
     fn is_row(&self) -> bool {
         matches!(self, Self::Insert { .. } | Self::Update { .. } | Self::Delete { .. } | Self::Truncate { .. })
     }
-}
-
-/// Which part of a change a row is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
-    Whole,
-    First,
-    Second,
-}
-
-/// Writes the rows of one change.
-struct Pen<'a> {
-    filling: &'a mut Filling,
-    transaction: &'a Transaction,
-    position: &'a [u8],
-    relation: &'a Relation,
-}
-
-impl Pen<'_> {
-    fn write(&mut self, operation: Operation, half: Half, key: &[u8], images: impl FnOnce(&mut Vec<u8>)) {
-        let namespace = self.filling.namespace(&self.relation.name);
-        let bodies = self.filling.bodies();
-        let start = bodies.len();
-        body::begin_row(self.transaction.xid, &self.relation.described, bodies);
-        images(bodies);
-        let second = u64::from(half == Half::Second);
-        let parts = RowParts {
-            operation,
-            namespace,
-            half: u8::from(half == Half::Second),
-            committable: half != Half::First,
-            key: Some(key),
-            position: self.position,
-            body: &[],
-            time: self.transaction.time,
-            version: Version { time: self.transaction.commit.0, ordinal: self.transaction.ordinal * 2 + second },
-        };
-        self.filling.push(parts, start);
-    }
-}
-
-/// The part of a change's images that is the old one.
-fn old_image(tuples: &[u8]) -> Result<&[u8]> {
-    let rest = Tuple::begin(tuples.get(1..).unwrap_or_default())?.rest()?;
-    Ok(&tuples[..tuples.len() - rest.len()])
-}
-
-/// Writes a new image, in which what was not sent is taken from the old one.
-fn write_filled(mut new: Tuple<'_>, mut old: Option<Tuple<'_>>, out: &mut Vec<u8>) -> Result<()> {
-    out.push(b'N');
-    out.extend_from_slice(&new.left().to_be_bytes());
-    while let Some(cell) = new.next()? {
-        let before = match &mut old {
-            Some(old) => old.next()?,
-            None => None,
-        };
-        match (cell, before) {
-            (Cell::Unchanged, Some(Cell::Text(text))) | (Cell::Text(text), _) => write_text(text, out),
-            (Cell::Unchanged, _) => out.push(b'u'),
-            (Cell::Null, _) => out.push(b'n'),
-        }
-    }
-    Ok(())
-}
-
-/// Writes a value as images hold it.
-pub(super) fn write_text(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b't');
-    // A value is limited to 1 GiB by the server.
-    out.extend_from_slice(&(text.len() as u32).to_be_bytes());
-    out.extend_from_slice(text);
 }

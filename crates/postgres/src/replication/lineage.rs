@@ -58,7 +58,7 @@ impl Lineage {
         let left = left_at(wire, self.timeline, stored.timeline).await?;
         Ok(match left {
             // What was read lies in the part of the log that both histories share.
-            Some(left) if place.lsn <= left => Ok(()),
+            Some(left) if place.lsn < left || (place.lsn == left && place.ordinal == 0) => Ok(()),
             _ => {
                 let (theirs, ours) = (stored.timeline, self.timeline);
                 Err(foreign(&format!("timeline {theirs} at {}, which timeline {ours} does not share", place.lsn)))

@@ -13,6 +13,7 @@ use super::reader::Reader;
 use super::settings::{identifier, literal};
 use super::slot::{self, Kind, Outlook, Slot};
 use super::snapshot::Snapshot;
+use super::spool::Spool;
 use super::wire::{Failure, Wire};
 use super::{Replication, publication};
 
@@ -217,7 +218,10 @@ impl Replication {
     fn command(&self, slot: &str, place: &Place) -> String {
         let publication = literal(&identifier(&self.0.settings.publication));
         let (slot, lsn) = (identifier(slot), place.lsn);
-        format!("START_REPLICATION SLOT {slot} LOGICAL {lsn} (proto_version '1', publication_names {publication})")
+        let protocol = if self.0.settings.streaming { "'2', streaming 'on'" } else { "'1'" };
+        format!(
+            "START_REPLICATION SLOT {slot} LOGICAL {lsn} (proto_version {protocol}, publication_names {publication})"
+        )
     }
 
     fn reader(
@@ -237,10 +241,11 @@ impl Replication {
         Reader {
             source: self.clone(),
             pumped: pump::start(wire, manner),
-            decoder: Decoder::new(place, time, self.0.settings.qualified()),
+            decoder: Decoder::new(place, time, self.0.settings.qualified(), Spool::new(&self.0.settings)),
             origin: lineage.origin().into(),
             snapshot: None,
             piece: None,
+            replay: None,
             asked: None,
             failed: None,
             holds_back: outlook.keeps_all() && tenancy.is_some(),

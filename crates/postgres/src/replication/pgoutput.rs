@@ -50,6 +50,22 @@ pub(super) enum Message<'a> {
         options: u8,
         relations: &'a [u8],
     },
+    /// Changes of a transaction follow that is not committed yet.
+    StreamStart {
+        xid: u32,
+    },
+    /// Such a transaction, or a part of it, was undone.
+    StreamAbort {
+        xid: u32,
+        part: u32,
+    },
+    /// Such a transaction was committed.
+    StreamCommit {
+        xid: u32,
+        commit: u64,
+        end: u64,
+        millis: u64,
+    },
     /// Something that is not asked for, or says nothing about rows.
     Other,
 }
@@ -77,6 +93,12 @@ impl<'a> Message<'a> {
             b'T' => {
                 let (count, options) = (cut.u32()? as usize, cut.byte()?);
                 Self::Truncate { options, relations: cut.take(count.saturating_mul(4))? }
+            }
+            b'S' => Self::StreamStart { xid: cut.u32()? },
+            b'A' => Self::StreamAbort { xid: cut.u32()?, part: cut.u32()? },
+            b'c' => {
+                let (xid, _flags, commit, end) = (cut.u32()?, cut.byte()?, cut.u64()?, cut.u64()?);
+                Self::StreamCommit { xid, commit, end, millis: millis(cut.u64()?.cast_signed()) }
             }
             _ => Self::Other,
         })

@@ -8,11 +8,13 @@ use tokio::sync::mpsc::error::TryRecvError;
 use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Position, Result, SourceTime, Window};
 
 use super::Replication;
-use super::decode::{Decoder, Filled, Filling};
-use super::place::{Aside, Place};
+use super::decode::{Decoder, Filled};
+use super::filling::Filling;
+use super::place::{Aside, Lsn, Place};
 use super::pump::Pumped;
 use super::relation::Relation;
 use super::snapshot::Snapshot;
+use super::spool::Replay;
 use super::wire::Failure;
 
 /// Reads through a slot.
@@ -25,6 +27,8 @@ pub(super) struct Reader {
     pub(super) snapshot: Option<Snapshot>,
     /// What was received, and how much of it was taken up.
     pub(super) piece: Option<(Bytes, usize)>,
+    /// A transaction that comes out of the spool before the piece goes on.
+    pub(super) replay: Option<Unspooling>,
     /// A table whose key has to be asked for before going on.
     pub(super) asked: Option<(u32, Box<Relation>)>,
     /// Why reading ended, told when all that came before was given out.
@@ -37,18 +41,30 @@ pub(super) struct Reader {
     pub(super) _tenancy: Option<Arc<()>>,
 }
 
+/// A transaction that was told before its commit.
+pub(super) struct Unspooling {
+    replay: Replay,
+    /// What was read back, and how much of it was taken up.
+    piece: Option<(Bytes, usize)>,
+    end: Lsn,
+}
+
 impl Reader {
     /// Takes up what has been received, as far as there is room; whether there is no more room.
     fn take_up(&mut self, filling: &mut Filling, limits: Limits) -> Result<bool> {
         loop {
-            if self.asked.is_some() {
+            if self.has_to_wait() {
                 return Ok(true);
             }
-            if let Some((piece, from)) = &mut self.piece {
-                match self.decoder.fill(piece, from, filling, limits)? {
+            let piece = self.replay.as_mut().map_or(&mut self.piece, |unspooling| &mut unspooling.piece);
+            if let Some((bytes, from)) = piece {
+                match self.decoder.fill(bytes, from, filling, limits)? {
                     Filled::Full => return Ok(true),
-                    Filled::Drained => self.piece = None,
+                    Filled::Drained => *piece = None,
                     Filled::AskKey { id, relation } => self.asked = Some((id, relation)),
+                    Filled::Committed { streamed, end } => {
+                        self.replay = Some(Unspooling { replay: Replay::new(streamed), piece: None, end });
+                    }
                 }
                 continue;
             }
@@ -61,6 +77,29 @@ impl Reader {
                 Err(TryRecvError::Disconnected) => self.receive(None),
             }
         }
+    }
+
+    /// Whether something has to be asked for, written or read before what was received can be taken up.
+    fn has_to_wait(&self) -> bool {
+        let unread = self.replay.as_ref().is_some_and(|unspooling| unspooling.piece.is_none());
+        self.asked.is_some() || unread || self.decoder.spool.is_over()
+    }
+
+    /// Does what has to be waited for.
+    async fn wait(&mut self, cx: &Cx) -> Result<()> {
+        if self.asked.is_some() {
+            return self.ask_for_key(cx).await;
+        }
+        if self.decoder.spool.is_over() {
+            return self.decoder.spool.spill().await;
+        }
+        let Some(unspooling) = &mut self.replay else { return Ok(()) };
+        unspooling.piece = unspooling.replay.next().await?.map(|block| (block.into(), 0));
+        if unspooling.piece.is_none() {
+            self.decoder.commit(unspooling.end);
+            self.replay = None;
+        }
+        Ok(())
     }
 
     fn receive(&mut self, received: Option<Result<Bytes, Failure>>) {
@@ -127,8 +166,8 @@ impl ChangeStream for Reader {
             if !filling.is_empty() {
                 return Ok(filling.finish(&self.decoder));
             }
-            if self.asked.is_some() {
-                self.ask_for_key(cx).await?;
+            if self.has_to_wait() {
+                self.wait(cx).await?;
                 continue;
             }
             if is_full && let Some(error) = self.failed.take() {

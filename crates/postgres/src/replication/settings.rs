@@ -1,5 +1,6 @@
 //! How the log is read.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use watchkeeper_core::{Error, Options, Purpose, Result};
@@ -20,7 +21,20 @@ pub struct Settings {
     pub rewind: Duration,
     /// Whether the slot is kept on standbys too, where the server can do that (17 and newer).
     pub failover: bool,
+    /// Whether the server tells large transactions before they are committed, instead of keeping them. They are laid aside
+    /// here until they are.
+    pub streaming: bool,
+    /// So many bytes of such transactions are held in memory.
+    pub spool_memory: usize,
+    /// So many bytes of them at most are laid aside, in memory and in files.
+    pub spool_limit: u64,
+    /// Where the files lie. They have no name there, so that nothing of them is left behind.
+    pub spool_folder: PathBuf,
 }
+
+/// What is held of large transactions in memory, and at all, if the settings do not say.
+const SPOOL_MEMORY: usize = 16 << 20;
+const SPOOL_LIMIT: u64 = 8 << 30;
 
 impl Settings {
     /// Reads through this slot what this publication tells.
@@ -31,10 +45,15 @@ impl Settings {
             tables: Vec::new(),
             rewind: Duration::ZERO,
             failover: true,
+            streaming: false,
+            spool_memory: SPOOL_MEMORY,
+            spool_limit: SPOOL_LIMIT,
+            spool_folder: std::env::temp_dir(),
         }
     }
 
-    /// The settings `slot`, `publication`, `table`, `tables`, `rewind` and `failover` of a stream's source.
+    /// The settings `slot`, `publication`, `table`, `tables`, `rewind`, `failover`, `streaming`, `spool_memory`, `spool_limit`
+    /// and `spool_folder` of a stream's source.
     ///
     /// # Errors
     /// `Config` with the place where the setting was written.
@@ -51,6 +70,12 @@ impl Settings {
         settings.tables.extend(options.text("table")?);
         settings.rewind = options.duration("rewind")?.unwrap_or(settings.rewind);
         settings.failover = options.flag("failover")?.unwrap_or(settings.failover);
+        let streaming = options.choice("streaming", &[("off", false), ("on", true)])?;
+        settings.streaming = streaming.unwrap_or(settings.streaming);
+        let spool_memory = options.bytes("spool_memory")?.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        settings.spool_memory = spool_memory.unwrap_or(settings.spool_memory);
+        settings.spool_limit = options.bytes("spool_limit")?.unwrap_or(settings.spool_limit);
+        settings.spool_folder = options.text("spool_folder")?.map_or(settings.spool_folder, PathBuf::from);
         Ok(settings)
     }
 

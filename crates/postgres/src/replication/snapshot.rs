@@ -12,7 +12,7 @@ use watchkeeper_core::{Cx, Error, Limits, Operation, Result, RowParts, SourceTim
 
 use fallible_iterator::FallibleIterator;
 
-use super::decode::{Filling, write_text};
+use super::filling::{Filling, write_text};
 use super::place::{Aside, Lsn, Place, Progress};
 use super::relation::{Relation, TypeNames};
 use super::settings::{literal, table_identifier};

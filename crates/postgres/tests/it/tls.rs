@@ -1,9 +1,11 @@
 //! Whom a client believes, and how it shows who it is.
 
+use std::path::Path;
+
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
-use watchkeeper_core::{ErrorKind, Result};
-use watchkeeper_postgres::{Client, Config};
+use watchkeeper_core::{ErrorKind, Result, Source};
+use watchkeeper_postgres::{Client, Config, Replication, replication};
 use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 
 use crate::support::{assert_told, block_on, cx};
@@ -22,6 +24,17 @@ fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, key).expect("a certificate can be made")
 }
 
+/// Writes the certificate of a user, and its key, by this authority.
+fn write_identity(folder: &Path, name: &str, user: &str, by: &CertifiedIssuer<'static, KeyPair>) {
+    let key = KeyPair::generate().expect("a key can be made");
+    let mut params = CertificateParams::new(Vec::new()).expect("it has no names");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, user);
+    let certificate = params.signed_by(&key, by).expect("it can be signed");
+    std::fs::write(folder.join(format!("{name}.crt")), certificate.pem()).expect("the folder is ours");
+    std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).expect("the folder is ours");
+}
+
 impl Guarded {
     fn start(version: Version) -> Self {
         let (ours, other) = (authority("ours"), authority("another"));
@@ -29,30 +42,41 @@ impl Guarded {
         let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("it is a name");
         let certificate = params.signed_by(&key, &ours).expect("it can be signed");
         let mut settings = Settings::new(version);
-        let lines = ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'"];
+        let lines =
+            ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'", "ssl_ca_file = 'ours.crt'"];
         settings.config = lines.map(str::to_owned).to_vec();
         // The superuser is let in without a password, so that the others can be made.
         settings.hba = vec![
             "host all postgres 127.0.0.1/32 trust".to_owned(),
+            "hostssl all bearer 127.0.0.1/32 cert".to_owned(),
             "hostssl all all 127.0.0.1/32 scram-sha-256".to_owned(),
         ];
         settings.files = vec![
             ("server.crt".to_owned(), certificate.pem().into_bytes()),
             ("server.key".to_owned(), key.serialize_pem().into_bytes()),
+            ("ours.crt".to_owned(), ours.pem().into_bytes()),
         ];
         let server = Server::with(&settings);
         let folder = tempfile::tempdir().expect("a folder can be made");
         std::fs::write(folder.path().join("ours.pem"), ours.pem()).expect("the folder is ours");
         std::fs::write(folder.path().join("other.pem"), other.pem()).expect("the folder is ours");
+        for (name, user, by) in [("own", "bearer", &ours), ("borrowed", "keeper", &ours), ("forged", "bearer", &other)]
+        {
+            write_identity(folder.path(), name, user, by);
+        }
         Self { server, folder }
     }
 
     /// Whether someone is let in: by which name the server is called, as whom, and with which parameters.
     async fn open(&self, host: &str, user: &str, parameters: &str) -> Result<Client> {
+        Client::open(&cx(), self.config(host, user, parameters)?).await
+    }
+
+    fn config(&self, host: &str, user: &str, parameters: &str) -> Result<Config> {
         let folder = self.folder.path().display().to_string();
         let parameters = parameters.replace("{folder}", &folder);
-        let url = format!("postgres://{user}@{host}:{}/postgres?hostaddr=127.0.0.1&{parameters}", self.server.port());
-        Client::open(&cx(), Config::new(&url)?).await
+        let port = self.server.port();
+        Config::new(&format!("postgres://{user}@{host}:{port}/postgres?hostaddr=127.0.0.1&{parameters}"))
     }
 }
 
@@ -114,6 +138,31 @@ fn who_is_not_who_it_says_is_not_let_in() {
         let error = guarded.open("localhost", "postgres", unbound).await.expect_err("there is nothing to bind to");
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     });
+}
+
+#[test]
+fn a_client_shows_its_certificate_to_a_server_that_demands_one() {
+    for version in Version::ALL {
+        let guarded = Guarded::start(version);
+        block_on(async {
+            let admin = guarded.open("localhost", "postgres", "sslmode=disable").await.expect("it is let in");
+            admin.write(&cx(), "CREATE ROLE bearer LOGIN REPLICATION", &[]).await.expect("the superuser may");
+            let full = format!("sslmode=verify-full&{OURS}");
+            let with = |name: &str| format!("{full}&sslcert={{folder}}/{name}.crt&sslkey={{folder}}/{name}.key");
+            let logs = |config| Replication::new(config, replication::Settings::new("slot", "changes"));
+            guarded.open("localhost", "bearer", &with("own")).await.expect("it is its own");
+            let config = guarded.config("localhost", "bearer", &with("own")).expect("the files can be read");
+            logs(config).identity(&cx()).await.expect("it is let in to replicate, too");
+            for (parameters, cause) in [(full.clone(), "28000"), (with("borrowed"), "28000")] {
+                let config = guarded.config("localhost", "bearer", &parameters).expect("the files can be read");
+                assert_told(logs(config).identity(&cx()).await, ErrorKind::Denied, cause);
+                assert_told(guarded.open("localhost", "bearer", &parameters).await, ErrorKind::Denied, cause);
+            }
+            let forged = guarded.config("localhost", "bearer", &with("forged")).expect("the files can be read");
+            logs(forged).identity(&cx()).await.expect_err("another authority has signed it");
+            guarded.open("localhost", "bearer", &with("forged")).await.expect_err("another authority has signed it");
+        });
+    }
 }
 
 fn copy(error: &watchkeeper_core::Error) -> watchkeeper_core::Error {

@@ -117,12 +117,39 @@ impl Server {
     /// # Panics
     /// When it runs, or the copy does not start.
     pub fn restored(&self) -> Self {
+        self.copied(|_| {})
+    }
+
+    /// A standby on a copy of this one's data, which follows this one through its physical slot `standby` as soon as that runs
+    /// again. This one must not be running.
+    ///
+    /// # Panics
+    /// As [`restored`](Self::restored).
+    pub fn standby(&self) -> Self {
+        let port = self.port();
+        self.copied(|data| {
+            append(&data.join("standby.signal"), "");
+            let primary = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
+            let lines = [
+                &format!("primary_conninfo = '{primary}'"),
+                "primary_slot_name = 'standby'",
+                "hot_standby_feedback = on",
+                "wal_retrieve_retry_interval = '100ms'",
+                "wal_receiver_status_interval = '1s'",
+            ];
+            append(&data.join("postgresql.conf"), &lines.join("\n"));
+        })
+    }
+
+    fn copied(&self, change: impl FnOnce(&Path)) -> Self {
         let node = self.node();
         assert!(node.program.is_none(), "stop a server before its data is copied");
         let folder = Folder::new("postgres");
         give_away(folder.path());
         let (data, log) = (folder.path().join("data"), folder.path().join("log"));
         done(Command::new("cp").arg("-a").arg(&node.data).arg(&data));
+        change(&data);
+        give_away(&data);
         let mut copy = Node { port: 0, binaries: node.binaries.clone(), data, log, program: None };
         copy.start_anywhere();
         Self { node: Mutex::new(copy), version: self.version, folder }

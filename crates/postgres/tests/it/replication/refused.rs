@@ -1,8 +1,9 @@
-use watchkeeper_core::{ErrorKind, Source, StartAt};
+use watchkeeper_core::{ErrorKind, Source, StartAt, ValueRef};
+use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{Config, Replication};
-use watchkeeper_testkit::servers::postgres::Version;
+use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use super::bench::{Base, Watch, assert_told, block_on, cx, on_both, server, shared};
+use super::bench::{Base, LIMITS, Watch, assert_told, block_on, cx, on_both, server, shared};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text)";
 
@@ -99,17 +100,7 @@ fn a_position_of_another_server_is_recognised() {
 #[test]
 fn a_server_that_was_restored_from_a_backup_is_recognised() {
     for version in Version::ALL {
-        let original = server(version, &[]);
-        let (name, opened) = block_on(async {
-            let base = Base::new(&original, THINGS).await;
-            let watch = Watch::open(&base.source(), StartAt::Now).await;
-            watch.close().await;
-            let settings = base.settings();
-            (base.name, settings)
-        });
-        original.stop();
-        let restored = original.restored();
-        original.restart();
+        let (original, restored, name, opened) = restored_before_reading(version);
         let source = |url: &str| Replication::new(Config::new(url).expect("the URL is one"), opened.clone());
         block_on(async {
             let before = source(&original.url(&name));
@@ -133,6 +124,56 @@ fn a_server_that_was_restored_from_a_backup_is_recognised() {
             let mut watch = Watch::open(&after, StartAt::After(position)).await;
             let error = watch.error().await;
             assert_eq!(error.kind(), ErrorKind::PositionLost, "{error}");
+            watch.close().await;
+        });
+    }
+}
+
+/// The slot, the tables and the log of a server as they were before anything was read.
+fn restored_before_reading(version: Version) -> (Server, Server, String, Settings) {
+    let original = server(version, &[]);
+    let (name, settings) = block_on(async {
+        let base = Base::new(&original, THINGS).await;
+        Watch::open(&base.source(), StartAt::Now).await.close().await;
+        let settings = base.settings();
+        (base.name, settings)
+    });
+    original.stop();
+    let restored = original.restored();
+    original.restart();
+    (original, restored, name, settings)
+}
+
+#[test]
+fn a_restored_server_whose_log_has_grown_past_a_position_between_transactions_is_recognised() {
+    for version in Version::ALL {
+        let (original, restored, name, settings) = restored_before_reading(version);
+        let source = |server: &Server| Replication::new(Config::new(&server.url(&name)).unwrap(), settings.clone());
+        block_on(async {
+            let before = source(&original);
+            let mut watch = Watch::open(&before, StartAt::Oldest).await;
+            let sql = super::bench::connect(&original.url(&name)).await;
+            for id in 1..=3 {
+                sql.batch_execute(&format!("INSERT INTO things VALUES ({id}, 'read')")).await.unwrap();
+            }
+            watch.changes(3).await;
+            // The transaction is over, and the server has told that nothing follows.
+            for _ in 0..2 {
+                assert!(watch.stream.next_batch(&cx(), LIMITS).await.unwrap().is_empty());
+            }
+            let position = watch.stream.position().unwrap();
+            watch.close().await;
+            let mut watch = Watch::open(&before, StartAt::After(position.clone())).await;
+            sql.batch_execute("INSERT INTO things VALUES (4, 'new')").await.unwrap();
+            assert_eq!(watch.changes(1).await[0].get(&["after", "id"]).unwrap(), Some(ValueRef::Int32(4)));
+            watch.close().await;
+            let sql = super::bench::connect(&restored.url(&name)).await;
+            for id in 1..=100 {
+                sql.batch_execute(&format!("INSERT INTO things VALUES ({id}, 'another history')")).await.unwrap();
+            }
+            let mut watch = Watch::open(&source(&restored), StartAt::After(position)).await;
+            let told = watch.stream.next_batch(&cx(), LIMITS).await;
+            assert_told(told.map(|batch| batch.len()), ErrorKind::PositionLost, "where the stream stands");
             watch.close().await;
         });
     }
