@@ -8,6 +8,8 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::desk::{Desk, until};
 
+mod refusing;
+
 /// A server that these tests share; each has a database of its own in it.
 fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
