@@ -275,7 +275,7 @@ fn a_table_without_a_primary_key() {
     harbour.assert_found(1, &parts);
     harbour.assert_stays(&parts);
     let made = harbour.desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
-    assert_refused(&made, 2, &["public.orders", "primary key"]);
+    assert_refused(&made, 2, &["the table orders has no primary key", "ADD PRIMARY KEY"]);
     assert_eq!(harbour.checkpoint(), Vec::<String>::new());
 }
 
