@@ -1,13 +1,12 @@
 //! Lazy payloads: core names the values, each backend brings the decoder of its own bytes.
 
+mod json;
+
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
-
+use self::json::not_json;
 use crate::change::Operation;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// One value of a payload.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,6 +191,8 @@ impl Visit for Field<'_> {
 }
 
 /// Bodies that are JSON text. The reference's; also for sources that store JSON.
+///
+/// A number that is neither whole nor a `double` is visited as [`ValueRef::Json`], with all of its digits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonPayload;
 
@@ -212,15 +213,9 @@ impl Payload for JsonPayload {
     }
 
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
-        // Streamed and not parsed into a tree, which would lose the order of keys.
-        let mut text = serde_json::Deserializer::from_slice(body);
-        let walked = Walker(visit).deserialize(&mut text).and_then(|()| text.end());
-        walked.map_err(not_json)
+        // Not parsed into a tree, which would lose the order of keys.
+        json::walk(body, visit)
     }
-}
-
-fn not_json(error: serde_json::Error) -> Error {
-    Error::corrupt("a payload is not JSON").caused_by(error)
 }
 
 fn scalar<'a>(value: &serde_json::Value) -> ValueRef<'a> {
@@ -235,79 +230,5 @@ fn scalar<'a>(value: &serde_json::Value) -> ValueRef<'a> {
         serde_json::Value::String(text) => ValueRef::Str(Cow::Owned(text.clone())),
         serde_json::Value::Array(_) => ValueRef::Array,
         serde_json::Value::Object(_) => ValueRef::Document,
-    }
-}
-
-/// Hands the parts of JSON text to a visitor as they are read.
-struct Walker<'a>(&'a mut dyn Visit);
-
-impl Walker<'_> {
-    /// The same walk, one level deeper.
-    fn inner(&mut self) -> Walker<'_> {
-        Walker(&mut *self.0)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Walker<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, text: D) -> std::result::Result<(), D::Error> {
-        text.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Walker<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> std::result::Result<(), E> {
-        self.0.value(ValueRef::Null);
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, truth: bool) -> std::result::Result<(), E> {
-        self.0.value(ValueRef::Bool(truth));
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, number: i64) -> std::result::Result<(), E> {
-        self.0.value(ValueRef::Int64(number));
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, number: u64) -> std::result::Result<(), E> {
-        let too_large = |_| ValueRef::Decimal(Cow::Owned(number.to_string()));
-        self.0.value(i64::try_from(number).map_or_else(too_large, ValueRef::Int64));
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, number: f64) -> std::result::Result<(), E> {
-        self.0.value(ValueRef::Double(number));
-        Ok(())
-    }
-
-    fn visit_str<E>(self, text: &str) -> std::result::Result<(), E> {
-        self.0.value(ValueRef::Str(Cow::Borrowed(text)));
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> std::result::Result<(), A::Error> {
-        self.0.begin_array();
-        while items.next_element_seed(self.inner())?.is_some() {}
-        self.0.end_array();
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> std::result::Result<(), A::Error> {
-        self.0.begin_document();
-        while let Some(key) = fields.next_key::<Cow<'_, str>>()? {
-            self.0.key(&key);
-            fields.next_value_seed(self.inner())?;
-        }
-        self.0.end_document();
-        Ok(())
     }
 }

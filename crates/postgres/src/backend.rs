@@ -11,8 +11,8 @@ use watchkeeper_core::{
 use crate::check::{ROLES, server, store, target};
 use crate::tools::Setup;
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Table, Transactional,
-    Versioned, changelog, checkpoint, replication,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
+    Versioned, VersionedRows, changelog, checkpoint, replication,
 };
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
@@ -25,6 +25,8 @@ enum Mode {
     Events(Events),
     Mirror(Mirror),
     Versioned(Mirror),
+    Rows(Rows),
+    VersionedRows(Rows),
 }
 
 impl Mode {
@@ -33,24 +35,44 @@ impl Mode {
         match self {
             Self::Events(events) => (events.table(), "INSERT"),
             Self::Mirror(mirror) | Self::Versioned(mirror) => (mirror.table(), "SELECT, INSERT, UPDATE, DELETE"),
+            Self::Rows(rows) | Self::VersionedRows(rows) => (rows.table(), "SELECT, INSERT, UPDATE, DELETE"),
         }
     }
 }
 
 fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
     let config = Config::from_options(options)?;
-    let modes = ["events", "mirror", "versioned"].map(|mode| (mode, mode));
+    let modes = ["events", "mirror", "versioned", "rows", "versioned_rows"].map(|mode| (mode, mode));
     let mode = options.choice("mode", &modes)?.unwrap_or("events");
     let table = options.required("table", "\"events\"")?;
+    let columns = if mode.ends_with("rows") { columns(options)? } else { Vec::new() };
     let told = |error: watchkeeper_core::Error| {
         options.wrong("table", error.message()).remedy(error.advice().unwrap_or_default().to_owned())
     };
     let mode = match mode {
         "mirror" => Mode::Mirror(Mirror::into(&table).map_err(told)?),
         "versioned" => Mode::Versioned(Mirror::into(&table).map_err(told)?),
+        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?),
+        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?),
         _ => Mode::Events(Events::into(&table).map_err(told)?),
     };
     Ok((config, mode))
+}
+
+/// Columns and the fields that they are taken from, in the order of their names.
+fn columns(options: &mut Options) -> Result<Vec<(String, String)>> {
+    let Some(mut table) = options.table("columns")? else { return Ok(Vec::new()) };
+    let names: Vec<String> = table.iter_mut().map(|(name, _)| name.to_owned()).collect();
+    let mut columns = Vec::new();
+    for name in names {
+        let field = table.required(&name, "\"address.city\"")?;
+        columns.push((name, field));
+    }
+    Ok(columns)
+}
+
+fn rows(table: &str, columns: &[(String, String)]) -> Result<Rows> {
+    Ok(columns.iter().fold(Rows::into(table)?, |rows, (column, field)| rows.column(column, field)))
 }
 
 #[async_trait]
@@ -85,8 +107,12 @@ impl Backend for Postgres {
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
+            Mode::Rows(rows) => Transactional::open(cx, client, rows).await?,
             Mode::Versioned(mirror) => {
                 return Ok(Target { sink: Arc::new(Versioned::new(client, mirror)), checkpoints: None });
+            }
+            Mode::VersionedRows(rows) => {
+                return Ok(Target { sink: Arc::new(VersionedRows::new(client, rows)?), checkpoints: None });
             }
         };
         let checkpoints = Arc::new(sink.checkpoints().clone());
@@ -97,14 +123,22 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let mut findings = server(cx, &client).await?;
+        if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
+            rows.look(cx, &client).await?;
+        }
         let (table, words) = mode.needs();
         findings.extend(target(cx, &client, table, words).await?);
         let profile = match mode {
             Mode::Versioned(mirror) => Versioned::new(client, mirror).profile(),
-            Mode::Events(_) | Mode::Mirror(_) => {
+            Mode::VersionedRows(rows) => {
+                let sink = VersionedRows::new(client.clone(), rows)?;
+                findings.extend(target(cx, &client, sink.versions(), words).await?);
+                sink.profile()
+            }
+            Mode::Events(_) | Mode::Mirror(_) | Mode::Rows(_) => {
                 findings.extend(store(cx, &client, &[checkpoint::SCHEMA]).await?);
                 let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                SinkProfile { acts_on_barriers: matches!(mode, Mode::Mirror(_)), ..profile }
+                SinkProfile { acts_on_barriers: !matches!(mode, Mode::Events(_)), ..profile }
             }
         };
         Ok(Inspection { profile, findings })

@@ -140,6 +140,11 @@ impl Class {
         with(code).or_else(|| with(code.get(..2)?)).unwrap_or(Self::Other)
     }
 
+    /// Every code that has a row, with its class. Two letters stand for all codes that begin with them.
+    pub fn codes() -> impl Iterator<Item = (&'static str, Self)> {
+        TABLE.iter().flat_map(|row| row.codes.iter().map(|code| (*code, row.class)))
+    }
+
     /// The class of a driver's error.
     pub fn of(native: &Native) -> Self {
         if let Some(code) = native.code() {

@@ -5,8 +5,8 @@
 //! * [`Notes`] are records: small documents and logs.
 //! * [`Replication`] is a source: the write-ahead log, read through a replication slot.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
-//!   newest documents, or by a handler ([`Handle`]) that is given the open transaction.
-//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint.
+//!   newest documents, as [`Rows`] of a table with typed columns, or by a handler ([`Handle`]) that is given the open transaction.
+//! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, and [`VersionedRows`] are typed rows there.
 //! * [`ChangeLog`] is a source: a log that triggers fill ([`changelog::install`]), or an outbox that an application fills itself.
 //!
 //! All of them live in one schema, `watchkeeper`, whose tables are versioned and made where they are missing. A [`Client`] is a pool
@@ -43,5 +43,7 @@ pub use error::{Class, Doing, told};
 pub use lease::Leases;
 pub use records::Notes;
 pub use replication::Replication;
-pub use sink::{Apply, Each, Events, Failure, Handle, Mirror, Open, Table, Transactional, Versioned, refuse};
+pub use sink::{
+    Apply, Each, Events, Failure, Handle, Mirror, Open, Rows, Table, Transactional, Versioned, VersionedRows, refuse,
+};
 pub use {deadpool_postgres, tokio_postgres};

@@ -141,6 +141,9 @@ impl Source for Replication {
             return Err(publication::missing(settings));
         } else {
             findings.push(will_be_made(&format!("publication {}", settings.publication)));
+            let named = publication::named(&mut wire, settings);
+            let named = cx.run(async { named.await.map_err(|failure| self.told(failure)) }).await?;
+            findings.extend(publication::obstacles(settings, &named));
         }
         if !outlook.has_slot() {
             findings.push(will_be_made(&format!("slot {}", settings.slot)));

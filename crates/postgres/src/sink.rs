@@ -2,6 +2,7 @@
 
 mod image;
 mod name;
+mod rows;
 mod tables;
 mod versioned;
 
@@ -16,6 +17,7 @@ use watchkeeper_core::{
 };
 
 pub use name::Table;
+pub use rows::{Rows, VersionedRows};
 pub use tables::{Events, Mirror};
 pub use versioned::Versioned;
 
@@ -63,7 +65,7 @@ impl Failure {
     }
 }
 
-/// What changes do to the database: written by those who want more than [`Events`] or a [`Mirror`].
+/// What changes do to the database: written by those who want more than [`Events`], a [`Mirror`] or [`Rows`].
 ///
 /// Whatever is done on the connection that it is given is committed with the checkpoint that passes the changes, or not at all.
 #[async_trait]

@@ -8,6 +8,8 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::desk::{Desk, until};
 
+mod refusing;
+
 /// A server that these tests share; each has a database of its own in it.
 fn shared() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
@@ -143,11 +145,11 @@ fn the_sources_in_the_guide_are_accepted() {
          CREATE INDEX ON app.outbox (xid)",
     );
     let files = shown();
-    assert_eq!(files.len(), 3, "{files:?}");
+    assert_eq!(files.len(), 4, "{files:?}");
     let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "sales.items"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     let group = format!("[group]\nname = \"shop\"\nstore = \"{url}\"\n\n");
-    for file in [files[1].clone(), group + &files[2]] {
+    for file in [files[2].clone(), group + &files[3]] {
         let file = file.replace("postgres://keeper@db1,db2/shop?sslmode=verify-full", &url);
         let checked = Desk::with(&file.replace("postgres://keeper@db1/shop", &url)).run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
@@ -171,6 +173,37 @@ fn the_settings_in_the_guide_are_accepted() {
     assert_eq!(made.code, Some(0), "{made:?}");
     let told: serde_json::Value = serde_json::from_str(&made.out).expect("it is JSON");
     assert_eq!(told["schema"], "watchkeeper");
+}
+
+#[test]
+fn the_typed_rows_in_the_guide_arrive() {
+    let url = database("typed");
+    sql(
+        &url,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, address jsonb);
+         CREATE TABLE towns (id bigint PRIMARY KEY, city text NOT NULL, seen timestamptz NOT NULL DEFAULT now())",
+    );
+    let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let sink = shown().swap_remove(1).replace("postgres://keeper@db1/shop", &url);
+    let before = format!(
+        "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nsource = \"{url}\"\n\
+         start = \"oldest\"\n\n"
+    );
+    let desk = Desk::with(&(before.clone() + &sink));
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let mut only = desk.start("only");
+    sql(&url, r#"INSERT INTO orders VALUES (1, '{"city": "Brest"}'), (2, '{"city": "Lorient"}')"#);
+    sql(&url, r#"UPDATE orders SET address = '{"city": "Quimper"}' WHERE id = 2"#);
+    let towns = || sql(&url, "SELECT city FROM towns WHERE seen IS NOT NULL ORDER BY id");
+    until("they arrive", || towns() == ["Brest", "Quimper"]);
+    sql(&url, "DELETE FROM orders WHERE id = 1");
+    until("one goes", || towns() == ["Quimper"]);
+    only.ends_in_order();
+    let wrong = Desk::with(&(before + &sink.replace("city = ", "town = "))).run(&["check"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.out.contains("has no column \"town\""), "{wrong:?}");
 }
 
 #[test]

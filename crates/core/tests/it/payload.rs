@@ -88,8 +88,22 @@ fn a_body_may_be_a_single_value() {
 }
 
 #[test]
+fn a_walk_keeps_every_digit_of_a_number() {
+    let body = br#"[1.50,-0,1e5,12345678901234567890123456789.10,1e999,0.1,-9223372036854775808]"#;
+    let told = r#"[ Json("1.50") Json("-0") Json("1e5") Json("12345678901234567890123456789.10") Json("1e999") Double(0.1) Int64(-9223372036854775808) ]"#;
+    assert_eq!(walked(body), told);
+}
+
+#[test]
+fn signs_of_json_inside_of_text_are_text() {
+    let body = br#"{"a\\":"}{][,:","\"b":{"":"\\\""},"c":["\u007d",{}]}"#;
+    assert_eq!(walked(body), r#"{ a\: Str("}{][,:") "b: { : Str("\\\"") } c: [ Str("}") { } ] }"#);
+}
+
+#[test]
 fn what_is_not_json_is_corrupt() {
-    for body in [&b"{\"a\":"[..], b"{} trailing", b"", b"\xff"] {
+    let deep = ["[".repeat(128), "]".repeat(128)].concat();
+    for body in [&b"{\"a\":"[..], b"{} trailing", b"", b"\xff", b"\"\xff\"", b"\"\\ud800\"", deep.as_bytes()] {
         let walked = JsonPayload.walk(body, &mut Words::default()).expect_err("not JSON");
         assert_eq!(walked.kind(), ErrorKind::Corrupt, "{body:?}");
         assert_eq!(JsonPayload.get(body, &["a"]).expect_err("not JSON").kind(), ErrorKind::Corrupt, "{body:?}");

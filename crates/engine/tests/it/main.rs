@@ -14,6 +14,7 @@ mod operator;
 mod pipeline;
 mod regressions;
 mod setbacks;
+mod settling;
 mod sinks;
 mod standby;
 mod support;

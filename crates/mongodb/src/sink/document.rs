@@ -80,7 +80,8 @@ fn bson(value: &ValueRef<'_>) -> Bson {
         ValueRef::Decimal(digits) => {
             digits.parse::<Decimal128>().map_or_else(|_| Bson::String(digits.to_string()), Bson::Decimal128)
         }
-        ValueRef::Str(text) | ValueRef::Json(text) => Bson::String(text.to_string()),
+        ValueRef::Str(text) => Bson::String(text.to_string()),
+        ValueRef::Json(text) => json(text),
         ValueRef::Binary(subtype, bytes) => {
             Bson::Binary(Binary { subtype: BinarySubtype::from(*subtype), bytes: bytes.to_vec() })
         }
@@ -89,6 +90,20 @@ fn bson(value: &ValueRef<'_>) -> Bson {
         ValueRef::Timestamp(time, increment) => Bson::Timestamp(Timestamp { time: *time, increment: *increment }),
         ValueRef::Regex(pattern, options) => regex(pattern, options),
         _ => Bson::Null,
+    }
+}
+
+/// So many digits a `double` holds, whatever they are.
+const DIGITS_OF_DOUBLE: usize = 15;
+
+/// JSON as a value: numbers as such, with all their digits, and everything else as its text.
+fn json(text: &str) -> Bson {
+    let as_text = || Bson::String(text.to_owned());
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && digits <= DIGITS_OF_DOUBLE => Bson::Double(number),
+        Ok(_) => text.parse::<Decimal128>().map_or_else(|_| as_text(), Bson::Decimal128),
+        Err(_) => as_text(),
     }
 }
 

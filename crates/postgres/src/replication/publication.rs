@@ -18,15 +18,33 @@ pub(super) struct Published {
 /// The tables that the publication tells of.
 pub(super) async fn tables(wire: &mut Wire, settings: &Settings) -> Result<Vec<Published>, Failure> {
     let publication = literal(&settings.publication);
+    let told =
+        format!("SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}");
+    look(wire, &told).await
+}
+
+/// The tables that the settings name and that are there: what a publication would tell of.
+pub(super) async fn named(wire: &mut Wire, settings: &Settings) -> Result<Vec<Published>, Failure> {
+    let names: Vec<_> = settings.qualified().iter().map(|name| literal(name)).collect();
+    let named = format!(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND n.nspname || '.' || c.relname IN ({})",
+        names.join(", ")
+    );
+    look(wire, &named).await
+}
+
+/// The tables whose schemas and names a query gives.
+async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
     // An update or delete of a table without an identity is refused by the server as soon as it is published.
     let sql = format!(
         "SELECT t.schemaname || '.' || t.tablename, c.relreplident,
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
-        FROM pg_catalog.pg_publication_tables t
+        FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-        WHERE t.pubname = {publication} ORDER BY 1"
+        ORDER BY 1"
     );
     let rows = wire.query(&sql).await?;
     let published = rows.into_iter().map(|row| {
@@ -81,13 +99,27 @@ pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()
     }
 }
 
+/// What would keep a publication of the named tables from being made, or from being of use.
+pub(super) fn obstacles(settings: &Settings, named: &[Published]) -> Vec<Finding> {
+    let wanted = settings.qualified();
+    let is_there = |name: &str| named.iter().any(|table| table.name == name);
+    let absent = wanted
+        .iter()
+        .filter(|name| !is_there(name))
+        .map(|name| Error::config(format!("there is no table {name}")).remedy("correct its name in `tables`"));
+    let keyless = named.iter().filter(|table| !table.has_key).map(|table| keyless(&table.name));
+    absent.chain(keyless).map(|error| finding(&error)).collect()
+}
+
+fn finding(error: &Error) -> Finding {
+    let (what, remedy) = (error.message().to_owned(), error.advice().map(str::to_owned));
+    Finding { severity: Severity::Error, what, remedy }
+}
+
 /// What is worth knowing about the tables.
 pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Err(error) = require(settings, published) {
-        let (what, remedy) = (error.message().to_owned(), error.advice().map(str::to_owned));
-        findings.push(Finding { severity: Severity::Error, what, remedy });
-    }
+    findings.extend(require(settings, published).err().iter().map(finding));
     for table in published.iter().filter(|table| table.is_full) {
         let what =
             format!("table {} tells whole old rows (REPLICA IDENTITY FULL), which makes the log larger", table.name);

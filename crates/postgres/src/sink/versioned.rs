@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::error::{Class, native};
 
 /// How long the mark of a deleted row is kept.
-const TOMBSTONES: &str = "1 day";
+pub(super) const TOMBSTONES: &str = "1 day";
 
 /// Keeps the newest document of every key, and never lets an older version overwrite a newer one.
 ///
@@ -128,7 +128,7 @@ impl Writer {
     }
 }
 
-fn is_refused(error: &Error) -> bool {
+pub(super) fn is_refused(error: &Error) -> bool {
     native(error).is_some_and(|native| Class::of(native) == Class::Refused)
 }
 

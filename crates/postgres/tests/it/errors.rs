@@ -49,16 +49,57 @@ const STATEMENTS: &[(&str, Class, &str)] = &[
         "CREATE TEMP VIEW v AS SELECT * FROM locked WHERE x > 5 WITH CHECK OPTION; INSERT INTO v VALUES (1)",
     ),
     ("P0001", Class::Refused, "DO $$ BEGIN RAISE EXCEPTION 'no'; END $$"),
-    // Damage, a full disk and broken connections between servers are said by the server, but not for their reasons.
+    // Other damage, a full disk and broken connections between servers are said by the server, but not for their reasons.
     ("53100", Class::Exhausted, "DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"),
     ("08006", Class::Network, "DO $$ BEGIN RAISE EXCEPTION 'cut' USING ERRCODE = '08006'; END $$"),
     ("57P02", Class::Ended, "DO $$ BEGIN RAISE EXCEPTION 'crash' USING ERRCODE = '57P02'; END $$"),
     ("57P03", Class::Ended, "DO $$ BEGIN RAISE EXCEPTION 'starting' USING ERRCODE = '57P03'; END $$"),
-    ("XX001", Class::Damaged, "DO $$ BEGIN RAISE EXCEPTION 'damaged' USING ERRCODE = 'XX001'; END $$"),
     ("XX002", Class::Damaged, "DO $$ BEGIN RAISE EXCEPTION 'damaged' USING ERRCODE = 'XX002'; END $$"),
     ("58030", Class::Damaged, "DO $$ BEGIN RAISE EXCEPTION 'unreadable' USING ERRCODE = '58030'; END $$"),
     ("XX000", Class::Other, "DO $$ BEGIN RAISE EXCEPTION 'odd' USING ERRCODE = 'XX000'; END $$"),
 ];
+
+/// What ends a session that lies idle.
+const IDLE: [(&str, &str); 3] = [
+    ("25P03", "SET idle_in_transaction_session_timeout = 50; BEGIN"),
+    ("57P05", "SET idle_session_timeout = 50"),
+    ("25P04", "SET transaction_timeout = 50; BEGIN"),
+];
+
+/// What is provoked by a test of its own.
+const APART: [&str; 7] = ["40001", "40P01", "55006", "3D000", "28000", "53300", "XX001"];
+
+#[test]
+fn no_row_of_the_table_is_left_out() {
+    let provoked: Vec<&str> =
+        STATEMENTS.iter().map(|(code, ..)| *code).chain(IDLE.map(|(code, _)| code)).chain(APART).collect();
+    for (code, class) in Class::codes() {
+        let other = |told: &str| told != code && Class::codes().any(|(nearer, _)| nearer == told);
+        let is_row = |told: &&str| told.starts_with(code) && !other(told);
+        let told = provoked.iter().find(|told| is_row(told));
+        let told = told.unwrap_or_else(|| panic!("nothing provokes {code}"));
+        assert_eq!(Class::of_code(told), class, "{told}");
+    }
+}
+
+#[test]
+fn a_page_that_is_no_page_is_told_to_be_damage() {
+    let server = Server::start(Version::V15);
+    let url = server.url("postgres");
+    let path = block_on(async {
+        let admin = connect(&url).await;
+        admin.batch_execute("CREATE TABLE t AS SELECT 1 AS x; CHECKPOINT").await.expect("it is new");
+        admin.query_one("SELECT pg_relation_filepath('t')", &[]).await.expect("it has one").get::<_, String>(0)
+    });
+    server.stop();
+    let file = server.folder().join("data").join(path);
+    std::fs::write(&file, [0xa5; 8_192]).expect("the data folder is ours");
+    server.restart();
+    block_on(async {
+        let admin = connect(&url).await;
+        assert_is(admin.batch_execute("SELECT * FROM t").await.expect_err("it is damaged"), "XX001", Class::Damaged);
+    });
+}
 
 #[test]
 fn what_statements_are_answered_with_is_told_by_the_table() {
@@ -86,12 +127,7 @@ fn what_statements_are_answered_with_is_told_by_the_table() {
 fn sessions_that_lie_idle_are_told_to_have_ended() {
     block_on(async {
         let base = Base::new(Version::V18).await;
-        let cases = [
-            ("25P03", "SET idle_in_transaction_session_timeout = 50; BEGIN"),
-            ("57P05", "SET idle_session_timeout = 50"),
-            ("25P04", "SET transaction_timeout = 50; BEGIN"),
-        ];
-        for (code, sql) in cases {
+        for (code, sql) in IDLE {
             let (client, connection) =
                 tokio_postgres::connect(&base.url(), tokio_postgres::NoTls).await.expect("the server is there");
             let ended = tokio::spawn(connection);

@@ -6,6 +6,7 @@ mod conformance;
 mod errors;
 mod mirror;
 mod replication;
+mod rows;
 mod sink;
 mod specifics;
 mod support;

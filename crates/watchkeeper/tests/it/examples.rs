@@ -8,6 +8,7 @@ use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 use watchkeeper::sqlite::{Client, Config};
 use watchkeeper::{Epoch, open};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
+use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 /// Their `main` is for those who run them by hand.
 #[path = "../../examples/election.rs"]
@@ -16,6 +17,9 @@ mod election;
 #[path = "../../examples/handler.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod handler;
+#[path = "../../examples/listeners.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod listeners;
 #[path = "../../examples/materialised_view.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod materialised_view;
@@ -90,5 +94,23 @@ async fn orders_are_counted_exactly_once_in_the_open_session() {
     for round in 1..=3 {
         orders.insert_many((0..50).map(|n| doc! { "n": n })).await.expect("orders are taken");
         assert_eq!(soon(open_session::run(&url, 50 * round)).await, 50 * round, "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn one_listener_goes_on_where_the_other_has_ended() {
+    let server = Server::start(Version::V18);
+    let url = server.url("postgres");
+    let config = watchkeeper::postgres::Config::new(&url).expect("it is a URL");
+    let client = watchkeeper::postgres::Client::open(&open::cx(), config).await.expect("the server is there");
+    let make = "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text)";
+    client.write(&open::cx(), make, &[]).await.expect("it is new");
+    let wake = watchkeeper::postgres::changelog::Wake::Notify;
+    watchkeeper::postgres::changelog::install(&open::cx(), &client, &["orders"], wake).await.expect("it has a key");
+    for (name, had) in [("listener-1", ["1 insert", "2 insert"]), ("listener-2", ["3 insert", "4 insert"])] {
+        let orders = "INSERT INTO orders (item) VALUES ('rope'), ('lamp')";
+        client.write(&open::cx(), orders, &[]).await.expect("orders are taken");
+        let listened = tokio::time::timeout(Duration::from_secs(60), listeners::run(&url, name, 2)).await;
+        assert_eq!(listened.expect("it ends soon").expect("it succeeds"), had);
     }
 }

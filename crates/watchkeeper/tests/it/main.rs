@@ -3,11 +3,13 @@
 #[cfg(feature = "sqlite")]
 mod builder;
 mod conformance;
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 mod examples;
 #[cfg(feature = "file")]
 mod files;
-#[cfg(feature = "sqlite")]
+#[cfg(feature = "postgres")]
+mod held;
+#[cfg(all(feature = "postgres", feature = "sqlite"))]
 mod listener;
 #[cfg(feature = "mongodb")]
 mod mongodb;

@@ -1,14 +1,19 @@
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use watchkeeper_core::{StartAt, ValueRef};
+use watchkeeper_core::{Batch, StartAt, ValueRef};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::bench::{Base, Watch, block_on, server};
+use super::bench::{Base, LIMITS, Watch, block_on, cx, server};
 
 const WRITERS: usize = 100;
-const TRANSACTIONS: usize = 50;
 const KEYS_EACH: usize = 10;
+
+/// 100,000, or as many as `WATCHKEEPER_CHANGES` says; on each server.
+fn changes() -> usize {
+    std::env::var("WATCHKEEPER_CHANGES").map_or(100_000, |text| text.parse().expect("a number of changes"))
+}
 
 /// Takes an xid, waits a random time, then changes ten random keys that others change, too; again and again. The keys are
 /// changed in their order, so that the writers wait for each other without a deadlock.
@@ -22,6 +27,41 @@ const WRITER: &str = "CREATE PROCEDURE work(transactions int) LANGUAGE plpgsql A
         COMMIT;
     END LOOP; END $$";
 
+/// The newest version of every key, each of which has to follow on the one before.
+#[derive(Default)]
+struct Newest {
+    versions: BTreeMap<i32, i32>,
+    changes: usize,
+}
+
+impl Newest {
+    fn take(&mut self, batch: &Batch) {
+        for row in (0..).take(batch.len()) {
+            let number = |name: &str| match batch.payload().get(batch.body(row), &["after", name]) {
+                Ok(Some(ValueRef::Int32(number))) => number,
+                other => panic!("{name} is {other:?}"),
+            };
+            let before = self.versions.insert(number("id"), number("version")).unwrap_or(0);
+            assert_eq!(number("version"), before + 1, "key {} is lost or out of order", number("id"));
+            self.changes += 1;
+        }
+    }
+
+    /// Reads until so many changes came. Nothing for a minute means that they never will.
+    async fn read(&mut self, watch: &mut Watch, count: usize) {
+        let mut moved = Instant::now();
+        while self.changes < count {
+            let batch = watch.stream.next_batch(&cx(), LIMITS).await.expect("the stream goes on");
+            if !batch.is_empty() {
+                moved = Instant::now();
+            }
+            assert!(moved.elapsed() < Duration::from_secs(60), "{} of {count} changes came", self.changes);
+            self.take(&batch);
+        }
+        assert_eq!(self.changes, count, "so many changes were made");
+    }
+}
+
 #[test]
 fn a_hundred_writers_lose_nothing_and_keep_the_order_of_every_key() {
     for version in Version::ALL {
@@ -32,25 +72,15 @@ fn a_hundred_writers_lose_nothing_and_keep_the_order_of_every_key() {
                 INSERT INTO things SELECT g, 0 FROM generate_series(0, 999) g";
             let base = Base::new(&server, &format!("{schema}; {WRITER}")).await;
             let mut watch = Watch::open(&base.source(), StartAt::Now).await;
+            let transactions = changes() / WRITERS / KEYS_EACH;
             let writers = join_all((0..WRITERS).map(|_| async {
                 let sql = super::bench::connect(&base.url()).await;
-                sql.batch_execute(&format!("CALL work({TRANSACTIONS})")).await.expect("a writer writes");
+                sql.batch_execute(&format!("CALL work({transactions})")).await.expect("a writer writes");
             }));
-            let count = WRITERS * TRANSACTIONS * KEYS_EACH;
-            let (_, batches) = tokio::join!(writers, watch.batches(count));
-            let mut newest = BTreeMap::new();
-            for batch in &batches {
-                for row in 0..batch.len() as u32 {
-                    let payload = batch.payload();
-                    let number = |name: &str| match payload.get(batch.body(row), &["after", name]) {
-                        Ok(Some(ValueRef::Int32(number))) => number,
-                        other => panic!("{name} is {other:?}"),
-                    };
-                    let before = newest.insert(number("id"), number("version")).unwrap_or(0);
-                    assert_eq!(number("version"), before + 1, "key {} is lost or out of order", number("id"));
-                }
-            }
-            let told: i64 = newest.values().map(|version| i64::from(*version)).sum();
+            let (begun, mut newest) = (Instant::now(), Newest::default());
+            tokio::join!(writers, newest.read(&mut watch, WRITERS * transactions * KEYS_EACH));
+            println!("{} changes of 100 writers on {version:?} in {:?}", newest.changes, begun.elapsed());
+            let told: i64 = newest.versions.values().map(|version| i64::from(*version)).sum();
             assert_eq!(base.ask("SELECT sum(version)::text FROM things").await, told.to_string());
             watch.close().await;
         });

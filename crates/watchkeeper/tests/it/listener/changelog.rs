@@ -2,10 +2,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper::ListenerState::{Connecting, Running, Stopped};
-use watchkeeper::core::{Acquired, Ask, Candidate, Entropy, LeaseStore};
+use watchkeeper::core::{Acquired, Ask, Candidate, Entropy};
 use watchkeeper::{ChangeLogListener, Epoch, LeaseKey, MultiListenerCoordinator, ObserverError};
 
-use super::support::{GROUP, PATIENCE, STREAM, Shop, change_log, cx, numbers, order, soon, until};
+use super::support::{GROUP, PATIENCE, STREAM, Shop, cx, numbers, on_each_store, soon, until};
+
+on_each_store! {
+    test_listener_with_coordinator,
+    test_listener_lease_acquisition_in_batch,
+    test_listener_checkpoint_update,
+    test_listener_failover_handling,
+    a_listener_that_is_stuck_with_a_batch_gives_up_the_watch,
+    a_stream_whose_history_is_lost_is_halted_and_says_so,
+}
 
 async fn batch(listener: &ChangeLogListener) -> Vec<u64> {
     numbers(&soon("a batch", listener.next_batch()).await.expect("it has the watch"))
@@ -15,11 +24,9 @@ async fn state(coordinator: &MultiListenerCoordinator, name: &str) -> Option<wat
     coordinator.get_listener_state(name).await.ok()
 }
 
-#[tokio::test]
-async fn test_listener_with_coordinator() {
-    let shop = Shop::new();
+async fn test_listener_with_coordinator(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=7).await;
+    app.order(1..=7).await;
     let (here, there) = (shop.coordinator(), shop.coordinator());
     let listener = shop.listener("listener-1", &here).await;
     assert!(listener.handle().is_none(), "it does nothing before it is asked");
@@ -33,7 +40,7 @@ async fn test_listener_with_coordinator() {
     assert_eq!(shop.committed().await, 7);
 
     // One that should be coordinated and is not, refuses.
-    let config = change_log(shop.path(), "listener-2").await;
+    let config = shop.ground().change_log("listener-2").await;
     let refused = ChangeLogListener::new(config.clone()).next_batch().await;
     assert!(matches!(refused, Err(ObserverError::Failed(_))), "{refused:?}");
     // Alone, it starts where its configuration says.
@@ -49,17 +56,15 @@ async fn test_listener_with_coordinator() {
 
     // One that is dropped is shown as stopped, though its coordinator lives on.
     let dropped = shop.listener("listener-3", &here).await;
-    order(&app, 8..=8).await;
+    app.order(8..=8).await;
     assert_eq!(batch(&dropped).await, [8]);
     drop(dropped);
     assert_eq!(state(&here, "listener-3").await, Some(Stopped));
 }
 
-#[tokio::test]
-async fn test_listener_lease_acquisition_in_batch() {
-    let shop = Shop::new();
+async fn test_listener_lease_acquisition_in_batch(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=3).await;
+    app.order(1..=3).await;
     // Somebody else has the lease.
     let key = LeaseKey::new(format!("{GROUP}/{STREAM}/0/0"));
     let entropy = Entropy::from_system();
@@ -71,7 +76,7 @@ async fn test_listener_lease_acquisition_in_batch() {
     };
     let ask = Ask { key: key.clone(), candidate, ttl: PATIENCE, floor: Epoch::ZERO, break_holder: None };
     let store = shop.store();
-    let Acquired::Granted { grant, .. } = store.try_acquire(&cx(), &ask).await.expect("the file answers") else {
+    let Acquired::Granted { grant, .. } = store.try_acquire(&cx(), &ask).await.expect("the store answers") else {
         panic!("nobody had it")
     };
 
@@ -87,19 +92,17 @@ async fn test_listener_lease_acquisition_in_batch() {
     assert!(!asking.is_finished(), "it fetched without the lease");
     assert_eq!(shop.checkpoint().await, None, "nor did it touch the checkpoint");
 
-    store.release(&cx(), &grant).await.expect("the file answers");
+    store.release(&cx(), &grant).await.expect("the store answers");
     assert_eq!(soon("the batch", asking).await.expect("no panic"), [1, 2, 3]);
-    let holders = store.holders(&cx(), &[key]).await.expect("the file answers");
+    let holders = store.holders(&cx(), &[key]).await.expect("the store answers");
     let holder = holders[0].as_ref().expect("the listener has it");
     assert_eq!(holder.candidate.name, "listener-1");
     assert!(holder.epoch > grant.epoch);
 }
 
-#[tokio::test]
-async fn test_listener_checkpoint_update() {
-    let shop = Shop::new();
+async fn test_listener_checkpoint_update(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=12).await;
+    app.order(1..=12).await;
     let coordinator = shop.coordinator();
     let listener = shop.listener("listener-1", &coordinator).await;
     let entries = soon("a batch", listener.next_batch()).await.expect("nobody else is there");
@@ -128,11 +131,9 @@ async fn test_listener_checkpoint_update() {
     assert_eq!(shop.committed().await, 10);
 }
 
-#[tokio::test]
-async fn test_listener_failover_handling() {
-    let shop = Shop::new();
+async fn test_listener_failover_handling(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=10).await;
+    app.order(1..=10).await;
     let coordinator = shop.coordinator();
     let listener = shop.listener("listener-1", &coordinator).await;
     assert_eq!(batch(&listener).await, [1, 2, 3, 4, 5]);
@@ -145,7 +146,7 @@ async fn test_listener_failover_handling() {
         tenure: Entropy::from_system().tenure(),
         epoch: Epoch(before.epoch.0 + 10),
     };
-    watchkeeper::CheckpointStore::claim(&*store, &cx(), &grant).await.expect("the file answers");
+    watchkeeper::CheckpointStore::claim(&*store, &cx(), &grant).await.expect("the store answers");
     match soon("the news", listener.next_batch()).await {
         Err(ObserverError::ListenerFailover { listener_id, checkpoint, cause }) => {
             assert_eq!((listener_id.as_str(), checkpoint), ("listener-1", 5), "{cause}");
@@ -160,13 +161,11 @@ async fn test_listener_failover_handling() {
     assert!(after.epoch > grant.epoch, "{:?}", after.epoch);
 }
 
-#[tokio::test]
-async fn a_listener_that_is_stuck_with_a_batch_gives_up_the_watch() {
-    let shop = Shop::new();
+async fn a_listener_that_is_stuck_with_a_batch_gives_up_the_watch(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=5).await;
+    app.order(1..=5).await;
     let (here, there) = (shop.coordinator(), shop.coordinator());
-    let mut config = change_log(shop.path(), "listener-1").await;
+    let mut config = shop.ground().change_log("listener-1").await;
     config.patience = Some(Duration::from_millis(300));
     let stuck = ChangeLogListener::new(config).with_coordinator(here).expect("the settings are right");
     assert_eq!(batch(&stuck).await, [1, 2, 3, 4, 5]);
@@ -178,17 +177,15 @@ async fn a_listener_that_is_stuck_with_a_batch_gives_up_the_watch() {
     assert_eq!(shop.committed().await, 0, "its acknowledgement came too late");
 }
 
-#[tokio::test]
-async fn a_stream_whose_history_is_lost_is_halted_and_says_so() {
-    let shop = Shop::new();
+async fn a_stream_whose_history_is_lost_is_halted_and_says_so(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=5).await;
+    app.order(1..=5).await;
     let listener = shop.listener("listener-1", &shop.coordinator()).await;
     batch(&listener).await;
     soon("the commit", listener.ack()).await.expect("nobody else is there");
     listener.close().await.expect("it leaves in order");
-    order(&app, 6..=10).await;
-    watchkeeper::sqlite::tools::prune(&cx(), &app, 8).await.expect("the file answers");
+    app.order(6..=10).await;
+    app.forget().await;
     let next = shop.listener("listener-2", &shop.coordinator()).await;
     let mut answer = soon("the halt", next.next_batch()).await;
     if let Err(ObserverError::ListenerFailover { .. }) = answer {

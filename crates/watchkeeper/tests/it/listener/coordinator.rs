@@ -1,7 +1,16 @@
 use watchkeeper::ListenerState::{Connecting, Initializing, Running};
 use watchkeeper::{ErrorKind, ListenerHealth, MultiListenerCoordinator, ObserverError};
 
-use super::support::{Shop, until};
+use super::support::{Shop, on_each_store, until};
+
+on_each_store! {
+    test_listener_registration,
+    test_listener_deregistration,
+    test_listener_health_check,
+    test_leader_election,
+    test_leader_failover,
+    test_coordinator_state_consistency,
+}
 
 async fn register(coordinator: &MultiListenerCoordinator, names: &[&str]) {
     for name in names {
@@ -10,16 +19,14 @@ async fn register(coordinator: &MultiListenerCoordinator, names: &[&str]) {
 }
 
 async fn health(coordinator: &MultiListenerCoordinator) -> Vec<ListenerHealth> {
-    coordinator.check_listener_health().await.expect("the file answers")
+    coordinator.check_listener_health().await.expect("the store answers")
 }
 
 async fn names(coordinator: &MultiListenerCoordinator) -> Vec<String> {
     health(coordinator).await.into_iter().map(|health| health.listener_id).collect()
 }
 
-#[tokio::test]
-async fn test_listener_registration() {
-    let shop = Shop::new();
+async fn test_listener_registration(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     register(&here, &["listener-1", "listener-2"]).await;
     register(&there, &["listener-3", "listener-1"]).await;
@@ -38,9 +45,7 @@ async fn test_listener_registration() {
     assert_eq!((names(&elsewhere).await.len(), names(&here).await.len()), (1, 4), "groups do not see each other");
 }
 
-#[tokio::test]
-async fn test_listener_deregistration() {
-    let shop = Shop::new();
+async fn test_listener_deregistration(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     register(&here, &["listener-1", "listener-2", "listener-3", "listener-4"]).await;
     here.deregister_listener("listener-1").await.expect("it is registered");
@@ -58,9 +63,7 @@ async fn test_listener_deregistration() {
     assert_eq!(names(&there).await, ["listener-2", "listener-3", "listener-4", "listener-5"]);
 }
 
-#[tokio::test]
-async fn test_listener_health_check() {
-    let shop = Shop::new();
+async fn test_listener_health_check(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     register(&here, &["listener-1"]).await;
     register(&there, &["listener-2"]).await;
@@ -91,9 +94,7 @@ async fn test_listener_health_check() {
     assert_eq!(silent.await, expected, "what it said last is kept");
 }
 
-#[tokio::test]
-async fn test_leader_election() {
-    let shop = Shop::new();
+async fn test_leader_election(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     let nobody = here.elect_leader().await;
     assert!(matches!(nobody, Err(ObserverError::NoHealthyListener)), "{nobody:?}");
@@ -101,24 +102,22 @@ async fn test_leader_election() {
     register(&there, &["listener-3"]).await;
     let leader = there.elect_leader().await.expect("three are there");
     assert_eq!(here.elect_leader().await.expect("three are there"), leader, "all agree");
-    let first = here.leader().await.expect("the file answers");
-    assert_eq!(there.leader().await.expect("the file answers"), first, "under one epoch");
+    let first = here.leader().await.expect("the store answers");
+    assert_eq!(there.leader().await.expect("the store answers"), first, "under one epoch");
 
-    // In another file, with the same members registered in another order, it is the same one.
-    let elsewhere = Shop::new();
+    // In another store, with the same members registered in another it is the same one.
+    let elsewhere = shop.another().await;
     let other = elsewhere.coordinator();
     register(&other, &["listener-3", "listener-2", "listener-1"]).await;
     assert_eq!(other.elect_leader().await.expect("three are there"), leader, "who is there decides, and nothing else");
 }
 
-#[tokio::test]
-async fn test_leader_failover() {
-    let shop = Shop::new();
+async fn test_leader_failover(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     register(&here, &["listener-1"]).await;
     register(&there, &["listener-2"]).await;
     let leader = here.elect_leader().await.expect("two are there");
-    let (_, epoch) = here.leader().await.expect("the file answers").expect("someone was elected");
+    let (_, epoch) = here.leader().await.expect("the store answers").expect("someone was elected");
     let (dead, alive, heir) =
         if leader == "listener-1" { (here, there, "listener-2") } else { (there, here, "listener-1") };
     // For longer than a lease the leader's process keeps it.
@@ -128,12 +127,12 @@ async fn test_leader_failover() {
         (std::time::Instant::now() > until_when).then_some(())
     })
     .await;
-    assert_eq!(alive.leader().await.expect("the file answers").map(|(_, epoch)| epoch), Some(epoch));
+    assert_eq!(alive.leader().await.expect("the store answers").map(|(_, epoch)| epoch), Some(epoch));
 
     drop(dead);
     until("another one leads", async || (alive.elect_leader().await.is_ok_and(|leader| leader == heir)).then_some(()))
         .await;
-    let (_, next) = alive.leader().await.expect("the file answers").expect("someone was elected");
+    let (_, next) = alive.leader().await.expect("the store answers").expect("someone was elected");
     assert!(next > epoch, "a stale leader can be told by its epoch");
 
     // One that leaves in order is relieved at once.
@@ -143,9 +142,7 @@ async fn test_leader_failover() {
     assert_ne!(third.elect_leader().await.ok().as_deref(), Some(heir));
 }
 
-#[tokio::test]
-async fn test_coordinator_state_consistency() {
-    let shop = Shop::new();
+async fn test_coordinator_state_consistency(shop: Shop) {
     let (here, there) = (shop.coordinator(), shop.coordinator());
     register(&here, &["listener-1"]).await;
     let (clone, handle) = (here.clone(), here.listener("listener-1").expect("it is ours"));

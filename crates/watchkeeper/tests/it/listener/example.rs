@@ -9,7 +9,7 @@ use watchkeeper::{
     ObserverError, SqliteCheckpointStore,
 };
 
-use super::support::{Shop, change_log, number, order, soon};
+use super::support::{Shop, number, soon};
 
 static SUM: AtomicU64 = AtomicU64::new(0);
 
@@ -56,10 +56,10 @@ async fn run(pool: &Path, config: ChangeLogConfig) -> Result<(), ObserverError> 
 
 #[tokio::test]
 async fn the_first_program_that_one_would_write_works() {
-    let shop = Shop::new();
+    let shop = Shop::in_files();
     let app = shop.open().await;
-    order(&app, 1..=12).await;
-    let config = change_log(shop.path(), "listener-1").await;
+    app.order(1..=12).await;
+    let config = shop.ground().change_log("listener-1").await;
     let ended = soon("the last entry", run(&shop.state(), config)).await.expect_err("the loop ends by an error only");
     assert_eq!(ended.to_string(), "that is all [WK-UNAVAILABLE]");
 }

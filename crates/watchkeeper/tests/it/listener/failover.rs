@@ -1,7 +1,15 @@
 use watchkeeper::ListenerState::{Connecting, Running};
 use watchkeeper::{FailoverManager, MultiListenerCoordinator, ObserverError};
 
-use super::support::{Shop, numbers, order, soon, until};
+use super::support::{Shop, numbers, on_each_store, soon, until};
+
+on_each_store! {
+    test_failure_detection,
+    test_failover_trigger,
+    test_failover_checkpoint_consistency,
+    test_multiple_listener_failover,
+    test_failover_recovery,
+}
 
 async fn registered(shop: &Shop, names: &[&str]) -> MultiListenerCoordinator {
     let coordinator = shop.coordinator();
@@ -11,25 +19,21 @@ async fn registered(shop: &Shop, names: &[&str]) -> MultiListenerCoordinator {
     coordinator
 }
 
-#[tokio::test]
-async fn test_failure_detection() {
-    let shop = Shop::new();
+async fn test_failure_detection(shop: Shop) {
     let (here, there) = (registered(&shop, &["listener-1"]).await, registered(&shop, &["listener-2"]).await);
     let failover = FailoverManager::new(here.clone());
-    assert_eq!(failover.detect_failures().await.expect("the file answers"), Vec::<String>::new());
+    assert_eq!(failover.detect_failures().await.expect("the store answers"), Vec::<String>::new());
     drop(there);
     until("the silence is noticed", async || {
-        (failover.detect_failures().await.expect("the file answers") == ["listener-2"]).then_some(())
+        (failover.detect_failures().await.expect("the store answers") == ["listener-2"]).then_some(())
     })
     .await;
     let back = registered(&shop, &["listener-2"]).await;
-    assert_eq!(failover.detect_failures().await.expect("the file answers"), Vec::<String>::new(), "it is back");
+    assert_eq!(failover.detect_failures().await.expect("the store answers"), Vec::<String>::new(), "it is back");
     drop(back);
 }
 
-#[tokio::test]
-async fn test_failover_trigger() {
-    let shop = Shop::new();
+async fn test_failover_trigger(shop: Shop) {
     let alone = registered(&shop, &["listener-1"]).await;
     // Also an `Arc` of a coordinator will do.
     let failover = FailoverManager::new(std::sync::Arc::new(alone.clone()));
@@ -41,7 +45,7 @@ async fn test_failover_trigger() {
     let others = registered(&shop, &["listener-2", "listener-3"]).await;
     alone.listener("listener-1").expect("it is ours").set_checkpoint(42);
     until("it is told", async || {
-        (others.check_listener_health().await.expect("the file answers")[0].last_checkpoint == 42).then_some(())
+        (others.check_listener_health().await.expect("the store answers")[0].last_checkpoint == 42).then_some(())
     })
     .await;
     let event = failover.trigger_failover("listener-1").await.expect("two could take over");
@@ -51,11 +55,9 @@ async fn test_failover_trigger() {
     assert_eq!(failover.recent_failovers().len(), 1);
 }
 
-#[tokio::test]
-async fn test_failover_checkpoint_consistency() {
-    let shop = Shop::new();
+async fn test_failover_checkpoint_consistency(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=10).await;
+    app.order(1..=10).await;
     let (here, there) = (shop.coordinator(), shop.coordinator());
     let first = shop.listener("listener-1", &here).await;
     let batch = soon("the first batch", first.next_batch()).await.expect("nobody else is there");
@@ -78,7 +80,7 @@ async fn test_failover_checkpoint_consistency() {
                 Err(other) => panic!("{other}"),
             }
         };
-        order(&app, 11..=12).await;
+        app.order(11..=12).await;
         (had, checkpoint)
     };
     let ((had, checkpoint), taken) = soon("the hand-over", async { tokio::join!(relieved, second.next_batch()) }).await;
@@ -89,9 +91,7 @@ async fn test_failover_checkpoint_consistency() {
     assert_eq!(all, expected, "nothing was lost or delivered twice");
 }
 
-#[tokio::test]
-async fn test_multiple_listener_failover() {
-    let shop = Shop::new();
+async fn test_multiple_listener_failover(shop: Shop) {
     let gone = registered(&shop, &["listener-1", "listener-2"]).await;
     let here = registered(&shop, &["listener-3", "listener-4"]).await;
     let failover = FailoverManager::new(here.clone());
@@ -118,11 +118,9 @@ async fn test_multiple_listener_failover() {
     assert_eq!(failover.recent_failovers().len(), 2);
 }
 
-#[tokio::test]
-async fn test_failover_recovery() {
-    let shop = Shop::new();
+async fn test_failover_recovery(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=8).await;
+    app.order(1..=8).await;
     let (here, there) = (shop.coordinator(), shop.coordinator());
     let first = shop.listener("listener-1", &here).await;
     soon("the first batch", first.next_batch()).await.expect("nobody else is there");

@@ -1,11 +1,12 @@
-//! Listeners that share a stream, on real SQLite files. Several coordinators on one file stand for several processes, and in
-//! `processes` there are several.
+//! Listeners that share a stream, on real SQLite files and on a real server of PostgreSQL. Several coordinators on one store stand
+//! for several processes, and in `processes` there are several.
 
 mod changelog;
 mod config;
 mod coordinator;
 mod example;
 mod failover;
+mod ground;
 mod lease;
 mod postgres;
 mod processes;

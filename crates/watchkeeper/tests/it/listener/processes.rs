@@ -10,12 +10,20 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use watchkeeper::core::Records;
-use watchkeeper::sqlite::{Client, Config};
+use watchkeeper::sqlite::Config;
 use watchkeeper::{ChangeLogListener, FailoverManager, ObserverError, SqliteCheckpointStore};
 
-use super::support::{PATIENCE, Shop, change_log, coordinator, cx, number, order, settings, until};
+use super::ground::{App, Ground};
+use super::support::{PATIENCE, Shop, cx, number, on_each_store, settings, until};
+
+on_each_store! {
+    a_killed_listener_is_relieved_with_nothing_lost,
+    a_listener_that_slept_through_its_lease_commits_nothing,
+    a_listener_that_is_asked_to_hands_over_with_every_change_once,
+}
 
 const FOLDER: &str = "WATCHKEEPER_TEST_FOLDER";
+const GROUND: &str = "WATCHKEEPER_TEST_GROUND";
 const NAME: &str = "WATCHKEEPER_TEST_NAME";
 /// The number of the order that is worked on until a file `go` is there.
 const PONDERED: &str = "WATCHKEEPER_TEST_PONDERED";
@@ -39,7 +47,8 @@ impl Line {
 /// The listener's process. Without the variables, as one of all tests, it has nothing to listen to.
 #[test]
 fn other_process() {
-    let (Some(folder), Ok(name)) = (std::env::var_os(FOLDER), std::env::var(NAME)) else { return };
+    let (Some(folder), Ok(ground)) = (std::env::var_os(FOLDER), std::env::var(GROUND)) else { return };
+    let name = std::env::var(NAME).expect("a listener has a name");
     // It ends with the one who started it, at the latest.
     std::thread::spawn(|| {
         std::io::stdin().lines().for_each(drop);
@@ -47,17 +56,22 @@ fn other_process() {
     });
     let pondered = std::env::var(PONDERED).ok().and_then(|number| number.parse().ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime can be made").block_on(listen(Path::new(&folder), &name, pondered));
+    runtime.expect("a runtime can be made").block_on(listen(
+        Path::new(&folder),
+        &Ground::heard(ground),
+        &name,
+        pondered,
+    ));
 }
 
-async fn listen(folder: &Path, name: &str, pondered: Option<u64>) {
+async fn listen(folder: &Path, ground: &Ground, name: &str, pondered: Option<u64>) {
     let mut journal = std::fs::File::options().append(true).create(true).open(folder.join("told")).expect("it opens");
     let mut tell = |what: &str, number: u64| {
         // One write per line, so that lines of two processes do not mix.
         journal.write_all(format!("{name} {what} {number}\n").as_bytes()).expect("the disk has room");
     };
-    let coordinator = coordinator(folder, settings(name));
-    let config = change_log(folder, name).await;
+    let coordinator = ground.coordinator(settings(name));
+    let config = ground.change_log(name).await;
     let listener = ChangeLogListener::new(config).with_coordinator(coordinator).expect("the settings are right");
     loop {
         match listener.next_batch().await {
@@ -82,7 +96,8 @@ impl Listener {
     fn start(shop: &Shop, name: &str, pondered: Option<u64>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
         command.args(["--exact", "listener::processes::other_process", "--nocapture"]);
-        command.env(FOLDER, shop.path()).env(NAME, name).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.env(FOLDER, shop.path()).env(GROUND, shop.ground().told()).env(NAME, name);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         if let Some(number) = pondered {
             command.env(PONDERED, number.to_string());
         }
@@ -93,17 +108,26 @@ impl Listener {
         kill_process(Pid::from_child(&self.0), signal).expect("it is there");
     }
 
-    /// Stops the process outside of any transaction: one that is stopped inside blocks the file for all, which is another test.
+    /// Stops the process wherever it is.
+    async fn stop_anywhere(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.0.id());
+        // The signal is delivered when the process next runs.
+        while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Stops the process; in files outside of any transaction: one that is stopped inside blocks the file for all, which is
+    /// another test. A server ends such a transaction.
     async fn stop(&self, shop: &Shop) {
+        if matches!(shop.ground(), Ground::Database(_)) {
+            return self.stop_anywhere().await;
+        }
         let config = Config { busy: Duration::from_millis(200), ..Config::new(shop.state()) };
         let probe = SqliteCheckpointStore::with_config(config).expect("the path can work");
         until("it is stopped outside of a transaction", async || {
-            self.signal(Signal::STOP);
-            let stat = format!("/proc/{}/stat", self.0.id());
-            // The signal is delivered when the process next runs.
-            while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
-                tokio::task::yield_now().await;
-            }
+            self.stop_anywhere().await;
             if probe.append(&cx(), "probe", "".into(), 1).await.is_ok() {
                 return Some(());
             }
@@ -160,15 +184,13 @@ fn assert_in_order(shop: &Shop, who: &str) -> (u64, u64) {
     (first, *had.last().expect("it had some"))
 }
 
-async fn order_slowly(app: &Client, numbers: std::ops::RangeInclusive<u64>) {
+async fn order_slowly(app: &App, numbers: std::ops::RangeInclusive<u64>) {
     for number in numbers {
-        order(app, number..=number).await;
+        app.order(number..=number).await;
     }
 }
 
-#[tokio::test]
-async fn a_killed_listener_is_relieved_with_nothing_lost() {
-    let shop = Shop::new();
+async fn a_killed_listener_is_relieved_with_nothing_lost(shop: Shop) {
     let app = shop.open().await;
     let mut first = Listener::start(&shop, "a", None);
     order_slowly(&app, 1..=40).await;
@@ -195,11 +217,9 @@ async fn a_killed_listener_is_relieved_with_nothing_lost() {
     assert_eq!((checkpoint.facts.processed_by.as_str(), checkpoint.facts.failovers), ("b", 1));
 }
 
-#[tokio::test]
-async fn a_listener_that_slept_through_its_lease_commits_nothing() {
-    let shop = Shop::new();
+async fn a_listener_that_slept_through_its_lease_commits_nothing(shop: Shop) {
     let app = shop.open().await;
-    order(&app, 1..=20).await;
+    app.order(1..=20).await;
     // It has 16 to 20 in its hands when it falls asleep.
     let first = Listener::start(&shop, "a", Some(20));
     until_had(&shop, "a", 20).await;
@@ -229,9 +249,7 @@ async fn a_listener_that_slept_through_its_lease_commits_nothing() {
     assert_eq!((after.facts.processed_by.as_str(), after.facts.failovers), ("b", 1), "the watch changed hands once");
 }
 
-#[tokio::test]
-async fn a_listener_that_is_asked_to_hands_over_with_every_change_once() {
-    let shop = Shop::new();
+async fn a_listener_that_is_asked_to_hands_over_with_every_change_once(shop: Shop) {
     let app = shop.open().await;
     let _first = Listener::start(&shop, "a", None);
     order_slowly(&app, 1..=30).await;

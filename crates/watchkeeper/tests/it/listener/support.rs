@@ -3,11 +3,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper::core::BootClock;
-use watchkeeper::sqlite::{ChangeLog, Client, Config, tools};
+use watchkeeper::listener::Store;
 use watchkeeper::{
-    ChangeLogConfig, ChangeLogEntry, ChangeLogListener, Checkpoint, CheckpointStore, Cx, LeaseKey, LeaseManager,
-    MultiListenerConfig, MultiListenerCoordinator, SqliteCheckpointStore, Stores,
+    ChangeLogEntry, ChangeLogListener, Checkpoint, Cx, LeaseKey, LeaseManager, MultiListenerConfig,
+    MultiListenerCoordinator,
 };
+
+use super::ground::{App, Ground};
 
 pub(crate) const GROUP: &str = "shop";
 pub(crate) const STREAM: &str = "orders";
@@ -18,31 +20,50 @@ pub(crate) const LEASE: Duration = Duration::from_millis(1_500);
 /// Far beyond what anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A shop's database with a log of its orders, and a file that its listeners share.
+/// A shop's database with a log of its orders, and a store that its listeners share.
 pub(crate) struct Shop {
+    /// For what processes tell each other, and for the files of a shop that has no server.
     folder: tempfile::TempDir,
+    ground: Ground,
 }
 
 impl Shop {
-    pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder can be made") }
+    pub(crate) fn in_files() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let ground = Ground::Files(folder.path().to_owned());
+        Self { folder, ground }
+    }
+
+    /// A database of its own, on a server that all shops of this program share.
+    pub(crate) async fn in_postgres() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        Self { folder, ground: Ground::database().await }
+    }
+
+    /// Another one of the same kind, of which this one knows nothing.
+    pub(crate) async fn another(&self) -> Self {
+        if matches!(self.ground, Ground::Files(_)) { Self::in_files() } else { Self::in_postgres().await }
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
+    pub(crate) fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
     pub(crate) fn state(&self) -> PathBuf {
         self.path().join("state.db")
     }
 
-    pub(crate) fn store(&self) -> Arc<SqliteCheckpointStore> {
-        store(self.path())
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        self.ground.store()
     }
 
-    /// A coordinator with a connection of its own, as another process would have.
+    /// A coordinator with connections of its own, as another process would have.
     pub(crate) fn coordinator(&self) -> MultiListenerCoordinator {
-        coordinator(self.path(), settings("nobody"))
+        self.ground.coordinator(settings("nobody"))
     }
 
     pub(crate) fn leases(&self) -> LeaseManager {
@@ -51,22 +72,18 @@ impl Shop {
     }
 
     /// Makes the table of orders and its log.
-    pub(crate) async fn open(&self) -> Client {
-        let app = Client::open(&cx(), Config::new(self.path().join("app.db"))).await.expect("a new file can be opened");
-        let table = "CREATE TABLE orders(id INTEGER PRIMARY KEY, item TEXT)";
-        app.write(&cx(), move |transaction| Ok(transaction.execute_batch(table)?)).await.expect("the table is new");
-        tools::install(&cx(), &app, &["orders"]).await.expect("the table has a key");
-        app
+    pub(crate) async fn open(&self) -> App {
+        self.ground.open().await
     }
 
     pub(crate) async fn listener(&self, name: &str, coordinator: &MultiListenerCoordinator) -> ChangeLogListener {
-        let config = change_log(self.path(), name).await;
+        let config = self.ground.change_log(name).await;
         ChangeLogListener::new(config).with_coordinator(coordinator).expect("the settings are right")
     }
 
     pub(crate) async fn checkpoint(&self) -> Option<Checkpoint> {
         let key = LeaseKey::new(format!("{GROUP}/{STREAM}/0/0"));
-        self.store().load(&cx(), &key).await.expect("the file answers")
+        self.store().load(&cx(), &key).await.expect("the store answers")
     }
 
     /// How many changes are committed.
@@ -79,16 +96,6 @@ pub(crate) fn cx() -> Cx {
     Cx::new(Arc::new(BootClock)).within(PATIENCE)
 }
 
-pub(crate) fn store(folder: &Path) -> Arc<SqliteCheckpointStore> {
-    Arc::new(SqliteCheckpointStore::new(folder.join("state.db")).expect("the path can work"))
-}
-
-pub(crate) fn coordinator(folder: &Path, config: MultiListenerConfig) -> MultiListenerCoordinator {
-    let store = store(folder);
-    let stores = Stores { leases: store.clone(), checkpoints: store.clone(), records: store };
-    MultiListenerCoordinator::configured(stores, GROUP, config).expect("the settings are right")
-}
-
 pub(crate) fn settings(name: &str) -> MultiListenerConfig {
     MultiListenerConfig {
         enabled: true,
@@ -98,28 +105,6 @@ pub(crate) fn settings(name: &str) -> MultiListenerConfig {
         failover_threshold_ms: 2_000,
         max_listeners: 4,
     }
-}
-
-/// The orders of the shop in `folder`, five at a time.
-pub(crate) async fn change_log(folder: &Path, name: &str) -> ChangeLogConfig {
-    let app = Client::open(&cx(), Config::existing(folder.join("app.db"))).await.expect("the shop is open");
-    let log = ChangeLog::open(&cx(), app, STREAM).await.expect("orders are logged");
-    let mut config = ChangeLogConfig::new(STREAM, Arc::new(log));
-    config.batch_size = 5;
-    config.patience = Some(PATIENCE);
-    config.multi_listener = settings(name);
-    config
-}
-
-/// Writes orders with these numbers, each a change of its own key.
-pub(crate) async fn order(app: &Client, numbers: std::ops::RangeInclusive<u64>) {
-    let write = move |transaction: &watchkeeper::sqlite::rusqlite::Transaction<'_>| {
-        for number in numbers {
-            transaction.execute("INSERT INTO orders VALUES (?1, 'rope')", [number.cast_signed()])?;
-        }
-        Ok(())
-    };
-    app.write(&cx(), write).await.expect("the orders are new");
 }
 
 /// The number of an order, from the canonical key `[number]`.
@@ -150,3 +135,28 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Opt
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("waited too long: {what}"))
 }
+
+/// A test per function and store: each is given a shop that nobody else has.
+macro_rules! on_each_store {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name($crate::listener::support::Shop::in_files()).await;
+                }
+            )*
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name($crate::listener::support::Shop::in_postgres().await).await;
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use on_each_store;

@@ -1,0 +1,114 @@
+//! Changes into tables whose columns have types of their own.
+
+mod field;
+mod plan;
+mod shape;
+mod versioned;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Change, Cx, Error, Operation, Result};
+
+pub use versioned::VersionedRows;
+
+use self::plan::{Plan, Row};
+use self::shape::Shape;
+use super::{Apply, Failure, Open, Table};
+use crate::client::Client;
+
+/// Keeps the rows of one source table in a table with columns of their own: an upsert or a delete for each change.
+///
+/// The table is the user's: its columns and their types are as they were created, and the server converts every field by the type
+/// of its column, as its own input functions do. Times, numbers of any length, bytes, UUIDs, enums, JSON and arrays arrive
+/// as what they are; a field that does not fit its column is a rejected change. Only JSON's own null is the null
+/// of SQL here, as the server has it. The primary key of the table has to be the key of the
+/// source. A truncate of the source empties the table.
+///
+/// Changes of one row that come together are written once, as the last of them leaves it, and many rows by one statement.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    table: Table,
+    /// Columns and the fields that they are taken from.
+    fields: Vec<(String, String)>,
+    /// As the table was when a writer was opened last.
+    shape: Arc<Mutex<Option<Arc<Shape>>>>,
+}
+
+impl Rows {
+    /// Into this table, which has to be there. Every column is taken from the field of its name; one that a document does not have is
+    /// null.
+    ///
+    /// # Errors
+    /// `Config` when it can not be the name of a table.
+    pub fn into(table: &str) -> Result<Self> {
+        Ok(Self { table: Table::new(table)?, fields: Vec::new(), shape: Arc::default() })
+    }
+
+    /// Takes a column from this field, with points between the parts of its way (`address.city`). Columns that are not named
+    /// are left alone then.
+    #[must_use]
+    pub fn column(mut self, column: &str, field: &str) -> Self {
+        self.fields.push((column.to_owned(), field.to_owned()));
+        self
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Looks at the table, and refuses what can not be written into.
+    pub(crate) async fn look(&self, cx: &Cx, client: &Client) -> Result<()> {
+        let shape = Shape::look(cx, client, &self.table, &self.fields).await?;
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shape));
+        Ok(())
+    }
+
+    fn shape(&self) -> Result<Arc<Shape>> {
+        let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        shape.ok_or_else(|| Error::internal("rows were written before their table was looked at"))
+    }
+
+    async fn send(&self, open: &Open<'_>, shape: &Shape, plan: &mut Plan<'_>) -> Result<(), Failure> {
+        for (sql, rows) in std::mem::take(plan).statements(shape) {
+            open.state(&sql, &[(&rows, Type::TEXT)]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether all rows go with a change.
+fn clears(change: &Change) -> bool {
+    matches!(change.operation(), Operation::Drop | Operation::Truncate)
+}
+
+#[async_trait]
+impl Apply for Rows {
+    async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
+        self.look(cx, client).await
+    }
+
+    async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
+        let shape = self.shape()?;
+        let mut plan = Plan::default();
+        for (at, change) in changes.iter().enumerate() {
+            if let Some(key) = change.key() {
+                let row = Row::of(&shape, change).map_err(|error| Failure::Refused(Some(at), error))?;
+                if !plan.takes(change, key, &row) {
+                    self.send(open, &shape, &mut plan).await?;
+                }
+                plan.note(change, key, row);
+            } else if clears(change) {
+                self.send(open, &shape, &mut plan).await?;
+                open.state(&shape.clear(), &[]).await?;
+            }
+        }
+        self.send(open, &shape, &mut plan).await
+    }
+
+    fn acts_on_barriers(&self) -> bool {
+        true
+    }
+}

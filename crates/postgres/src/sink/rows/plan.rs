@@ -1,0 +1,198 @@
+//! What changes come to, row by row, before it is written by few statements.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use watchkeeper_core::payload::{Image, Visit};
+use watchkeeper_core::{Change, Error, Operation, Result};
+
+use super::field::{Fields, Told};
+use super::shape::Shape;
+
+/// At most so many rows in one statement, and about so many bytes.
+const ROWS_MAX: usize = 10_000;
+const BYTES_MAX: usize = 16_000_000;
+
+/// What becomes of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is taken away.
+    Gone,
+    /// It is as the columns say that are told.
+    Kept(Vec<bool>),
+}
+
+/// What a change does to its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) fate: Fate,
+    /// Its columns as a JSON object, of which a row that goes has its key only.
+    json: String,
+    /// Its key as a JSON object.
+    pub(super) key: String,
+}
+
+impl Row {
+    /// What a change with a key does.
+    ///
+    /// # Errors
+    /// The change does not tell it: it can never be written.
+    pub(super) fn of(shape: &Shape, change: &Change) -> Result<Self> {
+        if change.operation() == Operation::Delete {
+            return Self::gone(shape, change);
+        }
+        let (mut fields, mut nothing) = (Fields::of(&shape.columns), Nothing::default());
+        let payload = change.batch().payload();
+        let told =
+            payload.image(change.body(), change.operation(), Image::After, &mut Both(&mut fields, &mut nothing))?;
+        if nothing.0 {
+            // It was deleted since; the change that did so will come.
+            return Self::gone(shape, change);
+        }
+        if !told {
+            return Err(untold(change, "the whole row", "let the source tell it (full_document, REPLICA IDENTITY)"));
+        }
+        let values = fields.told();
+        let told = values.iter().map(|value| *value != Told::Unchanged).collect();
+        let key = object(shape, &values, |at| shape.columns[at].in_key);
+        let key = key.ok_or_else(|| untold(change, "its key", "name the fields of the key in `columns`"))?;
+        let json = object(shape, &values, |at| values[at] != Told::Absent || shape.columns[at].in_key);
+        Ok(Self { fate: Fate::Kept(told), json: json.unwrap_or_default(), key })
+    }
+
+    fn gone(shape: &Shape, change: &Change) -> Result<Self> {
+        let payload = change.batch().payload();
+        let mut fields = Fields::of(&shape.columns);
+        let told = payload.image(change.body(), change.operation(), Image::Before, &mut fields)?;
+        let mut key = told.then(|| object(shape, &fields.told(), |at| shape.columns[at].in_key)).flatten();
+        if key.is_none() {
+            // Sources of documents tell of a deleted one its key alone.
+            let mut fields = Fields::of(&shape.columns);
+            payload.walk_field(change.body(), "documentKey", &mut fields)?;
+            key = object(shape, &fields.told(), |at| shape.columns[at].in_key);
+        }
+        let key =
+            key.ok_or_else(|| untold(change, "its key", "let the source tell it (REPLICA IDENTITY, pre-images)"))?;
+        Ok(Self { fate: Fate::Gone, json: key.clone(), key })
+    }
+}
+
+fn untold(change: &Change, what: &str, remedy: &str) -> Error {
+    let operation = change.operation().as_str();
+    Error::config(format!("this {operation} does not tell {what}, so it can not be written")).remedy(remedy.to_owned())
+}
+
+/// Some columns as a JSON object; `None` if the key is not all there.
+fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Option<String> {
+    let mut json = String::from("{");
+    for (at, (column, value)) in shape.columns.iter().zip(values).enumerate() {
+        let text = match value {
+            Told::Value(text) => std::str::from_utf8(text).ok()?,
+            Told::Absent | Told::Unchanged if column.in_key => return None,
+            Told::Absent | Told::Unchanged => continue,
+        };
+        if column.in_key && text == "null" {
+            return None;
+        }
+        if wanted(at) {
+            json.push_str(if json.len() == 1 { "" } else { "," });
+            json.push_str(&serde_json::Value::from(column.name.as_str()).to_string());
+            json.push(':');
+            json.push_str(text);
+        }
+    }
+    json.push('}');
+    Some(json)
+}
+
+/// Whether an image is null.
+#[derive(Default)]
+struct Nothing(bool);
+
+/// Lets two see the same.
+struct Both<'a, 'b>(&'a mut Fields<'b>, &'a mut Nothing);
+
+impl Visit for Both<'_, '_> {
+    fn value(&mut self, value: watchkeeper_core::ValueRef<'_>) {
+        self.1.0 |= self.0.is_outside() && value == watchkeeper_core::ValueRef::Null;
+        self.0.value(value);
+    }
+
+    fn begin_document(&mut self) {
+        self.0.begin_document();
+    }
+
+    fn key(&mut self, key: &str) {
+        self.0.key(key);
+    }
+
+    fn end_document(&mut self) {
+        self.0.end_document();
+    }
+
+    fn begin_array(&mut self) {
+        self.0.begin_array();
+    }
+
+    fn end_array(&mut self) {
+        self.0.end_array();
+    }
+}
+
+/// What many changes come to, each row once. In the order of their keys, so that two who write the same rows never wait
+/// crosswise.
+#[derive(Debug, Default)]
+pub(super) struct Plan<'a> {
+    rows: BTreeMap<(&'a str, &'a [u8]), (&'a Change, Row)>,
+    keys: BTreeSet<String>,
+    bytes: usize,
+}
+
+impl<'a> Plan<'a> {
+    /// Whether a change can be noted over what was noted before: not if it needs what that leaves, or if another key of the
+    /// source comes to the same row, which one statement can not write twice.
+    pub(super) fn takes(&self, change: &Change, key: &[u8], row: &Row) -> bool {
+        let full = self.rows.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
+        let earlier = self.rows.get(&(change.namespace(), key)).map(|(_, earlier)| earlier);
+        let depends = matches!(&row.fate, Fate::Kept(told) if told.contains(&false));
+        let same_row = match earlier {
+            Some(earlier) => depends || earlier.key != row.key,
+            None => self.keys.contains(&row.key),
+        };
+        !full && !same_row
+    }
+
+    pub(super) fn note(&mut self, change: &'a Change, key: &'a [u8], row: Row) {
+        self.bytes += row.json.len() + 256;
+        self.keys.insert(row.key.clone());
+        self.rows.insert((change.namespace(), key), (change, row));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Every change that decides, with its namespace, key and row, in order.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&'a str, &'a [u8], &'a Change, &Row)> + '_ {
+        self.rows.iter().map(|((namespace, key), (change, row))| (*namespace, *key, *change, row))
+    }
+
+    /// Keeps what has won: those whose place in [`rows`](Self::rows) is in `winners`.
+    pub(super) fn keep(&mut self, winners: &BTreeSet<(String, Vec<u8>)>) {
+        self.rows.retain(|(namespace, key), _| winners.contains(&((*namespace).to_owned(), key.to_vec())));
+    }
+
+    /// Statements with the rows that each is about: what goes first, then what comes, by the columns that are told.
+    pub(super) fn statements(&self, shape: &Shape) -> Vec<(String, String)> {
+        let mut gone = Vec::new();
+        let mut kept: BTreeMap<&[bool], Vec<&str>> = BTreeMap::new();
+        for (_, row) in self.rows.values() {
+            match &row.fate {
+                Fate::Gone => gone.push(row.json.as_str()),
+                Fate::Kept(told) => kept.entry(told).or_default().push(&row.json),
+            }
+        }
+        let array = |rows: &[&str]| format!("[{}]", rows.join(","));
+        let deletes = (!gone.is_empty()).then(|| (shape.delete(), array(&gone)));
+        deletes.into_iter().chain(kept.iter().map(|(told, rows)| (shape.upsert(told), array(rows)))).collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! The columns of a table that rows are written into.
+
+use tokio_postgres::types::Type;
+use watchkeeper_core::{Cx, Error, Result};
+
+use super::super::Table;
+use super::field::Column;
+use crate::client::{Client, quoted};
+
+/// Which columns of a table are written, and from where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) columns: Vec<Column>,
+    /// As it stands in SQL.
+    table: String,
+}
+
+/// A column as the server has it.
+struct Found {
+    name: String,
+    is_generated: bool,
+    in_key: bool,
+}
+
+const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false)
+    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+    WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+impl Shape {
+    /// As the table is now. Without `fields` every column that can be written is taken from the field of its name.
+    pub(super) async fn look(cx: &Cx, client: &Client, table: &Table, fields: &[(String, String)]) -> Result<Self> {
+        table.require_foreign(client)?;
+        let rows = client.read(cx, COLUMNS, &[(&table.sql(), Type::TEXT)]).await?;
+        if rows.is_empty() {
+            return Err(Error::config(format!("there is no table {:?} to write rows into", table.written()))
+                .remedy("create it with the columns and types that you want; only you can know them"));
+        }
+        let found: Vec<_> =
+            rows.iter().map(|row| Found { name: row.get(0), is_generated: row.get(1), in_key: row.get(2) }).collect();
+        let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
+        require_key(table, &found, &columns)?;
+        Ok(Self { columns, table: table.sql().to_owned() })
+    }
+
+    fn names<'a>(&'a self, wanted: impl Fn(usize, &Column) -> bool + 'a) -> impl Iterator<Item = String> + 'a {
+        let chosen = self.columns.iter().enumerate().filter(move |(at, column)| wanted(*at, column));
+        chosen.map(|(_, column)| quoted(&column.name))
+    }
+
+    /// Inserts rows, or updates those that are there, in the columns that are `told`. `$1` rows, as a JSON array.
+    pub(super) fn upsert(&self, told: &[bool]) -> String {
+        let (table, all) = (&self.table, self.names(|at, _| told[at]).collect::<Vec<_>>().join(", "));
+        let key = self.names(|_, column| column.in_key).collect::<Vec<_>>().join(", ");
+        let others = self.names(|at, column| told[at] && !column.in_key);
+        let set: Vec<_> = others.map(|name| format!("{name} = excluded.{name}")).collect();
+        let conflict = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(", ")) };
+        format!(
+            "INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
+            SELECT {all} FROM json_populate_recordset(NULL::{table}, $1::json) ON CONFLICT ({key}) DO {conflict}"
+        )
+    }
+
+    /// Removes rows. `$1` their keys, as a JSON array.
+    pub(super) fn delete(&self) -> String {
+        let same = self.names(|_, column| column.in_key).map(|name| format!("t.{name} = d.{name}"));
+        let (table, same) = (&self.table, same.collect::<Vec<_>>().join(" AND "));
+        format!("DELETE FROM {table} t USING json_populate_recordset(NULL::{table}, $1::json) d WHERE {same}")
+    }
+
+    /// Removes all rows.
+    pub(super) fn clear(&self) -> String {
+        format!("DELETE FROM {}", self.table)
+    }
+}
+
+fn all(found: &[Found]) -> Vec<Column> {
+    let column =
+        |found: &Found| Column { name: found.name.clone(), path: vec![found.name.clone()], in_key: found.in_key };
+    found.iter().filter(|found| !found.is_generated).map(column).collect()
+}
+
+fn chosen(table: &Table, found: &[Found], fields: &[(String, String)]) -> Result<Vec<Column>> {
+    let column = |(name, field): &(String, String)| {
+        let written = table.written();
+        let Some(found) = found.iter().find(|found| found.name == *name) else {
+            return Err(Error::config(format!("{written:?} has no column {name:?} to write {field:?} into"))
+                .remedy("correct its name in `columns`"));
+        };
+        if found.is_generated {
+            return Err(Error::config(format!("the server computes {name:?} of {written:?} by itself"))
+                .remedy("leave it out of `columns`"));
+        }
+        let path = field.split('.').map(str::to_owned).collect();
+        Ok(Column { name: name.clone(), path, in_key: found.in_key })
+    };
+    fields.iter().map(column).collect()
+}
+
+/// Without its key in the columns a row could be neither found again nor taken away.
+fn require_key(table: &Table, found: &[Found], columns: &[Column]) -> Result<()> {
+    let written = table.written();
+    let mut key = found.iter().filter(|found| found.in_key).peekable();
+    if key.peek().is_none() {
+        return Err(Error::config(format!("{written:?} has no primary key, so its rows can not be told apart"))
+            .remedy(format!("ALTER TABLE {} ADD PRIMARY KEY (…)", table.sql())));
+    }
+    let missing = key.find(|found| !columns.iter().any(|column| column.name == found.name));
+    missing.map_or(Ok(()), |found| {
+        let cause = format!("{:?}, which is in the primary key of {written:?}, is taken from nothing", found.name);
+        Err(Error::config(cause).remedy("name the field that it is taken from in `columns`"))
+    })
+}

@@ -1,0 +1,213 @@
+//! Typed rows in a database that does not keep the stream's checkpoint.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_postgres::types::Type;
+use watchkeeper_core::{
+    Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Result, Sink, SinkContext,
+    SinkProfile, SinkWriter, Written,
+};
+
+use super::super::Table;
+use super::super::tables::number;
+use super::super::versioned::{TOMBSTONES, is_refused};
+use super::plan::{Fate, Plan, Row};
+use super::shape::Shape;
+use super::{Rows, clears};
+use crate::client::{Client, Value, Work};
+
+/// Typed rows as those of [`Rows`], of which an older version never overwrites a newer one.
+///
+/// The table stays as its owner made it. Which version each row has stands beside it, in a table of the same name with `_versions`
+/// behind it, made where it is missing: with every row, in the same transaction, and with what was deleted, for a day, so
+/// that a late write can not bring it back.
+#[derive(Debug, Clone)]
+pub struct VersionedRows {
+    client: Client,
+    rows: Rows,
+    versions: Table,
+}
+
+const VERSIONS: &str = "namespace text NOT NULL, key bytea NOT NULL, row json NOT NULL, version_time bigint NOT NULL,
+    version_ordinal bigint NOT NULL, deleted timestamptz, PRIMARY KEY (namespace, key)";
+
+impl VersionedRows {
+    /// Into a table of the client's database.
+    ///
+    /// # Errors
+    /// `Config` when the name of the table is too long for another one beside it.
+    pub fn new(client: Client, rows: Rows) -> Result<Self> {
+        let versions = Table::new(&format!("{}_versions", rows.table().written()))?;
+        Ok(Self { client, rows, versions })
+    }
+
+    /// The table of the versions.
+    pub fn versions(&self) -> &Table {
+        &self.versions
+    }
+
+    async fn prepare(&self, cx: &Cx) -> Result<Arc<Shape>> {
+        self.rows.look(cx, &self.client).await?;
+        self.versions.ensure(cx, &self.client, VERSIONS).await?;
+        let table = self.versions.sql();
+        let sql = format!("DELETE FROM {table} WHERE deleted < clock_timestamp() - interval '{TOMBSTONES}'");
+        self.client.write(cx, &sql, &[]).await?;
+        self.rows.shape()
+    }
+}
+
+#[async_trait]
+impl Sink for VersionedRows {
+    fn profile(&self) -> SinkProfile {
+        let settle = self.client.config().map_or(Duration::from_secs(10), |config| config.timeout);
+        let mut profile = SinkProfile::new(Grade::Versioned, settle);
+        profile.acts_on_barriers = true;
+        profile
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.prepare(cx).await?;
+        Ok(Vec::new())
+    }
+
+    async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+        let (client, versions) = (self.client.clone(), self.versions.sql().to_owned());
+        let shape = self.prepare(cx).await?;
+        Ok(OpenedSink::Plain(Arc::new(Writer { client, shape, versions })))
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    client: Client,
+    shape: Arc<Shape>,
+    /// As it stands in SQL.
+    versions: String,
+}
+
+impl Writer {
+    /// Notes the versions of all rows; the answer is whose are newer than what was there. Their rows in the table of versions are
+    /// locked from then on, so that only one at a time decides about a row.
+    async fn advance(&self, cx: &Cx, plan: &Plan<'_>) -> Result<(Work, BTreeSet<(String, Vec<u8>)>)> {
+        let (mut namespaces, mut keys, mut rows, mut gone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut times, mut ordinals) = (Vec::new(), Vec::new());
+        for (namespace, key, change, row) in plan.rows() {
+            namespaces.push(namespace);
+            keys.push(key);
+            rows.push(row.key.as_str());
+            gone.push(row.fate == Fate::Gone);
+            times.push(number(change.version().time));
+            ordinals.push(number(change.version().ordinal));
+        }
+        let sql = format!(
+            "INSERT INTO {versions} AS v (namespace, key, row, version_time, version_ordinal, deleted)
+            SELECT namespace, key, row::json, time, ordinal, CASE WHEN gone THEN clock_timestamp() END
+            FROM unnest($1, $2, $3, $4, $5, $6) WITH ORDINALITY AS f (namespace, key, row, gone, time, ordinal, n) ORDER BY n
+            ON CONFLICT (namespace, key) DO UPDATE SET row = excluded.row, version_time = excluded.version_time,
+                version_ordinal = excluded.version_ordinal, deleted = excluded.deleted
+            WHERE (v.version_time, v.version_ordinal) < (excluded.version_time, excluded.version_ordinal)
+            RETURNING namespace, key",
+            versions = self.versions
+        );
+        let values: [Value<'_>; 6] = [
+            (&namespaces, Type::TEXT_ARRAY),
+            (&keys, Type::BYTEA_ARRAY),
+            (&rows, Type::TEXT_ARRAY),
+            (&gone, Type::BOOL_ARRAY),
+            (&times, Type::INT8_ARRAY),
+            (&ordinals, Type::INT8_ARRAY),
+        ];
+        let (work, won) = Work::begin_with(&self.client, cx, &sql, &values).await?;
+        Ok((work, won.iter().map(|row| (row.get(0), row.get(1))).collect()))
+    }
+
+    /// The versions first: what follows is a statement of its own, which sees what whoever was waited for has written.
+    async fn send(&self, cx: &Cx, plan: &mut Plan<'_>) -> Result<()> {
+        let mut plan = std::mem::take(plan);
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let (work, winners) = self.advance(cx, &plan).await?;
+        plan.keep(&winners);
+        for (sql, rows) in plan.statements(&self.shape) {
+            work.query(cx, &sql, &[(&rows, Type::TEXT)]).await?;
+        }
+        work.commit(cx).await
+    }
+
+    /// Takes away everything that is older than a truncate.
+    async fn clear(&self, cx: &Cx, change: &Change) -> Result<()> {
+        let sql = format!(
+            "UPDATE {} SET deleted = clock_timestamp(), version_time = $2, version_ordinal = $3
+            WHERE namespace = $1 AND (version_time, version_ordinal) < ($2, $3) RETURNING row::text",
+            self.versions
+        );
+        let (time, ordinal) = (number(change.version().time), number(change.version().ordinal));
+        let values: [Value<'_>; 3] = [(&change.namespace(), Type::TEXT), (&time, Type::INT8), (&ordinal, Type::INT8)];
+        let (work, gone) = Work::begin_with(&self.client, cx, &sql, &values).await?;
+        let keys: Vec<String> = gone.iter().map(|row| row.get(0)).collect();
+        let keys = format!("[{}]", keys.join(","));
+        work.query(cx, &self.shape.delete(), &[(&keys, Type::TEXT)]).await?;
+        work.commit(cx).await
+    }
+
+    /// Writes changes, all that come together in one transaction. Those that can not be written are told by their place.
+    async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+        let (mut plan, mut rejected) = (Plan::default(), Vec::new());
+        for (at, change) in changes.iter().enumerate() {
+            if let Some(key) = change.key() {
+                match Row::of(&self.shape, change) {
+                    Err(error) => rejected.push((at, error)),
+                    Ok(row) => {
+                        if !plan.takes(change, key, &row) {
+                            self.send(cx, &mut plan).await?;
+                        }
+                        plan.note(change, key, row);
+                    }
+                }
+            } else if clears(change) {
+                self.send(cx, &mut plan).await?;
+                self.clear(cx, change).await?;
+            }
+        }
+        self.send(cx, &mut plan).await?;
+        Ok(rejected)
+    }
+}
+
+#[async_trait]
+impl SinkWriter for Writer {
+    async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
+        let rejected = match self.put(cx, &changes).await {
+            Ok(rejected) => rejected,
+            // One of them can not be written: found by writing them one by one. What was written already stays as it is.
+            Err(error) if is_refused(&error) => {
+                let mut rejected = Vec::new();
+                for (at, change) in changes.iter().enumerate() {
+                    match self.put(cx, std::slice::from_ref(change)).await {
+                        Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
+                        Err(error) if is_refused(&error) => rejected.push((at, error)),
+                        Err(error) => return Err(error),
+                    }
+                }
+                rejected
+            }
+            Err(error) => return Err(error),
+        };
+        let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
+        Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+    }
+
+    /// Every write was committed, so there is nothing left to do.
+    async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
+        Ok(Vec::new())
+    }
+
+    async fn close(&self, _cx: &Cx) -> Result<()> {
+        Ok(())
+    }
+}
