@@ -128,3 +128,29 @@ impl<T: Watch> AsyncWrite for Line<T> {
         self.watched()?.poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    use super::{Line, Socket};
+
+    #[tokio::test]
+    async fn a_resting_line_takes_what_is_there_and_is_watched_when_it_has_to_wait() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (mut line, mut buffer) = (Line::Watched(ours), [0; 8]);
+        line.rest().unwrap();
+        theirs.write_all(b"one").await.unwrap();
+        assert_eq!(line.read(&mut buffer).await.unwrap(), 3);
+        line.write_all(b"back").await.unwrap();
+        assert_eq!(theirs.read(&mut buffer).await.unwrap(), 4);
+        assert!(matches!(line, Line::Resting(_)), "it is watched although it need not wait");
+        let (read, written) = tokio::join!(line.read(&mut buffer), theirs.write_all(b"later"));
+        assert_eq!((read.unwrap(), written.unwrap()), (5, ()));
+        assert!(matches!(line, Line::Watched(_)), "nobody would have told it");
+        line.rest().unwrap();
+        drop(theirs);
+        assert_eq!(line.read(&mut buffer).await.unwrap(), 0, "the end is seen, too");
+    }
+}

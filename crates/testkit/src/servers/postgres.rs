@@ -128,7 +128,7 @@ impl Server {
     pub fn standby(&self) -> Self {
         let port = self.port();
         self.copied(|data| {
-            append(&data.join("standby.signal"), "");
+            std::fs::write(data.join("standby.signal"), "").expect("the data folder is ours");
             let primary = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
             let lines = [
                 &format!("primary_conninfo = '{primary}'"),

@@ -1,20 +1,27 @@
+use std::path::Path;
 use std::sync::Arc;
 
 use watchkeeper_core::{
     Backend, ErrorKind, Options, Origin, Purpose, Result, Setting, Source, StartAt, WrittenSetting,
 };
 use watchkeeper_postgres::Postgres;
+use watchkeeper_postgres::replication::Settings;
 
 use super::bench::{Base, Watch, assert_told, cx, on_both};
 
-fn options(base: &Base<'_>, more: &[(&str, &str)]) -> Options {
+fn written(settings: &[(&str, &str)]) -> Options {
     let origin = Origin::new("watchkeeper.toml:7");
     let mut options = Options::new("stream.source", origin.clone());
-    let url = base.url();
-    for (name, value) in [("url", url.as_str()), ("mode", "replication")].iter().chain(more) {
+    for (name, value) in settings {
         options.insert(*name, WrittenSetting { setting: Setting::Text((*value).to_owned()), origin: origin.clone() });
     }
     options
+}
+
+fn options(base: &Base<'_>, more: &[(&str, &str)]) -> Options {
+    let url = base.url();
+    let fixed = [("url", url.as_str()), ("mode", "replication")];
+    written(&[&fixed, more].concat())
 }
 
 async fn source(base: &Base<'_>, more: &[(&str, &str)]) -> Result<Arc<dyn Source>> {
@@ -36,6 +43,27 @@ fn a_file_names_the_log_by_its_mode() {
         assert_told(source(base, &[("slot", "Not a slot")]).await.map(drop), ErrorKind::Config, "no name for a slot");
         assert_told(source(base, &[("mode", "wishing")]).await.map(drop), ErrorKind::Config, "wishing");
     });
+}
+
+#[test]
+fn a_file_says_how_large_transactions_are_told() {
+    let purpose = Purpose { group: "shop".to_owned(), stream: "orders".to_owned() };
+    let usual = Settings::from_options(&purpose, &mut written(&[])).unwrap();
+    assert!(!usual.streaming);
+    let mut all = written(&[
+        ("streaming", "on"),
+        ("spool_memory", "1MiB"),
+        ("spool_limit", "2GiB"),
+        ("spool_folder", "somewhere"),
+    ]);
+    let read = Settings::from_options(&purpose, &mut all).unwrap();
+    all.finish().expect("nothing is left");
+    let expected = (true, 1 << 20, 2 << 30, Path::new("somewhere"));
+    assert_eq!((read.streaming, read.spool_memory, read.spool_limit, read.spool_folder.as_path()), expected);
+    for (name, value) in [("streaming", "perhaps"), ("spool_limit", "much")] {
+        let refused = Settings::from_options(&purpose, &mut written(&[(name, value)]));
+        assert_told(refused, ErrorKind::Config, name);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use watchkeeper_core::{Change, ErrorKind, Source, StartAt, ValueRef};
+use watchkeeper_core::{Change, ErrorKind, Position, Source, StartAt, ValueRef};
 use watchkeeper_postgres::{Config, Replication, tokio_postgres};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
@@ -22,33 +22,45 @@ fn pair() -> (Server, Server, String) {
     (primary, standby, name)
 }
 
-/// Asks until the answer is yes; each question may do something for it.
-async fn until_so(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    for _ in 0..1_200 {
-        if ask().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("it never is so: {what}");
-}
-
 async fn yes(sql: &tokio_postgres::Client, query: &str) -> bool {
     let row = sql.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}"));
     row.get::<_, Option<bool>>(0) == Some(true)
 }
 
-/// Waits until the standby has the slot as one that lasts.
-async fn wait_for_slot(primary: &tokio_postgres::Client, standby: &tokio_postgres::Client, slot: &str) {
+/// Waits until the standby has so many rows.
+async fn wait_for_rows(standby: &tokio_postgres::Client, rows: i32) {
+    for _ in 0..1_200 {
+        if yes(standby, &format!("SELECT count(*) = {rows} FROM things")).await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the standby does not follow");
+}
+
+/// Writes and reads rows until the standby has the slot as one that lasts, for which the slot has to move; how many rows there
+/// are, and the position after the last of them.
+async fn share_slot(
+    primary: &tokio_postgres::Client,
+    standby: &tokio_postgres::Client,
+    watch: &mut Watch,
+    slot: &str,
+) -> (i32, Position) {
     let lasts =
         format!("SELECT bool_or(synced AND NOT temporary) FROM pg_replication_slots WHERE slot_name = '{slot}'");
-    until_so("the standby has the slot", async || {
-        primary.batch_execute("SELECT pg_log_standby_snapshot()").await.expect("the superuser may");
-        // It is refused while the standby has not caught up.
-        let _ = standby.batch_execute("SELECT pg_sync_replication_slots()").await;
-        yes(standby, &lasts).await
-    })
-    .await;
+    let mut refused = None;
+    for rows in 1..=400 {
+        let insert = format!("SELECT pg_log_standby_snapshot(); INSERT INTO things VALUES ({rows})");
+        primary.batch_execute(&insert).await.expect("the superuser may");
+        let position = watch.changes(1).await[0].position();
+        watch.stream.acknowledge(&cx(), &position).await.expect("it is told soon");
+        wait_for_rows(standby, rows).await;
+        refused = standby.batch_execute("SELECT pg_sync_replication_slots()").await.err().or(refused);
+        if yes(standby, &lasts).await {
+            return (rows, position);
+        }
+    }
+    panic!("the standby does not get the slot: {refused:?}");
 }
 
 fn ids(changes: &[Change]) -> Vec<Option<ValueRef<'_>>> {
@@ -65,15 +77,15 @@ fn a_promoted_standby_goes_on_from_what_it_had_and_from_nothing_else() {
         let source = |server: &Server| Replication::new(Config::new(&server.url(&name)).unwrap(), settings.clone());
         let before = source(&primary);
         let mut watch = Watch::open(&before, StartAt::Now).await;
-        old.batch_execute("INSERT INTO things VALUES (1)").await.unwrap();
-        let shared = watch.changes(1).await[0].position();
-        watch.stream.acknowledge(&cx(), &shared).await.unwrap();
+        let (rows, shared) = share_slot(&old, &new, &mut watch, &name).await;
         let pedigree = before.identity(&cx()).await.unwrap();
-        wait_for_slot(&old, &new, &name).await;
-        old.batch_execute("INSERT INTO things VALUES (2)").await.unwrap();
-        until_so("the standby has the row", async || yes(&new, "SELECT count(*) = 2 FROM things").await).await;
+        let insert = async |sql: &tokio_postgres::Client, id: i32| {
+            sql.batch_execute(&format!("INSERT INTO things VALUES ({id})")).await.expect("the row can be written");
+        };
+        insert(&old, rows + 1).await;
+        wait_for_rows(&new, rows + 1).await;
         standby.stop();
-        old.batch_execute("INSERT INTO things VALUES (3)").await.unwrap();
+        insert(&old, rows + 2).await;
         let lost = watch.changes(2).await[1].position();
         primary.kill();
         standby.restart();
@@ -85,8 +97,8 @@ fn a_promoted_standby_goes_on_from_what_it_had_and_from_nothing_else() {
         assert_told(told, ErrorKind::PositionLost, "timeline 1 at");
         after.verify(&cx(), &shared, &pedigree).await.expect("both histories share it");
         let mut again = Watch::open(&after, StartAt::After(shared)).await;
-        new.batch_execute("INSERT INTO things VALUES (4)").await.unwrap();
-        assert_eq!(ids(&again.changes(2).await), [2, 4].map(|id| Some(ValueRef::Int32(id))));
+        insert(&new, rows + 3).await;
+        assert_eq!(ids(&again.changes(2).await), [rows + 1, rows + 3].map(|id| Some(ValueRef::Int32(id))));
         again.close().await;
         watch.close().await;
     });
