@@ -163,11 +163,13 @@ async fn replies_of_the_store_that_are_held_stop_no_delivery_before_the_deadline
 async fn a_thousand_streams_of_one_group_commit_without_a_deadlock() {
     let server = Server::start(Version::V18);
     let url = server.url("postgres");
-    let (log, delivered) = (Log::new("log"), Delivered::default());
-    let mut instances = Vec::new();
-    for instance in 0..4 {
+    // A log for each: what one has acknowledged is gone from it.
+    let logs: Vec<Log> = (0..1_000).map(|number| Log::new(&format!("log {number}"))).collect();
+    let (delivered, mut instances) = (Delivered::default(), Vec::new());
+    for (instance, logs) in logs.chunks(250).enumerate() {
         let stores = open::stores(&url).await.expect("the server is there");
-        let streams = (0..250).map(|number| stream(&format!("stream-{instance}-{number}"), &log, &delivered)).collect();
+        let named = |(number, log)| stream(&format!("stream-{instance}-{number}"), log, &delivered);
+        let streams = logs.iter().enumerate().map(named).collect();
         let mut settings = InstanceSettings::new("shop", &format!("instance-{instance}"));
         // Long, since this is not about a machine that is too slow for a thousand streams.
         settings.lease = LeaseSettings::new(Duration::from_secs(60));
@@ -177,7 +179,7 @@ async fn a_thousand_streams_of_one_group_commit_without_a_deadlock() {
     tokio::spawn(connection);
     let begun = Instant::now();
     loop {
-        append(&log);
+        logs.iter().for_each(append);
         let sql = "SELECT count(*) FROM watchkeeper.checkpoints WHERE seq >= 3";
         if admin.query_one(sql, &[]).await.expect("it can be asked").get::<_, i64>(0) == 1_000 {
             break;
