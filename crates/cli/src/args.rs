@@ -16,7 +16,8 @@ Exit codes:
   130  ended at once by a second SIGINT
   143  ended at once by a second SIGTERM
 
-Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.";
+Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.
+A tool of a system needs no name before it where its URL tells which: watchkeeper oplog --url mongodb://…";
 
 pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, Operate, Patience, Tail, Which};
 
@@ -113,7 +114,7 @@ pub(crate) fn command() -> clap::Command {
 
 /// Reads the command line. Ends the process, with help or code 2, if that is what is asked for.
 pub(crate) fn read() -> Asked {
-    let matches = command().get_matches();
+    let matches = command().get_matches_from(tools::spelled_out(std::env::args_os().collect()));
     if let Some(call) = tools::asked(&matches) {
         let common = Common::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         return Asked::Tool(common, call);

@@ -1,8 +1,9 @@
 //! Commands of backends, such as `watchkeeper sqlite install`. Only the backends know them; here they are listed.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use watchkeeper::core::{Argument, Options, Origin, Report, Setting, Takes, Tool, WrittenSetting as Written};
 use watchkeeper::{Result, Seams, registry};
 
@@ -34,6 +35,60 @@ fn of_tool(tool: &dyn Tool) -> Command {
             Takes::Nothing => arg.action(ArgAction::SetTrue),
         })
     })
+}
+
+/// Options of every command that are followed by a value.
+const VALUED: [&str; 4] = ["--config", "-c", "--log", "--log-format"];
+
+/// The words of a command line with the backend's name in front of its tool, where that was left out: `oplog --url mongodb://…` means
+/// `mongodb oplog --url mongodb://…`. A name of two words may be written as two.
+pub(crate) fn spelled_out(mut words: Vec<OsString>) -> Vec<OsString> {
+    let Some(at) = command_at(&words) else { return words };
+    let two = words.get(at + 1).and_then(|second| Some(format!("{}-{}", words[at].to_str()?, second.to_str()?)));
+    let one = words[at].to_str().map(str::to_owned);
+    let taken = |name: &String| super::args::Args::command().find_subcommand(name).is_some();
+    for (name, length) in [(two, 2), (one, 1)] {
+        let Some(name) = name.filter(|name| !taken(name)) else { continue };
+        if let Some(backend) = backend_with(&name, url_in(&words)) {
+            words.splice(at..at + length, [backend.into(), name.into()]);
+            return words;
+        }
+    }
+    words
+}
+
+/// Where the command stands, behind the program's name and options of every command.
+fn command_at(words: &[OsString]) -> Option<usize> {
+    let mut at = 1;
+    while words.get(at)?.to_str()?.starts_with('-') {
+        at += if VALUED.contains(&words[at].to_str()?) { 2 } else { 1 };
+    }
+    Some(at)
+}
+
+/// The URL that a tool is given.
+fn url_in(words: &[OsString]) -> Option<&str> {
+    let mut words = words.iter().filter_map(|word| word.to_str());
+    words
+        .by_ref()
+        .find_map(|word| match word {
+            "--url" => Some(None),
+            word => word.strip_prefix("--url=").map(Some),
+        })?
+        .or_else(|| words.next())
+}
+
+/// The backend whose tool this is: the one of the URL, or the only one.
+fn backend_with(tool: &str, url: Option<&str>) -> Option<&'static str> {
+    let mut with: Vec<_> = registry::all();
+    with.retain(|backend| backend.tools().iter().any(|known| known.name() == tool));
+    if let Some(of_url) = url.and_then(|url| registry::of_url(url).ok()) {
+        with.retain(|backend| backend.name() == of_url.name());
+    }
+    match &with[..] {
+        [only] => Some(only.name()),
+        _ => None,
+    }
 }
 
 /// The tool that the command line names, if it names one.
@@ -69,5 +124,38 @@ impl Call {
         let report = self.tool.run(&Seams::system().cx(), &mut self.arguments).await?;
         self.arguments.finish()?;
         Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spelled_out;
+
+    fn spelled(line: &str) -> String {
+        let words = spelled_out(line.split_whitespace().map(Into::into).collect());
+        words.iter().filter_map(|word| word.to_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_url_tells_whose_tool_it_is() {
+        for (line, expected) in [
+            ("wk oplog", "wk mongodb oplog"),
+            ("wk audit query --limit 5", "wk mongodb audit-query --limit 5"),
+            ("wk --json -c a.toml audit-query", "wk --json -c a.toml mongodb audit-query"),
+            ("wk setup --images --url mongodb://h/d", "wk mongodb setup --images --url mongodb://h/d"),
+            ("wk setup --url=postgres://h/d", "wk postgres setup --url=postgres://h/d"),
+            ("wk install --url sqlite:a.db", "wk sqlite install --url sqlite:a.db"),
+        ] {
+            assert_eq!(spelled(line), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_not_left_out_or_not_clear_stays_as_it_is() {
+        for line in
+            ["wk", "wk run", "wk setup", "wk mongodb oplog", "wk oplog --url sqlite:a.db", "wk --json", "wk query"]
+        {
+            assert_eq!(spelled(line), line);
+        }
     }
 }

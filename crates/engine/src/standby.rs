@@ -157,6 +157,7 @@ impl Standby {
         berth.deferring = None;
         berth.free_since = None;
         berth.last = Some(self.instance.id);
+        berth.began = Some(self.instance.seams.clock.now());
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
         let ended = self.say_ended.clone();
@@ -185,7 +186,10 @@ impl Standby {
             Outcome::Lost(Loss::Stalled) => berth.barred = Some(now + settings.bar),
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
-                let bar = if others { settings.bar } else { settings.retry_floor };
+                let bar = match others {
+                    true => settings.bar,
+                    false => berth.stay_away_alone(now, settings.retry_floor, settings.bar),
+                };
                 tracing::warn!(stream = berth.post.name(), ?bar, %error, "staying away");
                 berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.barred = Some(now + bar);

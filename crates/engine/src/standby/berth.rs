@@ -1,6 +1,7 @@
 //! One stream, as a standby sees it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use watchkeeper_core::{Holder, InstanceId, Moment, Task, TenureId};
 
@@ -16,6 +17,9 @@ pub(super) struct Berth {
     pub(super) unanswered: Option<TenureId>,
     /// Not before this moment.
     pub(super) barred: Option<Moment>,
+    /// How long it stayed away the last time that nobody else could have gone on, and since when it has had the watch again.
+    pub(super) alone: Option<Duration>,
+    pub(super) began: Option<Moment>,
     /// Not before this moment, unless another has had it meanwhile.
     pub(super) yielding: Option<Moment>,
     pub(super) halted: bool,
@@ -37,6 +41,8 @@ impl Berth {
             running: None,
             unanswered: None,
             barred: None,
+            alone: None,
+            began: None,
             yielding: None,
             halted: false,
             hinted: false,
@@ -50,6 +56,18 @@ impl Berth {
     /// Until when this instance stays away from it.
     pub(super) fn bar(&self, now: Moment) -> Option<Moment> {
         self.barred.filter(|barred| *barred > now)
+    }
+
+    /// How long to stay away after a failure when nobody else can go on: from `floor`, and twice as long after each failure that came
+    /// sooner than the last wait was long, up to `most`. What is wrong may soon be right again; but every attempt is another epoch.
+    pub(super) fn stay_away_alone(&mut self, now: Moment, floor: Duration, most: Duration) -> Duration {
+        let lasted = self.began.map_or(Duration::ZERO, |began| now.since(began));
+        let wait = match self.alone.filter(|last| lasted <= *last) {
+            Some(last) => (last * 2).min(most),
+            None => floor,
+        };
+        self.alone = Some(wait);
+        wait
     }
 
     /// Whether it matters who holds it. Also to those who are barred, but for a while: they relieve a holder that dies

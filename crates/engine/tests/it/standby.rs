@@ -59,6 +59,31 @@ fn without_wake_ups_a_release_is_found_within_the_retry_floor() {
 }
 
 #[test]
+fn one_that_fails_alone_tries_again_soon_at_first_and_then_ever_more_seldom() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.source.always("open", Fault::Reject(ErrorKind::Config));
+    let a = plan.start();
+    rig.append_many(3);
+    rig.run_for(5 * SECOND);
+    let soon = a.faults.source.calls("open");
+    assert!((2..=4).contains(&soon), "{soon} times in five seconds");
+    rig.run_for(3_600 * SECOND);
+    let later = a.faults.source.calls("open") - soon;
+    assert!((50..=75).contains(&later), "{later} times in an hour, where once a minute is meant");
+    a.faults.source.heal("open");
+    rig.until("it goes on", || rig.committed() == 3);
+    // It has lasted longer than the last wait, so the next failure is met as the first one was.
+    rig.run_for(120 * SECOND);
+    let before = a.faults.source.calls("open");
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Config));
+    rig.run_for(3 * SECOND);
+    rig.append_many(1);
+    rig.until("it goes on", || rig.committed() == 4);
+    assert_eq!(a.faults.source.calls("open"), before + 1);
+}
+
+#[test]
 fn a_standby_asks_for_nothing_that_is_held() {
     let rig = Rig::new();
     let (_a, b) = usual(&rig);

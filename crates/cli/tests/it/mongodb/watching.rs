@@ -93,16 +93,21 @@ fn the_tools_of_mongodb_answer_in_json() {
     until("it is committed", || changes(&harbour) == 1);
     only.ends_in_order();
     let ask = |words: &[&str]| -> Value {
-        let answer = harbour.desk.run(&[&["mongodb"], words, &["--url", &harbour.url, "--json"]].concat());
+        let answer = harbour.desk.run(&[words, &["--url", &harbour.url, "--json"]].concat());
         assert_eq!(answer.code, Some(0), "{answer:?}");
         serde_json::from_str(&answer.out).expect("it is JSON")
     };
-    let oplog = ask(&["oplog"]);
+    let oplog = ask(&["mongodb", "oplog"]);
+    assert_eq!(
+        ask(&["oplog"])["streams"][0]["stream"],
+        oplog["streams"][0]["stream"],
+        "the URL tells whose tool it is"
+    );
     assert_eq!(oplog["streams"][0]["lost"], false, "{oplog}");
     assert!(oplog["streams"][0]["stream"].as_str().is_some_and(|stream| stream.contains("orders")), "{oplog}");
     assert!(oplog["streams"][0]["seconds_to_loss"].as_u64().is_some_and(|seconds| seconds > 0), "{oplog}");
     assert_eq!(ask(&["setup", "--collection", "orders", "--images"])["images"][0], "orders");
-    assert_eq!(ask(&["audit-query", "--operation", "update"]), serde_json::json!([]));
+    assert_eq!(ask(&["audit", "query", "--operation", "update"]), serde_json::json!([]));
 }
 
 #[test]
