@@ -121,21 +121,23 @@ impl Server {
     }
 
     /// A standby on a copy of this one's data, which follows this one through its physical slot `standby` as soon as that runs
-    /// again. This one must not be running.
+    /// again, and keeps its failover slots where the version can. This one must not be running.
     ///
     /// # Panics
     /// As [`restored`](Self::restored).
     pub fn standby(&self) -> Self {
-        let port = self.port();
+        let (port, can_keep_slots) = (self.port(), self.version == Version::V18);
         self.copied(|data| {
             std::fs::write(data.join("standby.signal"), "").expect("the data folder is ours");
             let primary = format!("host=127.0.0.1 port={port} user={SUPERUSER} dbname=postgres");
+            let primary = format!("primary_conninfo = '{primary}'");
             let lines = [
-                &format!("primary_conninfo = '{primary}'"),
+                primary.as_str(),
                 "primary_slot_name = 'standby'",
                 "hot_standby_feedback = on",
                 "wal_retrieve_retry_interval = '100ms'",
                 "wal_receiver_status_interval = '1s'",
+                if can_keep_slots { "sync_replication_slots = on" } else { "" },
             ];
             append(&data.join("postgresql.conf"), &lines.join("\n"));
         })
