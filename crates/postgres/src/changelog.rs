@@ -160,6 +160,7 @@ impl ChangeLog {
                     "(SELECT log_uuid::text FROM {schema}.log_meta), (SELECT pruned_through::text FROM {schema}.log_meta)",
                 ),
                 wanted,
+                expects_few: false,
             },
             Table::Outbox { name, columns } => Script {
                 table: name.to_string(),
@@ -167,6 +168,7 @@ impl ChangeLog {
                 raw: false,
                 about: "NULL::text, NULL::text".to_owned(),
                 wanted,
+                expects_few: false,
             },
         }
     }

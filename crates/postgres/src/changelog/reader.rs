@@ -178,6 +178,7 @@ impl Reader {
     /// Nothing is left of the window.
     fn end_window(&mut self) -> Option<Batch> {
         self.ask = None;
+        self.script.expects_few = true;
         let draft = self.draft.take()?;
         if let Some((last, time)) = draft.last {
             (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
