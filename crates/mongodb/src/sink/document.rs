@@ -153,3 +153,18 @@ pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<Bson> {
     }
     Ok(Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_json_keeps_its_digits_and_other_json_is_text() {
+        assert_eq!(json("1.50"), Bson::Double(1.5));
+        assert_eq!(json("1e5"), Bson::Double(100_000.0));
+        for long in ["12345678901234567890.5", "0.12345678901234567890"] {
+            assert_eq!(json(long), Bson::Decimal128(long.parse().expect("34 digits fit")));
+        }
+        assert_eq!(json("{\"a\": 1}"), Bson::String("{\"a\": 1}".to_owned()));
+    }
+}

@@ -1,4 +1,4 @@
-//! A store of PostgreSQL that is slow to answer, and one that many streams commit to.
+//! A store of PostgreSQL that is slow to answer, and one to which many streams commit.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -158,20 +158,21 @@ async fn replies_of_the_store_that_are_held_stop_no_delivery_before_the_deadline
     assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "something was lost");
 }
 
-/// Four instances of one group with 250 streams each, all of which renew and commit at the same time.
+/// Four instances of one group with 50 streams each, all of which renew and commit at the same time. A thousand do so in the tests
+/// of the store itself, where they do not cost other tests their leases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_streams_of_one_group_commit_without_a_deadlock() {
+async fn the_streams_of_many_instances_commit_without_a_deadlock() {
     let server = Server::start(Version::V18);
     let url = server.url("postgres");
     // A log for each: what one has acknowledged is gone from it.
-    let logs: Vec<Log> = (0..1_000).map(|number| Log::new(&format!("log {number}"))).collect();
+    let logs: Vec<Log> = (0..200).map(|number| Log::new(&format!("log {number}"))).collect();
     let (delivered, mut instances) = (Delivered::default(), Vec::new());
-    for (instance, logs) in logs.chunks(250).enumerate() {
+    for (instance, logs) in logs.chunks(50).enumerate() {
         let stores = open::stores(&url).await.expect("the server is there");
         let named = |(number, log)| stream(&format!("stream-{instance}-{number}"), log, &delivered);
         let streams = logs.iter().enumerate().map(named).collect();
         let mut settings = InstanceSettings::new("shop", &format!("instance-{instance}"));
-        // Long, since this is not about a machine that is too slow for a thousand streams.
+        // Long, since this is not about a machine that is too slow.
         settings.lease = LeaseSettings::new(Duration::from_secs(60));
         instances.push(Running::start(Seams::system(), stores, settings, streams).await.expect("they are good"));
     }
@@ -181,13 +182,13 @@ async fn a_thousand_streams_of_one_group_commit_without_a_deadlock() {
     loop {
         logs.iter().for_each(append);
         let sql = "SELECT count(*) FROM watchkeeper.checkpoints WHERE seq >= 3";
-        if admin.query_one(sql, &[]).await.expect("it can be asked").get::<_, i64>(0) == 1_000 {
+        if admin.query_one(sql, &[]).await.expect("it can be asked").get::<_, i64>(0) == 200 {
             break;
         }
         assert!(begun.elapsed() < PATIENCE, "not all of them commit");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    println!("1,000 streams have committed three times each after {:?}", begun.elapsed());
+    println!("200 streams have committed three times each after {:?}", begun.elapsed());
     for mut instance in instances {
         instance.shutdown();
         instance.join().await.expect("it ends in order");

@@ -51,7 +51,8 @@ impl Harbour {
     /// Delivers and commits one order, and stops.
     fn stopped(self) -> Self {
         let mut only = self.desk.start("only");
-        let sql = "SELECT count(*)::text FROM pg_replication_slots WHERE active AND database = current_database()";
+        let sql = "SELECT count(*)::text FROM pg_replication_slots WHERE active AND confirmed_flush_lsn IS NOT NULL
+            AND database = current_database()";
         until("the source is open", || self.desk_is_logged() || self.sql(sql) == ["1"]);
         order(&self.url, 1..2);
         until("it arrives", || delivered(&self.url) == [1]);
@@ -220,7 +221,9 @@ fn a_backup_that_was_restored_in_the_place_of_the_server() {
     let at_sea = desk(&url);
     let deliver = |id: u64| {
         let mut only = at_sea.start("only");
-        until("the slot is in use", || sql(&url, "SELECT 1 FROM pg_replication_slots WHERE active").len() == 1);
+        until("the slot is in use", || {
+            sql(&url, "SELECT 1 FROM pg_replication_slots WHERE active AND confirmed_flush_lsn IS NOT NULL").len() == 1
+        });
         order(&url, id..id + 1);
         until("it arrives", || delivered(&store).last() == Some(&id));
         only.ends_in_order();

@@ -37,7 +37,10 @@ impl Shop {
     /// A database of its own, on a server that all shops of this program share.
     pub(crate) async fn in_postgres() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        Self { folder, ground: Ground::database().await }
+        let shop = Self { folder, ground: Ground::database().await };
+        // Its tables are made now: leases are counted from before the first call, which would otherwise do it.
+        assert_eq!(shop.checkpoint().await, None);
+        shop
     }
 
     /// Another one of the same kind, of which this one knows nothing.
