@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::lease::LeaseStore;
 use crate::names::LeaseKey;
 use crate::options::Options;
-use crate::position::Window;
+use crate::position::{Pedigree, StartAt, Window};
 use crate::records::Records;
 use crate::sink::{Sink, SinkProfile};
 use crate::source::{Finding, Source};
@@ -144,6 +144,22 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// As [`source`](Self::source).
     async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
         self.source(cx, purpose, options).await?.check(cx).await
+    }
+
+    /// Looks whether a stream of this source could begin at `start`, without changing anything there: see [`Source::vet`].
+    /// A system whose sources can not be made without changing something finds nothing.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source).
+    async fn vet_start(
+        &self,
+        _cx: &Cx,
+        _purpose: &Purpose,
+        _options: &mut Options,
+        _start: &StartAt,
+        _pedigree: Option<&Pedigree>,
+    ) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
     }
 
     /// Looks what a source is, without changing anything there.

@@ -78,6 +78,19 @@ pub trait Source: Send + Sync + std::fmt::Debug {
             .remedy("point the stream at the log it was reading, move the checkpoint on purpose, or accept the gap: watchkeeper accept-gap STREAM"))
     }
 
+    /// Looks whether a stream could begin at `start`, or go on from it when it is the position of a checkpoint, which comes
+    /// with the pedigree that was stored beside it. A source that can not tell without opening finds nothing.
+    ///
+    /// This is for a person who asks before anything runs. It reads only, keeps nothing open, and takes nothing away from
+    /// one who runs the same stream meanwhile: no slot, no lease, no place in a queue. That nothing is found promises nothing;
+    /// [`verify`](Self::verify) and [`open`](Self::open) decide.
+    ///
+    /// # Errors
+    /// What kept it from being looked at. What is wrong with `start` is a finding of [`Severity::Error`], with its remedy.
+    async fn vet(&self, _cx: &Cx, _start: &StartAt, _pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
     /// Which of two positions is earlier. Pure and offline; `None` means not known, and the caller
     /// takes the safe side.
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;

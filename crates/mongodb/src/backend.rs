@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Purpose, Result,
-    Sink, SinkProfile, Source, Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Pedigree, Purpose,
+    Result, Sink, SinkProfile, Source, StartAt, Target, Tool,
 };
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
@@ -118,6 +118,17 @@ impl Backend for MongoDb {
             // Any of them may be away just now: which one is read is found out when it is opened.
             _ => Ok(Arc::new(settings.harbours()?)),
         }
+    }
+
+    async fn vet_start(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        start: &StartAt,
+        pedigree: Option<&Pedigree>,
+    ) -> Result<Vec<Finding>> {
+        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
     }
 
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {

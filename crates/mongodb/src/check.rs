@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
-use watchkeeper_core::{Cx, ErrorKind, Finding, Grade, Result, Severity};
+use watchkeeper_core::{Cx, Error, ErrorKind, Finding, Grade, Result, Severity};
 
 use crate::Client;
 use crate::sink::without_transactions;
@@ -160,11 +160,14 @@ pub(crate) struct Privileges(Vec<Document>);
 
 impl Privileges {
     /// Those of the client's own user; `None` where nobody has to log in.
+    ///
+    /// # Errors
+    /// `Denied` when one has to, and the URL names nobody.
     pub(crate) async fn of(cx: &Cx, client: &Client) -> Result<Option<Self>> {
         let status = client.admin(cx, doc! { "connectionStatus": 1, "showPrivileges": true }).await?;
         let Ok(info) = status.get_document("authInfo") else { return Ok(None) };
         if info.get_array("authenticatedUsers").map_or(true, Vec::is_empty) {
-            return Ok(None);
+            return let_in(cx, client).await.map(|()| None);
         }
         let own = info.get_array("authenticatedUserPrivileges").into_iter().flatten();
         Ok(Some(Self(own.filter_map(Bson::as_document).cloned().collect())))
@@ -180,6 +183,21 @@ impl Privileges {
             (!named.is_empty()).then(|| finding(Severity::Error, what, remedy))
         };
         actions.iter().filter_map(lacking).collect()
+    }
+}
+
+/// Asks for something that every server tells whom it lets in without a name.
+async fn let_in(cx: &Cx, client: &Client) -> Result<()> {
+    let list = doc! { "listCollections": 1, "nameOnly": true };
+    match client.read(cx, list).await {
+        Err(error) if error.kind() == ErrorKind::Denied => {
+            let cause = format!("{}: the server lets nobody in without a user, and the URL names none", client.place());
+            Err(Error::new(ErrorKind::Denied, cause)
+                .remedy("name one in the URL: mongodb://USER:PASSWORD@…?authSource=admin")
+                .caused_by(error))
+        }
+        // Whatever else there is to say of it is said by who needs it.
+        _ => Ok(()),
     }
 }
 

@@ -42,6 +42,9 @@ impl std::fmt::Debug for Client {
     }
 }
 
+/// How long it may take to leave in order.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
 /// What was answered to a write.
 #[derive(Debug)]
 pub(crate) struct Reply(pub(crate) Document);
@@ -109,6 +112,18 @@ impl Client {
     /// The database.
     pub async fn database(&self, cx: &Cx) -> Result<Database> {
         Ok(self.driver(cx).await?.database(self.config.database()))
+    }
+
+    /// Ends what the servers keep for this client, as cursors that were dropped, and its connections. Whoever else has a clone
+    /// of it can not use it any more.
+    pub(crate) async fn leave(&self, cx: &Cx) {
+        let Some(driver) = self.driver.get() else { return };
+        let ended = async {
+            driver.clone().shutdown().await;
+            Ok(())
+        };
+        // What is not ended in time the servers end by themselves, after a while.
+        let _: Result<()> = cx.within(LEAVE_WITHIN).run(ended).await;
     }
 
     /// What a driver's error means, when the call was about `doing`.

@@ -52,6 +52,10 @@ pub enum Class {
     NamespaceMissing,
     /// The server can not, or may not, do what the settings ask for.
     Settings,
+    /// The server does not take the pipeline.
+    Pipeline,
+    /// A name that the servers keep for themselves, or do not take.
+    Reserved,
     /// Credentials or privileges are missing.
     Denied,
     /// Another one wrote it first.
@@ -171,6 +175,20 @@ const TABLE: &[Row] = &[
         cause: "the server does not do this",
         remedy: "use a replica set of MongoDB 5.0 or newer, and correct the settings that the cause names",
     },
+    // These have hundreds of codes. Here are those that slips of the hand cause; `Feed::refused` knows the others by where
+    // they come from.
+    Row {
+        class: Class::Pipeline,
+        codes: &[2, 168, 15959, 31253, 31254, 31325, 40323],
+        cause: "the server does not take the pipeline, or an option",
+        remedy: "correct the stage or the option that the cause names",
+    },
+    Row {
+        class: Class::Reserved,
+        codes: &[73],
+        cause: "this can not be watched or written",
+        remedy: "name a database and collections of your own, or watch all of them with scope = \"cluster\"",
+    },
     Row {
         class: Class::Denied,
         codes: &[13, 18],
@@ -228,6 +246,7 @@ impl Class {
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
             Self::NamespaceMissing | Self::Settings | Self::Untrusted => ErrorKind::Config,
+            Self::Pipeline | Self::Reserved => ErrorKind::Config,
             Self::Denied => ErrorKind::Denied,
             Self::NotPrimary | Self::Unreachable | Self::Busy | Self::Late => ErrorKind::Unavailable,
             Self::Network | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
@@ -258,6 +277,8 @@ impl Class {
             Self::ImageMissing => "image-missing",
             Self::NamespaceMissing => "namespace-missing",
             Self::Settings => "settings",
+            Self::Pipeline => "pipeline",
+            Self::Reserved => "reserved",
             Self::Denied => "denied",
             Self::Duplicate => "duplicate",
             Self::Other => "other",
@@ -304,6 +325,11 @@ pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
 pub(crate) fn translate_code(code: i32, said: &str, kind: Option<ErrorKind>, place: &str) -> Error {
     let class = Class::of_code(code);
     told(kind.unwrap_or_else(|| class.kind(Doing::Writing)), class, &format!("error {code}: {said}"), place)
+}
+
+/// What a code that is not in the table means, when it was the answer to a pipeline.
+pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
+    told(ErrorKind::Config, Class::Pipeline, &native.kind.to_string(), place).caused_by(native)
 }
 
 /// The longest that is quoted of what a server said.

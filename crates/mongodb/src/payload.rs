@@ -13,7 +13,7 @@ pub(crate) use key::Decimal;
 pub use key::canonical_key;
 
 /// What an event has by itself; everything else was added by a pipeline.
-const OF_EVENTS: [&str; 18] = [
+pub(crate) const OF_EVENTS: [&str; 18] = [
     "_id",
     "operationType",
     "clusterTime",
@@ -94,7 +94,9 @@ fn document(body: &[u8]) -> Result<&RawDocument> {
 }
 
 pub(crate) fn damaged(native: mongodb::bson::error::Error) -> Error {
-    Error::corrupt("an event is not BSON").caused_by(native)
+    Error::corrupt("an event is not BSON")
+        .remedy("look at the document with the driver that wrote it, mend it, then resume the stream")
+        .caused_by(native)
 }
 
 fn element<'a>(document: &'a RawDocument, key: &str) -> Result<Option<RawElement<'a>>> {

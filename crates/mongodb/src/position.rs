@@ -16,6 +16,9 @@ const START_AFTER: u8 = 2;
 const SNAPSHOT: u8 = 2;
 /// Added to the first byte after an event that the server has split: only a stream that splits goes on from there.
 const SPLIT: u8 = 4;
+/// Added to the first byte when a part is longer than two bytes can say, as the token of a change whose `_id` is: lengths then
+/// have four. All others keep the short form, in which positions were stored before there was this one.
+const WIDE: u8 = 8;
 
 /// The byte that a token's cluster time follows.
 const TIMESTAMP: u8 = 0x82;
@@ -69,14 +72,18 @@ impl Token {
     /// Appends the bytes of the position. `progress` is that of a running snapshot.
     pub(crate) fn encode(&self, progress: Option<&[u8]>, out: &mut Vec<u8>) {
         let mut tag = if self.start_after { START_AFTER } else { RESUME_AFTER };
-        for (applies, bit) in [(progress.is_some(), SNAPSHOT), (self.split, SPLIT)] {
+        let short = |part: &[u8]| u16::try_from(part.len()).ok();
+        let is_wide = [&self.data, &self.type_bits].into_iter().any(|part| short(part).is_none());
+        for (applies, bit) in [(progress.is_some(), SNAPSHOT), (self.split, SPLIT), (is_wide, WIDE)] {
             tag += if applies { bit } else { 0 };
         }
         out.push(tag);
         for part in [&self.data, &self.type_bits] {
-            // A token is far below 64 KiB: the largest part of it is an index key.
-            let length = u16::try_from(part.len()).unwrap_or(u16::MAX);
-            out.extend_from_slice(&length.to_be_bytes());
+            match short(part).filter(|_| !is_wide) {
+                Some(length) => out.extend_from_slice(&length.to_be_bytes()),
+                // An answer of a server has at most 48 MB, so that no part of it is longer than this can say.
+                None => out.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes()),
+            }
             out.extend_from_slice(part);
         }
         out.extend_from_slice(progress.unwrap_or_default());
@@ -93,10 +100,10 @@ impl Token {
     /// The token of a position, and the progress of the snapshot that ran there.
     pub(crate) fn decode_with_progress(position: &Position) -> Result<(Self, Option<&[u8]>)> {
         let (tag, rest) = position.bytes.split_first().ok_or_else(foreign)?;
-        let (data, rest) = part(rest)?;
-        let (type_bits, rest) = part(rest)?;
-        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT + SPLIT).contains(tag);
+        let is_known = (RESUME_AFTER..=START_AFTER + SNAPSHOT + SPLIT + WIDE).contains(tag);
         let bits = tag.wrapping_sub(RESUME_AFTER);
+        let (data, rest) = part(rest, bits & WIDE != 0)?;
+        let (type_bits, rest) = part(rest, bits & WIDE != 0)?;
         let is_snapshot = bits & SNAPSHOT != 0;
         if !is_known || data.is_empty() || (!is_snapshot && !rest.is_empty()) {
             return Err(foreign());
@@ -169,9 +176,15 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// A part with its length before it, and the rest.
-fn part(bytes: &[u8]) -> Result<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
-    rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).ok_or_else(foreign)
+fn part(bytes: &[u8], is_wide: bool) -> Result<(&[u8], &[u8])> {
+    let (length, rest) = if is_wide {
+        let (length, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
+        (u32::from_be_bytes(*length), rest)
+    } else {
+        let (length, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
+        (u32::from(u16::from_be_bytes(*length)), rest)
+    };
+    rest.split_at_checked(usize::try_from(length).map_err(|_| foreign())?).ok_or_else(foreign)
 }
 
 /// The value of each hexadecimal digit; of all else [`NO_DIGIT`]. Every change has some eighty of them.
@@ -243,9 +256,28 @@ mod tests {
             assert_eq!(position.bytes[0], tag);
             assert_eq!(Token::decode_with_progress(&position).expect("it is one"), (token.clone(), progress));
         }
+        assert!(Token::decode(&Position::new(&b"\x11\x00\x01x\x00\x00"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"\x09\x00\x01x\x00\x00"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"\x01\x00\x09short"[..], None)).is_err());
         assert!(Token::decode(&Position::new(&b"another log"[..], None)).is_err());
+    }
+
+    #[test]
+    fn a_position_of_a_long_id_is_whole_and_those_stored_before_are_still_read() {
+        let mut token = token(INSERT);
+        for length in [usize::from(u16::MAX), usize::from(u16::MAX) + 1, 300_000] {
+            token.data.resize(length, 7);
+            for progress in [None, Some(&b"half"[..])] {
+                let position = token.position(progress, None);
+                assert_eq!(Token::decode_with_progress(&position).expect("it is one"), (token.clone(), progress));
+            }
+        }
+        // As all were stored before: two bytes for each length.
+        let stored = Position::new(&b"\x03\x00\x03abc\x00\x01dhalf"[..], None);
+        let (read, progress) = Token::decode_with_progress(&stored).expect("it is one");
+        assert_eq!((read.data.as_slice(), read.type_bits.as_slice()), (&b"abc"[..], &b"d"[..]));
+        assert_eq!(progress, Some(&b"half"[..]));
+        assert_eq!(read.position(progress, None).bytes, stored.bytes, "what is short is written as before");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod reduce;
 mod snapshot;
 mod steer;
 mod still;
+mod vet;
 mod view;
 mod way;
 mod witness;
@@ -106,6 +107,19 @@ impl Feed {
         Err(Error::unavailable("the oplog rolls over faster than it can be opened").remedy("enlarge the oplog"))
     }
 
+    /// Refuses to begin at a time that is yet to come: the server would take it, and pass over what happens until then. Its own
+    /// clock is asked, since the newest change may be older than this by any length of quiet.
+    pub(super) async fn not_yet_to_come(&self, cx: &Cx, time: SourceTime) -> Result<()> {
+        let hello = self.ask(cx, "admin", doc! { "hello": 1 }).await?;
+        let Ok(now) = hello.get_datetime("localTime") else { return Ok(()) };
+        let ahead = (time.0 / 1_000).saturating_sub(u64::try_from(now.timestamp_millis()).unwrap_or(0) / 1_000);
+        if ahead == 0 {
+            return Ok(());
+        }
+        let cause = format!("{}: the time to start at is {ahead}s in the future of this cluster", self.client.place());
+        Err(Error::config(cause).remedy("start at a time that has been, or with \"now\""))
+    }
+
     async fn begin(&self, cx: &Cx, at: StartAt) -> Result<(Opened, Token)> {
         if let StartAt::After(position) = at {
             let token = Token::decode(&position)?;
@@ -116,7 +130,10 @@ impl Feed {
         match at {
             StartAt::Now | StartAt::After(_) => self.open_at(cx, Start::Now).await,
             StartAt::Oldest => self.open_oldest(cx).await,
-            StartAt::Time(time) => self.open_at(cx, Start::At(timestamp(time))).await,
+            StartAt::Time(time) => {
+                self.not_yet_to_come(cx, time).await?;
+                self.open_at(cx, Start::At(timestamp(time))).await
+            }
             StartAt::Snapshot => self.open_at(cx, Start::Now).await,
         }
     }
@@ -144,6 +161,10 @@ impl Source for Feed {
         self.recognise(cx, &Token::decode(position)?, pedigree).await
     }
 
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        self.vetted(cx, start, pedigree).await
+    }
+
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         snapshot::compare(a, b)
     }
@@ -157,6 +178,7 @@ impl Source for Feed {
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
+        pipeline::keeps_positions(&self.view.pipeline)?;
         let lineage = self.lineage(cx).await?;
         let origin: Arc<str> = format!("mongodb-{}", lineage.cluster.as_deref().unwrap_or("unknown")).into();
         let snapshot = match &at {

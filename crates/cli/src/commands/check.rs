@@ -4,10 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchkeeper::core::{Cx, Finding, Grade, Outline, Purpose, Report, Severity, SinkProfile};
+use watchkeeper::core::{
+    Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Report, Severity, SinkProfile, StartAt,
+};
 use watchkeeper::{Error, ErrorKind, FastTakeover, Result, Seams};
 
-use super::history::History;
+use super::history::{History, stored};
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Stream, System};
@@ -123,11 +125,48 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let mut options = stream.source.options.clone();
     // What keeps it from being looked at was told of the source already.
     let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
-    let history = History::of(&within, config, stream, outline.window).await;
+    let stored = stored(&within, config, stream).await;
+    parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
+    let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
     let whole = whole(stream, &profiles).and_then(|()| rows(stream, &profiles, outline));
     parts.push(Part::of("stream".to_owned(), whole.map(|()| Vec::new())));
     Answer { name: stream.settings.name.clone(), profiles, parts, history }
+}
+
+/// Where the stream would go on or begin, if there is something to say of that.
+async fn place(
+    cx: &Cx,
+    stream: &Stream,
+    purpose: &Purpose,
+    stored: Option<&Checkpoint>,
+    failed: Option<ErrorKind>,
+) -> Option<Part> {
+    let mut findings =
+        Vec::from_iter(stored.and_then(|stored| stored.halted.as_ref()).map(|halted| halt(stream, halted)));
+    let position = stored.and_then(|stored| stored.position.clone());
+    let name = if position.is_some() { "checkpoint" } else { "start" };
+    let start = position.map_or_else(|| stream.settings.start.clone(), StartAt::After);
+    let pedigree = stored.and_then(|stored| stored.pedigree.as_ref());
+    let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
+    // What keeps the source from being looked at was told already.
+    let vetted = match failed {
+        Some(_) => Ok(Vec::new()),
+        None => stream.source.backend.vet_start(&within, purpose, &mut options, &start, pedigree).await,
+    };
+    let found = vetted.map(|vetted| {
+        findings.extend(vetted);
+        findings
+    });
+    let is_worth_telling = found.as_ref().map_or(true, |findings| !findings.is_empty());
+    is_worth_telling.then(|| Part::of(titled(name, &stream.source), found))
+}
+
+/// That nobody may run the stream until a person lets it.
+fn halt(stream: &Stream, halted: &Halted) -> Finding {
+    let what = format!("the stream stands halted [{}]: {}", halted.code, halted.cause);
+    let remedy = format!("when the cause is dealt with: watchkeeper resume {}", stream.settings.name);
+    Finding { severity: Severity::Error, what, remedy: Some(remedy) }
 }
 
 /// What can only be said of a stream as a whole.

@@ -18,10 +18,10 @@ pub(super) struct History {
 }
 
 impl History {
-    /// `None` for a stream that never ran, or whose source tells no times. What can not be reached was told already.
-    pub(super) async fn of(cx: &Cx, config: &Config, stream: &Stream, window: Option<Window>) -> Option<Self> {
+    /// `None` for a stream that never ran, or whose source tells no times.
+    pub(super) fn of(stored: Option<&Checkpoint>, window: Option<Window>) -> Option<Self> {
         let window = window.filter(|window| window.oldest.is_some())?;
-        let at = stored(cx, config, stream).await?.position?.time?;
+        let at = stored?.position.as_ref()?.time?;
         Some(Self { window, at })
     }
 
@@ -55,8 +55,9 @@ fn shown(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 
-/// The stream's checkpoint, wherever it is kept: in the group's store, or with a transactional sink.
-async fn stored(cx: &Cx, config: &Config, stream: &Stream) -> Option<Checkpoint> {
+/// The stream's checkpoint, wherever it is kept: in the group's store, or with a transactional sink. What can not be reached
+/// was told already.
+pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream) -> Option<Checkpoint> {
     let key = key_of(&config.group.settings.group, &stream.settings.name);
     for system in stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]) {
         let mut options = system.options.clone();

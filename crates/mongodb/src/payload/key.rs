@@ -3,6 +3,8 @@
 //! The bytes are JSON text, so that people can read them: an `_id` of `1`, `1.0`, `NumberLong(1)` or
 //! `NumberDecimal("1.00")` is `1`. The form is fixed for ever, since lanes and partitions are chosen by it.
 
+mod bytes;
+
 use std::cmp::Ordering;
 
 use mongodb::bson::{RawBsonRef, RawDocument};
@@ -13,7 +15,7 @@ use super::scan::Fields;
 use super::{damaged, scalar};
 
 /// Appends the canonical form of a `documentKey` to `out`: the value of `_id` alone, or, in a sharded collection,
-/// all of it in the order of the server.
+/// all of it in the order of the server. A text that is not UTF-8 stands there with its bytes, as `{"$notUtf8":"ff41"}`.
 ///
 /// # Errors
 /// `Corrupt` when it is not BSON.
@@ -23,6 +25,15 @@ pub fn canonical_key(document_key: &RawDocument, out: &mut Vec<u8>) -> Result<()
         integer(whole, out);
         return Ok(());
     }
+    let start = out.len();
+    key_of_values(document_key, out).or_else(|_| {
+        // Servers store text that is not UTF-8 when a driver sends it: that must not stop a stream.
+        out.truncate(start);
+        bytes::key(document_key, out)
+    })
+}
+
+fn key_of_values(document_key: &RawDocument, out: &mut Vec<u8>) -> Result<()> {
     let mut fields = document_key.iter();
     match (fields.next().transpose().map_err(damaged)?, fields.next()) {
         (Some((name, id)), None) if name.as_str() == "_id" => value(id, out),
@@ -263,6 +274,28 @@ mod tests {
         for (n, key) in keys.iter().enumerate() {
             assert!(!keys[..n].contains(key), "{key} stands for two");
         }
+    }
+
+    /// A key whose every `~` is a byte that no text in UTF-8 has.
+    fn spoilt(document: mongodb::bson::Document) -> String {
+        let raw = RawDocumentBuf::try_from(&document).expect("a document");
+        let bytes = raw.as_bytes().iter().map(|byte| if *byte == b'~' { 0xff } else { *byte }).collect();
+        let mut out = Vec::new();
+        canonical_key(&RawDocumentBuf::from_bytes(bytes).expect("a document"), &mut out).expect("a key");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn texts_that_are_none_are_keys_by_their_bytes() {
+        assert_eq!(spoilt(doc! { "_id": "~A" }), r#"{"$notUtf8":"ff41"}"#);
+        assert_ne!(spoilt(doc! { "_id": "~A" }), spoilt(doc! { "_id": "~B" }));
+        let within = r#"{"a":1,"b":[{"$notUtf8":"ff"},{"$oid":"070707070707070707070707"}]}"#;
+        for one in [Bson::Int32(1), Bson::Double(1.0)] {
+            let id = doc! { "a": one, "b": ["~", ObjectId::from_bytes([7; 12])] };
+            assert_eq!(spoilt(doc! { "_id": id }), within, "the rest is as canonical as ever");
+        }
+        assert_eq!(spoilt(doc! { "region": "~", "_id": 1.0 }), r#"{"region":{"$notUtf8":"ff"},"_id":1}"#);
+        assert_eq!(spoilt(doc! { "_id": { "~": true } }), r#"{"$notUtf8:ff":true}"#);
     }
 
     #[test]

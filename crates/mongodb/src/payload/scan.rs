@@ -8,7 +8,7 @@ use watchkeeper_core::{Error, Result};
 /// An array, as BSON numbers the types.
 pub(crate) const ARRAY: u8 = 0x04;
 const TEXT: u8 = 0x02;
-const DOCUMENT: u8 = 0x03;
+pub(crate) const DOCUMENT: u8 = 0x03;
 const BINARY: u8 = 0x05;
 const DATE_TIME: u8 = 0x09;
 const INT32: u8 = 0x10;

@@ -7,6 +7,7 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, ErrorKind, Finding, Result};
 
 use super::Feed;
+use super::pipeline::keeps_positions;
 use super::view::{Before, Scope, Shown};
 use crate::check::{Privileges, finding, servers};
 
@@ -17,11 +18,13 @@ impl Feed {
     pub(super) async fn findings(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let mut found = self.of_versions(cx).await?;
         found.extend(servers(cx, &self.client).await?);
-        found.extend(self.of_privileges(cx).await?);
+        let lacking = self.of_privileges(cx).await?;
+        let privileges_are_named = !lacking.is_empty();
+        found.extend(lacking);
         found.extend(self.of_collections(cx).await?);
         found.extend(self.of_the_oplog(cx).await?);
         found.extend(self.of_the_pipeline());
-        found.extend(self.of_opening(cx).await?);
+        found.extend(self.of_opening(cx, privileges_are_named).await?);
         Ok(found)
     }
 
@@ -96,11 +99,15 @@ impl Feed {
     }
 
     /// Whether the server takes the stream as it is described.
-    async fn of_opening(&self, cx: &Cx) -> Result<Option<Finding>> {
-        match self.try_open(cx).await {
+    async fn of_opening(&self, cx: &Cx, privileges_are_named: bool) -> Result<Option<Finding>> {
+        let opened = match keeps_positions(&self.view.pipeline) {
+            Ok(()) => self.try_open(cx).await,
+            refused => refused,
+        };
+        match opened {
             Ok(()) => Ok(None),
             // The privileges that are missing were named one by one.
-            Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Denied && privileges_are_named => Ok(None),
             Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
             Err(error) => {
                 let remedy = error.advice().unwrap_or("look at the cause").to_owned();

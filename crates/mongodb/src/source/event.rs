@@ -58,6 +58,11 @@ impl<'a> Event<'a> {
         Some((collection, document(self.key?)?.get("_id").ok()??))
     }
 
+    /// Whether it tells that a document is gone.
+    pub(super) fn is_delete(&self) -> bool {
+        self.operation == Some(b"delete")
+    }
+
     /// Keeps what is needed. What has another type than an event's has was made by a pipeline, and is left alone.
     fn note(&mut self, name: &[u8], field: &Field<'a>) {
         match name {

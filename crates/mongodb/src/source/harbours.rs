@@ -111,14 +111,14 @@ impl Harbours {
                 Err(error) => causes.push(error),
             }
         }
-        Err(self.fruitless(causes))
+        Err(self.fruitless(&causes))
     }
 
     /// What a round without an answer means.
-    fn fruitless(&self, causes: Vec<Error>) -> Error {
+    fn fruitless(&self, causes: &[Error]) -> Error {
         let rounds = self.rounds.fetch_add(1, SeqCst) + 1;
-        let told: Vec<String> = causes.iter().map(|cause| cause.message().to_owned()).collect();
-        let told = told.join("; ");
+        let told = self.feeds.iter().zip(causes).map(|(feed, cause)| told(feed.client.place(), cause));
+        let told = told.collect::<Vec<_>>().join("; ");
         let waits = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown);
         let remedy = causes.first().and_then(Error::advice).unwrap_or("look at what the cause names").to_owned();
         // As long as one may come back, what another says of a position is not the last word.
@@ -136,9 +136,15 @@ impl Harbours {
     }
 }
 
+/// The cause of one URL, with its servers and database before it, which not every cause names.
+fn told(place: &str, cause: &Error) -> String {
+    let message = cause.message();
+    if message.starts_with(place) { message.to_owned() } else { format!("{place}: {message}") }
+}
+
 impl Feed {
     /// Makes sure that its servers go on from a position: by one answer after the first.
-    async fn prove(&self, cx: &Cx, position: &Position) -> Result<()> {
+    pub(super) async fn prove(&self, cx: &Cx, position: &Position) -> Result<()> {
         let token = Token::decode(position)?;
         let mut opened = self.impatient().open_after(cx, token).await?;
         for _ in 0..2 {
@@ -179,6 +185,18 @@ impl Source for Harbours {
             })
         };
         self.round(cx, &attempt).await
+    }
+
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        let mut away = None;
+        for feed in self.feeds.iter() {
+            match feed.client.greet(&cx.within(feed.client.config().timeout)).await {
+                Ok(()) => return feed.vet(cx, start, pedigree).await,
+                Err(error) => away = away.or(Some(error)),
+            }
+        }
+        // There is at least one.
+        away.map_or(Ok(Vec::new()), Err)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

@@ -11,7 +11,7 @@ use super::join::Joiner;
 use super::pipeline::change_stream;
 use super::view::Scope;
 use super::way::{Shape, Way};
-use crate::error::{Class, Doing};
+use crate::error::{Class, Doing, translate_pipeline};
 use crate::position::Token;
 
 /// Where a cursor starts.
@@ -151,7 +151,7 @@ impl Feed {
                 Err(Refusal::Told(error)) => return Err(error),
                 // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
                 Err(Refusal::Native(native))
-                    if Class::of(&native) == Class::Other
+                    if matches!(Class::of(&native), Class::Other | Class::Pipeline)
                         && crate::error::code(&native).is_some()
                         && self.try_open(cx).await.is_ok() =>
                 {
@@ -195,6 +195,14 @@ impl Feed {
     pub(super) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Told(error) => error,
+            // Nothing but the pipeline was new to the server.
+            Refusal::Native(native)
+                if Class::of(&native) == Class::Other
+                    && crate::error::code(&native).is_some()
+                    && !self.view.pipeline.is_empty() =>
+            {
+                translate_pipeline(native, self.client.place())
+            }
             Refusal::Native(native) => self.failure(native),
         }
     }

@@ -5,8 +5,10 @@
 //!   anyone sees the event.
 
 use mongodb::bson::{Bson, Document, doc};
+use watchkeeper_core::{Error, Result};
 
 use super::view::{Before, Scope, Shown, View};
+use crate::payload::OF_EVENTS;
 
 /// Where operation (`o`), namespace (`n`), key (`k`) and wall time (`w`) are kept aside.
 pub(crate) const ASIDE: &str = "_watchkeeper";
@@ -91,16 +93,88 @@ fn may_drop(stage: &Document) -> bool {
     }
 }
 
-/// Whether a `$project` names what to leave out, and not what to keep.
+/// Whether a `$project` names what to leave out, and not what to keep. Either may be said of fields within fields.
 fn excludes(fields: &Document) -> bool {
-    let none = |value: &Bson| match value {
+    fields.iter().any(|(path, value)| path != "_id" && leaves_out(value))
+}
+
+/// Whether a `$project` says by this value that something is left out.
+fn leaves_out(value: &Bson) -> bool {
+    match value {
         Bson::Int32(number) => *number == 0,
         Bson::Int64(number) => *number == 0,
         Bson::Double(number) => *number == 0.0,
         Bson::Boolean(keep) => !keep,
+        Bson::Document(inner) => inner.iter().any(|(name, value)| !name.starts_with('$') && leaves_out(value)),
         _ => false,
-    };
-    fields.iter().any(|(path, value)| path != "_id" && none(value))
+    }
+}
+
+/// Refuses stages that surely change or drop `_id`, which is the position of an event: servers take them, and fail with the
+/// first event.
+///
+/// # Errors
+/// `Config`, with the stage.
+pub(super) fn keeps_positions(pipeline: &[Document]) -> Result<()> {
+    let Some(stage) = pipeline.iter().find(|stage| loses_position(stage)) else { return Ok(()) };
+    let name = parts(stage).map_or("", |(name, _)| name);
+    let cause = format!("the pipeline changes or drops _id, which is the position of an event, by its stage {name}");
+    Err(Error::config(cause).remedy("keep _id as it is: \"_id\": 1 in a $project, \"_id\": \"$_id\" in a new document"))
+}
+
+fn is_position(path: &str) -> bool {
+    path == "_id" || path.starts_with("_id.")
+}
+
+/// Whether a field that is set is `_id`, and to something else.
+fn sets_position((path, value): (&String, &Bson)) -> bool {
+    is_position(path) && value.as_str() != Some("$_id")
+}
+
+fn loses_position(stage: &Document) -> bool {
+    match parts(stage) {
+        Some(("$addFields" | "$set", Bson::Document(fields))) => fields.iter().any(sets_position),
+        Some(("$unset", Bson::String(path))) => is_position(path),
+        Some(("$unset", Bson::Array(paths))) => paths.iter().filter_map(Bson::as_str).any(is_position),
+        Some(("$project", Bson::Document(fields))) => fields.iter().any(|(path, value)| {
+            let kept = path == "_id" && (keeps(value) || value.as_str() == Some("$_id"));
+            is_position(path) && !kept
+        }),
+        Some(("$replaceRoot", Bson::Document(spec))) => {
+            spec.get("newRoot").is_some_and(|root| !may_have_position(root, false))
+        }
+        Some(("$replaceWith", root)) => !may_have_position(root, false),
+        _ => false,
+    }
+}
+
+/// Whether a `$project` says by this value that a field is kept.
+fn keeps(value: &Bson) -> bool {
+    matches!(value, Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_) | Bson::Boolean(_)) && !leaves_out(value)
+}
+
+/// Parts of an event that have an `_id` of their own.
+const WITH_OTHER_ID: [&str; 3] = ["fullDocument", "fullDocumentBeforeChange", "documentKey"];
+
+/// Whether a new root may have the `_id` of the event; `before` says so of what it is merged into. Of most expressions that is
+/// not known, and then it may.
+fn may_have_position(root: &Bson, before: bool) -> bool {
+    match root {
+        Bson::String(path) => match path.strip_prefix('$') {
+            Some(part) if WITH_OTHER_ID.contains(&part) => false,
+            // Another part of the event has none. What a stage before has added may have anything.
+            Some(part) if OF_EVENTS.contains(&part.split('.').next().unwrap_or_default()) => before,
+            _ => true,
+        },
+        Bson::Document(fields) => match fields.get("$mergeObjects") {
+            // What comes later wins.
+            Some(Bson::Array(parts)) => parts.iter().fold(before, |before, part| may_have_position(part, before)),
+            Some(part) => may_have_position(part, before),
+            None if fields.keys().any(|name| name.starts_with('$')) => true,
+            None => fields.get("_id").map_or(before, |id| id.as_str() == Some("$_id")),
+        },
+        _ => true,
+    }
 }
 
 /// A stage of the user's that lets `invalidate` pass and leaves alone what is kept aside.
@@ -108,7 +182,8 @@ fn kept_whole(stage: &Document, aside: bool, invalidates: bool) -> Document {
     let kept = format!("${ASIDE}");
     let merged = |root: &Bson| doc! { "$mergeObjects": [root.clone(), { ASIDE: &kept }] };
     match parts(stage) {
-        Some(("$match", condition)) if invalidates => {
+        // What is no condition is left to the server, which says so.
+        Some(("$match", condition @ Bson::Document(_))) if invalidates => {
             let operation = if aside { format!("{ASIDE}.o") } else { "operationType".to_owned() };
             doc! { "$match": { "$or": [condition.clone(), { operation: "invalidate" }] } }
         }
@@ -142,10 +217,51 @@ mod tests {
     }
 
     #[test]
+    fn stages_that_surely_lose_the_position_are_refused() {
+        for stage in [
+            doc! { "$project": { "_id": 0 } },
+            doc! { "$project": { "_id": { "_data": 1 }, "ns": 1 } },
+            doc! { "$project": { "_id": "$fullDocument._id" } },
+            doc! { "$unset": "_id" },
+            doc! { "$unset": ["ns", "_id._data"] },
+            doc! { "$set": { "_id": 1 } },
+            doc! { "$addFields": { "_id.more": 1 } },
+            doc! { "$replaceWith": "$fullDocument" },
+            doc! { "$replaceWith": { "total": "$fullDocument.total" } },
+            doc! { "$replaceRoot": { "newRoot": "$fullDocument" } },
+            doc! { "$replaceWith": { "$mergeObjects": ["$$ROOT", "$fullDocument"] } },
+            doc! { "$replaceWith": { "$mergeObjects": ["$$ROOT", { "_id": 5 }] } },
+            doc! { "$replaceWith": { "$mergeObjects": ["$fullDocument", "$ns", { "more": 1 }] } },
+        ] {
+            let refused = keeps_positions(&[doc! { "$match": {} }, stage.clone()]);
+            assert!(refused.is_err_and(|error| error.advice().is_some()), "{stage}");
+        }
+        for stage in [
+            doc! { "$project": { "_id": 1, "ns": 1 } },
+            doc! { "$project": { "fullDocument": { "_id": 0 } } },
+            doc! { "$project": { "_id": "$_id" } },
+            doc! { "$set": { "_id": "$_id", "_idle": 1 } },
+            doc! { "$unset": "_idle" },
+            doc! { "$replaceWith": { "_id": "$_id" } },
+            doc! { "$replaceWith": "$$ROOT" },
+            doc! { "$replaceWith": "$wrapped" },
+            doc! { "$replaceWith": { "$mergeObjects": ["$fullDocument", { "_id": "$_id" }] } },
+            doc! { "$replaceWith": { "$mergeObjects": ["$fullDocument", "$$ROOT"] } },
+            doc! { "$replaceWith": { "$mergeObjects": ["$$ROOT", "$ns", { "more": 1 }] } },
+            doc! { "$replaceWith": { "$setField": { "field": "ns", "input": "$$ROOT", "value": 1 } } },
+            doc! { "$redact": "$$KEEP" },
+        ] {
+            assert!(keeps_positions(std::slice::from_ref(&stage)).is_ok(), "{stage}");
+        }
+    }
+
+    #[test]
     fn what_is_needed_is_kept_aside_only_when_it_may_be_dropped() {
         let harmless = [
             doc! { "$addFields": { "isHighValue": true } },
             doc! { "$project": { "fullDocument.secret": 0 } },
+            doc! { "$project": { "fullDocument": { "secret": 0 } } },
+            doc! { "$project": { "fullDocument": { "_id": false, "card": { "number": 0.0 } } } },
             doc! { "$unset": ["lsid", "txnNumber"] },
         ];
         for stage in harmless {
@@ -154,6 +270,8 @@ mod tests {
         let harmful = [
             doc! { "$project": { "fullDocument": 1 } },
             doc! { "$project": { "ns.db": 0 } },
+            doc! { "$project": { "ns": { "db": 0 } } },
+            doc! { "$project": { "fullDocument": { "total": { "$add": ["$fullDocument.a", 0] } } } },
             doc! { "$unset": "documentKey" },
             doc! { "$set": { "operationType": "x" } },
             doc! { "$replaceWith": { "_id": "$_id" } },

@@ -237,7 +237,7 @@ impl Reader {
     fn is_wanted(&self, event: &Event<'_>, token: &Token) -> bool {
         let Some(snapshot) = &self.snapshot else { return true };
         let Some((collection, id)) = event.subject() else { return true };
-        token.timestamp().is_none_or(|at| snapshot.wants(collection, id, at))
+        token.timestamp().is_none_or(|at| snapshot.wants(collection, id, at, event.is_delete()))
     }
 
     /// What a snapshot has to deliver before the stream goes on.

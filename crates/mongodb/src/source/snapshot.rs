@@ -5,7 +5,9 @@
 //! since reading it will show them. So changes of one key stay in order, nothing that was deleted comes back, and the token
 //! moves on meanwhile: a snapshot may take longer than the oplog reaches back.
 //!
-//! Every row is a place to go on from: the rest of its range is then read anew, at a later time.
+//! Every row is a place to go on from: the rest of its range is then read anew, at a later time. A target may have rows of
+//! that rest already, which were delivered but not committed before a crash. What was deleted since is not read
+//! again, so deletes are delivered also of what is not yet read: of a row that nobody has they take nothing away.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -85,8 +87,9 @@ impl Progress {
         Some(Self { collection: number("c")?, through: value("t"), fresh, rows, rows_expected })
     }
 
-    /// Whether a change has to be delivered: its key was read, and not as late as this.
-    fn wants(&self, collection: usize, id: RawBsonRef<'_>, at: Timestamp) -> bool {
+    /// Whether a change has to be delivered: its key was read, and not as late as this. A delete is also delivered of a key
+    /// that counts as not yet read, since whoever read it before a crash may have delivered it without committing that.
+    fn wants(&self, collection: usize, id: RawBsonRef<'_>, at: Timestamp, deletes: bool) -> bool {
         let behind = |bound: &Option<RawBson>| {
             // What can not be compared counts as not yet read, and as read again.
             bound.as_ref().is_none_or(|bound| order::compare(id, bound.as_raw_bson_ref()) == Some(Ordering::Greater))
@@ -97,7 +100,7 @@ impl Progress {
             Ordering::Greater => false,
         };
         let in_rows = |fresh: &Fresh| fresh.collection == collection && behind(&fresh.from) && at <= fresh.at;
-        is_read && !self.fresh.as_ref().is_some_and(in_rows)
+        (is_read || deletes) && !self.fresh.as_ref().is_some_and(in_rows)
     }
 
     fn compare(&self, other: &Self) -> Option<Ordering> {
@@ -182,9 +185,9 @@ impl Snapshot {
     }
 
     /// Whether a change has to be delivered.
-    pub(super) fn wants(&self, collection: &str, id: RawBsonRef<'_>, at: Timestamp) -> bool {
+    pub(super) fn wants(&self, collection: &str, id: RawBsonRef<'_>, at: Timestamp, deletes: bool) -> bool {
         let place = self.names.iter().position(|name| name == collection);
-        place.is_none_or(|place| self.progress.wants(place, id, at))
+        place.is_none_or(|place| self.progress.wants(place, id, at, deletes))
     }
 
     /// Reads the next range. Nothing is changed by it.
@@ -258,7 +261,8 @@ impl Snapshot {
         range.next += 1;
         let bytes = range.bytes.slice(start..end);
         let raw = RawDocument::from_bytes(&bytes).map_err(damaged)?;
-        let id = raw.get("_id").map_err(damaged)?.map(RawBson::from);
+        let id = raw.get("_id").map_err(|native| unordered(&self.names[self.progress.collection], native))?;
+        let id = id.map(RawBson::from);
         let id = id.ok_or_else(|| Error::corrupt("a document has no _id"))?;
         let collection = self.progress.collection;
         self.progress.fresh = Some(Fresh { collection, from: range.from.clone(), at: range.at });
@@ -276,6 +280,15 @@ impl Snapshot {
         self.progress = Progress { collection: collection + 1, through: None, fresh, ..self.progress };
         self.encoded = self.progress.encode();
     }
+}
+
+/// An `_id` that rows can not be put in order by, nor a position be made of.
+fn unordered(name: &str, native: mongodb::bson::error::Error) -> Error {
+    Error::corrupt(format!(
+        "an _id in {name} is no text: its bytes are not UTF-8, so a snapshot can not go on behind it"
+    ))
+    .remedy("give that document another _id, or begin with now or the oldest change")
+    .caused_by(native)
 }
 
 /// A row of a snapshot.
@@ -386,7 +399,7 @@ impl Feed {
     }
 
     /// The collections that a snapshot would read.
-    async fn countable(&self, cx: &Cx) -> Result<Vec<String>> {
+    pub(super) async fn countable(&self, cx: &Cx) -> Result<Vec<String>> {
         let refuse = |cause: &str, remedy: &str| Err(Error::config(cause).remedy(remedy));
         let Scope::Collections(names) = &self.view.scope else {
             return refuse(
@@ -412,6 +425,10 @@ impl Feed {
                 let cause = format!("{name} has a collation, by which a snapshot can not be ordered");
                 return refuse(&cause, "begin with now or the oldest change");
             }
+            if options.is_some_and(|options| options.get_bool("capped").unwrap_or(false)) {
+                let cause = format!("{name} is a capped collection, which servers do not read as it was at one time");
+                return refuse(&cause, "begin with now or the oldest change");
+            }
         }
         Ok(names.clone())
     }
@@ -432,11 +449,17 @@ mod tests {
 
     #[test]
     fn only_changes_of_what_was_read_and_later_are_wanted() {
-        let wants = |collection, id: i32, increment| progress().wants(collection, RawBsonRef::Int32(id), at(increment));
+        let asked = |collection, id: i32, increment, deletes| {
+            progress().wants(collection, RawBsonRef::Int32(id), at(increment), deletes)
+        };
+        let wants = |collection, id, increment| asked(collection, id, increment, false);
         assert!(wants(0, 99, 1), "a collection that is finished");
         assert!(wants(1, 10, 1) && wants(1, 3, 9), "ranges before the last one");
         assert!(!wants(1, 11, 5) && wants(1, 11, 6) && !wants(1, 20, 1), "the last range");
         assert!(!wants(1, 21, 9) && !wants(2, 1, 9), "what is not yet read");
+        let deletes = |collection, id, increment| asked(collection, id, increment, true);
+        assert!(deletes(1, 21, 9) && deletes(2, 1, 9), "it may have been delivered before a crash");
+        assert!(!deletes(1, 11, 5) && deletes(1, 11, 6), "rows that were read after the delete show what came of it");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{Backend, Finding, Inspection, Options, Origin, Purpose, Severity, WrittenSetting};
+use watchkeeper_core::{Backend, ErrorKind, Finding, Inspection, Options, Origin, Purpose, Severity, WrittenSetting};
 use watchkeeper_mongodb::MongoDb;
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
-use crate::support::{Guarded, block_on, cx, url};
+use crate::support::{Guarded, assert_told, block_on, cx, url};
 use crate::tools::run_at;
 
 fn options(settings: &[(&str, &str)]) -> Options {
@@ -50,6 +50,15 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         let keeper = guarded.client("keeper", "shop").await;
         let database = keeper.database(&cx()).await.expect("it is open");
         database.create_collection("orders").await.expect("it can be made");
+
+        let anyone = url(guarded.set(), "shop");
+        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let mut settings = options(&[("url", &anyone), ("collection", "orders")]);
+        let nobody = "lets nobody in without a user";
+        let refused = MongoDb.check_source(&cx(), &purpose, &mut settings).await;
+        assert_told(refused, ErrorKind::Denied, nobody);
+        let refused = MongoDb.check_store(&cx(), &mut options(&[("url", &anyone)])).await;
+        assert_told(refused, ErrorKind::Denied, nobody);
 
         guarded
             .user("reader", vec![on("orders", &["find", "listCollections"]), on("copies", &["find", "insert"])])

@@ -118,11 +118,19 @@ fn another_cluster_is_no_way_to_go_on() {
         let position = read(&mut *stream, 1).await[0].position();
         let strangers = harbours(vec![other.base.config(), other.base.config()]);
         let refused = strangers.verify(&cx(), &position, &pedigree).await;
-        assert_told(refused, ErrorKind::PositionLost, "another cluster");
+        let named = |host: &str, cause: &str| format!("{host}: {cause}");
+        let stranger = named(other.client.place(), "the checkpoint belongs to another cluster");
+        assert_told(refused, ErrorKind::PositionLost, &format!("2 URLs can be used: {stranger}"));
         // The own cluster may come back: what a stranger says is not the last word.
-        let away = harbours(vec![nowhere("shop"), other.base.config()]);
-        let refused = away.verify(&cx(), &position, &pedigree).await;
-        assert_told(refused, ErrorKind::Unavailable, "another cluster");
+        let gone = nowhere("shop");
+        let gone_named = named(&gone.place(), "no server could be reached");
+        let away = harbours(vec![gone, other.base.config()]);
+        for round in 1..=5 {
+            let refused = away.verify(&cx(), &position, &pedigree).await.expect_err("none leads on");
+            assert_eq!(refused.kind() == ErrorKind::Config, round == 5, "round {round}: {refused}");
+            assert!([&gone_named, &stranger].iter().all(|cause| refused.message().contains(*cause)), "{refused}");
+            assert!(refused.advice().is_some(), "{refused}");
+        }
     });
 }
 

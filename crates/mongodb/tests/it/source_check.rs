@@ -1,13 +1,16 @@
 //! What is found out before a stream runs.
 
 use watchkeeper_core::source::Severity;
-use watchkeeper_core::{Backend, Finding, Options, Origin, Purpose, Source, StartAt, WrittenSetting};
+use watchkeeper_core::{
+    Backend, ErrorKind, Finding, Options, Origin, Pedigree, Position, Purpose, Source, SourceTime, StartAt,
+    WrittenSetting,
+};
 use watchkeeper_mongodb::mongodb::bson::doc;
 use watchkeeper_mongodb::{Before, Client, Config, Feed, MongoDb, Scope, Shown, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::source::{Shop, read};
-use crate::support::{Base, admin, block_on, cx, shared, url};
+use crate::support::{Base, admin, assert_told, block_on, cx, shared, url};
 
 fn told(found: &[Finding], severity: Severity, what: &str) -> bool {
     found.iter().any(|finding| finding.severity == severity && finding.what.contains(what) && finding.remedy.is_some())
@@ -51,6 +54,80 @@ fn a_condition_on_the_whole_document_is_warned_of() {
         assert!(told(&check(&shop, view.clone()).await, Severity::Warning, "never sees updates"));
         view.full_document = Shown::UpdateLookup;
         assert!(told(&check(&shop, view).await, Severity::Warning, "may be hidden later"));
+    });
+}
+
+/// What is found about a place to start.
+async fn vet(feed: &Feed, start: StartAt, pedigree: Option<&Pedigree>) -> Vec<Finding> {
+    feed.vet(&cx(), &start, pedigree).await.expect("it can be looked at")
+}
+
+#[test]
+fn a_start_that_can_not_be_is_found_and_refused() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let hello = admin(&shop.client, doc! { "hello": 1 }).await;
+        let now = hello.get_datetime("localTime").expect("it tells the time").timestamp_millis().cast_unsigned();
+        for (start, cause) in [
+            (StartAt::Time(SourceTime(now + 3_600_000)), "in the future of this cluster"),
+            (StartAt::Time(SourceTime(u64::MAX)), "in the future of this cluster"),
+        ] {
+            assert!(told(&vet(&feed, start.clone(), None).await, Severity::Error, cause));
+            assert_told(feed.open(&cx(), start).await.map(drop), ErrorKind::Config, cause);
+        }
+        let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
+        shop.database.run_command(create).await.expect("it is taken");
+        let found = vet(&shop.feed(View::collection("log")), StartAt::Snapshot, None).await;
+        assert!(told(&found, Severity::Error, "log is a capped collection"), "{found:?}");
+        for start in [StartAt::Now, StartAt::Oldest, StartAt::Snapshot, StartAt::Time(SourceTime(now))] {
+            assert_eq!(vet(&feed, start.clone(), None).await, [], "{start:?}");
+            feed.open(&cx(), start).await.expect("it opens");
+        }
+    });
+}
+
+#[test]
+fn a_stored_position_is_vetted_without_a_trace() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let comment = shop.client.config().database().to_owned();
+        let view = View { comment: Some(comment.clone()), ..View::collection("orders") };
+        let feed = shop.feed(view.clone());
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        let mut stream = shop.watch(View::collection("orders")).await;
+        shop.insert(doc! { "_id": 1 }).await;
+        let position = read(&mut *stream, 1).await[0].position();
+        let after = |position: &Position| StartAt::After(position.clone());
+        assert_eq!(vet(&feed, after(&position), Some(&pedigree)).await, []);
+        let idle = doc! { "$currentOp": { "idleCursors": true, "allUsers": true } };
+        let own = doc! { "$match": { "cursor.originatingCommand.comment": &comment } };
+        let list = doc! { "aggregate": 1, "pipeline": [idle, own], "cursor": {} };
+        let left = admin(&shop.client, list).await;
+        let left = left.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).expect("a list");
+        assert!(left.is_empty(), "a cursor was left open: {left:?}");
+        // It still can be used.
+        feed.open(&cx(), after(&position)).await.expect("it opens");
+
+        let forged = |at: usize, by: u8| {
+            let mut bytes = position.bytes.to_vec();
+            bytes[at] = bytes[at].wrapping_add(by);
+            Position::new(bytes, position.time)
+        };
+        // A byte for the kind, two for the length and one for the type lie before the seconds.
+        let cases = [
+            (forged(5, 1), "in the future"),
+            (forged(4, 0xff), "left the oplog"),
+            (forged(12, 0x99), "damaged"),
+            (Position::new(&b"xyz"[..], None), "not one of a MongoDB change stream"),
+        ];
+        for (position, cause) in cases {
+            let found = vet(&feed, after(&position), Some(&pedigree)).await;
+            assert!(told(&found, Severity::Error, cause), "{cause}: {found:?}");
+        }
+        let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
+        let found = vet(&shop.feed(View { pipeline, ..view }), after(&position), Some(&pedigree)).await;
+        assert!(told(&found, Severity::Error, "another scope, pipeline or options"), "{found:?}");
     });
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Change, ChangeStream, ErrorKind, Limits, Source, StartAt};
-use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::mongodb::bson::{Document, RawDocumentBuf, doc};
 use watchkeeper_mongodb::{Feed, Scope, Shown, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
@@ -246,6 +246,34 @@ fn a_token_of_an_invalidate_is_taken_up_by_start_after() {
         shop.insert(doc! { "_id": 2 }).await;
         let mut again = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
         assert_eq!(read(&mut *again, 1).await[0].key(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn an_id_that_is_no_text_does_not_stop_a_stream() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = shop.watch(View::collection("orders")).await;
+        let insert = doc! { "insert": "orders", "documents": [{ "_id": "????" }] };
+        let insert = RawDocumentBuf::try_from(&insert).expect("a document");
+        let spoilt = insert.as_bytes().iter().map(|byte| if *byte == b'?' { 0xff } else { *byte }).collect();
+        let spoilt = RawDocumentBuf::from_bytes(spoilt).expect("a document");
+        shop.database.run_raw_command(spoilt).await.expect("servers take it");
+        shop.insert(doc! { "_id": 2 }).await;
+        let changes = read(&mut *stream, 2).await;
+        assert_eq!(changes[0].key(), Some(&br#"{"$notUtf8":"ffffffff"}"#[..]));
+        let mut again = feed.open(&cx(), StartAt::After(changes[0].position())).await.expect("it opens");
+        assert_eq!(read(&mut *again, 1).await[0].key(), Some(&b"2"[..]));
+        // A snapshot can not go on behind it, and says so.
+        let mut snapshot = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let refused = loop {
+            match snapshot.next_batch(&cx(), LIMITS).await {
+                Ok(batch) => assert!(!batch.is_empty(), "everything was read"),
+                refused => break refused,
+            }
+        };
+        assert_told(refused, ErrorKind::Corrupt, "an _id in orders is no text");
     });
 }
 

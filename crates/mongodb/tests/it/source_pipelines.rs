@@ -1,9 +1,9 @@
 //! The pipelines that people write, and what they must not break.
 
 use watchkeeper_core::format::{CloudEvents, Debezium, NAMES, named};
-use watchkeeper_core::{Change, ErrorKind, Operation, Source, StartAt};
+use watchkeeper_core::{Change, ErrorKind, Finding, Operation, Severity, Source, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
-use watchkeeper_mongodb::{Shown, View};
+use watchkeeper_mongodb::{Client, Feed, Scope, Shown, View};
 
 use crate::source::{LIMITS, Shop, operations, read, read_to_the_end, text};
 use crate::support::{assert_told, block_on, cx};
@@ -137,10 +137,39 @@ fn a_new_root_keeps_what_is_needed() {
 fn a_pipeline_that_changes_the_token_is_refused() {
     block_on(async {
         let shop = Shop::open().await;
-        let view = View { pipeline: vec![doc! { "$set": { "_id": 1 } }], ..View::collection("orders") };
-        let mut stream = shop.watch(view).await;
+        let told = "the pipeline changes or drops _id";
+        for stage in [
+            doc! { "$set": { "_id": 1 } },
+            doc! { "$project": { "_id": 0 } },
+            doc! { "$unset": "_id" },
+            doc! { "$replaceWith": "$fullDocument" },
+            doc! { "$replaceRoot": { "newRoot": "$fullDocument" } },
+        ] {
+            let feed = shop.feed(View { pipeline: vec![stage.clone()], ..View::collection("orders") });
+            assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, told);
+            let found = feed.check(&cx()).await.expect("it can be checked");
+            assert!(
+                found.iter().any(|found| found.severity == Severity::Error && found.what.contains(told)),
+                "{stage}"
+            );
+        }
+        // Of what is not seen through here, the server tells with the first event.
+        let other = doc! { "$setField": { "field": "_id", "input": "$$ROOT", "value": 1 } };
+        let pipeline = vec![doc! { "$replaceWith": other }];
+        let mut stream = shop.watch(View { pipeline, ..View::collection("orders") }).await;
         shop.insert(doc! { "_id": 1 }).await;
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, "the pipeline changes or drops _id");
+        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, told);
+    });
+}
+
+#[test]
+fn fields_within_fields_are_left_out() {
+    block_on(async {
+        let left_out = doc! { "fullDocument": { "customerId": 0, "total": false } };
+        let changes = seen(vec![doc! { "$project": left_out }], 3).await;
+        let event = text(&*named("native").expect("known"), &changes[0]);
+        assert!(event.contains(r#""fullDocument":{"_id":1,"status":"new"}"#), "{event}");
+        assert_eq!(changes[0].key(), Some(&b"1"[..]));
     });
 }
 
@@ -148,8 +177,35 @@ fn a_pipeline_that_changes_the_token_is_refused() {
 fn a_pipeline_that_is_none_is_refused() {
     block_on(async {
         let shop = Shop::open().await;
-        let view = View { pipeline: vec![doc! { "$nonsense": {} }], ..View::collection("orders") };
-        let opened = shop.feed(view).open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(opened, ErrorKind::Config, "$nonsense");
+        for (stage, said) in [
+            (doc! { "$nonsense": {} }, "$nonsense"),
+            (doc! { "$mtch": {} }, "$mtch"),
+            (doc! {}, "exactly one field"),
+            (doc! { "$match": { "$foo": 1 } }, "$foo"),
+            (doc! { "$match": 5 }, "match filter"),
+            (doc! { "$project": { "ns": 0, "documentKey": 1 } }, "documentKey"),
+            (doc! { "$project": { "fullDocument": { "$nothing": 1 } } }, "$nothing"),
+            (doc! { "$group": { "_id": null } }, "$group"),
+        ] {
+            let feed = shop.feed(View { pipeline: vec![stage], ..View::collection("orders") });
+            assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, said);
+            let found = feed.check(&cx()).await.expect("it can be checked");
+            let is_told = |found: &Finding| {
+                found.severity == Severity::Error && found.what.contains(said) && found.remedy.is_some()
+            };
+            assert!(found.iter().any(is_told), "{found:?}");
+        }
+    });
+}
+
+#[test]
+fn what_belongs_to_the_servers_is_not_watched() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let feed = shop.feed(View { wait: true, ..View::collection("system.profile") });
+        assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "can not be watched");
+        let config = shop.base.config().in_database("admin");
+        let admin = Feed::new(Client::open(&cx(), config).await.expect("it answers"), View::of(Scope::Database));
+        assert_told(admin.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "can not be watched");
     });
 }

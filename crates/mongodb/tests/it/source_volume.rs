@@ -32,6 +32,31 @@ async fn assert_all_in_order(shop: &Shop, mut stream: Box<dyn ChangeStream>, cou
 }
 
 #[test]
+fn an_id_above_64_kib_is_a_position_to_go_on_from() {
+    block_on(async {
+        let shop = Shop::on(Base::on(spacious())).await;
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = shop.watch(View::collection("orders")).await;
+        let long = |sign: &str| sign.repeat(70_000);
+        for sign in ["a", "b", "c"] {
+            shop.insert(doc! { "_id": long(sign) }).await;
+        }
+        let changes = read_patiently(&mut *stream, 3).await;
+        let key = |sign: &str| format!("\"{}\"", long(sign)).into_bytes();
+        assert!(changes[0].key() == Some(&key("a")), "the first is told first");
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        feed.verify(&cx(), &changes[0].position(), &pedigree).await.expect("it is one of this log");
+        let mut again = feed.open(&cx(), StartAt::After(changes[0].position())).await.expect("it opens");
+        assert!(read_patiently(&mut *again, 2).await[0].key() == Some(&key("b")), "the next is told next");
+        // The progress of a snapshot has such an `_id`, too.
+        let mut rows = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let first = read_patiently(&mut *rows, 3).await[0].position();
+        let mut rest = feed.open(&cx(), StartAt::After(first)).await.expect("it opens");
+        assert!(read_patiently(&mut *rest, 2).await[0].key() == Some(&key("b")), "the rest is read");
+    });
+}
+
+#[test]
 fn a_transaction_of_ten_thousand_writes_is_told_whole_and_in_order() {
     block_on(async {
         let shop = Shop::on(Base::on(spacious())).await;

@@ -102,6 +102,8 @@ fn position(harbour: &Harbour) -> Document {
 /// Runs the stream, which tells this, and leaves its position and what was delivered as they were.
 fn assert_stays(harbour: &Harbour, parts: &[&str]) {
     let before = position(harbour);
+    // Before anything runs, `check` tells the same.
+    assert_found(harbour, 1, &[&["checkpoint (mongodb): "], parts].concat());
     let mut only = harbour.desk.start("only");
     only.says(parts);
     only.ends_in_order();
@@ -119,6 +121,7 @@ fn a_checkpoint_of_another_cluster() {
     let status = harbour.desk.run(&["status", "--json"]);
     let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
     assert_eq!(told["streams"][0]["state"], "halted", "{told}");
+    assert_found(&harbour, 1, &["the stream stands halted", "another cluster", "watchkeeper resume orders"]);
 }
 
 #[test]
@@ -209,6 +212,28 @@ fn a_start_before_the_oldest_change() {
     only.ends_in_order();
     assert!(harbour.delivered().is_empty());
     assert!(harbour.checkpoint().is_none_or(|stored| stored.get_document("position").is_err()), "nothing is passed");
+}
+
+#[test]
+fn a_start_that_is_yet_to_come_or_can_not_be() {
+    let harbour = Harbour::new();
+    harbour.configure(&format!("{}start = \"2099-01-01T00:00:00Z\"\n", harbour.orders("")));
+    let parts = ["in the future of this cluster", "WK-CONFIG", "start at a time that has been"];
+    assert_found(&harbour, 1, &parts);
+    let mut only = harbour.desk.start("only");
+    only.says(&parts);
+    only.ends_in_order();
+    assert_eq!(harbour.checkpoint(), None);
+
+    let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
+    harbour.block_on(async { harbour.database.run_command(create).await }).expect("it is taken");
+    harbour.configure(&format!("{}start = \"snapshot\"\n", harbour.orders("").replace("\"orders\" }", "\"log\" }")));
+    let parts = ["log is a capped collection", "WK-CONFIG", "begin with now or the oldest change"];
+    assert_found(&harbour, 1, &parts);
+    let mut only = harbour.desk.start("only");
+    only.says(&parts);
+    only.ends_in_order();
+    assert_eq!(harbour.checkpoint(), None);
 }
 
 /// Writes until the oldest entry of the oplog is another one.

@@ -1,0 +1,47 @@
+//! Where a stream would begin, looked at before anything runs.
+
+use watchkeeper_core::source::Severity;
+use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, StartAt};
+
+use super::Feed;
+use super::snapshot::Snapshot;
+use crate::check::finding;
+use crate::position::Token;
+
+impl Feed {
+    /// Looks whether a stream could begin at `start`: with everything that is looked at before a stream is opened, and by
+    /// opening it there for two answers of the server.
+    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        let answer = match start {
+            StartAt::After(position) => self.vet_position(cx, position, pedigree).await,
+            StartAt::Time(time) => self.not_yet_to_come(cx, *time).await,
+            StartAt::Snapshot => self.countable(cx).await.map(drop),
+            StartAt::Now | StartAt::Oldest => Ok(()),
+        };
+        match answer {
+            Ok(()) => Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
+            Err(error) => {
+                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
+                let what = format!("{} [{}]", error.message(), error.kind().code());
+                Ok(vec![finding(Severity::Error, what, remedy)])
+            }
+        }
+    }
+
+    async fn vet_position(&self, cx: &Cx, position: &Position, pedigree: Option<&Pedigree>) -> Result<()> {
+        let (token, progress) = Token::decode_with_progress(position)?;
+        match pedigree {
+            Some(pedigree) => self.recognise(cx, &token, pedigree).await?,
+            None => self.not_of_the_future(cx, &token).await?,
+        }
+        if progress.is_some() {
+            Snapshot::new(self, cx, progress).await?;
+        }
+        // On connections of its own, which are left in order: whoever asked may be gone before a dropped cursor is ended.
+        let apart = Self { client: self.client.separate(), ..self.clone() };
+        let looked = apart.prove(cx, position).await;
+        apart.client.leave(cx).await;
+        looked
+    }
+}
