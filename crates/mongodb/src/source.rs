@@ -153,7 +153,7 @@ impl Source for Feed {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(BsonPayload)
+        Arc::new(BsonPayload::showing(self.view.full_document))
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {

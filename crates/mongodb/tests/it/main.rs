@@ -7,6 +7,7 @@ mod errors;
 mod harbours;
 mod refusing_proxy;
 mod sink;
+mod sink_documents;
 mod source;
 mod source_check;
 mod source_errors;
