@@ -11,6 +11,8 @@ use watchkeeper_core::{
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::STORED_IN;
+use crate::reach::{Watched, refuse};
+use crate::sink::Name;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
@@ -44,6 +46,10 @@ impl SourceSettings {
         Ok(Self { config, fallbacks, come_back: options.duration("come_back")?, view: View::from_options(options)? })
     }
 
+    fn watched(&self) -> Watched {
+        Watched::new([std::slice::from_ref(&self.config), &self.fallbacks].concat(), &self.view)
+    }
+
     fn harbours(self) -> Result<Harbours> {
         let places = [vec![self.config], self.fallbacks].concat();
         let harbours = Harbours::new(places, &self.view)?;
@@ -63,7 +69,7 @@ enum Mode {
     Audit(Audit),
 }
 
-fn sink_settings(options: &mut Options) -> Result<(Config, String, Mode)> {
+fn sink_settings(options: &mut Options) -> Result<(Config, Name, Mode)> {
     let config = Config::from_options(options)?;
     let modes = ["events", "mirror", "versioned", "audit"].map(|mode| (mode, mode));
     let mode = options.choice("mode", &modes)?.unwrap_or("events");
@@ -77,7 +83,7 @@ fn sink_settings(options: &mut Options) -> Result<(Config, String, Mode)> {
         "versioned" => Mode::Versioned(Mirror::into(&collection)?),
         _ => Mode::Events(Events::into(&collection)?),
     };
-    Ok((config, collection, mode))
+    Ok((config, Name::new(&collection)?, mode))
 }
 
 /// What everyone who writes there has to be able to do.
@@ -111,8 +117,9 @@ impl Backend for MongoDb {
         })
     }
 
-    async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+    async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         let settings = SourceSettings::take(options)?;
+        settings.watched().remember(purpose);
         match settings.fallbacks.as_slice() {
             [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
             // Any of them may be away just now: which one is read is found out when it is opened.
@@ -152,9 +159,10 @@ impl Backend for MongoDb {
         Checkpoints::peek(cx, &client, key).await
     }
 
-    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let (config, _, mode) = sink_settings(options)?;
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        refuse(cx, purpose, &client, &target).await?;
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -167,9 +175,10 @@ impl Backend for MongoDb {
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 
-    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
-        let (config, collection, mode) = sink_settings(options)?;
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        refuse(cx, purpose, &client, &target).await?;
         let mut findings = servers(cx, &client).await?;
         let (profile, kept) = match mode {
             Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
@@ -183,7 +192,7 @@ impl Backend for MongoDb {
         };
         findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
-        let target = if collection.contains('{') { "" } else { &collection };
+        let target = if target.is_pattern() { "" } else { target.as_str() };
         findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);
         Ok(Inspection { profile, findings })
     }

@@ -28,6 +28,7 @@ use watchkeeper_core::{
     StartAt,
 };
 
+pub(crate) use check::mentions;
 pub use harbours::Harbours;
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};

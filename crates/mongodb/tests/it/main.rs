@@ -5,6 +5,7 @@ mod check;
 mod conformance;
 mod errors;
 mod harbours;
+mod reach;
 mod refusing_proxy;
 mod sink;
 mod sink_documents;
