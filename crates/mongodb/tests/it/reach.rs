@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use watchkeeper_core::{
-    Backend, Change, ChangeStream, Error, ErrorKind, Limits, Options, Origin, Purpose, WrittenSetting,
+    Backend, Change, ChangeStream, Error, ErrorKind, Limits, Options, Origin, Purpose, Source, StartAt, ValueRef,
+    WrittenSetting,
 };
 use watchkeeper_mongodb::mongodb::bson::doc;
 use watchkeeper_mongodb::{Events, MongoDb, Scope, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::sink::Stage;
-use crate::source::{LIMITS, Shop};
+use crate::source::{LIMITS, Shop, read};
 use crate::support::{Base, assert_told, block_on, cx, fresh_name, shared, url};
 
 fn options(url: &str, settings: &[(&str, &str)]) -> Options {
@@ -63,6 +64,28 @@ fn a_stream_on_everything_is_not_told_of_its_own_checkpoints() {
             let own = told.iter().filter(|change| change.namespace().contains(".watchkeeper_"));
             assert_eq!(own.map(Change::namespace).collect::<Vec<_>>(), Vec::<&str>::new());
         }
+    });
+}
+
+#[test]
+fn a_position_at_a_change_that_is_left_out_is_gone_on_from() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let orders = format!("{}.orders", shop.client.config().database());
+        let mut stage = Stage::new(&shop.base, Events::into("log").expect("a name")).await;
+        let mut all = shop.watch(View::of(Scope::Database)).await;
+        let mut own = shop.watch(View::collection("watchkeeper_checkpoints")).await;
+        shop.insert(doc! { "n": 1 }).await;
+        stage.deliver(&read_until(&mut *all, &orders).await).await;
+        // Checkpoints from before they were left out may lie there.
+        let committed = read(&mut *own, 1).await.remove(0);
+        shop.insert(doc! { "n": 2 }).await;
+        let feed = shop.feed(View::of(Scope::Database));
+        let mut again = feed.open(&cx(), StartAt::After(committed.position())).await.expect("it opens");
+        let told = read_until(&mut *again, &orders).await;
+        let second = told.last().expect("it has come");
+        let n = second.batch().payload().get(second.body(), &["fullDocument", "n"]).expect("it is an event");
+        assert_eq!(n, Some(ValueRef::Int32(2)), "what lies after the position comes first");
     });
 }
 
