@@ -89,13 +89,17 @@ fn sink_settings(options: &mut Options) -> Result<(Config, Name, Mode)> {
 /// What everyone who writes there has to be able to do.
 const WRITING: [&str; 4] = ["find", "insert", "update", "remove"];
 
-/// Privileges that are missing for writing into these collections, and for making those that are not there.
-async fn writing(cx: &Cx, client: &Client, collections: &[&str]) -> Result<Vec<Finding>> {
+/// Privileges that are missing for writing into these collections, and for making those that are not there, and an index on
+/// `indexed`.
+async fn writing(cx: &Cx, client: &Client, collections: &[&str], indexed: Option<&str>) -> Result<Vec<Finding>> {
     let Some(own) = Privileges::of(cx, client).await? else { return Ok(Vec::new()) };
     let database = client.config().database();
     let places: Vec<_> = collections.iter().map(|collection| (database, *collection)).collect();
     let actions = [&WRITING[..], &["createCollection"]].concat();
-    Ok(own.missing(&places, &actions, "grant it, for example by the role readWrite"))
+    let remedy = "grant it, for example by the role readWrite";
+    let mut found = own.missing(&places, &actions, remedy);
+    found.extend(indexed.into_iter().flat_map(|name| own.missing(&[(database, name)], &["createIndex"], remedy)));
+    Ok(found)
 }
 
 #[async_trait]
@@ -144,7 +148,7 @@ impl Backend for MongoDb {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         let mut found = as_store(cx, &client).await?;
         found.extend(servers(cx, &client).await?);
-        found.extend(writing(cx, &client, &STORED_IN).await?);
+        found.extend(writing(cx, &client, &STORED_IN, None).await?);
         found.extend(doing_without(cx, &client).await?);
         Ok(found)
     }
@@ -180,6 +184,7 @@ impl Backend for MongoDb {
         let client = Client::open(cx, config).await?;
         refuse(cx, purpose, &client, &target).await?;
         let mut findings = servers(cx, &client).await?;
+        let has_index = matches!(mode, Mode::Versioned(_) | Mode::Audit(_));
         let (profile, kept) = match mode {
             Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
             Mode::Mirror(_) => {
@@ -193,7 +198,7 @@ impl Backend for MongoDb {
         findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
         let target = if target.is_pattern() { "" } else { target.as_str() };
-        findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);
+        findings.extend(writing(cx, &client, &[kept, &[target]].concat(), has_index.then_some(target)).await?);
         Ok(Inspection { profile, findings })
     }
 
