@@ -11,6 +11,8 @@ use watchkeeper_core::{
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::STORED_IN;
+use crate::reach::{Watched, refuse};
+use crate::sink::Name;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
@@ -44,6 +46,10 @@ impl SourceSettings {
         Ok(Self { config, fallbacks, come_back: options.duration("come_back")?, view: View::from_options(options)? })
     }
 
+    fn watched(&self) -> Watched {
+        Watched::new([std::slice::from_ref(&self.config), &self.fallbacks].concat(), &self.view)
+    }
+
     fn harbours(self) -> Result<Harbours> {
         let places = [vec![self.config], self.fallbacks].concat();
         let harbours = Harbours::new(places, &self.view)?;
@@ -63,7 +69,7 @@ enum Mode {
     Audit(Audit),
 }
 
-fn sink_settings(options: &mut Options) -> Result<(Config, String, Mode)> {
+fn sink_settings(options: &mut Options) -> Result<(Config, Name, Mode)> {
     let config = Config::from_options(options)?;
     let modes = ["events", "mirror", "versioned", "audit"].map(|mode| (mode, mode));
     let mode = options.choice("mode", &modes)?.unwrap_or("events");
@@ -77,19 +83,23 @@ fn sink_settings(options: &mut Options) -> Result<(Config, String, Mode)> {
         "versioned" => Mode::Versioned(Mirror::into(&collection)?),
         _ => Mode::Events(Events::into(&collection)?),
     };
-    Ok((config, collection, mode))
+    Ok((config, Name::new(&collection)?, mode))
 }
 
 /// What everyone who writes there has to be able to do.
 const WRITING: [&str; 4] = ["find", "insert", "update", "remove"];
 
-/// Privileges that are missing for writing into these collections, and for making those that are not there.
-async fn writing(cx: &Cx, client: &Client, collections: &[&str]) -> Result<Vec<Finding>> {
+/// Privileges that are missing for writing into these collections, and for making those that are not there, and an index on
+/// `indexed`.
+async fn writing(cx: &Cx, client: &Client, collections: &[&str], indexed: Option<&str>) -> Result<Vec<Finding>> {
     let Some(own) = Privileges::of(cx, client).await? else { return Ok(Vec::new()) };
     let database = client.config().database();
     let places: Vec<_> = collections.iter().map(|collection| (database, *collection)).collect();
     let actions = [&WRITING[..], &["createCollection"]].concat();
-    Ok(own.missing(&places, &actions, "grant it, for example by the role readWrite"))
+    let remedy = "grant it, for example by the role readWrite";
+    let mut found = own.missing(&places, &actions, remedy);
+    found.extend(indexed.into_iter().flat_map(|name| own.missing(&[(database, name)], &["createIndex"], remedy)));
+    Ok(found)
 }
 
 #[async_trait]
@@ -111,8 +121,9 @@ impl Backend for MongoDb {
         })
     }
 
-    async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+    async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         let settings = SourceSettings::take(options)?;
+        settings.watched().remember(purpose);
         match settings.fallbacks.as_slice() {
             [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
             // Any of them may be away just now: which one is read is found out when it is opened.
@@ -148,7 +159,7 @@ impl Backend for MongoDb {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         let mut found = as_store(cx, &client).await?;
         found.extend(servers(cx, &client).await?);
-        found.extend(writing(cx, &client, &STORED_IN).await?);
+        found.extend(writing(cx, &client, &STORED_IN, None).await?);
         found.extend(doing_without(cx, &client).await?);
         Ok(found)
     }
@@ -163,9 +174,10 @@ impl Backend for MongoDb {
         Checkpoints::peek(cx, &client, key).await
     }
 
-    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let (config, _, mode) = sink_settings(options)?;
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        refuse(cx, purpose, &client, &target).await?;
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -178,10 +190,12 @@ impl Backend for MongoDb {
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 
-    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
-        let (config, collection, mode) = sink_settings(options)?;
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        refuse(cx, purpose, &client, &target).await?;
         let mut findings = servers(cx, &client).await?;
+        let has_index = matches!(mode, Mode::Versioned(_) | Mode::Audit(_));
         let (profile, kept) = match mode {
             Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
             Mode::Mirror(_) => {
@@ -194,8 +208,8 @@ impl Backend for MongoDb {
         };
         findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
-        let target = if collection.contains('{') { "" } else { &collection };
-        findings.extend(writing(cx, &client, &[kept, &[target]].concat()).await?);
+        let target = if target.is_pattern() { "" } else { target.as_str() };
+        findings.extend(writing(cx, &client, &[kept, &[target]].concat(), has_index.then_some(target)).await?);
         Ok(Inspection { profile, findings })
     }
 

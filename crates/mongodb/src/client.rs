@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::raw::CStr;
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc};
 use mongodb::{ClientSession, Database};
 use tokio::sync::OnceCell;
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
@@ -175,12 +176,25 @@ impl Client {
 
     /// Sends a write and waits for the majority. Errors of single statements are for the caller to look at; one about
     /// the majority is told as `Unknown`.
-    pub(crate) async fn write(&self, cx: &Cx, mut command: Document) -> Result<Reply> {
+    pub(crate) async fn write(&self, cx: &Cx, command: Document) -> Result<Reply> {
+        self.send(cx, command, None).await
+    }
+
+    /// As [`write`](Self::write), with statements that are in the form in which they are sent already.
+    pub(crate) async fn write_each(&self, cx: &Cx, command: Document, statements: Statements) -> Result<Reply> {
+        self.send(cx, command, Some(statements)).await
+    }
+
+    async fn send(&self, cx: &Cx, mut command: Document, statements: Option<Statements>) -> Result<Reply> {
         let cx = self.bounded(cx);
         let database = self.database(&cx).await.map_err(unchanged)?;
         let left_ms = limit_time(&mut command, &cx);
         command.insert("writeConcern", doc! { "w": "majority", "wtimeout": left_ms });
-        let call = async { database.run_command(command).await.map_err(|native| self.error(native, Doing::Writing)) };
+        let sent = match statements {
+            Some(statements) => database.run_raw_command(raw_command(&command, statements)?),
+            None => database.run_command(command),
+        };
+        let call = async { sent.await.map_err(|native| self.error(native, Doing::Writing)) };
         let reply = Reply(cx.run(call).await?);
         reply.majority(&self.place)?;
         Ok(reply)
@@ -199,6 +213,17 @@ impl Client {
             }
         }
     }
+}
+
+/// The statements of a command: the name of their list, and each as it is sent.
+pub(crate) type Statements = (&'static CStr, Vec<RawDocumentBuf>);
+
+/// A command with these statements in it.
+pub(crate) fn raw_command(command: &Document, (name, statements): Statements) -> Result<RawDocumentBuf> {
+    let unfit = |native| Error::internal("a command is no document").caused_by(native);
+    let mut raw = RawDocumentBuf::try_from(command).map_err(unfit)?;
+    raw.append(name, RawArrayBuf::from_iter(statements));
+    Ok(raw)
 }
 
 /// What is not known after a read, or before anything was sent, is at least unchanged.

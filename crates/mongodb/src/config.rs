@@ -69,12 +69,18 @@ impl Config {
 
     /// Servers and database, without user and password.
     pub fn place(&self) -> String {
-        let hosts = match ConnectionString::parse(&self.url).map(|parsed| parsed.host_info) {
-            Ok(HostInfo::HostIdentifiers(hosts)) => hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-            Ok(HostInfo::DnsRecord(name)) => name,
-            _ => "mongodb".to_owned(),
-        };
+        let hosts = self.hosts();
+        let hosts = if hosts.is_empty() { "mongodb".to_owned() } else { hosts.join(",") };
         format!("{hosts}/{}", self.database)
+    }
+
+    /// The servers that the URL names, or the one name that stands for them.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        match ConnectionString::parse(&self.url).map(|parsed| parsed.host_info) {
+            Ok(HostInfo::HostIdentifiers(hosts)) => hosts.iter().map(ToString::to_string).collect(),
+            Ok(HostInfo::DnsRecord(name)) => vec![name],
+            _ => Vec::new(),
+        }
     }
 
     /// What the driver is told.

@@ -22,6 +22,7 @@ mod error;
 mod lease;
 mod payload;
 mod position;
+mod reach;
 mod records;
 mod sink;
 mod source;

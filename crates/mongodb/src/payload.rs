@@ -11,6 +11,9 @@ use watchkeeper_core::{Error, Image, Operation, Payload, Result, ValueRef, Visit
 
 pub(crate) use key::Decimal;
 pub use key::canonical_key;
+use scan::{Field, Fields};
+
+use crate::Shown;
 
 /// What an event has by itself; everything else was added by a pipeline.
 pub(crate) const OF_EVENTS: [&str; 18] = [
@@ -36,7 +39,34 @@ pub(crate) const OF_EVENTS: [&str; 18] = [
 
 /// Bodies that are whole events of a change stream, as raw BSON.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct BsonPayload;
+pub struct BsonPayload {
+    looked_up: bool,
+}
+
+impl BsonPayload {
+    /// Of events whose documents are looked up when they are read. A document that is null has then been deleted since, and
+    /// the event that tells so follows. In other events null says only that there is no image: the document may live on.
+    pub fn looked_up() -> Self {
+        Self { looked_up: true }
+    }
+
+    /// Of events that show the document beside an update in this way.
+    pub(crate) fn showing(shown: Shown) -> Self {
+        Self { looked_up: shown == Shown::UpdateLookup }
+    }
+}
+
+/// The field of an event in which this image lies, if it has one. An image that was not to be had is null.
+pub(crate) fn image_in(event: &[u8], operation: Operation, image: Image) -> Result<Option<Field<'_>>> {
+    let name: &[u8] = match image {
+        _ if !operation.has_row() => return Ok(None),
+        Image::Added => return Ok(None),
+        Image::Before => b"fullDocumentBeforeChange",
+        Image::After => b"fullDocument",
+        Image::Difference => b"updateDescription",
+    };
+    Fields::of(event)?.find(name)
+}
 
 impl Payload for BsonPayload {
     fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
@@ -71,25 +101,23 @@ impl Payload for BsonPayload {
     }
 
     fn image(&self, body: &[u8], operation: Operation, image: Image, visit: &mut dyn Visit) -> Result<bool> {
-        let field = match image {
-            Image::Added => return walk_added(document(body)?, visit),
-            _ if !operation.has_row() => return Ok(false),
-            Image::Before => "fullDocumentBeforeChange",
-            Image::After => "fullDocument",
-            Image::Difference => "updateDescription",
-        };
-        // An image that was not to be had is null in the event.
-        match element(document(body)?, field)? {
-            Some(element) if matches!(element.value(), Ok(RawBsonRef::Document(_))) => {
-                walk_element(&element, visit)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        if image == Image::Added {
+            return walk_added(document(body)?, visit);
         }
+        let Some(field) = image_in(body, operation, image)? else { return Ok(false) };
+        if let Some(told) = field.document() {
+            walk_document(document(told)?, visit)?;
+            return Ok(true);
+        }
+        let gone = self.looked_up && image == Image::After && field.is_null();
+        if gone {
+            visit.value(ValueRef::Null);
+        }
+        Ok(gone)
     }
 }
 
-fn document(body: &[u8]) -> Result<&RawDocument> {
+pub(crate) fn document(body: &[u8]) -> Result<&RawDocument> {
     RawDocument::from_bytes(body).map_err(damaged)
 }
 

@@ -17,11 +17,12 @@ use watchkeeper_core::{
 };
 
 pub use audit::{Audit, AuditQuery};
+pub(crate) use collections::Name;
 pub use collections::{Events, Mirror};
 pub use versioned::Versioned;
 
 use crate::checkpoint::{Checkpoints, Seat};
-use crate::client::{Client, Reply};
+use crate::client::{Client, Reply, Statements, raw_command};
 use crate::error::{Class, Doing, code, translate_code};
 
 /// Why changes were not applied.
@@ -197,10 +198,10 @@ impl Open<'_> {
         self.write.seq
     }
 
-    /// Sends a command with several statements; the first that fails is told with its place among them.
-    async fn state(&mut self, command: Document) -> Result<(), Failure> {
-        let database = self.database();
-        let sent = async { Ok(database.run_command(command).session(&mut *self.session).await) };
+    /// Sends a command with these statements; the first that fails is told with its place among them.
+    async fn state_each(&mut self, command: Document, statements: Statements) -> Result<(), Failure> {
+        let (database, command) = (self.database(), raw_command(&command, statements)?);
+        let sent = async { Ok(database.run_raw_command(command).session(&mut *self.session).await) };
         let reply = Reply(self.cx.run(sent).await?.map_err(|native| Failure::native(0, native, &self.client))?);
         match reply.first_error() {
             None => Ok(()),

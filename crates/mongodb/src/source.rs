@@ -29,6 +29,7 @@ use watchkeeper_core::{
     StartAt,
 };
 
+pub(crate) use check::mentions;
 pub use harbours::Harbours;
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
@@ -174,7 +175,7 @@ impl Source for Feed {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(BsonPayload)
+        Arc::new(BsonPayload::showing(self.view.full_document))
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {

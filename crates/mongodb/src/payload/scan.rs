@@ -11,6 +11,7 @@ const TEXT: u8 = 0x02;
 pub(crate) const DOCUMENT: u8 = 0x03;
 const BINARY: u8 = 0x05;
 const DATE_TIME: u8 = 0x09;
+const NULL: u8 = 0x0a;
 const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
@@ -31,6 +32,11 @@ impl<'a> Field<'a> {
             [_, _, _, _, text @ .., 0] if self.kind == TEXT => Some(text),
             _ => None,
         }
+    }
+
+    /// Whether it is nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.kind == NULL
     }
 
     /// The bytes of a document within.
@@ -116,7 +122,7 @@ fn length(kind: u8, rest: &[u8]) -> Option<usize> {
         // These count their own length.
         DOCUMENT | ARRAY | 0x0f => stated(),
         BINARY => beyond(5),
-        0x06 | 0x0a | 0x7f | 0xff => Some(0),
+        0x06 | NULL | 0x7f | 0xff => Some(0),
         0x07 => Some(12),
         0x08 => Some(1),
         // Two texts, each with a zero at its end.

@@ -1,12 +1,13 @@
 //! A log of who changed what, to be asked later.
 
 use async_trait::async_trait;
-use mongodb::bson::{Bson, DateTime, Document, doc};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{DateTime, Document, RawBson, RawDocumentBuf, doc};
 use watchkeeper_core::payload::Image;
 use watchkeeper_core::{Change, Cx, Result};
 
 use super::collections::{Name, append};
-use super::document::{after, field, image, mirrored_id};
+use super::document::{after, field, image, mirrored_id, raw};
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
 
@@ -28,29 +29,33 @@ impl Audit {
         Ok(Self { collection: Name::new(collection)? })
     }
 
-    fn record(open: &Open<'_>, change: &Change, place: usize) -> Result<Document> {
+    fn record(open: &Open<'_>, change: &Change, place: usize) -> Result<RawDocumentBuf> {
         let grant = open.grant();
         let (epoch, seq) = (number_bson(grant.epoch.0), number_bson(open.seq()));
         let namespace = change.namespace();
         let collection = namespace.split_once('.').map_or(namespace, |(_, name)| name);
         let by_source = || DateTime::from_millis(i64::try_from(change.time().0).unwrap_or(i64::MAX));
         let time = match field(change, "wallTime")? {
-            Some(Bson::DateTime(time)) => time,
+            Some(RawBson::DateTime(time)) => time,
             _ => by_source(),
         };
         let id = change.key().map(|key| mirrored_id(change, key)).transpose()?;
-        let token = field(change, "_id")?.unwrap_or_else(|| Bson::String(change.position().to_string()));
-        let mut record = doc! {
+        let token = field(change, "_id")?.unwrap_or_else(|| RawBson::String(change.position().to_string()));
+        let mut record = raw(&doc! {
             "_id": { "stream": grant.key.as_str(), "epoch": epoch, "seq": seq, "place": number_bson(place as u64) },
             "timestamp": time,
             "sourceCollection": collection,
             "operationType": change.operation().as_str(),
-            "documentId": id,
-            "resumeToken": token,
-            "clusterTime": field(change, "clusterTime")?,
-        };
-        let parts = [("document", after(change)?), ("changes", image(change, Image::Difference)?)];
-        record.extend(parts.into_iter().filter_map(|(name, part)| Some((name.to_owned(), part?))));
+        })?;
+        record.append(cstr!("documentId"), id.unwrap_or(RawBson::Null));
+        record.append(cstr!("resumeToken"), token);
+        record.append(cstr!("clusterTime"), field(change, "clusterTime")?.unwrap_or(RawBson::Null));
+        let parts = [(cstr!("document"), after(change)?), (cstr!("changes"), image(change, Image::Difference)?)];
+        for (name, part) in parts {
+            if let Some(part @ RawBson::Document(_)) = part {
+                record.append(name, part);
+            }
+        }
         Ok(record)
     }
 }

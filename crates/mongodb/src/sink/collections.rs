@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Binary, DateTime, RawBson, RawDocument, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
 use watchkeeper_core::{Change, Cx, Error, Operation, Result};
 
-use super::document::{after, body, mirrored_id};
+use super::document::{after, body, joined, mirrored_id, raw};
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
 
@@ -27,11 +28,11 @@ impl Events {
         Ok(Self { collection: Name::new(collection)? })
     }
 
-    fn document(open: &Open<'_>, change: &Change, place: usize) -> Result<Document> {
+    fn document(open: &Open<'_>, change: &Change, place: usize) -> Result<RawDocumentBuf> {
         let (grant, version) = (open.grant(), change.version());
         let key = change.key().map(|key| Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() });
         let (epoch, seq) = (number_bson(grant.epoch.0), number_bson(open.seq()));
-        Ok(doc! {
+        let mut document = raw(&doc! {
             "_id": { "stream": grant.key.as_str(), "epoch": epoch, "seq": seq, "place": number_bson(place as u64) },
             "change": change.id().to_string(),
             "operation": change.operation().as_str(),
@@ -40,8 +41,9 @@ impl Events {
             "time": DateTime::from_millis(i64::try_from(change.time().0).unwrap_or(i64::MAX)),
             "version": { "time": number_bson(version.time), "ordinal": number_bson(version.ordinal) },
             "tenure": grant.tenure.to_string(),
-            "event": body(change)?,
-        })
+        })?;
+        document.append(cstr!("event"), body(change)?);
+        Ok(document)
     }
 }
 
@@ -61,7 +63,7 @@ pub(super) async fn append(
     open: &mut Open<'_>,
     collection: &Name,
     changes: &[Change],
-    document: impl Fn(&Open<'_>, &Change, usize) -> Result<Document> + Send,
+    document: impl Fn(&Open<'_>, &Change, usize) -> Result<RawDocumentBuf> + Send,
 ) -> Result<(), Failure> {
     let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
     for (at, change) in changes.iter().enumerate() {
@@ -77,13 +79,18 @@ pub(super) async fn append(
 }
 
 /// Inserts the documents of the changes from `first` on.
-async fn insert(open: &mut Open<'_>, collection: &Name, first: usize, documents: Vec<Document>) -> Result<(), Failure> {
+async fn insert(
+    open: &mut Open<'_>,
+    collection: &Name,
+    first: usize,
+    documents: Vec<RawDocumentBuf>,
+) -> Result<(), Failure> {
     if documents.is_empty() {
         return Ok(());
     }
     let places: Vec<usize> = (first..first + documents.len()).collect();
-    let command = doc! { "insert": collection.as_str(), "documents": documents };
-    open.state(command).await.map_err(|failure| failure.placed(&places))
+    let command = doc! { "insert": collection.as_str() };
+    open.state_each(command, (cstr!("documents"), documents)).await.map_err(|failure| failure.placed(&places))
 }
 
 /// Keeps the newest document of every key: an upsert or a delete for each change.
@@ -98,25 +105,27 @@ pub struct Mirror {
 }
 
 /// What stands for the source's collection in the name of a mirror's.
-const SOURCE: &str = "{collection}";
+const COLLECTION: &str = "{collection}";
+
+/// What stands for the database of the source's collection.
+const DATABASE: &str = "{database}";
 
 impl Mirror {
     /// Into this collection, made where it is missing. `{collection}` in it stands for the name of the changed collection or
-    /// table; without it all changes go into one, and their keys have to differ.
+    /// table, and `{database}` for that of its database or schema; without them all changes go into one, and their keys have
+    /// to differ.
     pub fn into(collection: &str) -> Result<Self> {
         Ok(Self { collection: Name::new(collection)? })
     }
 
     /// The one collection that it writes, if it is always the same.
     pub(super) fn only_target(&self) -> Option<&str> {
-        (!self.collection.0.contains(SOURCE)).then_some(&self.collection.0)
+        (!self.collection.is_pattern()).then_some(&self.collection.0)
     }
 
     /// The collection that a change is written to.
     pub(super) fn target(&self, change: &Change) -> String {
-        let source = change.namespace();
-        let source = source.split_once('.').map_or(source, |(_, name)| name);
-        self.collection.0.replace(SOURCE, source)
+        self.collection.name_for(change.namespace())
     }
 }
 
@@ -126,11 +135,28 @@ pub(super) struct Fate {
     /// The place of the last change of it.
     pub(super) at: usize,
     /// The document's `_id`.
-    pub(super) id: Bson,
+    pub(super) id: RawBson,
     /// As it is to be; `None` when it is to be taken away.
-    pub(super) document: Option<Document>,
+    pub(super) document: Option<RawDocumentBuf>,
     /// About how large a statement with it is.
     pub(super) bytes: usize,
+}
+
+impl Fate {
+    /// The statement that brings it about.
+    fn statement(self) -> RawDocumentBuf {
+        match self.document {
+            Some(document) => rawdoc! { "q": { "_id": self.id }, "u": document, "upsert": true },
+            None => rawdoc! { "q": { "_id": self.id }, "limit": 1 },
+        }
+    }
+}
+
+/// A document with this `_id`, whatever a pipeline has made of its own.
+fn identified(id: &RawBson, document: &RawDocument, at: usize) -> Result<RawDocumentBuf, Failure> {
+    let mut first = RawDocumentBuf::new();
+    first.append(cstr!("_id"), id.as_raw_bson_ref());
+    joined(&first, document, &RawDocumentBuf::new()).map_err(|error| unreadable(at, error))
 }
 
 /// What a statement has beside its document.
@@ -164,12 +190,9 @@ impl Fates {
         let document = match change.operation() {
             Operation::Delete => None,
             _ => match after(change).map_err(|error| unreadable(at, error))? {
-                Some(Bson::Document(mut document)) => {
-                    document.insert("_id", id.clone());
-                    Some(document)
-                }
+                Some(RawBson::Document(document)) => Some(identified(&id, &document, at)?),
                 // It was deleted since; the change that did so will come.
-                Some(Bson::Null) => None,
+                Some(RawBson::Null) => return Ok(()),
                 _ => return Err(Failure::Refused(at, incomplete(change))),
             },
         };
@@ -191,19 +214,15 @@ impl Fates {
     async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
         for (target, fates) in self.take_by_target() {
             let (upserts, deletes): (Vec<_>, Vec<_>) = fates.into_iter().partition(|fate| fate.document.is_some());
-            for part in parts(upserts) {
-                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
-                let upsert = |fate: Fate| doc! { "q": { "_id": fate.id }, "u": fate.document, "upsert": true };
-                let updates: Vec<Document> = part.into_iter().map(upsert).collect();
-                let command = doc! { "update": target.as_str(), "updates": updates };
-                open.state(command).await.map_err(|failure| failure.placed(&places))?;
-            }
-            for part in parts(deletes) {
-                let places: Vec<usize> = part.iter().map(|fate| fate.at).collect();
-                let delete = |fate: Fate| doc! { "q": { "_id": fate.id }, "limit": 1 };
-                let deletes: Vec<Document> = part.into_iter().map(delete).collect();
-                let command = doc! { "delete": target.as_str(), "deletes": deletes };
-                open.state(command).await.map_err(|failure| failure.placed(&places))?;
+            for (command, list, fates) in [("update", cstr!("updates"), upserts), ("delete", cstr!("deletes"), deletes)]
+            {
+                for part in parts(fates) {
+                    let (places, statements): (Vec<usize>, Vec<RawDocumentBuf>) =
+                        part.into_iter().map(|fate| (fate.at, fate.statement())).unzip();
+                    let command = doc! { command: target.as_str() };
+                    let stated = open.state_each(command, (list, statements)).await;
+                    stated.map_err(|failure| failure.placed(&places))?;
+                }
             }
         }
         Ok(())
@@ -218,7 +237,7 @@ pub(super) fn renamed(change: &Change) -> Error {
 fn incomplete(change: &Change) -> Error {
     let operation = change.operation().as_str();
     Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
-        .remedy("let the source tell it, with full_document = \"updateLookup\" or \"required\"")
+        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images)")
 }
 
 #[async_trait]
@@ -241,10 +260,9 @@ impl Apply for Mirror {
                 return Err(Failure::Refused(at, renamed(change)));
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
                 fates.send(open).await?;
-                let all = doc! { "q": {}, "limit": 0 };
-                open.state(doc! { "delete": target, "deletes": [all] })
-                    .await
-                    .map_err(|failure| failure.placed(&[at]))?;
+                let all = rawdoc! { "q": {}, "limit": 0 };
+                let cleared = open.state_each(doc! { "delete": target }, (cstr!("deletes"), vec![all])).await;
+                cleared.map_err(|failure| failure.placed(&[at]))?;
             }
         }
         fates.send(open).await
@@ -272,16 +290,35 @@ fn unreadable(at: usize, error: Error) -> Failure {
     Failure::Refused(at, error)
 }
 
-/// A name of a collection that is not one of ours.
+/// A name of a collection that is not one of ours. What it may stand for depends on the change.
 #[derive(Debug, Clone)]
-pub(super) struct Name(String);
+pub(crate) struct Name(String);
 
 impl Name {
-    pub(super) fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    pub(super) fn new(collection: &str) -> Result<Self> {
+    /// Whether it stands for many collections.
+    pub(crate) fn is_pattern(&self) -> bool {
+        [COLLECTION, DATABASE].iter().any(|part| self.0.contains(part))
+    }
+
+    /// Whether collections of one name in several databases have one name here.
+    pub(crate) fn mixes_databases(&self) -> bool {
+        self.0.contains(COLLECTION) && !self.0.contains(DATABASE)
+    }
+
+    /// The collection for changes of this namespace.
+    pub(crate) fn name_for(&self, namespace: &str) -> String {
+        let (database, collection) = namespace.split_once('.').unwrap_or(("", namespace));
+        if !self.is_pattern() {
+            return self.0.clone();
+        }
+        self.0.replace(DATABASE, database).replace(COLLECTION, collection)
+    }
+
+    pub(crate) fn new(collection: &str) -> Result<Self> {
         let ours = collection.starts_with("watchkeeper_") || collection.starts_with("system.");
         if ours || collection.is_empty() || collection.contains(['\0', '$']) {
             let cause = format!("{collection:?} can not be a collection of a sink");
@@ -296,7 +333,7 @@ mod tests {
     use super::*;
 
     fn sizes(bytes: &[usize]) -> Vec<usize> {
-        let fate = |bytes: &usize| Fate { at: 0, id: Bson::Null, document: None, bytes: *bytes };
+        let fate = |bytes: &usize| Fate { at: 0, id: RawBson::Null, document: None, bytes: *bytes };
         parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
     }
 

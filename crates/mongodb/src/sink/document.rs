@@ -1,9 +1,18 @@
 //! Documents of whatever a payload tells.
+//!
+//! What a change stream tells is BSON already: it is taken as it lies there, byte by byte. Everything else is put together of
+//! the values that its payload names.
 
 use mongodb::bson::spec::BinarySubtype;
-use mongodb::bson::{Binary, Bson, DateTime, Decimal128, Document, Regex, Timestamp, oid::ObjectId, raw::CString};
+use mongodb::bson::{
+    Binary, Bson, DateTime, Decimal128, Document, RawBson, RawDocument, RawDocumentBuf, Regex, Timestamp,
+    oid::ObjectId, raw::CString,
+};
 use watchkeeper_core::payload::{Image, ValueRef, Visit};
-use watchkeeper_core::{Change, Result};
+use watchkeeper_core::{Change, Error, Result};
+
+use crate::payload::scan::{Field, Fields};
+use crate::payload::{damaged, image_in};
 
 /// Builds a value of the parts of a payload, in their order.
 #[derive(Debug, Default)]
@@ -114,44 +123,140 @@ fn regex(pattern: &str, options: &str) -> Bson {
     }
 }
 
+/// The body of a change that a change stream has told: whole events that are BSON are no other source's.
+fn event(change: &Change) -> Option<&[u8]> {
+    let is_event = change.batch().payload().is_whole_event() && Fields::of(change.body()).is_ok();
+    is_event.then(|| change.body())
+}
+
+/// A document of bytes that lie in an event.
+fn as_it_lies(bytes: &[u8]) -> Result<RawDocumentBuf> {
+    RawDocumentBuf::from_bytes(bytes.to_vec()).map_err(damaged)
+}
+
+impl Builder {
+    /// What was built, in the form in which it is sent.
+    fn finish(self) -> Result<RawBson> {
+        let unfit = |native| Error::config("a value does not fit into a document").caused_by(native);
+        self.done.unwrap_or(Bson::Null).try_into().map_err(unfit)
+    }
+}
+
 /// Everything that a change's body tells.
-pub(super) fn body(change: &Change) -> Result<Bson> {
+pub(super) fn body(change: &Change) -> Result<RawBson> {
+    if let Some(event) = event(change) {
+        return as_it_lies(event).map(RawBson::Document);
+    }
     let mut builder = Builder::default();
     if !change.body().is_empty() {
         change.batch().payload().walk(change.body(), &mut builder)?;
     }
-    Ok(builder.done.unwrap_or(Bson::Null))
+    builder.finish()
 }
 
-/// What was changed, as it is since the change. `None` when the body does not tell it.
-pub(super) fn after(change: &Change) -> Result<Option<Bson>> {
+/// What was changed, as it is since the change; null when it is known to be no more. `None` when the body does not tell it.
+pub(super) fn after(change: &Change) -> Result<Option<RawBson>> {
     image(change, Image::After)
 }
 
 /// An image of a change. `None` when the body does not tell it.
-pub(super) fn image(change: &Change, image: Image) -> Result<Option<Bson>> {
+pub(super) fn image(change: &Change, image: Image) -> Result<Option<RawBson>> {
+    if let Some(event) = event(change)
+        && let Some(told) = image_in(event, change.operation(), image)?
+        && let Some(document) = told.document()
+    {
+        return as_it_lies(document).map(RawBson::Document).map(Some);
+    }
     let mut builder = Builder::default();
     let told = change.batch().payload().image(change.body(), change.operation(), image, &mut builder)?;
-    Ok(told.then(|| builder.done.unwrap_or(Bson::Null)))
+    told.then(|| builder.finish()).transpose()
 }
 
-/// A field of a change whose body is a whole event.
-pub(super) fn field(change: &Change, name: &str) -> Result<Option<Bson>> {
-    let payload = change.batch().payload();
-    let mut builder = Builder::default();
-    let told = payload.is_whole_event() && payload.walk_field(change.body(), name, &mut builder)?;
-    Ok(if told { builder.done } else { None })
+/// A field of a change that a change stream has told.
+pub(super) fn field(change: &Change, name: &str) -> Result<Option<RawBson>> {
+    let Some(event) = event(change) else { return Ok(None) };
+    value(crate::payload::document(event)?, name)
 }
 
-/// The `_id` under which a change's document is kept in a mirror: the source's own where an event names it, else the
-/// canonical key.
-pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<Bson> {
-    if let Some(Bson::Document(mut key)) = field(change, "documentKey")?
-        && let Some(id) = key.remove("_id")
-    {
-        return Ok(id);
+fn value(document: &RawDocument, name: &str) -> Result<Option<RawBson>> {
+    Ok(document.get(name).map_err(damaged)?.map(Into::into))
+}
+
+/// The `_id` under which a change's document is kept: the source's own if that is a change stream, else the canonical key.
+///
+/// # Errors
+/// `Config` when an event does not tell it. Its canonical key is no substitute, since that would be another document's `_id`.
+pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<RawBson> {
+    let Some(event) = event(change) else {
+        return Ok(Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() }.into());
+    };
+    let image = |image| image_in(event, change.operation(), image);
+    let key = Fields::of(event)?.find(b"documentKey")?;
+    for told in [key, image(Image::After)?, image(Image::Before)?].into_iter().flatten() {
+        if let Some(document) = told.document()
+            && let Some(id) = value(crate::payload::document(document)?, "_id")?
+        {
+            return Ok(id);
+        }
     }
-    Ok(Bson::Binary(Binary { subtype: BinarySubtype::Generic, bytes: key.to_vec() }))
+    let cause = format!("this {} does not tell the _id of its document", change.operation().as_str());
+    Err(Error::config(cause).remedy("keep documentKey in the pipeline of the source"))
+}
+
+/// A document of all fields of `first`, those of `middle` whose names neither of the others has, and all of `last`, each as it
+/// lies there.
+pub(super) fn joined(first: &RawDocument, middle: &RawDocument, last: &RawDocument) -> Result<RawDocumentBuf> {
+    let ends: Vec<Field<'_>> =
+        Fields::of(first.as_bytes())?.chain(Fields::of(last.as_bytes())?).collect::<Result<_>>()?;
+    let mut bytes = vec![0; 4];
+    let mut put = |field: Field<'_>| {
+        bytes.push(field.kind);
+        bytes.extend_from_slice(field.name);
+        bytes.push(0);
+        bytes.extend_from_slice(field.value);
+    };
+    Fields::of(first.as_bytes())?.try_for_each(|field| field.map(&mut put))?;
+    for field in Fields::of(middle.as_bytes())? {
+        let field = field?;
+        if !ends.iter().any(|end| end.name == field.name) {
+            put(field);
+        }
+    }
+    Fields::of(last.as_bytes())?.try_for_each(|field| field.map(&mut put))?;
+    bytes.push(0);
+    let length =
+        u32::try_from(bytes.len()).map_err(|error| Error::config("a document is too large").caused_by(error))?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    RawDocumentBuf::from_bytes(bytes).map_err(damaged)
+}
+
+/// A document in the form in which it is sent.
+pub(super) fn raw(document: &Document) -> Result<RawDocumentBuf> {
+    RawDocumentBuf::try_from(document).map_err(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_joined_as_they_lie_there() {
+        let part = |document: Document| raw(&document).expect("a document");
+        // Text that is not UTF-8: servers store what drivers send.
+        let mut middle = part(doc! { "_id": 1, "text": "ZZ", "mark": 2, "n": 1.5 }).into_bytes();
+        let at = middle.windows(2).position(|two| two == b"ZZ").expect("it is there");
+        middle[at..at + 2].copy_from_slice(&[0xff, 0xfe]);
+        let middle = RawDocumentBuf::from_bytes(middle).expect("a document");
+        let made = joined(&part(doc! { "_id": 7 }), &middle, &part(doc! { "mark": true })).expect("they fit");
+        let fields: Vec<_> = Fields::of(made.as_bytes()).and_then(Iterator::collect).expect("a document");
+        assert_eq!(fields.iter().map(|field| field.name).collect::<Vec<_>>(), [&b"_id"[..], b"text", b"n", b"mark"]);
+        assert_eq!((fields[0].integer(), fields[1].text()), (Some(7), Some(&[0xff, 0xfe][..])));
+        assert!(made.get_bool("mark").is_ok_and(|mark| mark));
+        let nothing = RawDocumentBuf::new();
+        assert_eq!(joined(&nothing, &middle, &nothing).expect("they fit"), middle);
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
 //! A mirror in a database that does not keep the stream's checkpoint.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_core::{
     Batch, Change, Cx, Error, ErrorKind, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation,
     Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written,
 };
 
 use super::collections::{Fate, Fates, Mirror, parts, renamed};
+use super::document::{joined, raw};
 use super::{Apply, Failure};
 use crate::client::{Client, number_bson};
 
@@ -39,7 +42,14 @@ impl Versioned {
 
     async fn prepare(&self, cx: &Cx) -> Result<()> {
         self.mirror.prepare(cx, &self.client).await?;
-        let Some(collection) = self.mirror.only_target() else { return Ok(()) };
+        match self.mirror.only_target() {
+            Some(collection) => self.forget_tombstones_of(cx, collection).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has the server remove the tombstones of a collection in time.
+    async fn forget_tombstones_of(&self, cx: &Cx, collection: &str) -> Result<()> {
         let index = doc! {
             "key": { format!("{MARK}.deleted"): 1 },
             "name": "watchkeeper_tombstones",
@@ -65,14 +75,16 @@ impl Sink for Versioned {
 
     async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
         self.prepare(cx).await?;
-        Ok(OpenedSink::Plain(Arc::new(Writer { client: self.client.clone(), mirror: self.mirror.clone() })))
+        let prepared = self.mirror.only_target().map(str::to_owned).into_iter().collect();
+        Ok(OpenedSink::Plain(Arc::new(Writer { sink: self.clone(), prepared: Mutex::new(prepared) })))
     }
 }
 
 #[derive(Debug)]
 struct Writer {
-    client: Client,
-    mirror: Mirror,
+    sink: Versioned,
+    /// The collections whose tombstones are seen to.
+    prepared: Mutex<BTreeSet<String>>,
 }
 
 /// The mark of a version.
@@ -81,21 +93,46 @@ fn mark(version: Version) -> Document {
 }
 
 /// What a document becomes if it is older than `version`; it stays as it is otherwise.
-fn unless_newer(version: Version, becomes: Document) -> Vec<Document> {
+fn unless_newer(version: Version, becomes: RawDocumentBuf) -> Result<RawDocumentBuf> {
     let stored = ["time", "ordinal"].map(|part| Bson::String(format!("${MARK}.{part}")));
     // Arrays are compared part by part, and what is missing is less than every number.
     let [time, ordinal] = [number_bson(version.time), number_bson(version.ordinal)];
     let older = doc! { "$lt": [Bson::Array(stored.into()), [time, ordinal]] };
-    vec![doc! { "$replaceWith": { "$cond": [older, becomes, "$$ROOT"] } }]
+    let mut choice = RawArrayBuf::from_iter([raw(&older)?, becomes]);
+    choice.push("$$ROOT");
+    Ok(rawdoc! { "$replaceWith": { "$cond": choice } })
 }
 
-fn tombstone(version: Version) -> Document {
+fn tombstone(version: Version) -> Result<RawDocumentBuf> {
     let mut mark = mark(version);
     mark.insert("deleted", "$$NOW");
-    doc! { "_id": "$_id", MARK: mark }
+    raw(&doc! { "_id": "$_id", MARK: mark })
+}
+
+/// The statement that brings about what has become of a document by this version.
+fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
+    let becomes = match &fate.document {
+        Some(document) => {
+            let mark = raw(&doc! { MARK: mark(version) })?;
+            rawdoc! { "$literal": joined(&RawDocumentBuf::new(), document, &mark)? }
+        }
+        None => tombstone(version)?,
+    };
+    let stages = RawArrayBuf::from_iter([unless_newer(version, becomes)?]);
+    Ok(rawdoc! { "q": { "_id": fate.id.clone() }, "u": stages, "upsert": true })
 }
 
 impl Writer {
+    /// Sees to the tombstones of a collection before it is first written to.
+    async fn prepare(&self, cx: &Cx, target: &str) -> Result<()> {
+        if self.prepared.lock().unwrap_or_else(PoisonError::into_inner).contains(target) {
+            return Ok(());
+        }
+        self.sink.forget_tombstones_of(cx, target).await?;
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(target.to_owned());
+        Ok(())
+    }
+
     /// Writes what changes came to; the places of those that the server refuses.
     async fn send(&self, cx: &Cx, changes: &[Change], fates: &mut Fates) -> Result<Vec<(usize, Error)>> {
         let mut rejected = Vec::new();
@@ -108,24 +145,16 @@ impl Writer {
     }
 
     async fn update(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[Fate]) -> Result<Vec<(usize, Error)>> {
-        let statement = |fate: &Fate| {
-            let version = changes[fate.at].version();
-            let becomes = match &fate.document {
-                Some(document) => {
-                    let mut document = document.clone();
-                    document.insert(MARK, mark(version));
-                    doc! { "$literal": document }
-                }
-                None => tombstone(version),
-            };
-            doc! { "q": { "_id": &fate.id }, "u": unless_newer(version, becomes), "upsert": true }
-        };
-        let updates: Vec<Document> = fates.iter().map(statement).collect();
-        let reply = self.client.write(cx, doc! { "update": target, "updates": updates, "ordered": false }).await?;
+        self.prepare(cx, target).await?;
+        let statement = |fate: &Fate| statement(fate, changes[fate.at].version());
+        let updates = fates.iter().map(statement).collect::<Result<_>>()?;
+        let client = &self.sink.client;
+        let command = doc! { "update": target, "ordered": false };
+        let reply = client.write_each(cx, command, (cstr!("updates"), updates)).await?;
         let mut rejected = Vec::new();
         for (index, code, said) in reply.errors() {
             let at = fates.get(index).map_or(0, |fate| fate.at);
-            match Failure::coded(at, code, &said, &self.client) {
+            match Failure::coded(at, code, &said, client) {
                 Failure::Refused(at, error) => rejected.push((at, error)),
                 // Others of the command may be written; they are repeated without harm.
                 Failure::Failed(error) => return Err(Error::new(ErrorKind::Unknown, error.message()).caused_by(error)),
@@ -136,8 +165,11 @@ impl Writer {
 
     /// Leaves a tombstone in the place of everything that is older than a truncate.
     async fn clear(&self, cx: &Cx, target: &str, version: Version) -> Result<()> {
-        let all = doc! { "q": {}, "u": unless_newer(version, tombstone(version)), "multi": true };
-        self.client.write(cx, doc! { "update": target, "updates": [all] }).await?.whole(&self.client).map(drop)
+        self.prepare(cx, target).await?;
+        let stages = RawArrayBuf::from_iter([unless_newer(version, tombstone(version)?)?]);
+        let all = rawdoc! { "q": {}, "u": stages, "multi": true };
+        let (client, command) = (&self.sink.client, doc! { "update": target });
+        client.write_each(cx, command, (cstr!("updates"), vec![all])).await?.whole(client).map(drop)
     }
 }
 
@@ -147,7 +179,7 @@ impl SinkWriter for Writer {
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
         let (mut fates, mut rejected) = (Fates::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
-            let target = self.mirror.target(change);
+            let target = self.sink.mirror.target(change);
             if let Some(key) = change.key() {
                 match fates.note(target, at, change, key) {
                     Err(Failure::Refused(at, error)) => rejected.push((at, error)),

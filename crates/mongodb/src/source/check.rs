@@ -157,7 +157,7 @@ fn stores_images(collection: &Document) -> bool {
 }
 
 /// Whether a condition is about this field, at whatever depth.
-pub(super) fn mentions(condition: &Bson, field: &str) -> bool {
+pub(crate) fn mentions(condition: &Bson, field: &str) -> bool {
     let is_field = |name: &str| name == field || name.starts_with(&format!("{field}."));
     match condition {
         Bson::Document(parts) => parts.iter().any(|(name, part)| is_field(name) || mentions(part, field)),

@@ -8,7 +8,7 @@ use watchkeeper_core::{Cx, Error, Result};
 
 use super::Feed;
 use super::join::Joiner;
-use super::pipeline::change_stream;
+use super::pipeline::{but_for_own, change_stream};
 use super::view::Scope;
 use super::way::{Shape, Way};
 use crate::error::{Class, Doing, translate_pipeline};
@@ -83,6 +83,7 @@ impl Feed {
             Start::After(token) => drop(spec.insert("resumeAfter", token.to_document())),
         }
         let mut pipeline = vec![doc! { "$changeStream": spec }];
+        pipeline.extend(but_for_own(&self.view));
         pipeline.extend(self.stages.iter().cloned());
         let target = match &self.view.scope {
             Scope::Collections(names) if names.len() == 1 => Bson::from(names[0].as_str()),

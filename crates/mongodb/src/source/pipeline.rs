@@ -3,11 +3,14 @@
 //! * `invalidate` passes every `$match`: without it a stream on a dropped collection would end without a word.
 //! * Operation, namespace and key are kept aside under one name when a stage may drop them, and are taken out again before
 //!   anyone sees the event.
+//! * What Watchkeeper itself writes is left out of streams on a whole database or cluster, which would else feed on their own
+//!   checkpoints for ever.
 
 use mongodb::bson::{Bson, Document, doc};
 use watchkeeper_core::{Error, Result};
 
 use super::view::{Before, Scope, Shown, View};
+use crate::client::STORED_IN;
 use crate::payload::OF_EVENTS;
 
 /// Where operation (`o`), namespace (`n`), key (`k`) and wall time (`w`) are kept aside.
@@ -70,6 +73,15 @@ pub(crate) fn change_stream(view: &View) -> Document {
 fn namespaces(names: &[String]) -> Document {
     let whole = doc! { "operationType": { "$in": ["dropDatabase", "invalidate"] } };
     doc! { "$match": { "$or": [{ "ns.coll": { "$in": names } }, { "to.coll": { "$in": names } }, whole] } }
+}
+
+/// Leaves out what happens to Watchkeeper's own collections, in whichever database they lie. Collections that are watched by
+/// their names need no such stage.
+///
+/// It is no part of [`stages`], since checkpoints are recognised by those.
+pub(super) fn but_for_own(view: &View) -> Option<Document> {
+    let all = !matches!(view.scope, Scope::Collections(_));
+    all.then(|| doc! { "$match": { "ns.coll": { "$nin": STORED_IN.to_vec() } } })
 }
 
 fn parts(stage: &Document) -> Option<(&str, &Bson)> {
@@ -253,6 +265,16 @@ mod tests {
         ] {
             assert!(keeps_positions(std::slice::from_ref(&stage)).is_ok(), "{stage}");
         }
+    }
+
+    #[test]
+    fn own_collections_are_left_out_beside_the_stages_that_checkpoints_are_recognised_by() {
+        for scope in [Scope::Cluster, Scope::Database] {
+            assert_eq!(stages(&View::of(scope.clone())), (Vec::new(), false));
+            let own = but_for_own(&View::of(scope)).expect("there is such a stage").to_string();
+            assert!(own.contains("watchkeeper_checkpoints") && own.contains("watchkeeper_pulses"), "{own}");
+        }
+        assert_eq!(but_for_own(&View::collection("orders")), None);
     }
 
     #[test]

@@ -133,7 +133,8 @@ impl Reader {
     }
 
     fn builder(&self) -> BatchBuilder {
-        BatchBuilder::new(Arc::clone(&self.origin), Arc::new(BsonPayload))
+        let payload = BsonPayload::showing(self.feed.view.full_document);
+        BatchBuilder::new(Arc::clone(&self.origin), Arc::new(payload))
     }
 
     fn end(&self) -> Position {

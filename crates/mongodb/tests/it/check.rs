@@ -67,7 +67,7 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         assert_eq!(errors(&source(&reader).await), ["this user lacks the privilege changeStream on shop.orders"]);
         let found = sink(&reader).await.findings;
         let lacks = |action: &str| format!("this user lacks the privilege {action} on shop.copies");
-        assert_eq!(errors(&found), ["update", "remove", "createCollection"].map(lacks));
+        assert_eq!(errors(&found), ["update", "remove", "createCollection", "createIndex"].map(lacks));
         let found = store(&reader).await;
         let errors_of_store = errors(&found);
         assert!(errors_of_store.iter().any(|what| what.contains("insert on shop.watchkeeper_meta")), "{found:?}");

@@ -16,7 +16,7 @@ use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::mongodb::error::Error as Native;
 use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Transactional, Versioned, refuse};
 
-use crate::support::{Base, block_on, cx, in_order};
+use crate::support::{Base, block_on, cx, fresh_name, in_order};
 
 /// A change of a key (none for a barrier) with this JSON body.
 type Row<'a> = (Operation, Option<&'a str>, &'a str);
@@ -59,13 +59,17 @@ pub(crate) struct Stage {
     sink: Transactional,
     grant: Grant,
     writer: Box<dyn TransactionalWriter>,
+    /// The next commit of what is delivered one by one.
+    next: u64,
 }
 
 impl Stage {
     pub(crate) async fn new(base: &Base, apply: impl Apply) -> Self {
         let client = base.client().await;
         let sink = Transactional::open(&cx(), client.clone(), apply).await.expect("the collections can be made");
-        let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
+        // Several may stand side by side in one database.
+        let key = LeaseKey::new(fresh_name());
+        let grant = Grant { key, tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
         sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
         let context = SinkContext {
             grant: grant.clone(),
@@ -78,7 +82,7 @@ impl Stage {
         let OpenedSink::Transactional(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
             panic!("the sink opened without transactions");
         };
-        Self { client, sink, grant, writer }
+        Self { client, sink, grant, writer, next: 1 }
     }
 
     async fn transact(&mut self, seq: u64, rows: &[Row<'_>]) -> Result<Transacted> {
@@ -88,12 +92,19 @@ impl Stage {
 
     /// Writes changes that a source has told, each in a transaction of its own.
     pub(crate) async fn deliver(&mut self, changes: &[Change]) {
-        for (seq, change) in (1..).zip(changes) {
-            let write = write(&self.grant, seq);
-            let written = self.writer.write_and_commit(&cx(), change.batch(), &[change.row()], &write).await;
-            let answer = written.expect("the server answers");
+        for change in changes {
+            let answer = self.offer(change).await;
             assert!(matches!(answer, Transacted::Committed), "{answer:?}");
         }
+    }
+
+    /// Offers one change that a source has told, as the next commit.
+    pub(crate) async fn offer(&mut self, change: &Change) -> Transacted {
+        let write = write(&self.grant, self.next);
+        let written = self.writer.write_and_commit(&cx(), change.batch(), &[change.row()], &write).await;
+        let answer = written.expect("the server answers");
+        self.next += u64::from(matches!(answer, Transacted::Committed));
+        answer
     }
 
     async fn committed(&mut self, seq: u64, rows: &[Row<'_>]) {
@@ -300,7 +311,7 @@ fn a_mirror_forgets_what_was_dropped_and_refuses_what_was_renamed() {
     });
 }
 
-async fn versioned(base: &Base, collection: &str) -> Arc<dyn watchkeeper_core::SinkWriter> {
+pub(crate) async fn versioned(base: &Base, collection: &str) -> Arc<dyn watchkeeper_core::SinkWriter> {
     let sink = Versioned::new(base.client().await, Mirror::into(collection).expect("a name"));
     let grant = Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(1) };
     let store = watchkeeper_core::StoreIdentity(Entropy::from_system().uuid());
@@ -322,9 +333,8 @@ fn an_update_that_tells_only_what_differs_is_refused_with_a_remedy() {
         let changes = crate::source::read(&mut *stream, 2).await;
         let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
         stage.deliver(&changes[..1]).await;
-        let write = write(&stage.grant, 2);
-        let answer = stage.writer.write_and_commit(&cx(), changes[1].batch(), &[changes[1].row()], &write).await;
-        let Ok(Transacted::Rejected(faults)) = answer else { panic!("{answer:?}") };
+        let answer = stage.offer(&changes[1]).await;
+        let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
         let told = faults[0].error.to_string();
         assert!(told.contains("does not tell the whole document") && told.contains("updateLookup"), "{told}");
         let writer = versioned(&shop.base, "other").await;

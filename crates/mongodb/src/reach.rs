@@ -1,0 +1,105 @@
+//! Whether a sink writes into what its own stream watches.
+//!
+//! Such a stream would be fed by its own sink for ever. A backend makes the source and the sinks of a stream one by one, and is told of
+//! neither by the other; so what a source watches is remembered here, by group and stream, until the sinks are made.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use watchkeeper_core::{Cx, Error, Purpose, Result};
+
+use crate::sink::Name;
+use crate::source::mentions;
+use crate::{Client, Config, Feed, Scope, View};
+
+/// What the source of a stream watches.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    /// The URLs that lead there.
+    places: Vec<Config>,
+    scope: Scope,
+    /// Whether its pipeline chooses by namespace what is told: then the target may well be left out.
+    is_chosen: bool,
+}
+
+/// By group and stream. The newest look at a stream counts, as its sinks are looked at next.
+static STREAMS: Mutex<BTreeMap<(String, String), Watched>> = Mutex::new(BTreeMap::new());
+
+fn key(purpose: &Purpose) -> (String, String) {
+    (purpose.group.clone(), purpose.stream.clone())
+}
+
+impl Watched {
+    pub(crate) fn new(places: Vec<Config>, view: &View) -> Self {
+        let conditions = view.pipeline.iter().filter_map(|stage| stage.get("$match"));
+        let is_chosen = conditions.into_iter().any(|condition| mentions(condition, "ns"));
+        Self { places, scope: view.scope.clone(), is_chosen }
+    }
+
+    /// Keeps in mind that this is what the source of a stream watches.
+    pub(crate) fn remember(self, purpose: &Purpose) {
+        STREAMS.lock().unwrap_or_else(PoisonError::into_inner).insert(key(purpose), self);
+    }
+
+    /// What the source of a stream watches, if it was made here.
+    fn of(purpose: &Purpose) -> Option<Self> {
+        STREAMS.lock().unwrap_or_else(PoisonError::into_inner).get(&key(purpose)).cloned()
+    }
+
+    /// Whether it would be told of a write into this collection of this database, if that is on the same servers.
+    fn reaches(&self, database: &str, target: &Name) -> bool {
+        let same_database = self.places.iter().any(|place| place.database() == database);
+        match &self.scope {
+            Scope::Cluster => !self.is_chosen,
+            Scope::Database => same_database && !self.is_chosen,
+            Scope::Collections(names) => {
+                let is_watched = |name: &String| names.contains(&target.name_for(&format!("{database}.{name}")));
+                same_database && names.iter().any(is_watched)
+            }
+        }
+    }
+
+    /// Whether the client's servers are those that are watched. What can not be found out is taken for another cluster.
+    async fn is_on(&self, cx: &Cx, client: &Client) -> bool {
+        let own = client.config().hosts();
+        if self.places.iter().any(|place| place.hosts().iter().any(|host| own.contains(host))) {
+            return true;
+        }
+        let Some(own) = cluster(cx, client).await else { return false };
+        for place in &self.places {
+            if let Some(watched) = cluster(cx, &Client::lazy(place.clone())).await {
+                return watched == own;
+            }
+        }
+        false
+    }
+}
+
+/// The identity of the client's cluster, if it can be found out.
+async fn cluster(cx: &Cx, client: &Client) -> Option<String> {
+    Feed::new(client.clone(), View::of(Scope::Cluster)).cluster(cx).await.ok().flatten()
+}
+
+/// Refuses a target of which the stream's own source would tell, and one in which collections of several databases would meet.
+///
+/// # Errors
+/// `Config`.
+pub(crate) async fn refuse(cx: &Cx, purpose: &Purpose, client: &Client, target: &Name) -> Result<()> {
+    let Some(watched) = Watched::of(purpose) else { return Ok(()) };
+    if watched.scope == Scope::Cluster && target.mixes_databases() {
+        let cause = format!("{:?} mixes collections of one name from several databases", target.as_str());
+        return Err(Error::config(cause).remedy("name the database too, as in \"{database}_{collection}\""));
+    }
+    if !watched.reaches(client.config().database(), target) || !watched.is_on(cx, client).await {
+        return Ok(());
+    }
+    let cause = format!(
+        "the stream {:?} watches {}.{}, which this sink writes to: it would be fed by itself for ever",
+        purpose.stream,
+        client.config().database(),
+        target.as_str()
+    );
+    Err(Error::config(cause).remedy(
+        "write into another database or cluster, name the collections to watch, or leave the target out by a $match on ns in the pipeline",
+    ))
+}
