@@ -236,7 +236,8 @@ fn a_backup_that_was_restored_in_the_place_of_the_server() {
     deliver(2);
     let read = "SELECT checkpoint ->> 'position' FROM watchkeeper.checkpoints";
     let before = sql(&store, read);
-    let mut only = desk(&restored.url("shop")).start("only");
+    let desk = desk(&restored.url("shop"));
+    let mut only = desk.start("only");
     only.says(&["restored from a backup", "WK-POSITION-LOST", "; "]);
     only.ends_in_order();
     assert_eq!((sql(&store, read), delivered(&store)), (before, vec![1, 2]));
