@@ -257,11 +257,6 @@ mod tests {
         let nothing = RawDocumentBuf::new();
         assert_eq!(joined(&nothing, &middle, &nothing).expect("they fit"), middle);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     #[test]
     fn a_number_of_json_keeps_its_digits_and_other_json_is_text() {
