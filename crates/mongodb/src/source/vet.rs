@@ -1,10 +1,11 @@
 //! Where a stream would begin, looked at before anything runs.
 
 use watchkeeper_core::source::Severity;
-use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, StartAt};
+use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, SourceTime, StartAt};
 
-use super::Feed;
+use super::open::Start;
 use super::snapshot::Snapshot;
+use super::{Feed, timestamp};
 use crate::check::finding;
 use crate::position::Token;
 
@@ -14,7 +15,7 @@ impl Feed {
     pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let answer = match start {
             StartAt::After(position) => self.vet_position(cx, position, pedigree).await,
-            StartAt::Time(time) => self.not_yet_to_come(cx, *time).await,
+            StartAt::Time(time) => self.vet_time(cx, *time).await,
             StartAt::Snapshot => self.countable(cx).await.map(drop),
             StartAt::Now | StartAt::Oldest => Ok(()),
         };
@@ -38,10 +39,22 @@ impl Feed {
         if progress.is_some() {
             Snapshot::new(self, cx, progress).await?;
         }
-        // On connections of its own, which are left in order: whoever asked may be gone before a dropped cursor is ended.
-        let apart = Self { client: self.client.separate(), ..self.clone() };
+        let apart = self.apart();
         let looked = apart.prove(cx, position).await;
         apart.client.leave(cx).await;
         looked
+    }
+
+    async fn vet_time(&self, cx: &Cx, time: SourceTime) -> Result<()> {
+        self.not_yet_to_come(cx, time).await?;
+        let apart = self.apart();
+        let looked = apart.open_at(cx, Start::At(timestamp(time))).await.map(drop);
+        apart.client.leave(cx).await;
+        looked
+    }
+
+    /// The same on connections of its own, which are left in order: whoever asked may be gone before a dropped cursor is ended.
+    fn apart(&self) -> Self {
+        Self { client: self.client.separate(), ..self.clone() }
     }
 }

@@ -207,6 +207,7 @@ fn a_start_before_the_oldest_change() {
     // As long as the first entry of all is there, nothing is missing before it.
     roll_over(&harbour);
     harbour.configure(&format!("{}start = \"2020-01-01T00:00:00Z\"\n", harbour.orders("")));
+    assert_found(&harbour, 1, &["has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
     let mut only = harbour.desk.start("only");
     only.says(&["has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
     only.ends_in_order();
