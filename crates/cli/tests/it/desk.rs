@@ -31,6 +31,29 @@ pub(crate) struct Answer {
     pub(crate) err: String,
 }
 
+impl Answer {
+    /// Asserts that a command ended with this code, after one line with these parts and a remedy.
+    #[track_caller]
+    pub(crate) fn assert_refused(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let line = self.err.lines().last().unwrap_or_default();
+        assert!(line.starts_with("error: ") && line.contains("]; "), "no remedy: {self:?}");
+        for part in parts {
+            assert!(line.contains(part), "{part:?} is not in: {line}");
+        }
+    }
+
+    /// Asserts that a check ended with this code and names an error with these parts and a remedy.
+    #[track_caller]
+    pub(crate) fn assert_found(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let found = |line: &str| {
+            line.contains("error: ") && line.contains("; ") && parts.iter().all(|part| line.contains(part))
+        };
+        assert!(self.out.lines().any(found), "{parts:?} is not in: {}", self.out);
+    }
+}
+
 impl Desk {
     /// Without anything.
     pub(crate) fn empty() -> Self {

@@ -103,8 +103,10 @@ impl Writer {
             [(&change.namespace(), Type::TEXT), (&time, Type::INT8), (&ordinal, Type::INT8)];
         self.client.write(cx, &sql, &values).await.map(drop)
     }
+}
 
-    /// Writes changes, all that come together by one statement. Those that can not be written are told by their place.
+#[async_trait]
+impl Put for Writer {
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
         let (mut fates, mut rejected) = (Fates::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
@@ -128,32 +130,46 @@ impl Writer {
     }
 }
 
-pub(super) fn is_refused(error: &Error) -> bool {
+/// A writer whose writes are transactions of their own.
+#[async_trait]
+pub(super) trait Put: Send + Sync {
+    /// Writes changes, all that come together at once. Those that can not be written are told by their place.
+    async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>>;
+}
+
+fn is_refused(error: &Error) -> bool {
     native(error).is_some_and(|native| Class::of(native) == Class::Refused)
+}
+
+/// Puts the rows of a batch, and finds those that the server refuses.
+pub(super) async fn write(writer: &dyn Put, cx: &Cx, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+    let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
+    let rejected = match writer.put(cx, &changes).await {
+        Ok(rejected) => rejected,
+        // One of them can not be written: found by writing them one by one. What was written already stays as it is.
+        Err(error) if is_refused(&error) => one_by_one(writer, cx, &changes).await?,
+        Err(error) => return Err(error),
+    };
+    let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
+    Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+}
+
+async fn one_by_one(writer: &dyn Put, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+    let mut rejected = Vec::new();
+    for (at, change) in changes.iter().enumerate() {
+        match writer.put(cx, std::slice::from_ref(change)).await {
+            Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
+            Err(error) if is_refused(&error) => rejected.push((at, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rejected)
 }
 
 #[async_trait]
 impl SinkWriter for Writer {
     async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
-        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let rejected = match self.put(cx, &changes).await {
-            Ok(rejected) => rejected,
-            // One of them can not be written: found by writing them one by one. What was written already stays as it is.
-            Err(error) if is_refused(&error) => {
-                let mut rejected = Vec::new();
-                for (at, change) in changes.iter().enumerate() {
-                    match self.put(cx, std::slice::from_ref(change)).await {
-                        Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
-                        Err(error) if is_refused(&error) => rejected.push((at, error)),
-                        Err(error) => return Err(error),
-                    }
-                }
-                rejected
-            }
-            Err(error) => return Err(error),
-        };
-        let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
-        Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+        write(self, cx, batch, rows).await
     }
 
     /// Every write was committed, so there is nothing left to do.

@@ -8,25 +8,11 @@ use watchkeeper::mongodb::mongodb::bson::{Binary, Document, doc};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings, Standalone};
 
 use super::Harbour;
-use crate::desk::{Answer, until};
-
-/// Asserts that a command ended with this code, after one line with these parts and a remedy.
-fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
-    assert_eq!(answer.code, Some(code), "{answer:?}");
-    let line = answer.err.lines().last().unwrap_or_default();
-    assert!(line.starts_with("error: ") && line.contains("]; "), "no remedy: {answer:?}");
-    for part in parts {
-        assert!(line.contains(part), "{part:?} is not in: {line}");
-    }
-}
+use crate::desk::until;
 
 /// Asserts that `check` ended with this code and names an error with these parts.
 fn assert_found(harbour: &Harbour, code: i32, parts: &[&str]) {
-    let checked = harbour.desk.run(&["check"]);
-    assert_eq!(checked.code, Some(code), "{checked:?}");
-    let found =
-        |line: &str| line.contains("error: ") && line.contains("; ") && parts.iter().all(|part| line.contains(part));
-    assert!(checked.out.lines().any(found), "{parts:?} is not in: {}", checked.out);
+    harbour.desk.run(&["check"]).assert_found(code, parts);
 }
 
 #[test]
@@ -35,10 +21,10 @@ fn a_server_that_is_no_replica_set() {
     let alone = Standalone::start();
     harbour.configure_store(&alone.url("shop"), &harbour.orders(""));
     let parts = ["watchkeeper.toml:3: ", "no member of a replica set", "rs.initiate()"];
-    assert_refused(&harbour.desk.run(&["run"]), 2, &parts);
+    harbour.desk.run(&["run"]).assert_refused(2, &parts);
     assert_found(&harbour, 2, &parts);
     harbour.configure(&format!("source = {{ url = \"{}\", collection = \"orders\" }}\n", alone.url("shop")));
-    assert_refused(&harbour.desk.run(&["run"]), 2, &["watchkeeper.toml:9: ", "no member of a replica set"]);
+    harbour.desk.run(&["run"]).assert_refused(2, &["watchkeeper.toml:9: ", "no member of a replica set"]);
 }
 
 #[test]
@@ -53,7 +39,7 @@ fn a_wrong_password() {
     harbour.configure_store(&url, &harbour.orders(""));
     let parts = ["watchkeeper.toml:3: ", "access is denied", "WK-DENIED", "correct user and password"];
     let refused = harbour.desk.run(&["run"]);
-    assert_refused(&refused, 1, &parts);
+    refused.assert_refused(1, &parts);
     assert!(!format!("{refused:?}").contains("hunter2"), "{refused:?}");
     assert_found(&harbour, 1, &parts);
 }
@@ -80,7 +66,7 @@ fn a_pipeline_that_the_server_does_not_take() {
     only.says(&parts);
     only.ends_in_order();
     harbour.configure(&harbour.orders(", pipeline = '[{\"$match\": '"));
-    assert_refused(&harbour.desk.run(&["run"]), 2, &["watchkeeper.toml:9: ", "pipeline", "$match"]);
+    harbour.desk.run(&["run"]).assert_refused(2, &["watchkeeper.toml:9: ", "pipeline", "$match"]);
     assert_eq!(harbour.checkpoint(), None);
 }
 
@@ -193,7 +179,7 @@ fn a_position_that_is_none_is_not_taken_for_a_checkpoint() {
     let harbour = stopped();
     let before = position(&harbour);
     for (place, code, part) in [("00ff", 1, "WK-CORRUPT"), ("2020-01-01", 2, "the log reaches back to")] {
-        assert_refused(&harbour.desk.run(&["checkpoint", "set", "orders", place, "--yes"]), code, &[part]);
+        harbour.desk.run(&["checkpoint", "set", "orders", place, "--yes"]).assert_refused(code, &[part]);
         assert_eq!(position(&harbour), before, "{place}");
     }
 }

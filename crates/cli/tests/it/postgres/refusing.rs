@@ -4,7 +4,7 @@ use serde_json::Value;
 use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 
 use super::{database, delivered, from_orders, order, shared, sql};
-use crate::desk::{Answer, Desk, until};
+use crate::desk::{Desk, until};
 
 /// A stream of the table `orders`, and where it is.
 struct Harbour {
@@ -86,22 +86,7 @@ impl Harbour {
 
     /// Asserts that `check` ends with this code and names an error with these parts and a remedy.
     fn assert_found(&self, code: i32, parts: &[&str]) {
-        let checked = self.desk.run(&["check"]);
-        assert_eq!(checked.code, Some(code), "{checked:?}");
-        let found = |line: &str| {
-            line.contains("error: ") && line.contains("; ") && parts.iter().all(|part| line.contains(part))
-        };
-        assert!(checked.out.lines().any(found), "{parts:?} is not in: {}", checked.out);
-    }
-}
-
-/// Asserts that a command ended with this code, after one line with these parts and a remedy.
-fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
-    assert_eq!(answer.code, Some(code), "{answer:?}");
-    let line = answer.err.lines().last().unwrap_or_default();
-    assert!(line.starts_with("error: ") && line.contains("]; "), "no remedy: {answer:?}");
-    for part in parts {
-        assert!(line.contains(part), "{part:?} is not in: {line}");
+        self.desk.run(&["check"]).assert_found(code, parts);
     }
 }
 
@@ -186,7 +171,7 @@ fn a_rewind_below_the_slot() {
     let before = harbour.checkpoint();
     // Positions that the slot has confirmed are not kept by the server, unless `rewind` asks for it.
     let steps = harbour.desk.run(&["checkpoint", "rewind", "orders", "--steps", "1", "--yes"]);
-    assert_refused(&steps, 1, &["has passed", "WK-POSITION-LOST"]);
+    steps.assert_refused(1, &["has passed", "WK-POSITION-LOST"]);
     assert_eq!(harbour.checkpoint(), before);
     let mut only = harbour.desk.start("only");
     order(&harbour.url, 6..7);
@@ -279,7 +264,7 @@ fn a_table_without_a_primary_key() {
     harbour.assert_found(1, &parts);
     harbour.assert_stays(&parts);
     let made = harbour.desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
-    assert_refused(&made, 2, &["the table orders has no primary key", "ADD PRIMARY KEY"]);
+    made.assert_refused(2, &["the table orders has no primary key", "ADD PRIMARY KEY"]);
     assert_eq!(harbour.checkpoint(), Vec::<String>::new());
 }
 
@@ -315,6 +300,6 @@ fn a_wrong_mapping() {
     let harbour = Harbour { desk, url };
     let parts = ["watchkeeper.toml:", "no column \"abuot\" to take `key` from"];
     harbour.assert_found(2, &parts);
-    assert_refused(&harbour.desk.run(&["run"]), 2, &parts);
+    harbour.desk.run(&["run"]).assert_refused(2, &parts);
     assert_eq!(harbour.checkpoint(), Vec::<String>::new());
 }

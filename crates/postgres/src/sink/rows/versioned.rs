@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{
-    Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Result, Sink, SinkContext,
-    SinkProfile, SinkWriter, Written,
+    Batch, Change, Cx, Error, Finding, FlushRejection, Grade, OpenedSink, Result, Sink, SinkContext, SinkProfile,
+    SinkWriter, Written,
 };
 
 use super::super::Table;
 use super::super::tables::number;
-use super::super::versioned::{TOMBSTONES, is_refused};
+use super::super::versioned::{Put, TOMBSTONES, write};
 use super::plan::{Fate, Plan, Row};
 use super::shape::Shape;
 use super::{Rows, clears};
@@ -153,8 +153,10 @@ impl Writer {
         work.query(cx, &self.shape.delete(), &[(&keys, Type::TEXT)]).await?;
         work.commit(cx).await
     }
+}
 
-    /// Writes changes, all that come together in one transaction. Those that can not be written are told by their place.
+#[async_trait]
+impl Put for Writer {
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
         let (mut plan, mut rejected) = (Plan::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
@@ -181,25 +183,7 @@ impl Writer {
 #[async_trait]
 impl SinkWriter for Writer {
     async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
-        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let rejected = match self.put(cx, &changes).await {
-            Ok(rejected) => rejected,
-            // One of them can not be written: found by writing them one by one. What was written already stays as it is.
-            Err(error) if is_refused(&error) => {
-                let mut rejected = Vec::new();
-                for (at, change) in changes.iter().enumerate() {
-                    match self.put(cx, std::slice::from_ref(change)).await {
-                        Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
-                        Err(error) if is_refused(&error) => rejected.push((at, error)),
-                        Err(error) => return Err(error),
-                    }
-                }
-                rejected
-            }
-            Err(error) => return Err(error),
-        };
-        let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
-        Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
+        write(self, cx, batch, rows).await
     }
 
     /// Every write was committed, so there is nothing left to do.
