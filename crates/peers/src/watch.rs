@@ -81,8 +81,7 @@ async fn reach(there: impl ToSocketAddrs, tenure: TenureId, answer_within: Durat
 async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> Asked {
     let mut socket = match TcpStream::connect(there).await {
         Ok(socket) => socket,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Asked::Refused,
-        Err(_) => return Asked::Unclear,
+        Err(error) => return refused(&error),
     };
     // Asked for now: a connection that the other side has reset since does not know any more whose it was.
     let Ok(address) = socket.peer_addr() else { return Asked::Closed };
@@ -93,6 +92,41 @@ async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> Asked {
     }
 }
 
+/// What a connection that was not made means. A dying process may have taken it and closed it at once, before this side came
+/// to look: then it ends as one that was taken, not as one that was refused.
+fn refused(error: &io::Error) -> Asked {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Asked::Refused,
+        _ if is_closing(error) => Asked::Closed,
+        _ => Asked::Unclear,
+    }
+}
+
 fn is_closing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+    let kinds = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::NotConnected];
+    kinds.contains(&error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    /// The three ways in which the kernel of a dead process answers.
+    #[tokio::test]
+    async fn a_connection_that_was_taken_and_closed_is_tried_again() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let there = listener.local_addr().unwrap();
+        let tenure = TenureId(uuid::Uuid::nil());
+        let asking = connect_and_ask(there, tenure);
+        let dying = async move { drop(listener) };
+        let (asked, ()) = tokio::join!(biased; asking, dying);
+        assert!(matches!(asked, Asked::Closed), "it was taken, and closed with its listener");
+        assert!(matches!(connect_and_ask(there, tenure).await, Asked::Refused), "nobody listens any more");
+        let reset = io::Error::from(ErrorKind::ConnectionReset);
+        assert!(matches!(refused(&reset), Asked::Closed), "it was closed before this side came to look");
+        let unreachable = io::Error::from(ErrorKind::NetworkUnreachable);
+        assert!(matches!(refused(&unreachable), Asked::Unclear), "that proves nothing");
+    }
 }

@@ -28,10 +28,11 @@ mod wire;
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
+    ChangeStream, Cx, Error, Finding, Moment, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
 };
 
 pub use body::RowPayload;
@@ -56,10 +57,24 @@ struct Inner {
     settings: Settings,
     /// A connection over which everything is known before it reads: opening follows identifying and verifying, and need not
     /// prove anew who we are.
-    spare: Mutex<Option<Wire>>,
+    spare: Mutex<Option<Spare>>,
     /// Lives as long as the reader of the slot in this process.
     tenancy: Mutex<Weak<()>>,
 }
+
+/// A connection that waits to be used, and what was learned over it.
+#[derive(Debug)]
+struct Spare {
+    wire: Wire,
+    lineage: Lineage,
+    outlook: Outlook,
+    asked: Moment,
+    /// The place for which all of it was found to be good.
+    verified: Option<Place>,
+}
+
+/// What was learned so long ago is asked again. Verifying, identifying and opening follow each other at once.
+const FRESH_FOR: Duration = Duration::from_secs(1);
 
 impl Replication {
     /// The log of the server and the database in `config`. Nothing is asked of it yet.
@@ -89,25 +104,36 @@ impl Replication {
         self.0.endpoint.connect(cx).await
     }
 
-    fn take_spare(&self) -> Option<Wire> {
+    fn take_spare(&self) -> Option<Spare> {
         self.0.spare.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn put_spare(&self, wire: Wire) {
-        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(wire);
+    fn put_spare(&self, spare: Spare) {
+        *self.0.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(spare);
     }
 
-    /// A connection, and what is known over it.
-    async fn look(&self, cx: &Cx) -> Result<(Wire, Lineage, Outlook)> {
-        if let Some(mut wire) = self.take_spare()
+    /// A connection, and what is known over it now.
+    async fn look(&self, cx: &Cx) -> Result<Spare> {
+        let (asked, verified) = (cx.now(), None);
+        if let Some(Spare { mut wire, .. }) = self.take_spare()
             && let Ok(Ok((lineage, outlook))) = cx.run(async { Ok(self.ask(&mut wire).await) }).await
         {
-            return Ok((wire, lineage, outlook));
+            return Ok(Spare { wire, lineage, outlook, asked, verified });
         }
         let mut wire = self.connect(cx).await?;
         let (lineage, outlook) =
             cx.run(async { self.ask(&mut wire).await.map_err(|failure| self.told(failure)) }).await?;
-        Ok((wire, lineage, outlook))
+        Ok(Spare { wire, lineage, outlook, asked, verified })
+    }
+
+    /// What was learned a moment ago, which is good enough for someone who is waited for.
+    fn take_fresh(&self, cx: &Cx) -> Option<Spare> {
+        self.take_spare().filter(|spare| cx.now().since(spare.asked) < FRESH_FOR)
+    }
+
+    /// The same, if it is known to be good for `place`.
+    fn take_verified(&self, cx: &Cx, place: &Place) -> Option<Spare> {
+        self.take_fresh(cx).filter(|spare| spare.verified.as_ref() == Some(place))
     }
 
     async fn ask(&self, wire: &mut Wire) -> Result<(Lineage, Outlook), Failure> {
@@ -128,7 +154,7 @@ fn will_be_made(what: &str) -> Finding {
 #[async_trait]
 impl Source for Replication {
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        let (mut wire, _, outlook) = self.look(cx).await?;
+        let Spare { mut wire, outlook, .. } = self.look(cx).await?;
         let place = self.place();
         outlook.require_logical(&place)?;
         let settings = &self.0.settings;
@@ -158,19 +184,25 @@ impl Source for Replication {
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
-        let (wire, lineage, _) = self.look(cx).await?;
-        self.put_spare(wire);
-        Ok(lineage.to_pedigree())
+        let spare = match self.take_fresh(cx) {
+            Some(spare) => spare,
+            None => self.look(cx).await?,
+        };
+        let pedigree = spare.lineage.to_pedigree();
+        self.put_spare(spare);
+        Ok(pedigree)
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
         let place = Place::read(position)?;
-        let (mut wire, lineage, outlook) = self.look(cx).await?;
-        let recognised = cx
-            .run(async { lineage.recognise(&mut wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
+        let mut spare = self.look(cx).await?;
+        let Spare { wire, lineage, outlook, .. } = &mut spare;
+        let recognised =
+            cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
         recognised.await??;
         outlook.slot_for(&self.0.settings, self.database(), &place)?;
-        self.put_spare(wire);
+        spare.verified = Some(place);
+        self.put_spare(spare);
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Result, SourceTime};
 
+use super::ChangeLog;
 use super::pedigree::Look;
 use super::place::Place;
-use super::{ChangeLog, read};
 use crate::client::quoted;
 
 impl ChangeLog {
@@ -16,13 +16,13 @@ impl ChangeLog {
         if !self.is_own() {
             return Ok(oldest);
         }
+        // Said in full, so that the index of the losses is used: there may be millions of other rows.
         let sql = self.client.sql(
-            "SELECT max(id) FROM {schema}.log WHERE operation = $1 AND pg_visible_in_snapshot(xid, $2::pg_snapshot)
-                AND ($3::text[] IS NULL OR entity = ANY ($3))",
+            "SELECT max(id) FROM {schema}.log WHERE operation = 'lost' AND pg_visible_in_snapshot(xid, $1::pg_snapshot)
+                AND ($2::text[] IS NULL OR entity = ANY ($2))",
         );
         let (now, wanted) = (look.now.to_string(), self.wanted.as_deref().map(<[String]>::to_vec));
-        let values: &[crate::client::Value<'_>] =
-            &[(&read::LOST, Type::TEXT), (&now, Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
+        let values: &[crate::client::Value<'_>] = &[(&now, Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
         let rows = self.client.read(cx, &sql, values).await?;
         let lost: Option<i64> = rows.first().and_then(|row| row.get(0));
         let Some(lost) = lost else { return Ok(oldest) };

@@ -23,6 +23,7 @@ CREATE TABLE {schema}.log (
     after json,
     changed json);
 CREATE INDEX log_by_xid ON {schema}.log (xid);
+CREATE INDEX log_losses ON {schema}.log (id) WHERE operation = 'lost';
 CREATE TABLE {schema}.log_meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     log_uuid uuid NOT NULL DEFAULT gen_random_uuid(),

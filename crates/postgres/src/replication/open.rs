@@ -15,7 +15,7 @@ use super::slot::{self, Kind, Outlook, Slot};
 use super::snapshot::Snapshot;
 use super::spool::Spool;
 use super::wire::{Failure, Wire};
-use super::{Replication, publication};
+use super::{Replication, Spare, publication};
 
 /// How long a slot that someone else has is waited for.
 const HELD_FOR: Duration = Duration::from_secs(5);
@@ -28,9 +28,7 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (mut wire, lineage, outlook) = self.look(cx).await?;
-        outlook.require_logical(&self.place())?;
-        cx.run(self.prepare_publication(&mut wire, &outlook, &start)).await?;
+        let Spare { mut wire, lineage, outlook, .. } = self.prepared(cx, &start).await?;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
             StartAt::After(_) => outlook,
@@ -62,6 +60,21 @@ impl Replication {
         let mut reader = self.reader(wire, &lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
         Ok(reader)
+    }
+
+    /// A connection over which everything is ready for a slot.
+    async fn prepared(&self, cx: &Cx, start: &StartAt) -> Result<Spare> {
+        if let StartAt::After(position) = start
+            && let Some(mut spare) = self.take_verified(cx, &Place::read(position)?)
+            && cx.run(self.prepare_publication(&mut spare.wire, &spare.outlook, start)).await.is_ok()
+        {
+            return Ok(spare);
+        }
+        // Also when that connection has ended since.
+        let mut spare = self.look(cx).await?;
+        spare.outlook.require_logical(&self.place())?;
+        cx.run(self.prepare_publication(&mut spare.wire, &spare.outlook, start)).await?;
+        Ok(spare)
     }
 
     fn require_patience(&self, cx: &Cx, until: Moment, outlook: &Outlook) -> Result<()> {
@@ -123,7 +136,7 @@ impl Replication {
 
     /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
     pub(super) async fn open_aside(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (mut wire, lineage, outlook) = self.look(cx).await?;
+        let Spare { mut wire, lineage, outlook, .. } = self.look(cx).await?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
         let name = outlook.aside_name();

@@ -28,7 +28,9 @@ const PIECES: usize = 2;
 
 /// While behind, so long is waited after a read that did not fill a piece. The server sends message by message, and a reader
 /// that wakes for each costs both of them more than the wait: with 2 ms little more than half as many changes came in a second.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The first pause is short, and each is twice as long as the one before: right after a relief there is little to catch up with,
+/// and someone waits for it.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 
 /// Acknowledgements are told at most so often.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -61,6 +63,8 @@ struct Pump {
     rewind: Rewind,
     speak_every: Duration,
     spoke: Moment,
+    /// How long the next pause is.
+    pause: Duration,
 }
 
 /// Begins to pump from a connection that streams.
@@ -87,7 +91,7 @@ async fn pump(
     };
     let (socket, intake) = (wire.socket, Intake::new(wire.buffer)?);
     let (rewind, spoke) = (Rewind::new(manner.rewind), BootClock.now());
-    Pump { socket, intake, pieces, committed, rewind, speak_every, spoke }.run().await
+    Pump { socket, intake, pieces, committed, rewind, speak_every, spoke, pause: PAUSES[0] }.run().await
 }
 
 impl Pump {
@@ -129,13 +133,28 @@ impl Pump {
                 }
                 read = self.intake.read(&mut *self.socket), if has_room && pause.is_none() && !self.intake.is_ending() => {
                     read?;
-                    if self.intake.is_behind() && self.intake.len() < PIECE && !self.intake.is_ending() {
+                    if self.wants_pause() {
                         self.socket.rest()?;
-                        pause = Some(BootClock.sleep_until(BootClock.now() + PAUSE));
+                        pause = Some(BootClock.sleep_until(BootClock.now() + self.next_pause()));
                     }
                 }
             }
         }
+    }
+
+    /// Whether more should arrive before it is looked at.
+    fn wants_pause(&mut self) -> bool {
+        if !self.intake.is_behind() {
+            self.pause = PAUSES[0];
+            return false;
+        }
+        self.intake.len() < PIECE && !self.intake.is_ending()
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let next = self.pause;
+        self.pause = (next * 2).min(PAUSES[1]);
+        next
     }
 
     /// After a pause: reads what has arrived, without waiting for more.
