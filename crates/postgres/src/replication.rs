@@ -163,6 +163,8 @@ impl Source for Replication {
             let published = publication::tables(&mut wire, settings);
             let published = cx.run(async { published.await.map_err(|failure| self.told(failure)) }).await?;
             findings.extend(publication::findings(settings, &published));
+            let omissions = publication::omissions(&mut wire, settings);
+            findings.extend(cx.run(async { omissions.await.map_err(|failure| self.told(failure)) }).await?);
         } else if settings.tables.is_empty() {
             return Err(publication::missing(settings));
         } else {

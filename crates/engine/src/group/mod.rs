@@ -10,6 +10,7 @@
 pub mod control;
 pub mod desk;
 pub mod election;
+pub mod home;
 pub mod journal;
 pub mod poison;
 pub mod registry;

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Reason,
+    Batch, BatchBuilder, ChangeStream, Cx, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Reason,
     Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
 };
 
 use super::state::ListenerState;
 use super::watch::{Voyage, Watch};
 use crate::group::control::Control;
+use crate::group::home::Homes;
 use crate::hooks::Mutant;
 use crate::metrics;
 use crate::pipeline::board::{Board, Draft, Failure};
@@ -182,6 +183,16 @@ impl Watch {
         call.run(self.post.checkpoints.identity(call.cx())).await
     }
 
+    /// Makes sure that a stream without a checkpoint had none in another store before.
+    async fn settle(&self, cx: &Cx) -> Result<()> {
+        if self.post.settled.get().is_none() {
+            let homes = Homes::new(Arc::clone(&self.instance.records), &self.instance.settings.group);
+            homes.settle(cx, self.post.name(), self.post.checkpoints.identity(cx).await?).await?;
+            self.post.settled.get_or_init(|| ());
+        }
+        Ok(())
+    }
+
     /// Checks the pedigree, then opens the source after the committed position.
     async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>> {
         let (spec, source) = (&self.post.spec, &self.post.spec.source);
@@ -191,7 +202,10 @@ impl Watch {
         let position = committer.position().cloned();
         let start = match (&voyage.gap, &position) {
             (Some((start, _)), _) => start.clone(),
-            (None, None) => spec.settings.start.clone(),
+            (None, None) => {
+                call.run(self.settle(call.cx())).await?;
+                spec.settings.start.clone()
+            }
             (None, Some(position)) => {
                 if let Some(pedigree) = committer.pedigree() {
                     call.run(source.verify(call.cx(), position, pedigree)).await?;

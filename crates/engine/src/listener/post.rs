@@ -1,6 +1,6 @@
 //! A stream's post on one instance: what lasts over tenures.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey};
 
@@ -41,6 +41,8 @@ pub struct Post {
     pub checkpoints: Arc<dyn CheckpointStore>,
     /// What people want of it.
     pub control: Follower<Control>,
+    /// Whether it is known that it began here; asked once, since those who could say may not answer later.
+    pub(super) settled: OnceLock<()>,
     /// Replaced when a halted stream is resumed: a stopped listener never runs again, a new one does.
     state: Mutex<StateMachine>,
     clock: Arc<dyn Clock>,
@@ -75,6 +77,7 @@ impl Post {
             key,
             checkpoints,
             control,
+            settled: OnceLock::new(),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
             status: Latest::new(status),

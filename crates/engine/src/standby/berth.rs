@@ -59,10 +59,11 @@ impl Berth {
     }
 
     /// How long to stay away after a failure when nobody else can go on: from `floor`, and twice as long after each failure that came
-    /// sooner than the last wait was long, up to `most`. What is wrong may soon be right again; but every attempt is another epoch.
+    /// soon, up to `most`. What is wrong may soon be right again; but every attempt is another epoch. An attempt may take a while
+    /// to fail, so soon is ten times the last wait.
     pub(super) fn stay_away_alone(&mut self, now: Moment, floor: Duration, most: Duration) -> Duration {
         let lasted = self.began.map_or(Duration::ZERO, |began| now.since(began));
-        let wait = match self.alone.filter(|last| lasted <= *last) {
+        let wait = match self.alone.filter(|last| lasted <= (*last * 10).min(most)) {
             Some(last) => (last * 2).min(most),
             None => floor,
         };

@@ -4,6 +4,7 @@ mod doubts;
 mod election;
 mod group;
 mod history;
+mod home;
 mod instance;
 mod keeper;
 mod letters;

@@ -84,6 +84,19 @@ fn one_that_fails_alone_tries_again_soon_at_first_and_then_ever_more_seldom() {
 }
 
 #[test]
+fn one_whose_attempts_take_a_while_to_fail_tries_ever_more_seldom_too() {
+    let rig = Rig::new();
+    let plan = rig.instance("a");
+    plan.faults.source.always("open", Fault::Delay(2 * SECOND));
+    plan.faults.source.always("next_batch", Fault::Reject(ErrorKind::Config));
+    let a = plan.start();
+    rig.append_many(3);
+    rig.run_for(600 * SECOND);
+    let tries = a.faults.source.calls("open");
+    assert!((8..=18).contains(&tries), "{tries} times in ten minutes");
+}
+
+#[test]
 fn a_standby_asks_for_nothing_that_is_held() {
     let rig = Rig::new();
     let (_a, b) = usual(&rig);

@@ -91,6 +91,7 @@ impl Replication {
     async fn make_with_snapshot(&self, cx: &Cx, wire: &mut Wire, mut outlook: Outlook) -> Result<(Snapshot, Lsn)> {
         let (settings, until) = (&self.0.settings, held_until(cx));
         while outlook.has_slot() {
+            outlook.require_own(settings, self.database())?;
             match outlook.holding() {
                 Some(pid) => {
                     let is_ours = outlook.holder() == self.0.endpoint.application();
@@ -185,6 +186,7 @@ impl Replication {
     /// Makes the slot if it is missing, or lost: what it held is gone, and whoever starts anew has been told so.
     async fn make_slot(&self, wire: &mut Wire, mut outlook: Outlook) -> Result<Outlook> {
         if outlook.has_slot() && outlook.is_lost() {
+            outlook.require_own(&self.0.settings, self.database())?;
             self.remove(wire).await?;
             outlook = self.outlook(wire).await?;
         }

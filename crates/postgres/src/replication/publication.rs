@@ -13,6 +13,8 @@ pub(super) struct Published {
     pub(super) name: String,
     has_key: bool,
     is_full: bool,
+    /// The whole to which it belongs as a part.
+    whole: Option<String>,
 }
 
 /// The tables that the publication tells of.
@@ -40,7 +42,10 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
     let sql = format!(
         "SELECT t.schemaname || '.' || t.tablename, c.relreplident,
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+            (SELECT rn.nspname || '.' || r.relname FROM pg_catalog.pg_class r
+                JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+                WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid))
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -54,7 +59,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             "i" => text(3) == "t",
             _ => false,
         };
-        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f" }
+        let whole = row.get(4).cloned().flatten();
+        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", whole }
     });
     Ok(published.collect())
 }
@@ -66,7 +72,12 @@ pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(F
         return Err(missing(settings));
     }
     let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
-    let sql = format!("CREATE PUBLICATION {} FOR TABLE {}", identifier(name), tables.join(", "));
+    // A table in parts is told under its own name, whichever of them a row is in.
+    let sql = format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
+        identifier(name),
+        tables.join(", ")
+    );
     match wire.query(&sql).await {
         Ok(_) => Ok(()),
         // Another instance was quicker.
@@ -89,8 +100,14 @@ pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()
     let wanted = settings.qualified();
     if let Some(absent) = wanted.iter().find(|wanted| !published.iter().any(|table| table.name == **wanted)) {
         let name = identifier(&settings.publication);
-        return Err(Error::config(format!("publication {} does not tell of table {absent}", settings.publication))
-            .remedy(format!("ALTER PUBLICATION {name} ADD TABLE {absent}, or correct the name of the table")));
+        let absence = Error::config(format!("publication {} does not tell of table {absent}", settings.publication));
+        let is_told_in_parts = published.iter().any(|table| table.whole.as_ref() == Some(absent));
+        return Err(absence.remedy(match is_told_in_parts {
+            true => format!(
+                "it tells of its parts instead: ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
+            ),
+            false => format!("ALTER PUBLICATION {name} ADD TABLE {absent}, or correct the name of the table"),
+        }));
     }
     let is_wanted = |table: &&Published| wanted.is_empty() || wanted.contains(&table.name);
     match published.iter().filter(is_wanted).find(|table| !table.has_key) {
@@ -131,6 +148,26 @@ pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Find
         findings.push(Finding { severity: Severity::Warning, what, remedy });
     }
     findings
+}
+
+/// What the publication leaves out of what happens to its tables.
+pub(super) async fn omissions(wire: &mut Wire, settings: &Settings) -> Result<Option<Finding>, Failure> {
+    let name = literal(&settings.publication);
+    let sql = format!(
+        "SELECT pg_catalog.concat_ws(', ', CASE WHEN NOT pubinsert THEN 'inserts' END, CASE WHEN NOT pubupdate THEN 'updates' END,
+            CASE WHEN NOT pubdelete THEN 'deletes' END, CASE WHEN NOT pubtruncate THEN 'truncates' END)
+        FROM pg_catalog.pg_publication WHERE pubname = {name}"
+    );
+    let rows = wire.query(&sql).await?;
+    let left_out = rows.first().and_then(|row| row.first()).and_then(Option::as_deref).unwrap_or_default();
+    Ok((!left_out.is_empty()).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!("publication {} does not tell of {left_out}: they never arrive", settings.publication),
+        remedy: Some(format!(
+            "ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate'), unless that is meant",
+            identifier(&settings.publication)
+        )),
+    }))
 }
 
 /// The columns of a table's primary key.

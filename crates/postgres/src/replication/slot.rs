@@ -104,9 +104,9 @@ impl Outlook {
         .remedy("ALTER SYSTEM SET wal_level = logical, and restart the server"))
     }
 
-    /// The slot, if it is there, is of the kind that is read here, and holds what it promised.
-    pub(super) fn slot(&self, settings: &Settings, database: &str) -> Result<Option<Slot>> {
-        let Some(slot) = &self.slot else { return Ok(None) };
+    /// Refuses a slot of this name that somebody made for something else: whatever is done to it would be done to them.
+    pub(super) fn require_own(&self, settings: &Settings, database: &str) -> Result<()> {
+        let Some(slot) = &self.slot else { return Ok(()) };
         let text = |name: &str| slot.get(name).and_then(Value::as_str);
         let name = &settings.slot;
         if text("slot_type") != Some("logical") || text("plugin") != Some("pgoutput") {
@@ -118,6 +118,15 @@ impl Outlook {
             return Err(Error::config(format!("slot {name} belongs to the database {other}, not to {database}"))
                 .remedy("choose another name: the names of slots are shared by all databases of a server"));
         }
+        Ok(())
+    }
+
+    /// The slot, if it is there, is of the kind that is read here, and holds what it promised.
+    pub(super) fn slot(&self, settings: &Settings, database: &str) -> Result<Option<Slot>> {
+        self.require_own(settings, database)?;
+        let Some(slot) = &self.slot else { return Ok(None) };
+        let text = |name: &str| slot.get(name).and_then(Value::as_str);
+        let name = &settings.slot;
         if self.is_lost() {
             let why = text("invalidation_reason").unwrap_or("it needed more than max_slot_wal_keep_size");
             return Err(Error::position_lost(format!("slot {name} was invalidated by the server ({why})"))

@@ -1,3 +1,4 @@
+use watchkeeper_core::Operation::{Delete, Insert};
 use watchkeeper_core::{ErrorKind, Source, StartAt, ValueRef};
 use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{Config, Replication};
@@ -229,12 +230,17 @@ fn a_wrong_publication_table_or_slot_is_told() {
         base.run("ALTER PUBLICATION changes ADD TABLE things").await;
         let name = &base.name;
         base.run(&format!("SELECT pg_create_physical_replication_slot('{name}')")).await;
-        refused(&base.source(), StartAt::Now, ErrorKind::Config, "is not a logical one of pgoutput").await;
+        // Also by a snapshot, which makes its slot anew: this one is somebody else's.
+        for start in [StartAt::Now, StartAt::Snapshot] {
+            refused(&base.source(), start, ErrorKind::Config, "is not a logical one of pgoutput").await;
+        }
         base.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
         let elsewhere = super::bench::connect(&base.server.url("postgres")).await;
         let create = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
         elsewhere.batch_execute(&create).await.unwrap();
-        refused(&base.source(), StartAt::Now, ErrorKind::Config, "belongs to the database postgres").await;
+        for start in [StartAt::Now, StartAt::Snapshot] {
+            refused(&base.source(), start, ErrorKind::Config, "belongs to the database postgres").await;
+        }
         elsewhere.batch_execute(&format!("SELECT pg_drop_replication_slot('{name}')")).await.unwrap();
     });
 }
@@ -249,5 +255,44 @@ fn a_publication_that_goes_while_it_is_read_is_told() {
         watch.close().await;
         base.run("DROP PUBLICATION changes").await;
         refused(&source, StartAt::After(position), ErrorKind::Config, "no publication changes").await;
+    });
+}
+
+#[test]
+fn a_publication_that_leaves_something_out_is_told() {
+    on_both(THINGS, async |base| {
+        base.run("CREATE PUBLICATION changes FOR TABLE things WITH (publish = 'insert, update')").await;
+        let findings = base.source().check(&cx()).await.unwrap();
+        let told = "publication changes does not tell of deletes, truncates";
+        assert!(findings.iter().any(|finding| finding.what.contains(told)), "{findings:?}");
+        base.run("ALTER PUBLICATION changes SET (publish = 'insert, update, delete, truncate')").await;
+        let findings = base.source().check(&cx()).await.unwrap();
+        assert!(findings.iter().all(|finding| !finding.what.contains("does not tell")), "{findings:?}");
+    });
+}
+
+const PARTS: &str = "CREATE TABLE things (id int PRIMARY KEY, value text) PARTITION BY RANGE (id);
+    CREATE TABLE low PARTITION OF things FOR VALUES FROM (0) TO (10);
+    CREATE TABLE high PARTITION OF things FOR VALUES FROM (10) TO (20);
+    INSERT INTO things VALUES (1, 'there')";
+
+#[test]
+fn a_table_in_parts_is_told_under_its_own_name() {
+    on_both(PARTS, async |base| {
+        let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
+        base.run("INSERT INTO things VALUES (2, 'low'), (12, 'high'); UPDATE things SET id = 11 WHERE id = 1").await;
+        let changes = watch.changes(5).await;
+        let told: Vec<_> = changes.iter().map(|change| (change.namespace(), change.operation())).collect();
+        let table = "public.things";
+        let read = changes[0].operation();
+        assert_eq!(told, [(table, read), (table, Insert), (table, Insert), (table, Delete), (table, Insert)]);
+        watch.close().await;
+        let error = "ALTER PUBLICATION changes SET (publish_via_partition_root = false)";
+        base.run(error).await;
+        let findings = base.source().check(&cx()).await.unwrap();
+        let advises = |finding: &watchkeeper_core::Finding| {
+            finding.remedy.as_ref().is_some_and(|remedy| remedy.contains("publish_via_partition_root = true"))
+        };
+        assert!(findings.iter().any(advises), "{findings:?}");
     });
 }
