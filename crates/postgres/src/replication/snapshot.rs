@@ -3,6 +3,11 @@
 //! A new slot comes with a snapshot of exactly the rows that its log begins after. The tables are read in the order of
 //! their names. Whoever has to begin anew in the middle takes a new snapshot for the tables that are left, and remembers for
 //! which of them the log is older than their rows.
+//!
+//! Some rows of a table that is left may have been delivered, and be gone by the time of the new snapshot. So the log is read up
+//! to that time first: all of the tables that were read, and of those that are left what removes rows. What was deleted is
+//! then deleted in the target, and what was inserted again comes with the rows. Whoever is broken off while catching up
+//! has a place in the log like any other, and catches up from there with a still newer snapshot.
 
 use std::sync::Arc;
 
@@ -66,6 +71,11 @@ impl Snapshot {
             }
         });
         Ok(Self { portions, current: None, at, time })
+    }
+
+    /// Where in the log it was taken.
+    pub(super) fn taken(&self) -> Lsn {
+        self.at
     }
 
     /// The next rows; none when all tables were read.
