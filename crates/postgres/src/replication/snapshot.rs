@@ -33,6 +33,11 @@ const FIRST_ROWS: usize = 100;
 /// No portion has more rows.
 const ROWS_MAX: usize = 5_000;
 
+/// The rows wait for a slow target, and for the log that comes before them; the server is not to end their transaction meanwhile.
+/// Which of these it has depends on its version.
+const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')";
+
 /// Rows of one table as they came.
 struct Portion {
     table: Arc<Relation>,
@@ -55,6 +60,7 @@ impl Snapshot {
         let mut wire = source.connect(cx).await?;
         let begun = cx.run(async {
             let told = |failure| source.told(failure);
+            wire.query(PATIENT).await.map_err(told)?;
             wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
             wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(told)?;
             let clock = "SELECT (extract(epoch FROM pg_catalog.now()) * 1000)::bigint";

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use watchkeeper_core::{Change, Operation, Position, StartAt, ValueRef};
 use watchkeeper_postgres::replication::Settings;
@@ -135,6 +136,21 @@ fn a_snapshot_is_resumed_by_table() {
         base.run("UPDATE c SET v = 'after all' WHERE id = 1").await;
         read_until(&mut watch, &mut target, "after all").await;
         target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn a_snapshot_outlives_the_patience_of_the_server() {
+    on_both(&schema(), async |base| {
+        let impatient = "ALTER DATABASE {} SET idle_in_transaction_session_timeout = '100ms'";
+        base.run(&impatient.replace("{}", &base.name)).await;
+        let mut watch = Watch::open(&base.source_with(settings(base)), StartAt::Snapshot).await;
+        let mut reads = watch.changes(100).await;
+        // A slow target.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        reads.extend(watch.changes(TABLES.len() * ROWS - 100).await);
+        assert!(operations(&reads).iter().all(|operation| *operation == Operation::Read));
         watch.close().await;
     });
 }
