@@ -132,8 +132,8 @@ pub trait ChangeStream: Send {
     /// Where it was opened: a safe restart point before the first batch.
     ///
     /// # Behavior
-    /// * S8: `None` only if opening again at the same start would give the same changes (the oldest one, a
-    ///   snapshot). "Now" and a time move on: the engine commits this position before anything is
+    /// * S8: `None` only if opening again at the same start would give the same changes (the oldest one).
+    ///   "Now", a time and a snapshot move on: the engine commits this position before anything is
     ///   delivered, so that a takeover before the first commit does not start at a later "now".
     fn position(&self) -> Option<Position>;
 

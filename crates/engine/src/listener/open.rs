@@ -214,14 +214,15 @@ impl Watch {
             }
         };
         let pedigree = call.run(source.identity(call.cx())).await?;
-        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_));
+        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Snapshot);
         let stream = call.run(source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();
         let first = match (&voyage.gap, position, opened) {
             (Some((_, cause)), old, opened) => told_gap(cause, old, committer.pedigree(), opened),
             (None, None, Some(opened)) if moves_on => {
-                // Otherwise whoever opens before the first commit would start at another "now".
+                // Otherwise whoever opens before the first commit would start at another "now", or with a later snapshot,
+                // which does not tell of rows that were delivered out of the first one and deleted since.
                 let draft = Draft { position: Some(opened), pedigree: Some(pedigree.clone()), ..Draft::default() };
                 committer.commit(draft, Reason::Progress, None).await.map_err(as_error)?;
                 None

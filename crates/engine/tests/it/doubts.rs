@@ -60,6 +60,18 @@ fn counted_letters(rig: &Rig) -> u64 {
 }
 
 #[test]
+fn where_a_snapshot_begins_is_committed_before_anything_is_delivered() {
+    let rig = Rig::new();
+    rig.append(&["a"]);
+    let a = rig.instance("a").stream(|settings| settings.start = StartAt::Snapshot).start();
+    a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
+    rig.until("it runs", || a.is_running());
+    rig.run_for(SECOND);
+    assert_eq!(rig.delivered(), [0; 0]);
+    assert_eq!(rig.checkpoint().and_then(|checkpoint| checkpoint.position), Some(Log::position(0, None)));
+}
+
+#[test]
 fn a_takeover_before_the_first_commit_begins_at_the_now_of_the_first_holder() {
     let rig = Rig::new();
     let a = start_now(&rig, "a");

@@ -9,7 +9,7 @@ use watchkeeper_core::{Error, Limits, Operation, Result, RowParts, SourceTime, V
 use super::body;
 use super::filling::{Filling, Half, Pen, old_image, write_filled};
 use super::pgoutput::{Images, Message, millis, odd};
-use super::place::{Aside, Lsn, Place};
+use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
 use super::relation::{Relation, Relations, keyless};
 use super::spool::{self, Spool, Streamed};
@@ -28,6 +28,8 @@ pub(super) enum Filled {
     Drained,
     /// Here a table is described whose key has to be asked for before going on.
     AskKey { id: u32, relation: Box<Relation> },
+    /// Here the log has arrived at the snapshot that was waiting for it; the piece goes on.
+    CaughtUp,
     /// Here a transaction was committed whose changes were laid aside: they come next, then its end.
     Committed { streamed: Streamed, end: Lsn },
 }
@@ -55,6 +57,8 @@ pub(super) struct Decoder {
     time: Option<SourceTime>,
     /// Whether the transaction in whose middle reading resumes has still to come.
     awaited: bool,
+    /// Where in the log the snapshot was taken whose rows come next, as long as the log is read up to there first.
+    catching_up: Option<Lsn>,
     /// The only tables that are told of; all without it.
     wanted: Option<Arc<[String]>>,
     keys: [Vec<u8>; 2],
@@ -71,7 +75,18 @@ impl Decoder {
         let wanted = (!wanted.is_empty()).then(|| wanted.into());
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
         let undone = BTreeSet::new();
-        Self { relations, transaction: None, at, time, awaited, wanted, keys, position, spool, undone }
+        let (transaction, catching_up) = (None, None);
+        Self { relations, transaction, at, time, awaited, catching_up, wanted, keys, position, spool, undone }
+    }
+
+    /// Reads the log up to `lsn` before the rows of the snapshot that was taken there.
+    pub(super) fn catch_up_with(&mut self, lsn: Lsn) {
+        self.catching_up = Some(lsn).filter(|lsn| *lsn > self.at.lsn);
+    }
+
+    /// Whether the log was read as far as it has to be before a snapshot.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.catching_up.is_none()
     }
 
     pub(super) fn end(&self) -> watchkeeper_core::Position {
@@ -115,16 +130,13 @@ impl Decoder {
                     let is_undone = message.is_row() && self.undone.contains(&spool::part(frame));
                     if is_undone { None } else { self.offer(message, filling, limits)? }
                 }
-                Some(b'k') => {
-                    self.rest_at(Lsn(number(frame, 6)), number(frame, 14))?;
-                    None
-                }
+                Some(b'k') => self.rest_at(Lsn(number(frame, 6)), number(frame, 14))?,
                 _ => None,
             };
-            if let Some(Filled::Full) = stopped {
-                return Ok(Filled::Full);
+            match stopped {
+                Some(stopped @ (Filled::Full | Filled::CaughtUp)) => return Ok(stopped),
+                _ => *from += length,
             }
-            *from += length;
             if let Some(stopped) = stopped {
                 return Ok(stopped);
             }
@@ -141,21 +153,33 @@ impl Decoder {
 
     /// The server has sent all up to `lsn`. Between transactions that is a place to go on from, so that a slot whose tables
     /// are quiet moves on.
-    fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<()> {
+    fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<Option<Filled>> {
+        if self.transaction.is_none() && self.catches_up_at(lsn)? {
+            return Ok(Some(Filled::CaughtUp));
+        }
         if self.transaction.is_some() || self.spool.is_receiving() || lsn <= self.at.lsn {
-            return Ok(());
+            return Ok(None);
         }
         self.require_resumed()?;
-        if let Aside::Snapshot(progress) = &self.at.aside {
-            if progress.done.iter().any(|(_, read)| *read > lsn) {
-                return Ok(());
-            }
-            self.at.aside = Aside::Nothing;
+        match &self.at.aside {
+            Aside::Snapshot(progress) if progress.is_over_at(lsn) => self.at.aside = Aside::Nothing,
+            Aside::Snapshot(progress) if progress.complete => return Ok(None),
+            _ => {}
         }
         if self.pass(lsn) {
             self.time = Some(SourceTime(millis(micros.cast_signed())));
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Whether the snapshot is reached with this place, before which all was read.
+    fn catches_up_at(&mut self, lsn: Lsn) -> Result<bool> {
+        let is_reached = self.catching_up.is_some_and(|taken| lsn >= taken);
+        if is_reached {
+            self.require_resumed()?;
+            self.catching_up = None;
+        }
+        Ok(is_reached)
     }
 
     /// Goes on to `lsn`, up to which nothing was told; whether it did.
@@ -206,6 +230,11 @@ impl Decoder {
     }
 
     fn take(&mut self, message: Message<'_>, filling: &mut Filling) -> Result<Option<Filled>> {
+        if let Message::Begin { commit, .. } | Message::StreamCommit { commit, .. } = &message
+            && self.catches_up_at(Lsn(*commit))?
+        {
+            return Ok(Some(Filled::CaughtUp));
+        }
         match message {
             Message::Begin { commit, millis, xid } => self.begin(Lsn(commit), SourceTime(millis), xid)?,
             Message::Commit { end } => self.commit(Lsn(end)),
@@ -254,31 +283,30 @@ impl Decoder {
             Aside::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
             Aside::NotBefore(_) => self.at.aside = Aside::Nothing,
             // From here on no table has rows in the snapshot that are newer.
-            Aside::Snapshot(progress) if progress.done.iter().all(|(_, read)| *read <= commit) => {
-                self.at.aside = Aside::Nothing;
-            }
+            Aside::Snapshot(progress) if progress.is_over_at(commit) => self.at.aside = Aside::Nothing,
             _ => {}
         }
         self.transaction = Some(Transaction { commit, time, xid, ordinal: 0, passed, bytes: 0 });
         Ok(())
     }
 
-    /// Counts a change of this table, and tells whether it is to be given out.
-    fn count(&mut self, table: u32, bytes: usize) -> Result<Option<Transaction>> {
+    /// Counts a change of this table, and tells whether it is to be given out, or what it removes.
+    fn count(&mut self, table: u32, bytes: usize) -> Result<(Transaction, Told)> {
         let transaction = self.transaction.as_mut().ok_or_else(|| odd("a change outside of a transaction"))?;
         transaction.ordinal += 1;
         transaction.bytes = transaction.bytes.saturating_add(bytes);
         let transaction = *transaction;
         if transaction.ordinal <= transaction.passed {
-            return Ok(None);
+            return Ok((transaction, Told::Nothing));
         }
         let relation = self.relations.get(table)?;
         let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(&relation.name));
-        let in_snapshot = match &self.at.aside {
-            Aside::Snapshot(progress) => progress.read_at(&relation.name).is_some_and(|at| transaction.commit < at),
-            _ => false,
+        let told = match &self.at.aside {
+            _ if !is_wanted => Told::Nothing,
+            Aside::Snapshot(progress) => progress.told(&relation.name, transaction.commit),
+            _ => Told::Everything,
         };
-        Ok((is_wanted && !in_snapshot).then_some(transaction))
+        Ok((transaction, told))
     }
 
     /// Goes to the place after the change that was counted last.
@@ -289,8 +317,20 @@ impl Decoder {
         self.at.write(&mut self.position);
     }
 
+    /// Whether something is given out of a change of which this is `told`.
+    fn is_given_out(&self, told: Told, operation: Operation, table: u32, tuples: &[u8]) -> Result<bool> {
+        match (told, operation) {
+            (Told::Nothing, _) | (Told::Removals, Operation::Insert) => Ok(false),
+            (Told::Removals, Operation::Update) => self.relations.get(table)?.moves(&Images::read(tuples)?),
+            _ => Ok(true),
+        }
+    }
+
     fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut Filling) -> Result<()> {
-        let Some(transaction) = self.count(table, tuples.len())? else { return Ok(()) };
+        let (transaction, told) = self.count(table, tuples.len())?;
+        if !self.is_given_out(told, operation, table, tuples)? {
+            return Ok(());
+        }
         self.step(&transaction);
         let relation = self.relations.get(table)?;
         if !relation.has_key() {
@@ -310,6 +350,10 @@ impl Decoder {
         match (operation, images.new) {
             (Operation::Delete, _) => pen.write(Operation::Delete, Half::Whole, old_key, |out| out.extend(tuples)),
             (_, None) => return Err(odd("a row without a new image")),
+            (_, Some(_)) if told == Told::Removals => {
+                let old = old_image(tuples)?;
+                pen.write(Operation::Delete, Half::Whole, old_key, |out| out.extend(old));
+            }
             (Operation::Update, Some(new)) if images.old.is_some() && old_key != new_key => {
                 let old = old_image(tuples)?;
                 pen.write(Operation::Delete, Half::First, old_key, |out| out.extend(old));
@@ -325,7 +369,10 @@ impl Decoder {
     fn truncate(&mut self, options: u8, tables: &[u8], filling: &mut Filling) -> Result<()> {
         for table in tables.as_chunks().0 {
             let table = u32::from_be_bytes(*table);
-            let Some(transaction) = self.count(table, size_of_val(&table))? else { continue };
+            let (transaction, told) = self.count(table, size_of_val(&table))?;
+            if told == Told::Nothing {
+                continue;
+            }
             self.step(&transaction);
             let namespace = filling.namespace(&self.relations.get(table)?.name);
             let start = filling.bodies().len();

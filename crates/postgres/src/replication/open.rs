@@ -55,10 +55,12 @@ impl Replication {
         {
             snapshot = Some(self.another_snapshot(cx, outlook.version, progress).await?);
         }
+        let taken = snapshot.as_ref().map(Snapshot::taken);
         let tenancy = Arc::new(());
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
         let mut reader = self.reader(wire, &lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
+        taken.into_iter().for_each(|taken| reader.decoder.catch_up_with(taken));
         Ok(reader)
     }
 
@@ -111,7 +113,7 @@ impl Replication {
         Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))
     }
 
-    /// A snapshot for the tables that are left: the first one went with its connection.
+    /// A snapshot for the tables that are left: the first one went with its connection. The log is read up to it first.
     async fn another_snapshot(&self, cx: &Cx, version: u32, progress: &Progress) -> Result<Snapshot> {
         let mut wire = self.connect(cx).await?;
         let made = cx.run(async {

@@ -39,6 +39,20 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// What the log tells of this table in a transaction that was committed at `commit`.
+    pub(super) fn told(&self, table: &str, commit: Lsn) -> Told {
+        match self.read_at(table) {
+            Some(at) if commit < at => Told::Nothing,
+            None if !self.complete => Told::Removals,
+            _ => Told::Everything,
+        }
+    }
+
+    /// Whether the log has nothing more at `lsn` that is older than the rows of some table.
+    pub(super) fn is_over_at(&self, lsn: Lsn) -> bool {
+        self.complete && self.done.iter().all(|(_, read)| *read <= lsn)
+    }
+
     /// Whether a table was read to its end.
     pub(super) fn has(&self, table: &str) -> bool {
         self.read_at(table).is_some()
@@ -57,6 +71,17 @@ impl Progress {
         }
         self.reading = None;
     }
+}
+
+/// What the log tells of a table, beside its rows in a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Its rows were taken later.
+    Nothing,
+    /// Its rows are still to be read, but an attempt that was broken off may have delivered some: those that are gone by
+    /// then are not among the rows that are read, so that only the log can tell of them.
+    Removals,
+    Everything,
 }
 
 /// What else has to be known to go on from a place.

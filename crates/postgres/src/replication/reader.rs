@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TryRecvError;
-use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Position, Result, SourceTime, Window};
+use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Moment, Position, Result, SourceTime, Window};
 
 use super::Replication;
 use super::decode::{Decoder, Filled};
@@ -23,7 +23,7 @@ pub(super) struct Reader {
     pub(super) pumped: Pumped,
     pub(super) decoder: Decoder,
     pub(super) origin: Arc<str>,
-    /// What exists, until all of it was given out.
+    /// What exists, until all of it was given out. It comes as soon as the decoder has caught up with it.
     pub(super) snapshot: Option<Snapshot>,
     /// What was received, and how much of it was taken up.
     pub(super) piece: Option<(Bytes, usize)>,
@@ -59,7 +59,7 @@ impl Reader {
             let piece = self.replay.as_mut().map_or(&mut self.piece, |unspooling| &mut unspooling.piece);
             if let Some((bytes, from)) = piece {
                 match self.decoder.fill(bytes, from, filling, limits)? {
-                    Filled::Full => return Ok(true),
+                    Filled::Full | Filled::CaughtUp => return Ok(true),
                     Filled::Drained => *piece = None,
                     Filled::AskKey { id, relation } => self.asked = Some((id, relation)),
                     Filled::Committed { streamed, end } => {
@@ -110,13 +110,24 @@ impl Reader {
         }
     }
 
+    /// The next rows of the snapshot, or no rows if they take too long; `None` when all tables were read.
+    async fn next_rows(&mut self, cx: &Cx, limits: Limits, until: Moment) -> Result<Option<Filling>> {
+        let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
+        let rows = tokio::select! {
+            biased;
+            rows = snapshot.next(&self.origin, self.decoder.place(), limits) => rows,
+            () = cx.clock().sleep_until(until) => Ok(Some(Filling::new(&self.origin))),
+        };
+        rows.map_err(|failure| self.source.told(failure))
+    }
+
     /// All tables were read: the log goes on from here, and remembers for which tables it is older than their rows.
     fn finish_snapshot(&mut self) {
         self.snapshot = None;
         let place = self.decoder.place();
         if let Aside::Snapshot(progress) = &mut place.aside {
             (progress.complete, progress.reading) = (true, None);
-            if progress.done.iter().all(|(_, at)| *at <= place.lsn) {
+            if progress.is_over_at(place.lsn) {
                 place.aside = Aside::Nothing;
             }
         }
@@ -139,19 +150,14 @@ impl ChangeStream for Reader {
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let mut until = None;
-        while let Some(snapshot) = &mut self.snapshot {
-            let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
-            let rows = tokio::select! {
-                biased;
-                rows = snapshot.next(&self.origin, self.decoder.place(), limits) => rows,
-                () = cx.clock().sleep_until(until) => return Ok(Filling::new(&self.origin).finish(&self.decoder)),
-            };
-            match rows.map_err(|failure| self.source.told(failure))? {
-                Some(filling) => return Ok(filling.finish(&self.decoder)),
-                None => self.finish_snapshot(),
-            }
-        }
         loop {
+            if self.decoder.has_caught_up() && self.snapshot.is_some() {
+                let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
+                match self.next_rows(cx, limits, until).await? {
+                    Some(filling) => return Ok(filling.finish(&self.decoder)),
+                    None => self.finish_snapshot(),
+                }
+            }
             let mut filling = Filling::new(&self.origin);
             let is_full = match self.take_up(&mut filling, limits) {
                 Ok(is_full) => is_full,
@@ -170,8 +176,16 @@ impl ChangeStream for Reader {
                 self.wait(cx).await?;
                 continue;
             }
+            if self.decoder.has_caught_up() && self.snapshot.is_some() {
+                continue;
+            }
             if is_full && let Some(error) = self.failed.take() {
                 return Err(error);
+            }
+            let is_late = until.is_some_and(|until| cx.now() >= until);
+            if is_late {
+                // Much came of which nothing is told: how far it was read is worth knowing.
+                return Ok(filling.finish(&self.decoder));
             }
             // Kept as soon as it is received, so a dropped call loses nothing.
             let until = *until.get_or_insert_with(|| cx.now() + limits.wait);

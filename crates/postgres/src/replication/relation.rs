@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Error, Result};
 
-use super::pgoutput::{Cell, Cut, Tuple, odd};
+use super::pgoutput::{Cell, Cut, Images, Tuple, odd};
 
 /// The replica identity of a table whose old rows are sent whole.
 const FULL: u8 = b'f';
@@ -81,6 +81,15 @@ impl Relation {
     /// Whether rows of it can be told apart.
     pub(super) fn has_key(&self) -> bool {
         self.key.iter().any(Option::is_some)
+    }
+
+    /// Whether an update gives the row another key.
+    pub(super) fn moves(&self, images: &Images<'_>) -> Result<bool> {
+        let (Some(old), Some(new)) = (images.old, images.new) else { return Ok(false) };
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        self.write_key(old, None, &mut before)?;
+        self.write_key(new, images.old, &mut after)?;
+        Ok(before != after)
     }
 
     /// Appends the canonical key of a row. What `tuple` did not send is taken from `old`.

@@ -3,6 +3,11 @@
 //! A new slot comes with a snapshot of exactly the rows that its log begins after. The tables are read in the order of
 //! their names. Whoever has to begin anew in the middle takes a new snapshot for the tables that are left, and remembers for
 //! which of them the log is older than their rows.
+//!
+//! Some rows of a table that is left may have been delivered, and be gone by the time of the new snapshot. So the log is read up
+//! to that time first: all of the tables that were read, and of those that are left what removes rows. What was deleted is
+//! then deleted in the target, and what was inserted again comes with the rows. Whoever is broken off while catching up
+//! has a place in the log like any other, and catches up from there with a still newer snapshot.
 
 use std::sync::Arc;
 
@@ -28,6 +33,11 @@ const FIRST_ROWS: usize = 100;
 /// No portion has more rows.
 const ROWS_MAX: usize = 5_000;
 
+/// The rows wait for a slow target, and for the log that comes before them; the server is not to end their transaction meanwhile.
+/// Which of these it has depends on its version.
+const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+    WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')";
+
 /// Rows of one table as they came.
 struct Portion {
     table: Arc<Relation>,
@@ -50,6 +60,7 @@ impl Snapshot {
         let mut wire = source.connect(cx).await?;
         let begun = cx.run(async {
             let told = |failure| source.told(failure);
+            wire.query(PATIENT).await.map_err(told)?;
             wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
             wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(told)?;
             let clock = "SELECT (extract(epoch FROM pg_catalog.now()) * 1000)::bigint";
@@ -66,6 +77,11 @@ impl Snapshot {
             }
         });
         Ok(Self { portions, current: None, at, time })
+    }
+
+    /// Where in the log it was taken.
+    pub(super) fn taken(&self) -> Lsn {
+        self.at
     }
 
     /// The next rows; none when all tables were read.

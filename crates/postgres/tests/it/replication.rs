@@ -2,13 +2,16 @@
 
 mod bench;
 mod conformance;
+mod copies;
 mod entry;
 mod lag;
 mod named;
 mod promotion;
 mod refused;
+mod resumed;
 mod rows;
 mod slots;
 mod snapshot;
 mod streaming;
+mod torn;
 mod writers;

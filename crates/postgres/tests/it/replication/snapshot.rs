@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use watchkeeper_core::{Change, Operation, Position, StartAt, ValueRef};
 use watchkeeper_postgres::replication::Settings;
@@ -116,6 +117,14 @@ fn a_snapshot_is_resumed_by_table() {
         }
         let mut watch = Watch::open(&source, StartAt::After(position.unwrap())).await;
         base.run("INSERT INTO b VALUES (100, 'again'); UPDATE a SET v = 'newer' WHERE id = 1; INSERT INTO c VALUES (9999, 'last')").await;
+        // First what happened to the table that was told, and what is gone of the others.
+        let caught_up = watch.changes(49 + 3 * 21).await;
+        let is_right = |change: &Change| match change.operation() {
+            Operation::Update => change.namespace() == "public.a",
+            operation => operation == Operation::Delete,
+        };
+        assert!(caught_up.iter().all(is_right));
+        caught_up.iter().for_each(|change| target.apply(change));
         let reads = watch.changes(2 * (ROWS - 21)).await;
         assert!(reads.iter().all(|read| read.operation() == Operation::Read && read.namespace() != "public.a"));
         reads.iter().for_each(|read| target.apply(read));
@@ -127,6 +136,21 @@ fn a_snapshot_is_resumed_by_table() {
         base.run("UPDATE c SET v = 'after all' WHERE id = 1").await;
         read_until(&mut watch, &mut target, "after all").await;
         target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
+#[test]
+fn a_snapshot_outlives_the_patience_of_the_server() {
+    on_both(&schema(), async |base| {
+        let impatient = "ALTER DATABASE {} SET idle_in_transaction_session_timeout = '100ms'";
+        base.run(&impatient.replace("{}", &base.name)).await;
+        let mut watch = Watch::open(&base.source_with(settings(base)), StartAt::Snapshot).await;
+        let mut reads = watch.changes(100).await;
+        // A slow target.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        reads.extend(watch.changes(TABLES.len() * ROWS - 100).await);
+        assert!(operations(&reads).iter().all(|operation| *operation == Operation::Read));
         watch.close().await;
     });
 }
