@@ -44,6 +44,7 @@ use crate::config::Config;
 use connect::Endpoint;
 use lineage::Lineage;
 use place::Place;
+use settings::Choice;
 use slot::Outlook;
 use wire::{Failure, Wire};
 
@@ -94,6 +95,10 @@ impl Replication {
 
     fn database(&self) -> &str {
         self.0.endpoint.0.database()
+    }
+
+    fn choice(&self) -> Choice {
+        Choice::of(&self.0.settings, self.0.endpoint.0.schema())
     }
 
     fn told(&self, failure: Failure) -> Error {
@@ -202,7 +207,9 @@ impl Source for Replication {
         let recognised =
             cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
         recognised.await??;
-        outlook.slot_for(&self.0.settings, self.database(), &place)?;
+        if !outlook.begins_anew(&place) {
+            outlook.slot_for(&self.0.settings, self.database(), &place)?;
+        }
         spare.verified = Some(place);
         self.put_spare(spare);
         Ok(())

@@ -1,7 +1,6 @@
 //! From messages of the log to rows of a batch.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use watchkeeper_core::{Error, Limits, Operation, Result, RowParts, SourceTime, Version};
@@ -12,6 +11,7 @@ use super::pgoutput::{Images, Message, millis, odd};
 use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
 use super::relation::{Relation, Relations, keyless};
+use super::settings::Choice;
 use super::spool::{self, Spool, Streamed};
 
 /// A transaction that takes more than this is not told again just to recognise the log by it.
@@ -60,7 +60,7 @@ pub(super) struct Decoder {
     /// Where in the log the snapshot was taken whose rows come next, as long as the log is read up to there first.
     catching_up: Option<Lsn>,
     /// The only tables that are told of; all without it.
-    wanted: Option<Arc<[String]>>,
+    wanted: Choice,
     keys: [Vec<u8>; 2],
     position: Vec<u8>,
     /// Transactions that are told before they are committed.
@@ -70,9 +70,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(at: Place, time: Option<SourceTime>, wanted: Vec<String>, spool: Spool) -> Self {
+    pub(super) fn new(at: Place, time: Option<SourceTime>, wanted: Choice, spool: Spool) -> Self {
         let awaited = at.ordinal > 0;
-        let wanted = (!wanted.is_empty()).then(|| wanted.into());
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
         let undone = BTreeSet::new();
         let (transaction, catching_up) = (None, None);
@@ -281,7 +280,7 @@ impl Decoder {
         }
         match &self.at.aside {
             Aside::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
-            Aside::NotBefore(_) => self.at.aside = Aside::Nothing,
+            Aside::NotBefore(_) | Aside::Anew => self.at.aside = Aside::Nothing,
             // From here on no table has rows in the snapshot that are newer.
             Aside::Snapshot(progress) if progress.is_over_at(commit) => self.at.aside = Aside::Nothing,
             _ => {}
@@ -300,7 +299,7 @@ impl Decoder {
             return Ok((transaction, Told::Nothing));
         }
         let relation = self.relations.get(table)?;
-        let is_wanted = self.wanted.as_ref().is_none_or(|wanted| wanted.contains(&relation.name));
+        let is_wanted = self.wanted.has(&relation.name);
         let told = match &self.at.aside {
             _ if !is_wanted => Told::Nothing,
             Aside::Snapshot(progress) => progress.told(&relation.name, transaction.commit),

@@ -31,7 +31,7 @@ impl Replication {
         let Spare { mut wire, lineage, outlook, .. } = self.prepared(cx, &start).await?;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
-            StartAt::After(_) => outlook,
+            StartAt::After(ref position) if !outlook.begins_anew(&Place::read(position)?) => outlook,
             StartAt::Snapshot => {
                 let (begun, begin) = self.make_with_snapshot(cx, &mut wire, outlook).await?;
                 place = Some(Place { lsn: begin, ordinal: 0, aside: Aside::Snapshot(Box::default()) });
@@ -153,12 +153,15 @@ impl Replication {
                 outlook.slot_for(settings, self.database(), &place)?;
                 slot::copy(&mut wire, &settings.slot, &name).await.map_err(told)?;
                 place
-            } else if let StartAt::After(position) = &start {
+            } else if let StartAt::After(position) = &start
+                && !outlook.begins_anew(&Place::read(position)?)
+            {
                 outlook.slot_for(settings, self.database(), &Place::read(position)?)?;
                 Place::read(position)?
             } else {
                 let made = slot::create(&mut wire, &name, outlook.version, Kind::Temporary, false).await;
-                Place::before(made.map_err(told)?.begin)
+                // Whoever goes on from here later needs a slot of its own, which begins where it is made.
+                Place { lsn: made.map_err(told)?.begin, ordinal: 0, aside: Aside::Anew }
             };
             wire.start(&self.command(&name, &place)).await.map_err(told)?;
             Ok(place)
@@ -210,7 +213,11 @@ impl Replication {
             slot.map(|slot| slot.confirmed).ok_or_else(|| Error::unavailable("the slot is gone again"))
         };
         Ok(match start {
-            StartAt::After(position) => Place::read(position)?,
+            StartAt::After(position) => match Place::read(position)? {
+                // The slot was made for it, now or by an attempt of which nothing was committed.
+                Place { aside: Aside::Anew, .. } => Place::before(confirmed()?),
+                place => place,
+            },
             StartAt::Now => Place::before(outlook.now()),
             StartAt::Oldest | StartAt::Snapshot => Place::before(confirmed()?),
             StartAt::Time(time) => Place { lsn: confirmed()?, ordinal: 0, aside: Aside::NotBefore(time.0) },
@@ -258,7 +265,7 @@ impl Replication {
         Reader {
             source: self.clone(),
             pumped: pump::start(wire, manner),
-            decoder: Decoder::new(place, time, self.0.settings.qualified(), Spool::new(&self.0.settings)),
+            decoder: Decoder::new(place, time, self.choice(), Spool::new(&self.0.settings)),
             origin: lineage.origin().into(),
             snapshot: None,
             piece: None,

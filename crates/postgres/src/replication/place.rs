@@ -93,6 +93,8 @@ pub(super) enum Aside {
     NotBefore(u64),
     /// A snapshot is not over yet.
     Snapshot(Box<Progress>),
+    /// There was no slot: wherever the one begins that is made for it. What happens until then was given up.
+    Anew,
 }
 
 /// After the first `ordinal` changes of the transaction whose commit lies at `lsn`; with none of them, before it.
@@ -109,6 +111,7 @@ pub(super) struct Place {
 const FIXED: usize = 16;
 const NOT_BEFORE: u8 = b'T';
 const SNAPSHOT: u8 = b'S';
+const ANEW: u8 = b'N';
 
 impl Place {
     /// Before the first transaction that was committed at `lsn` or later.
@@ -136,6 +139,7 @@ impl Place {
                 // Writing plain values to a vector can not fail.
                 let _ = serde_json::to_writer(out, progress);
             }
+            Aside::Anew => out.push(ANEW),
         }
     }
 
@@ -152,6 +156,7 @@ impl Place {
         let aside = match rest.split_first() {
             None => Aside::Nothing,
             Some((&NOT_BEFORE, millis)) => Aside::NotBefore(u64::from_be_bytes(millis.try_into().ok()?)),
+            Some((&ANEW, [])) => Aside::Anew,
             Some((&SNAPSHOT, progress)) => Aside::Snapshot(serde_json::from_slice(progress).ok()?),
             Some(_) => return None,
         };

@@ -86,6 +86,29 @@ impl Settings {
     }
 }
 
+/// Which of the published tables are given out.
+#[derive(Debug, Clone)]
+pub(super) enum Choice {
+    These(Vec<String>),
+    /// All but those in this schema, which are Watchkeeper's own: every commit would be a change to be committed.
+    AllBut(String),
+}
+
+impl Choice {
+    /// What these settings choose, where Watchkeeper's own tables lie in `own`.
+    pub(super) fn of(settings: &Settings, own: &str) -> Self {
+        if settings.tables.is_empty() { Self::AllBut(format!("{own}.")) } else { Self::These(settings.qualified()) }
+    }
+
+    /// Whether a table is given out.
+    pub(super) fn has(&self, table: &str) -> bool {
+        match self {
+            Self::These(tables) => tables.iter().any(|wanted| wanted == table),
+            Self::AllBut(own) => !table.starts_with(own.as_str()),
+        }
+    }
+}
+
 /// A name for the slot and the publication of a stream: readable, and its own whatever the names hold.
 fn own_name(group: &str, stream: &str) -> String {
     let whole = format!("{group}/{stream}");

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::place::{Lsn, Place};
+use super::place::{Aside, Lsn, Place};
 use super::settings::{Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
@@ -90,6 +90,11 @@ impl Outlook {
         let text = |name: &str| self.slot.as_ref()?.get(name)?.as_str();
         let conflicting = self.slot.as_ref().and_then(|slot| slot.get("conflicting")).and_then(Value::as_bool);
         text("wal_status") == Some("lost") || text("invalidation_reason").is_some() || conflicting == Some(true)
+    }
+
+    /// Whether a slot has to be made to go on from `place`, which was chosen when there was none.
+    pub(super) fn begins_anew(&self, place: &Place) -> bool {
+        place.aside == Aside::Anew && (!self.has_slot() || self.is_lost())
     }
 
     /// Refuses a server that can not do it at all.

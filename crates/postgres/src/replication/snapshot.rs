@@ -194,11 +194,11 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
         literal(&settings.publication)
     );
     let names = |text: Option<&str>| serde_json::from_str::<Option<Vec<String>>>(text.unwrap_or("null"));
-    let (wanted, mut tables) = (settings.qualified(), Vec::new());
+    let (wanted, mut tables) = (source.choice(), Vec::new());
     for row in wire.query(&sql).await? {
         let text = |at: usize| row.get(at).and_then(Option::as_deref);
         let name = text(0).unwrap_or_default().to_owned();
-        if !wanted.is_empty() && !wanted.contains(&name) {
+        if !wanted.has(&name) {
             continue;
         }
         let quoted = table_identifier(&name).map_err(std::io::Error::other)?;

@@ -296,3 +296,57 @@ fn a_table_in_parts_is_told_under_its_own_name() {
         assert!(findings.iter().any(advises), "{findings:?}");
     });
 }
+
+#[test]
+fn a_gap_can_be_accepted_although_there_is_no_slot() {
+    on_both(THINGS, async |base| {
+        let (source, name) = (base.source(), &base.name);
+        let mut watch = Watch::open(&source, StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1)").await;
+        let old = watch.changes(1).await[0].position();
+        let pedigree = source.identity(&cx()).await.unwrap();
+        watch.close().await;
+        base.when_free(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+        assert_told(source.verify(&cx(), &old, &pedigree).await, ErrorKind::PositionLost, "not there any more");
+        for start in [StartAt::Oldest, StartAt::Now] {
+            // Somebody looks where it could go on: nothing is made for that.
+            let log = source.peek(&cx(), start).await.unwrap();
+            let accepted = log.position().unwrap();
+            log.close(&cx()).await.unwrap();
+            let count = format!("SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = '{name}'");
+            assert_eq!(base.ask(&count).await, "0");
+            source.verify(&cx(), &accepted, &pedigree).await.unwrap();
+            // Of the first attempt nothing is committed; the next one begins with the same slot, and so with the same change.
+            let mut watch = Watch::open(&source, StartAt::After(accepted.clone())).await;
+            base.run("INSERT INTO things VALUES (2)").await;
+            let first = watch.changes(1).await[0].id();
+            watch.close().await;
+            let mut watch = Watch::open(&source, StartAt::After(accepted)).await;
+            let again = watch.changes(1).await[0].clone();
+            assert_eq!(again.id(), first);
+            let place = again.position();
+            watch.close().await;
+            // From there on it is a place like any other: without its slot it is lost.
+            source.verify(&cx(), &place, &pedigree).await.unwrap();
+            base.when_free(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+            assert_told(source.verify(&cx(), &place, &pedigree).await, ErrorKind::PositionLost, "not there any more");
+            base.run("DELETE FROM things WHERE id = 2").await;
+        }
+    });
+}
+
+#[test]
+fn what_watchkeeper_writes_for_itself_is_not_told() {
+    let own = "CREATE SCHEMA watchkeeper; CREATE TABLE watchkeeper.leases(id int PRIMARY KEY);
+        INSERT INTO watchkeeper.leases VALUES (1)";
+    on_both(&format!("{THINGS}; {own}; CREATE PUBLICATION changes FOR ALL TABLES"), async |base| {
+        let mut settings = base.settings();
+        settings.tables.clear();
+        base.run("INSERT INTO things VALUES (1)").await;
+        let mut watch = Watch::open(&base.source_with(settings), StartAt::Snapshot).await;
+        base.run("INSERT INTO watchkeeper.leases VALUES (2); INSERT INTO things VALUES (2)").await;
+        let told = watch.changes(2).await;
+        assert!(told.iter().all(|change| change.namespace() == "public.things"), "{told:?}");
+        watch.close().await;
+    });
+}
