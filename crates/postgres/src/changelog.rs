@@ -249,6 +249,7 @@ impl ChangeLog {
             (StartAt::Now, _) => Place::at(look.now.clone()),
             (StartAt::Oldest, _) => self.oldest(cx, &look).await?,
             (StartAt::Time(time), _) => self.first_at(cx, &look, time).await?,
+            (StartAt::Operation(time), _) => return Err(time.unknown_to("a change log of PostgreSQL")),
             (StartAt::After(_) | StartAt::Snapshot, _) => {
                 return Err(Error::config("a change log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand"));

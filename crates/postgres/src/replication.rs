@@ -24,6 +24,7 @@ mod slot;
 mod snapshot;
 mod spool;
 mod value;
+mod vet;
 mod wire;
 
 use std::cmp::Ordering;
@@ -183,6 +184,7 @@ impl Source for Replication {
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        vet::refuse_operation(&start)?;
         // Where this process reads the slot already, a second reader must not take it from the first.
         let is_second = self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         let opened = if is_second { self.open_aside(cx, start).await } else { self.open_own(cx, start).await };
@@ -190,6 +192,7 @@ impl Source for Replication {
     }
 
     async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        vet::refuse_operation(&start)?;
         Ok(Box::new(self.open_aside(cx, start).await.map_err(crate::error::unchanged)?))
     }
 }

@@ -152,6 +152,7 @@ impl ChangeLog {
             // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
             StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
             StartAt::Time(time) => first_at(connection, *time, newest)?,
+            StartAt::Operation(time) => return Err(time.unknown_to("a SQLite log").into()),
             StartAt::After(_) | StartAt::Snapshot => {
                 return Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand")

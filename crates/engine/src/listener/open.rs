@@ -200,7 +200,7 @@ impl Watch {
             }
         };
         let pedigree = call.run(source.identity(call.cx())).await?;
-        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_));
+        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Operation(_));
         let stream = call.run(source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();
