@@ -297,6 +297,10 @@ impl Source for ChangeLog {
         look.require(&place)
     }
 
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        Finding::of_start(self.vetted(cx, start, pedigree).await)
+    }
+
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         Place::of(a).ok()?.compare(&Place::of(b).ok()?)
     }

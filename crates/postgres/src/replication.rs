@@ -175,6 +175,10 @@ impl Source for Replication {
         Ok(())
     }
 
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        Finding::of_start(self.vetted(cx, start, pedigree).await.map_err(crate::error::unchanged))
+    }
+
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         place::compare(a, b)
     }

@@ -271,6 +271,18 @@ impl Source for ChangeLog {
         self.client.read(cx, look).await
     }
 
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        let (log, start, pedigree) = (self.clone(), start.clone(), pedigree.cloned());
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            let current = Pedigree(log.current(transaction)?.into());
+            if pedigree.is_some_and(|pedigree| pedigree != current) {
+                return Err(another_log().into());
+            }
+            log.start(transaction, &start).map(drop)
+        };
+        Finding::of_start(self.client.read(cx, look).await)
+    }
+
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         Some(Self::number(a).ok()?.cmp(&Self::number(b).ok()?))
     }

@@ -1,13 +1,11 @@
 //! Where a stream would begin, looked at before anything runs.
 
 use mongodb::bson::Timestamp;
-use watchkeeper_core::source::Severity;
-use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, StartAt};
+use watchkeeper_core::{Cx, Finding, Pedigree, Position, Result, StartAt};
 
 use super::open::Start;
 use super::snapshot::Snapshot;
 use super::{Feed, operation, timestamp};
-use crate::check::finding;
 use crate::position::Token;
 
 impl Feed {
@@ -21,15 +19,7 @@ impl Feed {
             StartAt::Snapshot => self.countable(cx).await.map(drop),
             StartAt::Now | StartAt::Oldest => Ok(()),
         };
-        match answer {
-            Ok(()) => Ok(Vec::new()),
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
-            Err(error) => {
-                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
-                let what = format!("{} [{}]", error.message(), error.kind().code());
-                Ok(vec![finding(Severity::Error, what, remedy)])
-            }
-        }
+        Finding::of_start(answer)
     }
 
     async fn vet_position(&self, cx: &Cx, position: &Position, pedigree: Option<&Pedigree>) -> Result<()> {
