@@ -36,7 +36,7 @@ pub mod sink;
 pub mod source;
 pub mod spawn;
 
-pub use backend::{Argument, Backend, Inspection, Offer, Outline, Purpose, Report, Takes, Target, Tool};
+pub use backend::{Argument, Backend, Inspection, Offer, Outline, Purpose, Reading, Report, Takes, Target, Tool};
 pub use change::{Batch, BatchBuilder, Change, ChangeId, Operation, Row, RowParts};
 pub use checkpoint::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Facts, Halted, Reason, StoreIdentity,

@@ -184,7 +184,7 @@ fn a_file_names_a_source_by_its_url() {
         ] {
             options.insert(name, WrittenSetting::text(value, place.clone()));
         }
-        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let purpose = Purpose::new("shop", "orders");
         let source = MongoDb.source(&cx(), &purpose, &mut options).await.expect("it can be made");
         options.finish().expect("every setting is known");
         let mut stream = source.open(&cx(), StartAt::Now).await.expect("it opens");
