@@ -13,6 +13,7 @@ use crate::check::{Privileges, as_store, doing_without, election, lacking, serve
 use crate::client::STORED_IN;
 use crate::reach::{Watched, refuse};
 use crate::sink::Name;
+use crate::source::share;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
@@ -147,9 +148,10 @@ impl Backend for MongoDb {
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
         let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
         let whole_rows = view.full_document != Shown::Default;
-        for config in std::iter::once(config).chain(fallbacks) {
-            let client = Client::lazy(config);
-            if client.greet(cx).await.is_ok() {
+        let places = [vec![config], fallbacks].concat();
+        for (at, config) in places.iter().enumerate() {
+            let client = Client::lazy(config.clone());
+            if client.greet(&share(cx, config.timeout, places.len() - at)).await.is_ok() {
                 let window = Some(Feed::new(client, view).history(cx).await?);
                 return Ok(Outline { window, whole_rows });
             }

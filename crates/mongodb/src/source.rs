@@ -31,6 +31,7 @@ use watchkeeper_core::{
 
 pub(crate) use check::mentions;
 pub use harbours::Harbours;
+pub(crate) use harbours::share;
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 

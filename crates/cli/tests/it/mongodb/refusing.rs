@@ -57,6 +57,15 @@ fn a_collection_that_is_not_there() {
 }
 
 #[test]
+fn a_collection_of_watchkeepers_own() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders("").replace("\"orders\" }", "[\"orders\", \"watchkeeper_checkpoints\"] }"));
+    let parts = ["watchkeeper.toml:9: ", "watchkeeper_checkpoints is a collection of Watchkeeper's own", "WK-CONFIG"];
+    assert_found(&harbour, 2, &parts);
+    harbour.desk.run(&["run"]).assert_refused(2, &parts);
+}
+
+#[test]
 fn a_pipeline_that_the_server_does_not_take() {
     let harbour = Harbour::new();
     harbour.configure(&harbour.orders(", pipeline = '[{\"$mtach\": {}}]'"));
