@@ -111,7 +111,8 @@ async fn stores(seams: &Seams, group: &Group) -> Result<Stores> {
 /// Opens the parts of a stream.
 async fn stream(seams: &Seams, group: &str, described: &Stream) -> Result<StreamSpec> {
     let cx = seams.cx().within(OPEN_WITHIN);
-    let purpose = Purpose { group: group.to_owned(), stream: described.settings.name.clone() };
+    let reading = &described.source;
+    let purpose = Purpose::new(group, &described.settings.name).reading(&*reading.backend, &reading.options);
     let source = described.source.open(async |backend, options| backend.source(&cx, &purpose, options).await).await?;
     let (mut sinks, mut checkpoints) = (Vec::new(), None);
     for target in &described.sinks {

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use watchkeeper::OperationTime;
+
 /// `2026-01-22T10:11:12.345Z`.
 pub(crate) fn iso(millis: u64) -> String {
     // The formatter knows four digits of a year only; a source may say anything.
@@ -47,6 +49,8 @@ pub(crate) enum Target {
     Now,
     /// The first change at or after this time of the source, in milliseconds since 1970.
     Time(u64),
+    /// The operation of this time, or the first one after it.
+    Operation(OperationTime),
     /// After this position.
     Position(Vec<u8>),
 }
@@ -60,12 +64,15 @@ impl FromStr for Target {
             "now" => return Ok(Self::Now),
             _ => {}
         }
+        if let Ok(time) = text.parse() {
+            return Ok(Self::Operation(time));
+        }
         if let Some(bytes) = hex(text) {
             return Ok(Self::Position(bytes));
         }
         let wrong = |_| {
             format!(
-                "{text:?} is no place: write oldest, now, a time such as 2026-01-22T10:11:12Z, or a position as shown by `checkpoint show`"
+                "{text:?} is no place: write oldest, now, a time such as 2026-01-22T10:11:12Z, an operation time such as 1700000000:7, or a position as shown by `checkpoint show`"
             )
         };
         parse_time(text).map(Self::Time).map_err(wrong)
@@ -109,6 +116,7 @@ mod tests {
         assert_eq!("oldest".parse(), Ok(Target::Oldest));
         assert_eq!("now".parse(), Ok(Target::Now));
         assert_eq!("1970-01-01T00:00:01.5Z".parse(), Ok(Target::Time(1_500)));
+        assert_eq!("5:7".parse(), Ok(Target::Operation(OperationTime { seconds: 5, increment: 7 })));
         assert_eq!("1970-01-02".parse(), Ok(Target::Time(86_400_000)));
         assert_eq!("00000000000000fF".parse(), Ok(Target::Position(vec![0, 0, 0, 0, 0, 0, 0, 255])));
         for wrong in ["yesterday", "", "abc", "-1"] {

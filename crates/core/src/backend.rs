@@ -65,12 +65,36 @@ impl Default for Outline {
 }
 
 /// For whom a source or a target is made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Purpose {
     /// The group.
     pub group: String,
     /// The stream.
     pub stream: String,
+    /// The source of the stream, where it is known: a target of the same system looks whether it would feed it.
+    pub reading: Option<Reading>,
+}
+
+/// The source of a stream, as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The name of its backend.
+    pub backend: &'static str,
+    /// All of its settings.
+    pub options: Options,
+}
+
+impl Purpose {
+    /// For a stream of a group, whose source is not known.
+    pub fn new(group: impl Into<String>, stream: impl Into<String>) -> Self {
+        Self { group: group.into(), stream: stream.into(), reading: None }
+    }
+
+    /// The same, for a stream that reads this source.
+    #[must_use]
+    pub fn reading(self, backend: &dyn Backend, options: &Options) -> Self {
+        Self { reading: Some(Reading { backend: backend.name(), options: options.clone() }), ..self }
+    }
 }
 
 /// A system that can be a store, a source or a target.

@@ -36,7 +36,7 @@ pub mod sink;
 pub mod source;
 pub mod spawn;
 
-pub use backend::{Argument, Backend, Inspection, Offer, Outline, Purpose, Report, Takes, Target, Tool};
+pub use backend::{Argument, Backend, Inspection, Offer, Outline, Purpose, Reading, Report, Takes, Target, Tool};
 pub use change::{Batch, BatchBuilder, Change, ChangeId, Operation, Row, RowParts};
 pub use checkpoint::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Facts, Halted, Reason, StoreIdentity,
@@ -54,7 +54,7 @@ pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
 pub use options::{Options, Origin, Setting, Written as WrittenSetting};
 pub use payload::{Image, Payload, ValueRef, Visit};
 pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
-pub use position::{Pedigree, Position, Room, SourceTime, StartAt, Version, Window};
+pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt, Version, Window};
 pub use records::{Put, Record, Records, Revision};
 pub use sink::{
     Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkWriter, Transacted,

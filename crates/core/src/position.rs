@@ -1,10 +1,13 @@
 //! Resume points.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
 
 /// Milliseconds since 1970 by the source's clock, to show lag and headroom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,6 +50,44 @@ pub struct Version {
     pub ordinal: u64,
 }
 
+/// The time of one operation, in a source that counts the operations within each second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OperationTime {
+    /// Seconds since 1970 by the source's clock.
+    pub seconds: u32,
+    /// The place within the second.
+    pub increment: u32,
+}
+
+impl OperationTime {
+    /// The error of a source whose changes have no such times.
+    pub fn unknown_to(self, source: &str) -> Error {
+        Error::config(format!("{source} has no operation times, so it can not start at {self}"))
+            .remedy("start at a time such as \"2026-01-31T12:00:00Z\", or with \"oldest\" or \"now\"")
+    }
+}
+
+/// `1700000000:7`.
+impl fmt::Display for OperationTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.seconds, self.increment)
+    }
+}
+
+impl FromStr for OperationTime {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse().ok())?;
+        let parts = text.split_once(':').and_then(|(seconds, increment)| Some((number(seconds)?, number(increment)?)));
+        let (seconds, increment) = parts.ok_or_else(|| {
+            Error::config(format!("{text:?} is no operation time"))
+                .remedy("write its seconds since 1970 and its increment, each below 4294967296: \"1700000000:7\"")
+        })?;
+        Ok(Self { seconds, increment })
+    }
+}
+
 /// Where to start reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartAt {
@@ -58,6 +99,8 @@ pub enum StartAt {
     After(Position),
     /// With the first change at or after this time of the source.
     Time(SourceTime),
+    /// With the operation of this time, or the first one after it. Sources without such times refuse it.
+    Operation(OperationTime),
     /// With everything that exists, then the changes since.
     Snapshot,
 }
@@ -137,6 +180,19 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operation_time_is_read_as_it_is_shown() {
+        let time: OperationTime = "1700000000:7".parse().expect("it is one");
+        assert_eq!(time, OperationTime { seconds: 1_700_000_000, increment: 7 });
+        assert_eq!(time.to_string(), "1700000000:7");
+        for wrong in
+            ["", ":", "1700000000", "1700000000:", ":7", "1700000000:x", "1700000000:+7", "4294967296:1", "1:2:3"]
+        {
+            let error = wrong.parse::<OperationTime>().expect_err(wrong);
+            assert!(error.message().contains("is no operation time") && error.advice().is_some(), "{error}");
+        }
+    }
 
     #[test]
     fn a_reader_keeps_its_place_as_long_as_its_history_lasts() {

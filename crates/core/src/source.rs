@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::change::Batch;
 use crate::cx::Cx;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::payload::Payload;
 use crate::position::{Pedigree, Position, StartAt, Window};
 
@@ -32,6 +32,25 @@ pub struct Finding {
     pub what: String,
     /// What to change.
     pub remedy: Option<String>,
+}
+
+impl Finding {
+    /// What [`Source::vet`] tells when this came of a look at a place to start: an error is what was found, unless it only
+    /// says that nothing could be found out.
+    ///
+    /// # Errors
+    /// `Unavailable` and `Unknown`, as they are.
+    pub fn of_start(looked: Result<()>) -> Result<Vec<Self>> {
+        match looked {
+            Ok(()) => Ok(Vec::new()),
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
+            Err(error) => {
+                let what = format!("{} [{}]", error.message(), error.kind().code());
+                let remedy = Some(error.advice().unwrap_or("look at the cause").to_owned());
+                Ok(vec![Self { severity: Severity::Error, what, remedy }])
+            }
+        }
+    }
 }
 
 /// How much to read at once.

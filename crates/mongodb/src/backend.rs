@@ -13,6 +13,7 @@ use crate::check::{Privileges, as_store, doing_without, election, lacking, serve
 use crate::client::STORED_IN;
 use crate::reach::{Watched, refuse};
 use crate::sink::Name;
+use crate::source::share;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
@@ -46,10 +47,6 @@ impl SourceSettings {
         Ok(Self { config, fallbacks, come_back: options.duration("come_back")?, view: View::from_options(options)? })
     }
 
-    fn watched(&self) -> Watched {
-        Watched::new([std::slice::from_ref(&self.config), &self.fallbacks].concat(), &self.view)
-    }
-
     fn harbours(self) -> Result<Harbours> {
         let places = [vec![self.config], self.fallbacks].concat();
         let harbours = Harbours::new(places, &self.view)?;
@@ -58,6 +55,13 @@ impl SourceSettings {
             None => harbours,
         })
     }
+}
+
+/// What the stream of a sink watches, if that is MongoDB. Settings that make no source are told of the source.
+fn watched(purpose: &Purpose) -> Option<Watched> {
+    let reading = purpose.reading.as_ref().filter(|reading| reading.backend == MongoDb.name())?;
+    let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(&mut reading.options.clone()).ok()?;
+    Some(Watched::new([vec![config], fallbacks].concat(), &view))
 }
 
 /// What a sink does with changes.
@@ -121,9 +125,8 @@ impl Backend for MongoDb {
         })
     }
 
-    async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
+    async fn source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         let settings = SourceSettings::take(options)?;
-        settings.watched().remember(purpose);
         match settings.fallbacks.as_slice() {
             [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
             // Any of them may be away just now: which one is read is found out when it is opened.
@@ -145,9 +148,10 @@ impl Backend for MongoDb {
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
         let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
         let whole_rows = view.full_document != Shown::Default;
-        for config in std::iter::once(config).chain(fallbacks) {
-            let client = Client::lazy(config);
-            if client.greet(cx).await.is_ok() {
+        let places = [vec![config], fallbacks].concat();
+        for (at, config) in places.iter().enumerate() {
+            let client = Client::lazy(config.clone());
+            if client.greet(&share(cx, config.timeout, places.len() - at)).await.is_ok() {
                 let window = Some(Feed::new(client, view).history(cx).await?);
                 return Ok(Outline { window, whole_rows });
             }
@@ -177,7 +181,7 @@ impl Backend for MongoDb {
     async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
-        refuse(cx, purpose, &client, &target).await?;
+        refuse(cx, purpose, watched(purpose).as_ref(), &client, &target).await?;
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -193,7 +197,7 @@ impl Backend for MongoDb {
     async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
         let (config, target, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
-        refuse(cx, purpose, &client, &target).await?;
+        refuse(cx, purpose, watched(purpose).as_ref(), &client, &target).await?;
         let mut findings = servers(cx, &client).await?;
         let has_index = matches!(mode, Mode::Versioned(_) | Mode::Audit(_));
         let (profile, kept) = match mode {

@@ -1,10 +1,6 @@
 //! Whether a sink writes into what its own stream watches.
 //!
-//! Such a stream would be fed by its own sink for ever. A backend makes the source and the sinks of a stream one by one, and is told of
-//! neither by the other; so what a source watches is remembered here, by group and stream, until the sinks are made.
-
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+//! Such a stream would be fed by its own sink for ever. Whoever has a sink made says what the stream reads ([`Purpose`]).
 
 use watchkeeper_core::{Cx, Error, Purpose, Result};
 
@@ -22,28 +18,11 @@ pub(crate) struct Watched {
     is_chosen: bool,
 }
 
-/// By group and stream. The newest look at a stream counts, as its sinks are looked at next.
-static STREAMS: Mutex<BTreeMap<(String, String), Watched>> = Mutex::new(BTreeMap::new());
-
-fn key(purpose: &Purpose) -> (String, String) {
-    (purpose.group.clone(), purpose.stream.clone())
-}
-
 impl Watched {
     pub(crate) fn new(places: Vec<Config>, view: &View) -> Self {
         let conditions = view.pipeline.iter().filter_map(|stage| stage.get("$match"));
         let is_chosen = conditions.into_iter().any(|condition| mentions(condition, "ns"));
         Self { places, scope: view.scope.clone(), is_chosen }
-    }
-
-    /// Keeps in mind that this is what the source of a stream watches.
-    pub(crate) fn remember(self, purpose: &Purpose) {
-        STREAMS.lock().unwrap_or_else(PoisonError::into_inner).insert(key(purpose), self);
-    }
-
-    /// What the source of a stream watches, if it was made here.
-    fn of(purpose: &Purpose) -> Option<Self> {
-        STREAMS.lock().unwrap_or_else(PoisonError::into_inner).get(&key(purpose)).cloned()
     }
 
     /// Whether it would be told of a write into this collection of this database, if that is on the same servers.
@@ -84,8 +63,14 @@ async fn cluster(cx: &Cx, client: &Client) -> Option<String> {
 ///
 /// # Errors
 /// `Config`.
-pub(crate) async fn refuse(cx: &Cx, purpose: &Purpose, client: &Client, target: &Name) -> Result<()> {
-    let Some(watched) = Watched::of(purpose) else { return Ok(()) };
+pub(crate) async fn refuse(
+    cx: &Cx,
+    purpose: &Purpose,
+    watched: Option<&Watched>,
+    client: &Client,
+    target: &Name,
+) -> Result<()> {
+    let Some(watched) = watched else { return Ok(()) };
     if watched.scope == Scope::Cluster && target.mixes_databases() {
         let cause = format!("{:?} mixes collections of one name from several databases", target.as_str());
         return Err(Error::config(cause).remedy("name the database too, as in \"{database}_{collection}\""));

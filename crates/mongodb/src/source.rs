@@ -25,12 +25,13 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use mongodb::bson::{Document, Timestamp, doc};
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, ErrorKind, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, Stage,
-    StartAt,
+    ChangeStream, Cx, Error, ErrorKind, Finding, OperationTime, Payload, Pedigree, Position, Result, Source,
+    SourceTime, Stage, StartAt,
 };
 
 pub(crate) use check::mentions;
 pub use harbours::Harbours;
+pub(crate) use harbours::share;
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
@@ -110,10 +111,10 @@ impl Feed {
 
     /// Refuses to begin at a time that is yet to come: the server would take it, and pass over what happens until then. Its own
     /// clock is asked, since the newest change may be older than this by any length of quiet.
-    pub(super) async fn not_yet_to_come(&self, cx: &Cx, time: SourceTime) -> Result<()> {
+    pub(super) async fn not_yet_to_come(&self, cx: &Cx, seconds: u64) -> Result<()> {
         let hello = self.ask(cx, "admin", doc! { "hello": 1 }).await?;
         let Ok(now) = hello.get_datetime("localTime") else { return Ok(()) };
-        let ahead = (time.0 / 1_000).saturating_sub(u64::try_from(now.timestamp_millis()).unwrap_or(0) / 1_000);
+        let ahead = seconds.saturating_sub(u64::try_from(now.timestamp_millis()).unwrap_or(0) / 1_000);
         if ahead == 0 {
             return Ok(());
         }
@@ -132,8 +133,12 @@ impl Feed {
             StartAt::Now | StartAt::After(_) => self.open_at(cx, Start::Now).await,
             StartAt::Oldest => self.open_oldest(cx).await,
             StartAt::Time(time) => {
-                self.not_yet_to_come(cx, time).await?;
+                self.not_yet_to_come(cx, time.0 / 1_000).await?;
                 self.open_at(cx, Start::At(timestamp(time))).await
+            }
+            StartAt::Operation(time) => {
+                self.not_yet_to_come(cx, time.seconds.into()).await?;
+                self.open_at(cx, Start::At(operation(time))).await
             }
             StartAt::Snapshot => self.open_at(cx, Start::Now).await,
         }
@@ -146,6 +151,11 @@ const OLDEST_TRIES: usize = 5;
 /// The first cluster time of the second that a time lies in.
 fn timestamp(time: SourceTime) -> Timestamp {
     Timestamp { time: u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX), increment: 1 }
+}
+
+/// An operation time as the servers have it.
+fn operation(OperationTime { seconds, increment }: OperationTime) -> Timestamp {
+    Timestamp { time: seconds, increment }
 }
 
 #[async_trait]

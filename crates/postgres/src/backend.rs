@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Cx, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Sink, SinkProfile, Source, Target, Tool,
+    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Purpose, Result, Sink,
+    SinkProfile, Source, StartAt, Target, Tool,
 };
 
 use crate::check::{ROLES, server, store, target};
@@ -101,6 +102,11 @@ impl Backend for Postgres {
         Ok(found)
     }
 
+    async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        Checkpoints::peek(cx, &client, key).await
+    }
+
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
@@ -153,6 +159,17 @@ impl Backend for Postgres {
         let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
+    }
+
+    async fn vet_start(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        start: &StartAt,
+        pedigree: Option<&Pedigree>,
+    ) -> Result<Vec<Finding>> {
+        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

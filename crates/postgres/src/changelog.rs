@@ -249,6 +249,7 @@ impl ChangeLog {
             (StartAt::Now, _) => Place::at(look.now.clone()),
             (StartAt::Oldest, _) => self.oldest(cx, &look).await?,
             (StartAt::Time(time), _) => self.first_at(cx, &look, time).await?,
+            (StartAt::Operation(time), _) => return Err(time.unknown_to("a change log of PostgreSQL")),
             (StartAt::After(_) | StartAt::Snapshot, _) => {
                 return Err(Error::config("a change log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand"));
@@ -294,6 +295,10 @@ impl Source for ChangeLog {
         let look = self.look_once(cx, place.last).await?;
         look.identity.require(pedigree)?;
         look.require(&place)
+    }
+
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        Finding::of_start(self.vetted(cx, start, pedigree).await)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

@@ -69,6 +69,20 @@ impl Checkpoints {
         Ok(Self { client, identity, statements: Arc::new(statements) })
     }
 
+    /// The checkpoint of a key, also where nothing was ever opened: nothing is made.
+    pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        if client.look(cx, SCHEMA).await?.is_none() {
+            return Ok(None);
+        }
+        Self::stored(cx, client, &client.sql(sql::CLAIMED), key).await
+    }
+
+    async fn stored(cx: &Cx, client: &Client, claimed: &str, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let rows = client.read(cx, claimed, &[(&key.as_str(), Type::TEXT)]).await?;
+        let text = rows.first().and_then(|row| row.get::<_, Option<String>>(2));
+        text.map(|text| json::read(client, &text)).transpose()
+    }
+
     /// The identity of the database.
     pub fn store_identity(&self) -> StoreIdentity {
         self.identity
@@ -254,8 +268,7 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        let rows = self.client.read(cx, &self.statements.claimed, &[(&key.as_str(), Type::TEXT)]).await?;
-        rows.first().map_or(Ok(None), |row| self.checkpoint(row.get(2)))
+        Self::stored(cx, &self.client, &self.statements.claimed, key).await
     }
 
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {

@@ -24,6 +24,7 @@ mod slot;
 mod snapshot;
 mod spool;
 mod value;
+mod vet;
 mod wire;
 
 use std::cmp::Ordering;
@@ -215,6 +216,10 @@ impl Source for Replication {
         Ok(())
     }
 
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        Finding::of_start(self.vetted(cx, start, pedigree).await.map_err(crate::error::unchanged))
+    }
+
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
         place::compare(a, b)
     }
@@ -224,6 +229,7 @@ impl Source for Replication {
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        vet::refuse_operation(&start)?;
         // Where this process reads the slot already, a second reader must not take it from the first.
         let is_second = self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         let opened = if is_second { self.open_aside(cx, start).await } else { self.open_own(cx, start).await };
@@ -231,6 +237,7 @@ impl Source for Replication {
     }
 
     async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        vet::refuse_operation(&start)?;
         Ok(Box::new(self.open_aside(cx, start).await.map_err(crate::error::unchanged)?))
     }
 }

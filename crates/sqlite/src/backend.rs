@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Cx, Error, Finding, Grade, Inspection, Offer, Options, Purpose, Result, Severity, SinkProfile, Source,
-    Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Purpose, Result,
+    Severity, SinkProfile, Source, StartAt, Target, Tool,
 };
 
 use crate::source::{findings, logged, require_log};
@@ -61,6 +61,17 @@ impl SourceSettings {
             tables.get_or_insert_default().push(table);
         }
         Ok(Self { config, retention, tables })
+    }
+
+    async fn open(self, cx: &Cx, purpose: &Purpose) -> Result<ChangeLog> {
+        let client = Client::open(cx, self.config).await?;
+        let consumer = format!("{}/{}", purpose.group, purpose.stream);
+        let tables = self.tables.clone().unwrap_or_default();
+        let log = ChangeLog::open_for(cx, client, &consumer, tables).await?.keep(self.retention);
+        match self.tables {
+            Some(tables) => log.only(cx, tables).await,
+            None => Ok(log),
+        }
     }
 }
 
@@ -126,16 +137,16 @@ impl Backend for Sqlite {
         look(cx, config(Config::new(path(options)?), options)?).await
     }
 
+    async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let config = config(Config::new(path(options)?), options)?;
+        if !config.path.exists() {
+            return Ok(None);
+        }
+        Checkpoints::peek(cx, &Client::open(cx, config.to_look()).await?, key).await
+    }
+
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
-        let settings = SourceSettings::take(options)?;
-        let client = Client::open(cx, settings.config).await?;
-        let consumer = format!("{}/{}", purpose.group, purpose.stream);
-        let tables = settings.tables.clone().unwrap_or_default();
-        let log = ChangeLog::open_for(cx, client, &consumer, tables).await?.keep(settings.retention);
-        Ok(match settings.tables {
-            Some(tables) => Arc::new(log.only(cx, tables).await?),
-            None => Arc::new(log),
-        })
+        Ok(Arc::new(SourceSettings::take(options)?.open(cx, purpose).await?))
     }
 
     async fn check_source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
@@ -150,6 +161,19 @@ impl Backend for Sqlite {
             findings(&transaction, &file, tables.as_deref())
         };
         client.run(cx, look).await
+    }
+
+    async fn vet_start(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        start: &StartAt,
+        pedigree: Option<&Pedigree>,
+    ) -> Result<Vec<Finding>> {
+        let settings = SourceSettings::take(options)?;
+        let settings = SourceSettings { config: settings.config.to_look(), ..settings };
+        settings.open(cx, purpose).await?.vet(cx, start, pedigree).await
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {

@@ -47,6 +47,18 @@ impl Checkpoints {
         Ok(Self { client, identity })
     }
 
+    /// The checkpoint of a key, also where nothing was ever opened: nothing is made.
+    pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let key = key.clone();
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            if !SCHEMA.is_there(transaction)? {
+                return Ok(None);
+            }
+            load(transaction, &key)
+        };
+        client.read(cx, look).await
+    }
+
     /// The identity of the file.
     pub fn store_identity(&self) -> StoreIdentity {
         self.identity
@@ -91,6 +103,10 @@ impl Claimed {
     fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
         self.checkpoint.as_deref().map(json::read).transpose()
     }
+}
+
+fn load(connection: &Connection, key: &LeaseKey) -> Result<Option<Checkpoint>, Failure> {
+    Claimed::load(connection, key)?.map_or(Ok(None), |claimed| claimed.checkpoint())
 }
 
 fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
@@ -212,10 +228,7 @@ impl CheckpointStore for Checkpoints {
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
         let key = key.clone();
-        let load = move |transaction: &rusqlite::Transaction<'_>| {
-            Claimed::load(transaction, &key)?.map_or(Ok(None), |claimed| claimed.checkpoint())
-        };
-        self.client.read(cx, load).await
+        self.client.read(cx, move |transaction| load(transaction, &key)).await
     }
 
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {

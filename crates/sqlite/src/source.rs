@@ -152,6 +152,7 @@ impl ChangeLog {
             // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
             StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
             StartAt::Time(time) => first_at(connection, *time, newest)?,
+            StartAt::Operation(time) => return Err(time.unknown_to("a SQLite log").into()),
             StartAt::After(_) | StartAt::Snapshot => {
                 return Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand")
@@ -268,6 +269,18 @@ impl Source for ChangeLog {
             log.still_there(transaction, place?)
         };
         self.client.read(cx, look).await
+    }
+
+    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+        let (log, start, pedigree) = (self.clone(), start.clone(), pedigree.cloned());
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            let current = Pedigree(log.current(transaction)?.into());
+            if pedigree.is_some_and(|pedigree| pedigree != current) {
+                return Err(another_log().into());
+            }
+            log.start(transaction, &start).map(drop)
+        };
+        Finding::of_start(self.client.read(cx, look).await)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

@@ -111,8 +111,8 @@ pub use listener::{
 
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,
-    LeaseKey, LeaseStore, Operation, Position, Records, Result, Sink, SinkProfile, Source, SourceTime, StartAt,
-    StoreIdentity, ValueRef,
+    LeaseKey, LeaseStore, Operation, OperationTime, Position, Records, Result, Sink, SinkProfile, Source, SourceTime,
+    StartAt, StoreIdentity, ValueRef,
 };
 pub use watchkeeper_engine::delivery::{
     Filter, Handler, HandlerError, HandlerSettings, HandlerSink, Namespaces, ObserverExecutor, OnReject, Operations,

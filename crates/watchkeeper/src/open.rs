@@ -37,7 +37,7 @@ pub async fn stores(address: &str) -> Result<Stores> {
 /// # Errors
 /// `Config` for an address that no backend here understands, and what the backend says.
 pub async fn source(address: &str, group: &str, stream: &str) -> Result<Arc<dyn Source>> {
-    let purpose = Purpose { group: group.to_owned(), stream: stream.to_owned() };
+    let purpose = Purpose::new(group.to_owned(), stream.to_owned());
     registry::of_url(address)?.source(&cx(), &purpose, &mut options(address)).await
 }
 

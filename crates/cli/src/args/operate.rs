@@ -33,7 +33,7 @@ pub(crate) enum Operate {
     Seek {
         /// The stream
         stream: String,
-        /// oldest, now, a time such as 2026-01-22T10:00:00Z, or a position
+        /// oldest, now, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
         #[arg(value_name = "TARGET")]
         to: Target,
         #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) enum Operate {
     AcceptGap {
         /// The stream
         stream: String,
-        /// Where to go on: oldest, now, a time, or a position
+        /// Where to go on: oldest, now, a time, an operation time, or a position
         #[arg(long, default_value = "oldest", value_name = "TARGET")]
         to: Target,
         /// Why, for the ledger
@@ -159,7 +159,7 @@ pub(crate) enum Checkpoint {
     Set {
         /// The stream
         stream: String,
-        /// oldest, now, a time such as 2026-01-22T10:00:00Z, or a position
+        /// oldest, now, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
         #[arg(value_name = "TARGET")]
         to: Target,
         #[command(flatten)]

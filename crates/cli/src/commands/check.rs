@@ -107,7 +107,8 @@ fn titled(role: &str, system: &System) -> String {
 }
 
 async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
-    let purpose = Purpose { group: config.group.settings.group.clone(), stream: stream.settings.name.clone() };
+    let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
+        .reading(&*stream.source.backend, &stream.source.options);
     let within = cx.within(LOOK_WITHIN);
     let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
     let mut parts = vec![Part::of(titled("source", &stream.source), source.await)];
@@ -125,7 +126,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let mut options = stream.source.options.clone();
     // What keeps it from being looked at was told of the source already.
     let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
-    let stored = stored(&within, config, stream).await;
+    let stored = stored(&cx.within(LOOK_WITHIN), config, stream).await;
     parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
     let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));

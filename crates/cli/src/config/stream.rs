@@ -7,8 +7,8 @@ use watchkeeper::core::{Options, Origin};
 use watchkeeper::engine::delivery::backoff::Backoff;
 use watchkeeper::engine::delivery::filter::All;
 use watchkeeper::{
-    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, Operations, Park, Result, SourceTime, StartAt,
-    StreamSettings, registry,
+    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, OperationTime, Operations, Park, Result, SourceTime,
+    StartAt, StreamSettings, registry,
 };
 
 use super::system::System;
@@ -149,11 +149,24 @@ fn start(stream: &mut Options) -> Result<StartAt> {
         stream.take("start");
         return Ok(StartAt::Time(SourceTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))));
     }
+    // Nothing else that can be written begins with digits and a colon.
+    if let Some(text) = stream.peek_text("start").filter(|text| is_like_operation_time(text)) {
+        let time = text.parse::<OperationTime>();
+        let time =
+            time.map_err(|error| stream.wrong("start", error.message()).remedy(error.advice().unwrap_or_default()))?;
+        stream.take("start");
+        return Ok(StartAt::Operation(time));
+    }
     let choices = [("now", StartAt::Now), ("oldest", StartAt::Oldest), ("snapshot", StartAt::Snapshot)];
     let chosen = stream.choice("start", &choices).map_err(|error| {
-        error.remedy("write \"now\", \"oldest\", \"snapshot\" or a time such as \"2026-01-31T12:00:00Z\"")
+        error.remedy("write \"now\", \"oldest\", \"snapshot\", a time such as \"2026-01-31T12:00:00Z\", or an operation time such as \"1700000000:7\"")
     })?;
     Ok(chosen.unwrap_or(StartAt::Now))
+}
+
+/// Whether this is meant to be an operation time, be it right or not.
+fn is_like_operation_time(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(seconds, _)| seconds.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn on_history_lost(stream: &mut Options) -> Result<OnHistoryLost> {

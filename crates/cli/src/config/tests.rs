@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use watchkeeper::{OnHistoryLost, OnReject, Park, SourceTime, StartAt};
+use watchkeeper::{OnHistoryLost, OnReject, OperationTime, Park, SourceTime, StartAt};
 
 use super::*;
 
@@ -51,6 +51,12 @@ fn what_the_engine_can_do_can_be_written() {
 }
 
 #[test]
+fn a_stream_may_start_at_an_operation_time() {
+    let stream = stream("start = \"1700000000:7\"\n").expect("it is known");
+    assert_eq!(stream.settings.start, StartAt::Operation(OperationTime { seconds: 1_700_000_000, increment: 7 }));
+}
+
+#[test]
 fn a_small_window_is_good_for_small_batches() {
     let small = stream("batch = { bytes = \"1MiB\" }\nwindow = { bytes = \"2MiB\" }\n").expect("they fit together");
     assert_eq!((small.settings.limits.bytes, small.settings.window_bytes), (1 << 20, 2 << 20));
@@ -79,7 +85,10 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         assert!(error.to_string().contains(part) && error.advice().is_some(), "{error}");
     }
     for (text, line, part) in [
-        ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\" or a time"),
+        ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\", a time"),
+        ("start = \"1700000000:\"\n", 7, "start: \"1700000000:\" is no operation time [WK-CONFIG]; write its seconds"),
+        ("start = \"4294967296:1\"\n", 7, "each below 4294967296: \"1700000000:7\""),
+        ("start = \"Timestamp(1700000000, 7)\"\n", 7, "or an operation time such as \"1700000000:7\""),
         ("concurrency = 0\n", 7, "concurrency is not between 1 and 1024 [WK-CONFIG]; write 1 to 1024"),
         ("start = \"now\"\n[stream.checkpoint]\nevery = \"0s\"\n", 9, "checkpoints are committed without a pause"),
         ("[stream.batch]\nrows = 10\nbytes = \"64MiB\"\n", 9, "the window is smaller than one batch"),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES};
+use crate::desk::{Desk, GOOD, INTO_FILES, until};
 
 #[test]
 fn a_check_changes_nothing_and_says_what_to_expect() {
@@ -14,6 +14,45 @@ fn a_check_changes_nothing_and_says_what_to_expect() {
         assert!(checked.out.contains(part), "{part:?} is not in {}", checked.out);
     }
     assert_eq!(listing(&desk), before);
+}
+
+#[test]
+fn a_check_tells_of_a_checkpoint_that_can_not_be_gone_on_from_and_of_a_halt() {
+    // The checkpoint is in the group's store, or with its sink.
+    for (sink, kept) in
+        [(INTO_FILES, "state.db"), ("[[stream.sink]]\nurl = \"sqlite:out.db\"\ntable = \"events\"\n", "out.db")]
+    {
+        let desk = Desk::with(&format!("{GOOD}{sink}"));
+        let mut only = desk.start("only");
+        desk.order(1..2);
+        let committed = || {
+            let stored = rusqlite::Connection::open(desk.path(kept)).expect("it can be opened");
+            let sql = "SELECT count(*) FROM watchkeeper_checkpoints WHERE checkpoint LIKE '%\"changes\":1%'";
+            stored.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|rows| rows == 1)
+        };
+        until("it is committed", committed);
+        only.ends_in_order();
+        let checked = desk.run(&["check"]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+
+        let gone = desk.run(&["sqlite", "uninstall", "--db", "app.db", "--table", "orders", "--yes"]);
+        assert_eq!(gone.code, Some(0), "{gone:?}");
+        desk.log_orders();
+        let parts = ["another log than the one that answers now", "WK-POSITION-LOST", "move the checkpoint on purpose"];
+        desk.run(&["check"]).assert_found(1, &[&["checkpoint (sqlite): "][..], &parts].concat());
+        let mut only = desk.start("only");
+        only.says(&parts);
+        only.ends_in_order();
+        desk.run(&["check"]).assert_found(1, &["the stream stands halted", "another log", "watchkeeper resume orders"]);
+    }
+}
+
+#[test]
+fn a_start_that_the_source_does_not_know_is_found() {
+    for (start, cause) in [("snapshot", "can not begin with a snapshot"), ("1700000000:7", "has no operation times")] {
+        let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("\"oldest\"", &format!("{start:?}")));
+        desk.run(&["check"]).assert_found(1, &["start (sqlite): ", cause, "WK-CONFIG"]);
+    }
 }
 
 fn listing(desk: &Desk) -> Vec<String> {

@@ -105,6 +105,7 @@ impl Log {
                 let first = state.entries.iter().find(|(.., at)| at >= time);
                 Ok(first.map_or(state.newest, |(number, ..)| number - 1))
             }
+            StartAt::Operation(time) => Err(time.unknown_to("a log in memory")),
             StartAt::After(position) => {
                 let number = Self::number(position)?;
                 if number < state.pruned {

@@ -214,7 +214,7 @@ impl Watch {
             }
         };
         let pedigree = call.run(source.identity(call.cx())).await?;
-        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Snapshot);
+        let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Operation(_) | StartAt::Snapshot);
         let stream = call.run(source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();

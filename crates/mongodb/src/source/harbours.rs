@@ -96,9 +96,7 @@ impl Harbours {
     async fn round<T>(&self, cx: &Cx, attempt: &Attempt<'_, T>) -> Result<T> {
         let mut causes = Vec::new();
         for (at, feed) in self.feeds.iter().enumerate() {
-            let left = u32::try_from(self.feeds.len() - at).unwrap_or(u32::MAX);
-            let share = cx.remaining().unwrap_or(feed.client.config().timeout * left) / left;
-            let cx = cx.within(share.max(TRY_MIN));
+            let cx = self.share(cx, at);
             let tried = async {
                 feed.client.greet(&cx).await?;
                 attempt(cx.clone(), feed.clone()).await
@@ -114,11 +112,28 @@ impl Harbours {
         Err(self.fruitless(&causes))
     }
 
+    /// The part of the time that is left for the URL at this place.
+    fn share(&self, cx: &Cx, at: usize) -> Cx {
+        share(cx, self.feeds[at].client.config().timeout, self.feeds.len() - at)
+    }
+
+    /// What keeps each URL from being used.
+    fn all_told(&self, causes: &[Error]) -> String {
+        let told = self.feeds.iter().zip(causes).map(|(feed, cause)| told(feed.client.place(), cause));
+        told.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What a look at URLs means of which none answers.
+    fn none_answers(&self, causes: &[Error]) -> Error {
+        let kind = causes.first().map_or(ErrorKind::Internal, Error::kind);
+        let remedy = causes.first().and_then(Error::advice).unwrap_or("look at the servers and the network from here");
+        Error::new(kind, format!("none of {} URLs answers: {}", causes.len(), self.all_told(causes))).remedy(remedy)
+    }
+
     /// What a round without an answer means.
     fn fruitless(&self, causes: &[Error]) -> Error {
         let rounds = self.rounds.fetch_add(1, SeqCst) + 1;
-        let told = self.feeds.iter().zip(causes).map(|(feed, cause)| told(feed.client.place(), cause));
-        let told = told.collect::<Vec<_>>().join("; ");
+        let told = self.all_told(causes);
         let waits = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown);
         let remedy = causes.first().and_then(Error::advice).unwrap_or("look at what the cause names").to_owned();
         // As long as one may come back, what another says of a position is not the last word.
@@ -134,6 +149,13 @@ impl Harbours {
         let cause = format!("none of {} URLs could be used in {rounds} rounds: {told}", causes.len());
         Error::config(cause).remedy("look at the servers and the network from here; another instance may do better")
     }
+}
+
+/// The part of the time that is left for one of so many URLs that are still to be tried, so that a dead one leaves the others some.
+pub(crate) fn share(cx: &Cx, timeout: Duration, urls: usize) -> Cx {
+    let urls = u32::try_from(urls).unwrap_or(u32::MAX).max(1);
+    let share = cx.remaining().unwrap_or(timeout * urls) / urls;
+    cx.within(share.max(TRY_MIN))
 }
 
 /// The cause of one URL, with its servers and database before it, which not every cause names.
@@ -163,13 +185,24 @@ impl Feed {
 #[async_trait]
 impl Source for Harbours {
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        let mut found = self.feeds[0].check(cx).await?;
-        for feed in &self.feeds[1..] {
-            if let Err(error) = feed.client.greet(&cx.within(feed.client.config().timeout)).await {
-                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
-                found.push(finding(Severity::Warning, format!("a fallback: {}", error.message()), remedy));
+        let (mut looked, mut away) = (None, Vec::new());
+        let mut strange = Vec::new();
+        for (at, feed) in self.feeds.iter().enumerate() {
+            if let Err(error) = feed.client.greet(&self.share(cx, at)).await {
+                away.push((at, error));
+                continue;
+            }
+            let cluster = feed.cluster(cx).await?;
+            match &looked {
+                None => looked = Some((cluster, feed.check(cx).await?)),
+                Some((first, _)) => strange.extend(of_another(feed, first.as_deref(), cluster.as_deref())),
             }
         }
+        let Some((_, mut found)) = looked else {
+            return Err(self.none_answers(&away.into_iter().map(|(_, error)| error).collect::<Vec<_>>()));
+        };
+        found.extend(strange);
+        found.extend(away.into_iter().map(|(at, error)| self.is_away(at, &error)));
         Ok(found)
     }
 
@@ -189,8 +222,8 @@ impl Source for Harbours {
 
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let mut away = None;
-        for feed in self.feeds.iter() {
-            match feed.client.greet(&cx.within(feed.client.config().timeout)).await {
+        for (at, feed) in self.feeds.iter().enumerate() {
+            match feed.client.greet(&self.share(cx, at)).await {
                 Ok(()) => return feed.vet(cx, start, pedigree).await,
                 Err(error) => away = away.or(Some(error)),
             }
@@ -222,7 +255,23 @@ impl Source for Harbours {
     }
 }
 
+/// A URL that leads to another cluster than the one before it: positions of one are none of the other.
+fn of_another(feed: &Feed, first: Option<&str>, cluster: Option<&str>) -> Option<Finding> {
+    if first? == cluster? {
+        return None;
+    }
+    let what = format!("a fallback: {} belongs to another cluster, and can never be gone on with", feed.client.place());
+    Some(finding(Severity::Error, what, "name only URLs of the cluster that is watched"))
+}
+
 impl Harbours {
+    /// That a URL does not answer just now, while another does.
+    fn is_away(&self, at: usize, error: &Error) -> Finding {
+        let which = if at == 0 { "the first URL" } else { "a fallback" };
+        let what = format!("{which}: {}", told(self.feeds[at].client.place(), error));
+        finding(Severity::Warning, what, error.advice().unwrap_or("look at the cause"))
+    }
+
     /// Asks the first URL until it answers, beside the reading of another.
     fn look_back(&self, cx: &Cx) -> Returning {
         let (answers, every) = (Arc::new(AtomicBool::new(false)), self.come_back);

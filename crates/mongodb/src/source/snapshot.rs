@@ -16,105 +16,26 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
-use watchkeeper_core::{Cx, Error, ErrorKind, Position, Result, Stage};
+use watchkeeper_core::{Cx, Error, ErrorKind, Result};
+
+mod progress;
+
+pub(super) use progress::{compare, stage};
 
 use super::Feed;
 use super::order;
 use super::read::{Answer, events_in};
-use super::view::{Scope, View};
+use super::view::Scope;
 use crate::client::number;
 use crate::payload::damaged;
 use crate::position::Token;
+use progress::{Fresh, Progress};
 
 /// Rows of one range at most; an answer of 16 MiB ends it sooner.
 const ROWS_MAX: i64 = 5_000;
 
 /// How long the server holds back an answer while a snapshot waits for the stream to pass its time.
 const AWAIT: Duration = Duration::from_millis(50);
-
-/// The range that was read last: changes up to its time are in its rows already.
-#[derive(Debug, Clone, PartialEq)]
-struct Fresh {
-    collection: usize,
-    /// It begins behind this `_id`.
-    from: Option<RawBson>,
-    at: Timestamp,
-}
-
-/// How far a snapshot is.
-#[derive(Debug, Clone, Default, PartialEq)]
-struct Progress {
-    /// So many collections are finished.
-    collection: usize,
-    /// The next one is finished up to and including this `_id`.
-    through: Option<RawBson>,
-    fresh: Option<Fresh>,
-    /// So many rows were read, over all collections.
-    rows: u64,
-    /// Of about so many, as they were when it began; zero when that is not known.
-    rows_expected: u64,
-}
-
-impl Progress {
-    fn encode(&self) -> Vec<u8> {
-        let mut document = RawDocumentBuf::new();
-        document.append(cstr!("c"), i64::try_from(self.collection).unwrap_or(i64::MAX));
-        if let Some(through) = &self.through {
-            document.append(cstr!("t"), through.clone());
-        }
-        if let Some(fresh) = &self.fresh {
-            document.append(cstr!("fc"), i64::try_from(fresh.collection).unwrap_or(i64::MAX));
-            document.append(cstr!("fa"), fresh.at);
-            if let Some(from) = &fresh.from {
-                document.append(cstr!("ff"), from.clone());
-            }
-        }
-        for (name, rows) in [(cstr!("n"), self.rows), (cstr!("ne"), self.rows_expected)] {
-            document.append(name, i64::try_from(rows).unwrap_or(i64::MAX));
-        }
-        document.into_bytes()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let document = RawDocument::from_bytes(bytes).ok()?;
-        let number = |name: &str| document.get_i64(name).ok().and_then(|number| usize::try_from(number).ok());
-        let value = |name: &str| document.get(name).ok().flatten().map(RawBson::from);
-        let fresh = document.get_timestamp("fa").ok();
-        let fresh = fresh.and_then(|at| Some(Fresh { collection: number("fc")?, from: value("ff"), at }));
-        // Builds before this did not count.
-        let rows = |name: &str| document.get_i64(name).ok().and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
-        let (rows, rows_expected) = (rows("n"), rows("ne"));
-        Some(Self { collection: number("c")?, through: value("t"), fresh, rows, rows_expected })
-    }
-
-    /// Whether a change has to be delivered: its key was read, and not as late as this. A delete is also delivered of a key
-    /// that counts as not yet read, since whoever read it before a crash may have delivered it without committing that.
-    fn wants(&self, collection: usize, id: RawBsonRef<'_>, at: Timestamp, deletes: bool) -> bool {
-        let behind = |bound: &Option<RawBson>| {
-            // What can not be compared counts as not yet read, and as read again.
-            bound.as_ref().is_none_or(|bound| order::compare(id, bound.as_raw_bson_ref()) == Some(Ordering::Greater))
-        };
-        let is_read = match collection.cmp(&self.collection) {
-            Ordering::Less => true,
-            Ordering::Equal => self.through.is_some() && !behind(&self.through),
-            Ordering::Greater => false,
-        };
-        let in_rows = |fresh: &Fresh| fresh.collection == collection && behind(&fresh.from) && at <= fresh.at;
-        (is_read || deletes) && !self.fresh.as_ref().is_some_and(in_rows)
-    }
-
-    fn compare(&self, other: &Self) -> Option<Ordering> {
-        match self.collection.cmp(&other.collection) {
-            Ordering::Equal => match (&self.through, &other.through) {
-                (None, None) => Some(Ordering::Equal),
-                (None, Some(_)) => Some(Ordering::Less),
-                (Some(_), None) => Some(Ordering::Greater),
-                (Some(a), Some(b)) => order::compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()),
-            },
-            order => Some(order),
-        }
-    }
-}
 
 /// Which part of a range is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -347,35 +268,6 @@ pub(super) fn has_passed(token: &Token, at: Timestamp, silent: bool) -> bool {
     token.timestamp().is_some_and(|now| now > at || (now == at && (silent || token.is_of_a_time())))
 }
 
-/// How far a snapshot is, by a position of it.
-pub(super) fn stage(view: &View, position: &Position) -> Option<Stage> {
-    let (_, progress) = Token::decode_with_progress(position).ok()?;
-    let progress = Progress::decode(progress?)?;
-    let Scope::Collections(names) = &view.scope else { return None };
-    let of = (progress.rows_expected > 0).then_some(progress.rows_expected.max(progress.rows));
-    let what = match names.get(progress.collection) {
-        Some(name) => format!("snapshot: reading {name}, {} of {}", progress.collection + 1, names.len()),
-        None => "snapshot: all is read, and the changes meanwhile are caught up with".to_owned(),
-    };
-    Some(Stage { what, done: progress.rows, of })
-}
-
-/// Which of two positions is earlier. A snapshot moves on in two ways; where they contradict, nothing is known.
-pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
-    let ((a, progress_a), (b, progress_b)) =
-        (Token::decode_with_progress(a).ok()?, Token::decode_with_progress(b).ok()?);
-    let of_progress = match (progress_a, progress_b) {
-        (None, None) => return Some(a.data.cmp(&b.data)),
-        (None, Some(_)) => Ordering::Greater,
-        (Some(_), None) => Ordering::Less,
-        (Some(a), Some(b)) => Progress::decode(a)?.compare(&Progress::decode(b)?)?,
-    };
-    match (a.data.cmp(&b.data), of_progress) {
-        (Ordering::Equal, order) | (order, Ordering::Equal) => Some(order),
-        (of_token, of_progress) => (of_token == of_progress).then_some(of_token),
-    }
-}
-
 impl Feed {
     /// The same feed with a server that answers soon, for while a snapshot runs.
     pub(super) fn impatient(&self) -> Self {
@@ -431,42 +323,5 @@ impl Feed {
             }
         }
         Ok(names.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(increment: u32) -> Timestamp {
-        Timestamp { time: 7, increment }
-    }
-
-    fn progress() -> Progress {
-        let fresh = Fresh { collection: 1, from: Some(RawBson::Int32(10)), at: at(5) };
-        Progress { collection: 1, through: Some(RawBson::Int32(20)), fresh: Some(fresh), rows: 20, rows_expected: 50 }
-    }
-
-    #[test]
-    fn only_changes_of_what_was_read_and_later_are_wanted() {
-        let asked = |collection, id: i32, increment, deletes| {
-            progress().wants(collection, RawBsonRef::Int32(id), at(increment), deletes)
-        };
-        let wants = |collection, id, increment| asked(collection, id, increment, false);
-        assert!(wants(0, 99, 1), "a collection that is finished");
-        assert!(wants(1, 10, 1) && wants(1, 3, 9), "ranges before the last one");
-        assert!(!wants(1, 11, 5) && wants(1, 11, 6) && !wants(1, 20, 1), "the last range");
-        assert!(!wants(1, 21, 9) && !wants(2, 1, 9), "what is not yet read");
-        let deletes = |collection, id, increment| asked(collection, id, increment, true);
-        assert!(deletes(1, 21, 9) && deletes(2, 1, 9), "it may have been delivered before a crash");
-        assert!(!deletes(1, 11, 5) && deletes(1, 11, 6), "rows that were read after the delete show what came of it");
-    }
-
-    #[test]
-    fn progress_is_kept_in_bytes() {
-        for progress in [Progress::default(), progress()] {
-            assert_eq!(Progress::decode(&progress.encode()), Some(progress));
-        }
-        assert_eq!(Progress::decode(b"half"), None);
     }
 }

@@ -1,12 +1,11 @@
 //! Where a stream would begin, looked at before anything runs.
 
-use watchkeeper_core::source::Severity;
-use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, SourceTime, StartAt};
+use mongodb::bson::Timestamp;
+use watchkeeper_core::{Cx, Finding, Pedigree, Position, Result, StartAt};
 
 use super::open::Start;
 use super::snapshot::Snapshot;
-use super::{Feed, timestamp};
-use crate::check::finding;
+use super::{Feed, operation, timestamp};
 use crate::position::Token;
 
 impl Feed {
@@ -15,19 +14,12 @@ impl Feed {
     pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let answer = match start {
             StartAt::After(position) => self.vet_position(cx, position, pedigree).await,
-            StartAt::Time(time) => self.vet_time(cx, *time).await,
+            StartAt::Time(time) => self.vet_time(cx, time.0 / 1_000, timestamp(*time)).await,
+            StartAt::Operation(time) => self.vet_time(cx, time.seconds.into(), operation(*time)).await,
             StartAt::Snapshot => self.countable(cx).await.map(drop),
             StartAt::Now | StartAt::Oldest => Ok(()),
         };
-        match answer {
-            Ok(()) => Ok(Vec::new()),
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
-            Err(error) => {
-                let remedy = error.advice().unwrap_or("look at the cause").to_owned();
-                let what = format!("{} [{}]", error.message(), error.kind().code());
-                Ok(vec![finding(Severity::Error, what, remedy)])
-            }
-        }
+        Finding::of_start(answer)
     }
 
     async fn vet_position(&self, cx: &Cx, position: &Position, pedigree: Option<&Pedigree>) -> Result<()> {
@@ -45,10 +37,10 @@ impl Feed {
         looked
     }
 
-    async fn vet_time(&self, cx: &Cx, time: SourceTime) -> Result<()> {
-        self.not_yet_to_come(cx, time).await?;
+    async fn vet_time(&self, cx: &Cx, seconds: u64, time: Timestamp) -> Result<()> {
+        self.not_yet_to_come(cx, seconds).await?;
         let apart = self.apart();
-        let looked = apart.open_at(cx, Start::At(timestamp(time))).await.map(drop);
+        let looked = apart.open_at(cx, Start::At(time)).await.map(drop);
         apart.client.leave(cx).await;
         looked
     }

@@ -6,6 +6,8 @@ use mongodb::bson::Document;
 use mongodb::options::{ReadPreference, SelectionCriteria};
 use watchkeeper_core::{Error, Options, Result};
 
+use crate::client::STORED_IN;
+
 /// How much of a cluster is watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
@@ -162,6 +164,13 @@ fn preferences() -> [(&'static str, ReadPreference); 5] {
 
 fn scope(options: &mut Options) -> Result<Scope> {
     let collections = options.texts("collection")?;
+    let own = |name: &&String| STORED_IN.contains(&name.as_str());
+    if let Some(name) = collections.iter().flatten().find(own) {
+        // Every commit would be a change, whose delivery is committed again.
+        return Err(options
+            .wrong("collection", format!("{name} is a collection of Watchkeeper's own, which is not watched"))
+            .remedy("name the collections of your application"));
+    }
     let named = options.choice("scope", &[("database", Scope::Database), ("cluster", Scope::Cluster)])?;
     match (collections, named) {
         (Some(names), None) if !names.is_empty() => Ok(Scope::Collections(names)),

@@ -97,7 +97,7 @@ impl Facts {
         let average = self.average().map(|rate| format!("{} on average, ", kib(rate))).unwrap_or_default();
         let recent = self.window.room.map(|room| format!("{} of late", kib(room.bytes_per_second as f64)));
         lines.push(format!("burn rate   {average}{}", recent.unwrap_or_else(|| "not known".to_owned())));
-        lines.push(format!("checkpoint  every {} or more often", shown(Window::commit_every(self.length()))));
+        lines.push(format!("checkpoint  every {} or more often", every(Window::commit_every(self.length()))));
         for Reader { stream, at } in readers.iter().filter(|reader| reader.at >= self.oldest) {
             let (headroom, behind) = (between(self.oldest, *at), between(*at, self.newest));
             let left = self.window.time_to_loss(*at);
@@ -138,6 +138,12 @@ impl Facts {
 
 fn shown(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
+}
+
+/// An interval as it can be written into a file: a short one is not rounded down to nothing.
+fn every(interval: Duration) -> String {
+    let millis = Duration::from_millis(u64::try_from(interval.as_millis()).unwrap_or(u64::MAX));
+    if millis < Duration::from_secs(10) { humantime::format_duration(millis).to_string() } else { shown(interval) }
 }
 
 fn mib(bytes: u64) -> String {
@@ -213,6 +219,15 @@ mod tests {
     fn facts(hours: u64, room: Option<Room>) -> Facts {
         let (oldest, newest) = (SourceTime(HOUR_MS), SourceTime(HOUR_MS * (1 + hours)));
         Facts { oldest, newest, window: Window { oldest: Some(oldest), newest: Some(newest), room } }
+    }
+
+    #[test]
+    fn an_interval_of_nothing_is_never_advised() {
+        let length = |millis| Window::commit_every(Duration::from_millis(millis));
+        assert_eq!(
+            [0, 5_000, 15_000, 3_600_000].map(|millis| every(length(millis))),
+            ["100ms", "500ms", "1s 500ms", "6m"]
+        );
     }
 
     fn reader(hours: u64) -> Reader {

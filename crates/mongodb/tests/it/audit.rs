@@ -103,7 +103,7 @@ fn settings(base: &Base, settings: &[(&str, &str)]) -> Options {
 fn a_sink_is_looked_at_without_being_made() {
     block_on(async {
         let base = Base::new();
-        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let purpose = Purpose::new("shop", "orders");
         for (mode, grade) in
             [("audit", Grade::Transactional), ("mirror", Grade::Transactional), ("versioned", Grade::Versioned)]
         {

@@ -24,13 +24,13 @@ async fn store(url: &str) -> Vec<Finding> {
 }
 
 async fn source(url: &str) -> Vec<Finding> {
-    let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+    let purpose = Purpose::new("shop", "orders");
     let mut options = options(&[("url", url), ("collection", "orders")]);
     MongoDb.check_source(&cx(), &purpose, &mut options).await.expect("it can be looked at")
 }
 
 async fn sink(url: &str) -> Inspection {
-    let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+    let purpose = Purpose::new("shop", "orders");
     let mut options = options(&[("url", url), ("collection", "copies"), ("mode", "versioned")]);
     MongoDb.check_sink(&cx(), &purpose, &mut options).await.expect("it can be looked at")
 }
@@ -52,7 +52,7 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         database.create_collection("orders").await.expect("it can be made");
 
         let anyone = url(guarded.set(), "shop");
-        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let purpose = Purpose::new("shop", "orders");
         let mut settings = options(&[("url", &anyone), ("collection", "orders")]);
         let nobody = "lets nobody in without a user";
         let refused = MongoDb.check_source(&cx(), &purpose, &mut settings).await;

@@ -26,11 +26,8 @@ fn options(url: &str, settings: &[(&str, &str)]) -> Options {
 
 /// What is said of a sink into this collection of the database at `url`, first by a look at it, then when it is made.
 async fn said(source: (&str, &[(&str, &str)]), url: &str, sink: &[(&str, &str)]) -> [Result<(), Error>; 2] {
-    let purpose = Purpose { group: "shop".into(), stream: fresh_name() };
-    MongoDb.check_source(&cx(), &purpose, &mut options(source.0, source.1)).await.expect("it can be looked at");
+    let purpose = Purpose::new("shop", "orders").reading(&MongoDb, &options(source.0, source.1));
     let looked = MongoDb.check_sink(&cx(), &purpose, &mut options(url, sink)).await;
-    let purpose = Purpose { stream: fresh_name(), ..purpose };
-    MongoDb.source(&cx(), &purpose, &mut options(source.0, source.1)).await.expect("it can be made");
     let made = MongoDb.sink(&cx(), &purpose, &mut options(url, sink)).await;
     [looked.map(drop), made.map(drop)]
 }
@@ -126,6 +123,20 @@ fn a_sink_into_what_its_own_stream_watches_is_refused() {
                 said.expect("that is no circle");
             }
         }
+    });
+}
+
+#[test]
+fn what_another_stream_of_the_process_watches_is_no_matter() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let (home, purpose) = (shop.base.url(), Purpose::new("shop", "orders"));
+        let everything = options(home, &[("scope", "database")]);
+        MongoDb.source(&cx(), &purpose, &mut everything.clone()).await.expect("it can be made");
+        // The stream of this name reads something else by now, and nothing is remembered of before.
+        let purpose = purpose.reading(&MongoDb, &options(home, &[("collection", "orders")]));
+        let mut audit = options(home, &[("mode", "audit")]);
+        MongoDb.sink(&cx(), &purpose, &mut audit).await.expect("that is no circle");
     });
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::format::Format;
-use watchkeeper_core::{Change, ChangeStream, Limits, Operation, Position, Source, StartAt};
+use watchkeeper_core::{Change, ChangeStream, Limits, Operation, OperationTime, Position, Source, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::mongodb::{Collection, Database};
 use watchkeeper_mongodb::{Client, Feed, Scope, Shown, View};
@@ -366,6 +366,35 @@ fn a_stream_begins_at_a_time_or_with_the_oldest_change() {
         assert_eq!(again[0].id().to_string(), first[0].id().to_string());
         let mut resumed = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
         assert_eq!(read(&mut *resumed, 1).await[0].id().to_string(), first[0].id().to_string());
+    });
+}
+
+#[test]
+fn a_stream_begins_with_one_of_several_operations_of_a_second() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let mut stream = shop.watch(View::collection("orders")).await;
+        let mut all = Vec::new();
+        // Writes go on until two of one second lie between others of it.
+        let middle = loop {
+            let n = i32::try_from(all.len()).expect("it is found soon");
+            assert!(n < 10_000, "no four of ten thousand writes are of one second");
+            shop.insert(doc! { "_id": n }).await;
+            all.extend(read(&mut *stream, 1).await);
+            let seconds = |at: usize| all[at].version().time >> 32;
+            if n > 2 && seconds(all.len() - 4) == seconds(all.len() - 1) {
+                break all.len() - 2;
+            }
+        };
+        let time = all[middle].version().time;
+        let time = OperationTime { seconds: (time >> 32) as u32, increment: time as u32 };
+        let feed = shop.feed(View::collection("orders"));
+        let mut timed = feed.open(&cx(), StartAt::Operation(time)).await.expect("it opens");
+        let position = timed.position().expect("an operation time may leave the oplog, so a position is told");
+        let ids = |changes: &[Change]| changes.iter().map(|change| change.id().to_string()).collect::<Vec<_>>();
+        assert_eq!(ids(&read(&mut *timed, 2).await), ids(&all[middle..]));
+        let mut resumed = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
+        assert_eq!(ids(&read(&mut *resumed, 2).await), ids(&all[middle..]));
     });
 }
 

@@ -2,8 +2,8 @@
 
 use watchkeeper_core::source::Severity;
 use watchkeeper_core::{
-    Backend, ErrorKind, Finding, Options, Origin, Pedigree, Position, Purpose, Source, SourceTime, StartAt,
-    WrittenSetting,
+    Backend, ErrorKind, Finding, OperationTime, Options, Origin, Pedigree, Position, Purpose, Source, SourceTime,
+    StartAt, WrittenSetting,
 };
 use watchkeeper_mongodb::mongodb::bson::doc;
 use watchkeeper_mongodb::{Before, Client, Config, Feed, MongoDb, Scope, Shown, View};
@@ -62,6 +62,11 @@ async fn vet(feed: &Feed, start: StartAt, pedigree: Option<&Pedigree>) -> Vec<Fi
     feed.vet(&cx(), &start, pedigree).await.expect("it can be looked at")
 }
 
+/// A start with the first operation of a second.
+fn operation(seconds: u64) -> StartAt {
+    StartAt::Operation(OperationTime { seconds: u32::try_from(seconds).expect("it fits"), increment: 1 })
+}
+
 #[test]
 fn a_start_that_can_not_be_is_found_and_refused() {
     block_on(async {
@@ -72,6 +77,7 @@ fn a_start_that_can_not_be_is_found_and_refused() {
         for (start, cause) in [
             (StartAt::Time(SourceTime(now + 3_600_000)), "in the future of this cluster"),
             (StartAt::Time(SourceTime(u64::MAX)), "in the future of this cluster"),
+            (operation(now / 1_000 + 3_600), "in the future of this cluster"),
         ] {
             assert!(told(&vet(&feed, start.clone(), None).await, Severity::Error, cause));
             assert_told(feed.open(&cx(), start).await.map(drop), ErrorKind::Config, cause);
@@ -80,7 +86,8 @@ fn a_start_that_can_not_be_is_found_and_refused() {
         shop.database.run_command(create).await.expect("it is taken");
         let found = vet(&shop.feed(View::collection("log")), StartAt::Snapshot, None).await;
         assert!(told(&found, Severity::Error, "log is a capped collection"), "{found:?}");
-        for start in [StartAt::Now, StartAt::Oldest, StartAt::Snapshot, StartAt::Time(SourceTime(now))] {
+        let (time, operation) = (StartAt::Time(SourceTime(now)), operation(now / 1_000));
+        for start in [StartAt::Now, StartAt::Oldest, StartAt::Snapshot, time, operation] {
             assert_eq!(vet(&feed, start.clone(), None).await, [], "{start:?}");
             feed.open(&cx(), start).await.expect("it opens");
         }
@@ -177,7 +184,7 @@ fn a_file_names_a_source_by_its_url() {
         ] {
             options.insert(name, WrittenSetting::text(value, place.clone()));
         }
-        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let purpose = Purpose::new("shop", "orders");
         let source = MongoDb.source(&cx(), &purpose, &mut options).await.expect("it can be made");
         options.finish().expect("every setting is known");
         let mut stream = source.open(&cx(), StartAt::Now).await.expect("it opens");

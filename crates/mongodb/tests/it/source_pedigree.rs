@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{Change, ErrorKind, Limits, Operation, Pedigree, Position, Source, SourceTime, StartAt};
+use watchkeeper_core::{
+    Change, ErrorKind, Limits, Operation, OperationTime, Pedigree, Position, Source, SourceTime, StartAt,
+};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
@@ -169,6 +171,11 @@ fn a_position_that_has_left_the_oplog_is_lost() {
             "left the oplog",
         );
         assert_told(feed.open(&cx(), StartAt::Time(time)).await.map(drop), ErrorKind::PositionLost, "left the oplog");
+        let seconds = u32::try_from(time.0 / 1_000).expect("it fits");
+        let operation = StartAt::Operation(OperationTime { seconds, increment: 1 });
+        let found = feed.vet(&cx(), &operation, None).await.expect("it can be looked at");
+        assert!(found.iter().any(|finding| finding.what.contains("left the oplog")), "{found:?}");
+        assert_told(feed.open(&cx(), operation).await.map(drop), ErrorKind::PositionLost, "left the oplog");
         // The oplog may still be cut while it is read; then the oldest change is another one.
         let mut found = None;
         for n in 0..500 {

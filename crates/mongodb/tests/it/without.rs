@@ -201,7 +201,7 @@ fn what_is_missing_is_told_where_it_matters() {
         assert_told(sink, ErrorKind::Config, "these servers have no transactions");
         let found = MongoDb.check_store(&cx(), &mut options(&[("url", &url)])).await.expect("it can be looked at");
         assert!(found.iter().any(|found| found.what.contains("leases are judged by observation")), "{found:?}");
-        let purpose = Purpose { group: "shop".into(), stream: "orders".into() };
+        let purpose = Purpose::new("shop", "orders");
         for (mode, what) in [("events", "no transactions"), ("versioned", "no updates by pipelines")] {
             let mut options = options(&[("url", &url), ("collection", "copies"), ("mode", mode)]);
             let Inspection { findings, .. } =

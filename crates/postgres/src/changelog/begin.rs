@@ -1,14 +1,25 @@
 //! Where to begin when there is no position.
 
 use tokio_postgres::types::Type;
-use watchkeeper_core::{Cx, Result, SourceTime};
+use watchkeeper_core::{Cx, Pedigree, Result, Source, SourceTime, StartAt};
 
-use super::ChangeLog;
 use super::pedigree::Look;
 use super::place::Place;
+use super::{ChangeLog, Line};
 use crate::client::quoted;
 
 impl ChangeLog {
+    /// Everything that is looked at before reading begins. The log is not held back for whoever only asks.
+    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<()> {
+        if let (StartAt::After(position), Some(pedigree)) = (start, pedigree) {
+            self.verify(cx, position, pedigree).await?;
+        }
+        let line = Line::Pooled(self.client.get(cx).await?);
+        self.start(cx, &line, start.clone()).await?;
+        line.give_back();
+        Ok(())
+    }
+
     /// Before everything that is there. What lies before a loss can not be gone on from, past the loss, as if nothing had
     /// happened; so the newest loss is where a log begins.
     pub(super) async fn oldest(&self, cx: &Cx, look: &Look) -> Result<Place> {

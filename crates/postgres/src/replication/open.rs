@@ -14,6 +14,7 @@ use super::settings::{identifier, literal};
 use super::slot::{self, Kind, Outlook, Slot};
 use super::snapshot::Snapshot;
 use super::spool::Spool;
+use super::vet::unknown;
 use super::wire::{Failure, Wire};
 use super::{Replication, Spare, publication};
 
@@ -221,6 +222,7 @@ impl Replication {
             StartAt::Now => Place::before(outlook.now()),
             StartAt::Oldest | StartAt::Snapshot => Place::before(confirmed()?),
             StartAt::Time(time) => Place { lsn: confirmed()?, ordinal: 0, aside: Aside::NotBefore(time.0) },
+            StartAt::Operation(time) => return Err(unknown(*time)),
         })
     }
 

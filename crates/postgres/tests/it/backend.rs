@@ -91,7 +91,7 @@ fn what_a_file_says_about_a_sink_is_looked_at() {
     let base = Base::schema(Version::V18);
     block_on(async {
         let (url, table) = (base.url(), base.table("events"));
-        let purpose = watchkeeper_core::Purpose { group: "g".to_owned(), stream: "s".to_owned() };
+        let purpose = watchkeeper_core::Purpose::new("g", "s");
         let settings = [("url", url.as_str()), ("table", table.as_str()), ("schema", base.schema_name())];
         let mut taken = options(&settings);
         let seen = Postgres.check_sink(&cx(), &purpose, &mut taken).await.expect("it can look");

@@ -77,7 +77,8 @@ impl Schema {
         format!("schema/{}", self.role)
     }
 
-    fn is_there(self, connection: &Connection) -> Result<bool, Failure> {
+    /// Whether the tables are there, in the shape that this program knows.
+    pub(crate) fn is_there(self, connection: &Connection) -> Result<bool, Failure> {
         let meta = "SELECT count(*) FROM sqlite_schema WHERE name = 'watchkeeper_meta'";
         if connection.query_row(meta, [], |row| row.get::<_, i64>(0))? == 0 {
             return Ok(false);

@@ -24,7 +24,7 @@ fn options(file: &Path, tables: &[&str]) -> Options {
 }
 
 fn purpose() -> Purpose {
-    Purpose { group: "shop".to_owned(), stream: "orders".to_owned() }
+    Purpose::new("shop", "orders")
 }
 
 #[test]

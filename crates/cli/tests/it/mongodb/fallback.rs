@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use super::Harbour;
-use crate::desk::{Running, until};
+use crate::desk::{Answer, Running, until};
 
 /// A way to a server that can be shut and opened.
 struct Door {
@@ -91,6 +91,41 @@ fn another_way_to_the_same_servers_is_taken_and_the_first_is_gone_back_to() {
     harbour.order(&["sail"]);
     until("it arrives by the first URL again", || harbour.delivered() == ["rope", "tar", "sail"]);
     only.ends_in_order();
+}
+
+/// The source at these URLs, as a check finds it.
+fn checked(harbour: &Harbour, first: &str, fallbacks: &str) -> Answer {
+    let source = format!(
+        "source = {{ url = \"{first}\", collection = \"orders\", fallback = [{fallbacks}], timeout = \"2s\" }}\n\
+         start = \"oldest\"\n"
+    );
+    harbour.configure(&source);
+    harbour.desk.run(&["check"])
+}
+
+#[test]
+fn a_check_warns_of_a_url_that_leads_nowhere_while_another_answers() {
+    let harbour = Harbour::new();
+    let nowhere = format!("mongodb://127.0.0.1:1/{}", harbour.database.name());
+    let answer = checked(&harbour, &nowhere, &format!("{:?}", harbour.url));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let warned = |line: &str| line.contains("warning: ") && line.contains("the first URL: 127.0.0.1:1");
+    assert!(answer.out.lines().any(warned), "{answer:?}");
+    let answer = checked(&harbour, &harbour.url, &format!("{nowhere:?}"));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let warned = |line: &str| line.contains("warning: ") && line.contains("a fallback: 127.0.0.1:1");
+    assert!(answer.out.lines().any(warned), "{answer:?}");
+    // Without any that answers there is nothing to look at.
+    let parts = ["source (mongodb): ", "none of 2 URLs answers: 127.0.0.1:1"];
+    checked(&harbour, &nowhere, &format!("{nowhere:?}")).assert_found(1, &parts);
+}
+
+#[test]
+fn a_check_names_a_fallback_of_another_cluster() {
+    let (harbour, strange) = (Harbour::new(), ReplicaSet::start(1));
+    let foreign = strange.url(harbour.database.name());
+    let answer = checked(&harbour, &harbour.url, &format!("{foreign:?}"));
+    answer.assert_found(1, &["a fallback: ", &strange.hosts()[0], "belongs to another cluster"]);
 }
 
 #[test]

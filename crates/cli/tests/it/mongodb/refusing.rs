@@ -57,6 +57,15 @@ fn a_collection_that_is_not_there() {
 }
 
 #[test]
+fn a_collection_of_watchkeepers_own() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders("").replace("\"orders\" }", "[\"orders\", \"watchkeeper_checkpoints\"] }"));
+    let parts = ["watchkeeper.toml:9: ", "watchkeeper_checkpoints is a collection of Watchkeeper's own", "WK-CONFIG"];
+    assert_found(&harbour, 2, &parts);
+    harbour.desk.run(&["run"]).assert_refused(2, &parts);
+}
+
+#[test]
 fn a_pipeline_that_the_server_does_not_take() {
     let harbour = Harbour::new();
     harbour.configure(&harbour.orders(", pipeline = '[{\"$mtach\": {}}]'"));
@@ -192,8 +201,10 @@ fn a_start_before_the_oldest_change() {
     let harbour = Harbour::on(&set);
     // As long as the first entry of all is there, nothing is missing before it.
     roll_over(&harbour);
-    harbour.configure(&format!("{}start = \"2020-01-01T00:00:00Z\"\n", harbour.orders("")));
-    assert_found(&harbour, 1, &["has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
+    for start in ["1577836800:7", "2020-01-01T00:00:00Z"] {
+        harbour.configure(&format!("{}start = \"{start}\"\n", harbour.orders("")));
+        assert_found(&harbour, 1, &["start (mongodb): ", "has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
+    }
     let mut only = harbour.desk.start("only");
     only.says(&["has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
     only.ends_in_order();
@@ -204,9 +215,11 @@ fn a_start_before_the_oldest_change() {
 #[test]
 fn a_start_that_is_yet_to_come_or_can_not_be() {
     let harbour = Harbour::new();
-    harbour.configure(&format!("{}start = \"2099-01-01T00:00:00Z\"\n", harbour.orders("")));
     let parts = ["in the future of this cluster", "WK-CONFIG", "start at a time that has been"];
-    assert_found(&harbour, 1, &parts);
+    for start in ["2099-01-01T00:00:00Z", "4070908800:1"] {
+        harbour.configure(&format!("{}start = \"{start}\"\n", harbour.orders("")));
+        assert_found(&harbour, 1, &parts);
+    }
     let mut only = harbour.desk.start("only");
     only.says(&parts);
     only.ends_in_order();

@@ -76,9 +76,11 @@ impl Harbour {
         assert_eq!(delivered(&self.url), had);
     }
 
-    /// The same, after which nobody runs it until a person resumes it.
+    /// The same, after which nobody runs it until a person resumes it. `check` tells both.
     fn assert_halts(&self, parts: &[&str]) {
+        self.assert_found(1, &[&["checkpoint (postgres): "], parts].concat());
         self.assert_stays(parts);
+        self.assert_found(1, &["the stream stands halted", parts[0], "watchkeeper resume orders"]);
         let status = self.desk.run(&["status", "--json"]);
         let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
         assert_eq!(told["streams"][0]["state"], "halted", "{told}");
@@ -123,6 +125,35 @@ fn a_slot_that_is_missing() {
     let harbour = Harbour::replicated(&orders("slot_missing")).stopped();
     harbour.sql(&format!("SELECT pg_drop_replication_slot('{}')", harbour.slot()));
     harbour.assert_halts(&["is not there any more", "WK-POSITION-LOST", "watchkeeper accept-gap"]);
+}
+
+#[test]
+fn a_check_takes_nothing_from_one_that_runs() {
+    let harbour = Harbour::replicated(&orders("looked_at")).stopped();
+    let mut only = harbour.desk.start("only");
+    let reader =
+        || harbour.sql("SELECT active_pid::text FROM pg_replication_slots WHERE database = current_database()");
+    until("the slot is in use", || reader().len() == 1);
+    let (before, slots) = (reader(), "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()");
+    let checked = harbour.desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert_eq!((reader(), harbour.sql(slots).len()), (before, 1), "{checked:?}");
+    order(&harbour.url, 2..3);
+    until("it goes on", || delivered(&harbour.url) == [1, 2]);
+    only.ends_in_order();
+}
+
+#[test]
+fn an_operation_time_makes_no_slot() {
+    for harbour in [Harbour::replicated(&orders("untimely")), Harbour::logged(&orders("untimely_log"))] {
+        let file = std::fs::read_to_string(harbour.desk.path("watchkeeper.toml")).expect("it is there");
+        harbour.desk.write("watchkeeper.toml", &file.replace("\"oldest\"", "\"1700000000:7\""));
+        let parts = ["has no operation times", "WK-CONFIG", "start at a time such as"];
+        harbour.assert_found(1, &[&["start (postgres): "][..], &parts].concat());
+        harbour.assert_stays(&parts);
+        let slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()";
+        assert_eq!((harbour.sql(slots), harbour.checkpoint()), (Vec::new(), Vec::new()));
+    }
 }
 
 #[test]
@@ -222,6 +253,7 @@ fn a_backup_that_was_restored_in_the_place_of_the_server() {
     let read = "SELECT checkpoint ->> 'position' FROM watchkeeper.checkpoints";
     let before = sql(&store, read);
     let desk = desk(&restored.url("shop"));
+    desk.run(&["check"]).assert_found(1, &["checkpoint (postgres): ", "restored from a backup", "WK-POSITION-LOST"]);
     let mut only = desk.start("only");
     only.says(&["restored from a backup", "WK-POSITION-LOST", "; "]);
     only.ends_in_order();

@@ -34,7 +34,7 @@ fn flagged(mut options: Options, name: &str) -> Options {
 }
 
 fn purpose() -> Purpose {
-    Purpose { group: "shop".to_owned(), stream: "orders".to_owned() }
+    Purpose::new("shop", "orders")
 }
 
 async fn run(tool: &str, mut options: Options) -> watchkeeper_core::Result<Vec<String>> {

@@ -25,7 +25,7 @@ fn options(base: &Base<'_>, more: &[(&str, &str)]) -> Options {
 }
 
 async fn source(base: &Base<'_>, more: &[(&str, &str)]) -> Result<Arc<dyn Source>> {
-    let purpose = Purpose { group: "shop".to_owned(), stream: base.name.clone() };
+    let purpose = Purpose::new("shop", base.name.clone());
     let mut options = options(base, more);
     let source = Postgres.source(&cx(), &purpose, &mut options).await?;
     options.finish()?;
@@ -47,7 +47,7 @@ fn a_file_names_the_log_by_its_mode() {
 
 #[test]
 fn a_file_says_how_large_transactions_are_told() {
-    let purpose = Purpose { group: "shop".to_owned(), stream: "orders".to_owned() };
+    let purpose = Purpose::new("shop", "orders");
     let usual = Settings::from_options(&purpose, &mut written(&[])).unwrap();
     assert!(!usual.streaming);
     let mut all = written(&[
@@ -69,7 +69,7 @@ fn a_file_says_how_large_transactions_are_told() {
 #[test]
 fn a_look_makes_nothing() {
     on_both("CREATE TABLE things(id int PRIMARY KEY)", async |base| {
-        let purpose = Purpose { group: "shop".to_owned(), stream: base.name.clone() };
+        let purpose = Purpose::new("shop", base.name.clone());
         let mut options = options(base, &[("table", "things"), ("slot", &base.name)]);
         Postgres.check_source(&cx(), &purpose, &mut options).await.unwrap();
         let made = "SELECT ((SELECT count(*) FROM pg_publication) + (SELECT count(*) FROM pg_replication_slots
