@@ -319,11 +319,11 @@ fn a_gap_can_be_accepted_although_there_is_no_slot() {
             // Of the first attempt nothing is committed; the next one begins with the same slot, and so with the same change.
             let mut watch = Watch::open(&source, StartAt::After(accepted.clone())).await;
             base.run("INSERT INTO things VALUES (2)").await;
-            let first = watch.changes(1).await[0].id();
+            let first = watch.changes(1).await[0].id().to_string();
             watch.close().await;
             let mut watch = Watch::open(&source, StartAt::After(accepted)).await;
             let again = watch.changes(1).await[0].clone();
-            assert_eq!(again.id(), first);
+            assert_eq!(again.id().to_string(), first);
             let place = again.position();
             watch.close().await;
             // From there on it is a place like any other: without its slot it is lost.
