@@ -79,7 +79,7 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         assert!(error.to_string().contains(part) && error.advice().is_some(), "{error}");
     }
     for (text, line, part) in [
-        ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\" or a time"),
+        ("start = \"soon\"\n", 7, "\"snapshot\", a time such as \"2026-01-31T12:00:00Z\" or a position"),
         ("concurrency = 0\n", 7, "concurrency is not between 1 and 1024 [WK-CONFIG]; write 1 to 1024"),
         ("start = \"now\"\n[stream.checkpoint]\nevery = \"0s\"\n", 9, "checkpoints are committed without a pause"),
         ("[stream.batch]\nrows = 10\nbytes = \"64MiB\"\n", 9, "the window is smaller than one batch"),
