@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use watchkeeper::core::Purpose;
-use watchkeeper::{Error, ErrorKind, InstanceSettings, LeaseKey, Result, Seams, SinkSpec, Stores, StreamSpec};
+use watchkeeper::{Error, ErrorKind, InstanceSettings, LeaseKey, Result, Seams, SinkSpec, StartAt, Stores, StreamSpec};
 
 use crate::args::Common;
 use crate::config::{self, Config, Group, Stream, System};
 
 /// How long one part may take to be opened.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// What to write where a position is expected and something else stands.
+pub(crate) const A_POSITION: &str =
+    "write a position of this source as `watchkeeper checkpoint show` tells it, or start with \"now\"";
 
 /// An opened configuration.
 #[derive(Debug)]
@@ -114,6 +118,12 @@ async fn stream(seams: &Seams, group: &str, described: &Stream) -> Result<Stream
     let reading = &described.source;
     let purpose = Purpose::new(group, &described.settings.name).reading(&*reading.backend, &reading.options);
     let source = described.source.open(async |backend, options| backend.source(&cx, &purpose, options).await).await?;
+    if let StartAt::After(position) = &described.settings.start
+        && source.compare(position, position).is_none()
+    {
+        let cause = format!("start = \"{position}\" is no position of a source of {}", described.source.backend.name());
+        return Err(Error::config(cause).remedy(A_POSITION).at(&described.origin));
+    }
     let (mut sinks, mut checkpoints) = (Vec::new(), None);
     for target in &described.sinks {
         let opened = target.system.open(async |backend, options| backend.sink(&cx, &purpose, options).await).await?;

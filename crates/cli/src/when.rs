@@ -80,7 +80,7 @@ impl FromStr for Target {
 }
 
 /// The bytes of a position as it is shown.
-fn hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn hex(text: &str) -> Option<Vec<u8>> {
     let is_hex = !text.is_empty() && text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).ok();
     is_hex.then(|| (0..text.len()).step_by(2).map_while(byte).collect())

@@ -16,6 +16,8 @@ pub struct Config {
     database: String,
     /// The longest time for one call, when its caller names no shorter one.
     pub timeout: Duration,
+    /// With how many URLs it shares that time.
+    sharing: u32,
 }
 
 /// Only where it leads to.
@@ -36,7 +38,7 @@ impl Config {
         let url = url.into();
         let parsed = ConnectionString::parse(&url).map_err(|error| unreadable(&url, &error))?;
         let database = parsed.default_database.unwrap_or_else(|| DATABASE.to_owned());
-        Ok(Self { url, database, timeout: Duration::from_secs(10) })
+        Ok(Self { url, database, timeout: Duration::from_secs(10), sharing: 1 })
     }
 
     /// The settings `url` and `timeout`.
@@ -59,6 +61,13 @@ impl Config {
     #[must_use]
     pub fn in_database(mut self, database: impl Into<String>) -> Self {
         self.database = database.into();
+        self
+    }
+
+    /// The same servers, as one of so many URLs that are tried in turn: none may wait so long that nobody hears what it waited for.
+    #[must_use]
+    pub(crate) fn one_of(mut self, urls: usize) -> Self {
+        self.sharing = u32::try_from(urls).unwrap_or(u32::MAX).max(1);
         self
     }
 
@@ -94,7 +103,8 @@ impl Config {
         options.write_concern = Some(WriteConcern::majority());
         options.read_concern = Some(ReadConcern::majority());
         options.connect_timeout.get_or_insert(self.timeout.min(Duration::from_secs(5)));
-        options.server_selection_timeout.get_or_insert(self.timeout);
+        // The driver knows why no server can be used: it has to say so before the call is given up.
+        options.server_selection_timeout.get_or_insert(self.timeout.mul_f64(0.8) / self.sharing);
         // After a state change the driver believes a server only when it has asked it again.
         options.heartbeat_freq.get_or_insert(Duration::from_secs(1));
         Ok(options)

@@ -26,6 +26,10 @@ pub enum Class {
     Unreachable,
     /// The server's certificate is signed by nobody who is trusted, or names another server.
     Untrusted,
+    /// The servers are of another replica set than the URL names.
+    OtherSet,
+    /// There is no secondary, and nothing else may be read.
+    NoSecondary,
     /// Network, elections, shutdown: open again, with back-off.
     Network,
     /// Someone else was in the way; the server undid what it had begun.
@@ -56,6 +60,8 @@ pub enum Class {
     Pipeline,
     /// A name that the servers keep for themselves, or do not take.
     Reserved,
+    /// A view or a time series, which has no changes of its own.
+    Unwatchable,
     /// Credentials or privileges are missing.
     Denied,
     /// Another one wrote it first.
@@ -96,6 +102,18 @@ const TABLE: &[Row] = &[
         codes: &[],
         cause: "the certificate of the server is not trusted",
         remedy: "name the authority that signed it in the URL (tlsCAFile=…), and the server as its certificate does",
+    },
+    Row {
+        class: Class::OtherSet,
+        codes: &[],
+        cause: "these servers are of another replica set than the one that replicaSet= names",
+        remedy: "correct replicaSet= in the URL; rs.status().set tells the name",
+    },
+    Row {
+        class: Class::NoSecondary,
+        codes: &[],
+        cause: "there is no secondary to read from",
+        remedy: "start one, or write read_preference = \"secondaryPreferred\", which reads the primary meanwhile",
     },
     Row {
         class: Class::Network,
@@ -171,15 +189,15 @@ const TABLE: &[Row] = &[
     },
     Row {
         class: Class::Settings,
-        codes: &[20, 72, 79, 100, 40324, 40415, 40573],
+        codes: &[20, 72, 79, 100, 40415, 40573],
         cause: "the server does not do this",
-        remedy: "use a replica set of MongoDB 5.0 or newer, and correct the settings that the cause names",
+        remedy: "correct the settings that the cause names; change streams need a replica set of MongoDB 5.0 or newer",
     },
     // These have hundreds of codes. Here are those that slips of the hand cause; `Feed::refused` knows the others by where
     // they come from.
     Row {
         class: Class::Pipeline,
-        codes: &[2, 168, 15959, 31253, 31254, 31325, 40323],
+        codes: &[2, 168, 15959, 31253, 31254, 31325, 40323, 40324],
         cause: "the server does not take the pipeline, or an option",
         remedy: "correct the stage or the option that the cause names",
     },
@@ -188,6 +206,12 @@ const TABLE: &[Row] = &[
         codes: &[73],
         cause: "this can not be watched or written",
         remedy: "name a database and collections of your own, or watch all of them with scope = \"cluster\"",
+    },
+    Row {
+        class: Class::Unwatchable,
+        codes: &[166],
+        cause: "a view or a time series has no change stream",
+        remedy: "watch the collections that its documents come from",
     },
     Row {
         class: Class::Denied,
@@ -213,11 +237,24 @@ impl Class {
 
     /// The class of a driver's error.
     pub fn of(native: &Native) -> Self {
+        // Servers have one code for what they can not do at all, and for stages that do not go with a change stream.
+        if code(native) == Some(20) && native.kind.to_string().contains("$changeStream pipeline") {
+            return Self::Pipeline;
+        }
         let known = code(native).map(Self::of_code).filter(|class| *class != Self::Other);
         known.unwrap_or_else(|| match &*native.kind {
             NativeKind::Authentication { .. } => Self::Denied,
             // A certificate that is not trusted looks like a server that is not there.
             NativeKind::ServerSelection { message, .. } if message.contains("certificate") => Self::Untrusted,
+            // The driver forgets servers that say they are of another set.
+            NativeKind::ServerSelection { message, .. }
+                if message.contains(", Set Name: ") && !message.contains("Servers: [") =>
+            {
+                Self::OtherSet
+            }
+            NativeKind::ServerSelection { message, .. } if message.contains(" criteria ReadPreference(Secondary {") => {
+                Self::NoSecondary
+            }
             NativeKind::InvalidArgument { .. }
             | NativeKind::InvalidTlsConfig { .. }
             | NativeKind::IncompatibleServer { .. }
@@ -246,9 +283,11 @@ impl Class {
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
             Self::NamespaceMissing | Self::Settings | Self::Untrusted => ErrorKind::Config,
-            Self::Pipeline | Self::Reserved => ErrorKind::Config,
+            Self::Pipeline | Self::Reserved | Self::Unwatchable | Self::OtherSet => ErrorKind::Config,
             Self::Denied => ErrorKind::Denied,
-            Self::NotPrimary | Self::Unreachable | Self::Busy | Self::Late => ErrorKind::Unavailable,
+            Self::NotPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
+                ErrorKind::Unavailable
+            }
             Self::Network | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
                 ErrorKind::Unavailable
             }
@@ -264,6 +303,8 @@ impl Class {
             Self::NotPrimary => "not-primary",
             Self::Unreachable => "unreachable",
             Self::Untrusted => "untrusted",
+            Self::OtherSet => "other-set",
+            Self::NoSecondary => "no-secondary",
             Self::Network => "network",
             Self::Busy => "busy",
             Self::Late => "late",
@@ -279,6 +320,7 @@ impl Class {
             Self::Settings => "settings",
             Self::Pipeline => "pipeline",
             Self::Reserved => "reserved",
+            Self::Unwatchable => "unwatchable",
             Self::Denied => "denied",
             Self::Duplicate => "duplicate",
             Self::Other => "other",
@@ -327,6 +369,28 @@ pub(crate) fn translate_code(code: i32, said: &str, kind: Option<ErrorKind>, pla
     told(kind.unwrap_or_else(|| class.kind(Doing::Writing)), class, &format!("error {code}: {said}"), place)
 }
 
+/// What a code means when it was the answer to a statement of a sink, and the change is at fault.
+pub(crate) fn translate_refusal(code: i32, said: &str, place: &str) -> Error {
+    let class = Class::of_code(code);
+    let (cause, remedy) = match code {
+        11000 => (
+            "a unique index of the target has this value in another document",
+            "drop that index or that document of the target, then resume the stream",
+        ),
+        121 => (
+            "a validator of the target refuses the document",
+            "mend the validator of the target (collMod), or the document at the source, then resume the stream",
+        ),
+        10334 | 17419 | 17420 => (
+            "the document is larger than the 16 MiB that the target takes",
+            "leave fields out of it, with a pipeline of the source or at the source",
+        ),
+        17280 => ("a value is too long for an index of the target", "drop that index, then resume the stream"),
+        _ => class.words(),
+    };
+    phrased(ErrorKind::Config, class, (cause, remedy), &format!("error {code}: {said}"), place)
+}
+
 /// What a code that is not in the table means, when it was the answer to a pipeline.
 pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
     told(ErrorKind::Config, Class::Pipeline, &native.kind.to_string(), place).caused_by(native)
@@ -336,9 +400,12 @@ pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
 const QUOTED_CHARS_MAX: usize = 300;
 
 fn told(kind: ErrorKind, class: Class, said: &str, place: &str) -> Error {
-    let (cause, remedy) = class.words();
+    phrased(kind, class, class.words(), said, place)
+}
+
+fn phrased(kind: ErrorKind, class: Class, (cause, remedy): (&str, &str), said: &str, place: &str) -> Error {
     let said: String = said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
-    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy).classed(class.name())
+    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy.to_owned()).classed(class.name())
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 mod audit;
 mod collections;
 mod document;
+mod fates;
 mod versioned;
+mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +14,18 @@ use async_trait::async_trait;
 use mongodb::bson::Document;
 use mongodb::{ClientSession, Database};
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, CheckpointWrite, Commit, Cx, Error, ErrorKind, Fault, FaultKind, Finding, Grade,
-    Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile, Transacted, TransactionalWriter,
+    Change, CheckpointWrite, Cx, Error, Finding, Grade, Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile,
 };
 
 pub use audit::{Audit, AuditQuery};
 pub(crate) use collections::Name;
 pub use collections::{Events, Mirror};
 pub use versioned::Versioned;
+use writer::Writer;
 
 use crate::checkpoint::{Checkpoints, Seat};
 use crate::client::{Client, Reply, Statements, raw_command};
-use crate::error::{Class, Doing, code, translate_code};
+use crate::error::{Class, Doing, code, translate_code, translate_refusal};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Failure {
     /// What the server said of the statement for the change at this place.
     fn coded(at: usize, code: i32, said: &str, client: &Client) -> Self {
         match OF_THE_CHANGE.contains(&code) {
-            true => Self::Refused(at, translate_code(code, said, Some(ErrorKind::Config), client.place())),
+            true => Self::Refused(at, translate_refusal(code, said, client.place())),
             false => {
                 let kind = Class::of_code(code).kind(Doing::Reading);
                 Self::Failed(translate_code(code, said, Some(kind), client.place()))
@@ -74,9 +76,14 @@ impl Failure {
     }
 }
 
+/// Whether a change was refused since a unique index of the target has its value.
+fn is_duplicate(error: &Error) -> bool {
+    error.class() == Class::Duplicate.name()
+}
+
 /// Codes of statements that fail the same way however often they are tried: values that do not fit, a violated index or
 /// validator, a document that is too large.
-const OF_THE_CHANGE: [i32; 14] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 121, 10334, 11000, 17280, 17419];
+const OF_THE_CHANGE: [i32; 15] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 121, 10334, 11000, 17280, 17419, 17420];
 
 /// What changes do to the database: written by those who want more than [`Events`] or a [`Mirror`].
 ///
@@ -97,6 +104,12 @@ pub trait Apply: Send + Sync + 'static {
 
     /// Whether a change without a key does more than be noted.
     fn acts_on_barriers(&self) -> bool {
+        false
+    }
+
+    /// Whether changes of one document that come together are written once, so that documents pass each other on their way. If
+    /// a unique index refuses that, all are applied again with [`Open::in_order`].
+    fn merges_changes(&self) -> bool {
         false
     }
 
@@ -169,6 +182,7 @@ pub struct Open<'a> {
     client: Client,
     write: &'a CheckpointWrite,
     session: &'a mut ClientSession,
+    in_order: bool,
 }
 
 impl std::fmt::Debug for Open<'_> {
@@ -196,6 +210,11 @@ impl Open<'_> {
     /// Which commit of the grant this will be.
     pub fn seq(&self) -> u64 {
         self.write.seq
+    }
+
+    /// Whether every change has to be applied by itself, in the order of the source.
+    pub fn in_order(&self) -> bool {
+        self.in_order
     }
 
     /// Sends a command with these statements; the first that fails is told with its place among them.
@@ -272,117 +291,6 @@ impl Sink for Transactional {
         self.apply.prepare(cx, self.checkpoints.client()).await?;
         let seat = Seat::new(self.checkpoints.client().clone(), context.grant.clone());
         let (checkpoints, apply) = (self.checkpoints.clone(), Arc::clone(&self.apply));
-        Ok(OpenedSink::Transactional(Box::new(Writer { checkpoints, apply, seat })))
-    }
-}
-
-struct Writer {
-    checkpoints: Checkpoints,
-    apply: Arc<dyn Apply>,
-    seat: Seat,
-}
-
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("seat", &self.seat).finish_non_exhaustive()
-    }
-}
-
-/// Why a transaction was given up.
-enum Undone {
-    /// The change at this place can not be applied.
-    Rejected(usize, Error),
-    /// The checkpoint is not the next one of the newest claim.
-    NotNext,
-    Failed(Error),
-}
-
-impl From<Error> for Undone {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl Writer {
-    /// Changes first, the checkpoint last, since whoever claims has to wait from there on.
-    async fn fill(&mut self, cx: &Cx, changes: &[Change], write: &CheckpointWrite) -> Result<(), Undone> {
-        let client = self.checkpoints.client().clone();
-        let cx = client.bounded(cx);
-        let mut open = Open { cx: cx.clone(), client, write, session: self.seat.session()? };
-        self.apply.apply(&mut open, changes).await?;
-        match self.seat.checkpoint(&cx, write).await? {
-            true => Ok(()),
-            false => Err(Undone::NotNext),
-        }
-    }
-
-    /// What has become of a write that was not taken for the next one, or whose changes can not be applied: perhaps because
-    /// they had been applied before.
-    async fn look(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Transacted>> {
-        let answer = self.checkpoints.standing(cx, write).await?;
-        Ok(answer.map(|commit| match commit {
-            Commit::Committed => Transacted::Committed,
-            Commit::AlreadyDone => Transacted::AlreadyDone,
-            Commit::Fenced => Transacted::Fenced,
-        }))
-    }
-}
-
-impl From<Failure> for Undone {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Refused(at, error) => Self::Rejected(at, error),
-            // Nothing was committed, so nothing is changed.
-            Failure::Failed(error) if error.kind() == ErrorKind::Unknown => {
-                Self::Failed(Error::unavailable(error.message().to_owned()).caused_by(error))
-            }
-            Failure::Failed(error) => Self::Failed(error),
-        }
-    }
-}
-
-#[async_trait]
-impl TransactionalWriter for Writer {
-    async fn write_and_commit(
-        &mut self,
-        cx: &Cx,
-        batch: &Arc<Batch>,
-        rows: &[u32],
-        write: &CheckpointWrite,
-    ) -> Result<Transacted> {
-        if rows.is_empty() {
-            let answers = self.checkpoints.commit(cx, std::slice::from_ref(write)).await?;
-            return Ok(match answers.first() {
-                Some(Commit::Committed) => Transacted::Committed,
-                Some(Commit::AlreadyDone) => Transacted::AlreadyDone,
-                _ => Transacted::Fenced,
-            });
-        }
-        if !self.seat.begin(cx).await? {
-            return Ok(Transacted::Fenced);
-        }
-        let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let undone = match self.fill(cx, &changes, write).await {
-            Ok(()) => return self.seat.commit(cx).await.map(|()| Transacted::Committed),
-            Err(undone) => undone,
-        };
-        self.seat.abort(cx).await;
-        let (at, error) = match undone {
-            Undone::Failed(error) => return Err(error),
-            Undone::NotNext => {
-                let changed = || Error::unavailable("the checkpoint was changed meanwhile");
-                return self.look(cx, write).await?.ok_or_else(changed);
-            }
-            Undone::Rejected(at, error) => (at, error),
-        };
-        if let Some(answer) = self.look(cx, write).await? {
-            return Ok(answer);
-        }
-        let row = rows.get(at).copied().ok_or_else(|| Error::internal("a change was rejected that was not there"))?;
-        Ok(Transacted::Rejected(vec![Fault { row, kind: FaultKind::Reject, error }]))
-    }
-
-    async fn close(&mut self, _cx: &Cx) -> Result<()> {
-        Ok(())
+        Ok(OpenedSink::Transactional(Box::new(Writer::new(checkpoints, apply, seat))))
     }
 }

@@ -73,15 +73,23 @@ impl Feed {
         if self.view.wait {
             return Ok(());
         }
-        let database = self.client.config().database();
         for name in names {
-            let list = doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": name } };
-            if self.first(cx, database, list).await?.is_none() {
+            if !self.is_there(cx, name).await? {
+                // Whoever may not read it does not see it either.
+                self.try_open(cx).await?;
                 return Err(Error::config(format!("{}: there is no collection {name:?}", self.client.place()))
                     .remedy("create it, correct its name, or write wait = true"));
             }
         }
         Ok(())
+    }
+
+    /// Whether there is a collection of this name that this user may read, for which no further privilege is needed.
+    async fn is_there(&self, cx: &Cx, name: &str) -> Result<bool> {
+        let list = doc! {
+            "listCollections": 1, "nameOnly": true, "authorizedCollections": true, "filter": { "name": name },
+        };
+        Ok(self.first(cx, self.client.config().database(), list).await?.is_some())
     }
 
     /// The earliest time at which a stream can begin: one tick after the oldest entry, since servers take no other's word

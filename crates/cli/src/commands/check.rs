@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use watchkeeper::core::{
     Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Report, Severity, SinkProfile, StartAt,
 };
-use watchkeeper::{Error, ErrorKind, FastTakeover, Result, Seams};
+use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Stream, System};
+use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
@@ -155,12 +156,47 @@ async fn place(
         Some(_) => Ok(Vec::new()),
         None => stream.source.backend.vet_start(&within, purpose, &mut options, &start, pedigree).await,
     };
-    let found = vetted.map(|vetted| {
-        findings.extend(vetted);
+    let mut found = vetted.map(|vetted| {
+        let lost = |finding| as_the_policy_says(finding, &stream.settings.on_history_lost);
+        findings.extend(vetted.into_iter().map(lost));
         findings
     });
+    if name == "start" && matches!(start, StartAt::After(_)) {
+        let wrong = found.iter_mut().flatten().filter(|finding| finding.severity == Severity::Error);
+        wrong.for_each(|finding| finding.remedy = Some(A_POSITION.to_owned()));
+    }
+    if let Some(repair) = repair(&within, stream, purpose, failed).await {
+        found = found.map(|found| [found, repair].concat());
+    }
     let is_worth_telling = found.as_ref().map_or(true, |findings| !findings.is_empty());
     is_worth_telling.then(|| Part::of(titled(name, &stream.source), found))
+}
+
+/// What was found of lost history, if the file says what becomes of it: then it is no error, but has to be known.
+fn as_the_policy_says(found: Finding, policy: &OnHistoryLost) -> Finding {
+    let OnHistoryLost::GoOn(start) = policy else { return found };
+    if found.severity != Severity::Error || !found.what.contains(&format!("[{}]", ErrorKind::PositionLost.code())) {
+        return found;
+    }
+    let start = match start {
+        StartAt::Oldest => "goes on with the oldest change that is there",
+        StartAt::Snapshot => "begins anew with a snapshot",
+        _ => "goes on with what happens from now on",
+    };
+    let remedy = format!("as on_history_lost says, the gap is noted when the stream runs, and it {start}");
+    Finding { severity: Severity::Warning, remedy: Some(remedy), ..found }
+}
+
+/// What keeps lost history from being repaired by a snapshot, where that is what the file says.
+async fn repair(cx: &Cx, stream: &Stream, purpose: &Purpose, failed: Option<ErrorKind>) -> Option<Vec<Finding>> {
+    let wanted = stream.settings.on_history_lost == OnHistoryLost::GoOn(StartAt::Snapshot);
+    if !wanted || failed.is_some() || stream.settings.start == StartAt::Snapshot {
+        return None;
+    }
+    let mut options = stream.source.options.clone();
+    let vetted = stream.source.backend.vet_start(cx, purpose, &mut options, &StartAt::Snapshot, None).await.ok()?;
+    let named = |found: Finding| Finding { what: format!("on_history_lost = \"snapshot\": {}", found.what), ..found };
+    Some(vetted.into_iter().map(named).collect())
 }
 
 /// That nobody may run the stream until a person lets it.

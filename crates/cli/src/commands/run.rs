@@ -4,8 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchkeeper::core::Severity;
 use watchkeeper::engine::delivery::backoff::Backoff;
-use watchkeeper::{Error, ErrorKind, Result, Running};
+use watchkeeper::{Error, ErrorKind, OnHistoryLost, Result, Running, StartAt};
 use watchkeeper_peers::TcpPeers;
 
 use crate::args::Common;
@@ -28,6 +29,7 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
         }
         site = patiently(&config) => site?,
     };
+    refuse_beyond_repair(&config, &site).await?;
     let mut running = start(&config, site).await?;
     let asked = tokio::select! {
         biased;
@@ -72,6 +74,32 @@ async fn patiently(config: &Config) -> Result<Site> {
         tokio::time::sleep(AGAIN.delay(attempt, &entropy)).await;
     }
     Err(Error::internal("gave up opening"))
+}
+
+/// How long it may take to look whether lost history could be repaired.
+const LOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// Refuses streams whose history is to be repaired by a snapshot if it is ever lost, where there can be none: it would be found
+/// out only then.
+async fn refuse_beyond_repair(config: &Config, site: &Site) -> Result<()> {
+    let cx = site.seams.cx();
+    for stream in &site.streams {
+        if stream.settings.on_history_lost != OnHistoryLost::GoOn(StartAt::Snapshot) {
+            continue;
+        }
+        let cx = cx.within(LOOK_WITHIN);
+        // A source that is away just now may still be repaired when it is back.
+        let found = cx.run(stream.source.vet(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
+        let Some(wrong) = found.into_iter().find(|finding| finding.severity == Severity::Error) else { continue };
+        let error = Error::config(format!("on_history_lost = \"snapshot\": {}", wrong.what));
+        let error = error.remedy(wrong.remedy.unwrap_or_else(|| "choose another policy".to_owned()));
+        let described = config.streams.iter().find(|described| described.settings.name == stream.settings.name);
+        return Err(match described {
+            Some(described) => error.at(&described.origin),
+            None => error,
+        });
+    }
+    Ok(())
 }
 
 async fn start(config: &Config, mut site: Site) -> Result<Running> {

@@ -7,11 +7,12 @@ use watchkeeper::core::{Options, Origin};
 use watchkeeper::engine::delivery::backoff::Backoff;
 use watchkeeper::engine::delivery::filter::All;
 use watchkeeper::{
-    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, OperationTime, Operations, Park, Result, SourceTime,
-    StartAt, StreamSettings, registry,
+    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, OperationTime, Operations, Park, Position, Result,
+    SourceTime, StartAt, StreamSettings, registry,
 };
 
 use super::system::System;
+use crate::when::hex;
 
 /// A stream as the file describes it.
 #[derive(Debug, Clone)]
@@ -157,9 +158,16 @@ fn start(stream: &mut Options) -> Result<StartAt> {
         stream.take("start");
         return Ok(StartAt::Operation(time));
     }
+    if let Some(position) = stream.peek_text("start").and_then(hex) {
+        stream.take("start");
+        return Ok(StartAt::After(Position::new(position, None)));
+    }
     let choices = [("now", StartAt::Now), ("oldest", StartAt::Oldest), ("snapshot", StartAt::Snapshot)];
     let chosen = stream.choice("start", &choices).map_err(|error| {
-        error.remedy("write \"now\", \"oldest\", \"snapshot\", a time such as \"2026-01-31T12:00:00Z\", or an operation time such as \"1700000000:7\"")
+        error.remedy(
+            "write \"now\", \"oldest\", \"snapshot\", a time such as \"2026-01-31T12:00:00Z\", an operation time such as \
+             \"1700000000:7\", or a position as `checkpoint show` tells it",
+        )
     })?;
     Ok(chosen.unwrap_or(StartAt::Now))
 }

@@ -86,9 +86,10 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
     }
     for (text, line, part) in [
         ("start = \"soon\"\n", 7, "\"now\", \"oldest\", \"snapshot\", a time"),
+        ("start = \"soon\"\n", 7, "or a position as `checkpoint show` tells it"),
         ("start = \"1700000000:\"\n", 7, "start: \"1700000000:\" is no operation time [WK-CONFIG]; write its seconds"),
         ("start = \"4294967296:1\"\n", 7, "each below 4294967296: \"1700000000:7\""),
-        ("start = \"Timestamp(1700000000, 7)\"\n", 7, "or an operation time such as \"1700000000:7\""),
+        ("start = \"Timestamp(1700000000, 7)\"\n", 7, "an operation time such as \"1700000000:7\""),
         ("concurrency = 0\n", 7, "concurrency is not between 1 and 1024 [WK-CONFIG]; write 1 to 1024"),
         ("start = \"now\"\n[stream.checkpoint]\nevery = \"0s\"\n", 9, "checkpoints are committed without a pause"),
         ("[stream.batch]\nrows = 10\nbytes = \"64MiB\"\n", 9, "the window is smaller than one batch"),

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{DateTime, Document, RawBson, RawDocumentBuf, doc};
 use watchkeeper_core::payload::Image;
-use watchkeeper_core::{Change, Cx, Result};
+use watchkeeper_core::{Change, Cx, Operation, Result, ValueRef};
 
 use super::collections::{Name, append};
 use super::document::{after, field, image, mirrored_id, raw};
@@ -15,6 +15,7 @@ use crate::client::{Client, create, number_bson};
 ///
 /// A record tells `timestamp` (when it was changed, by the source's clock), `sourceCollection`, `operationType`, `documentId`,
 /// `resumeToken`, `clusterTime`, and, where the change tells them, the whole `document` and its `changes`.
+/// That of a gap (`operationType` is `gap`) tells its `cause`.
 #[derive(Debug, Clone)]
 pub struct Audit {
     collection: Name,
@@ -55,6 +56,11 @@ impl Audit {
             if let Some(part @ RawBson::Document(_)) = part {
                 record.append(name, part);
             }
+        }
+        if change.operation() == Operation::Gap
+            && let Some(ValueRef::Str(cause)) = change.get(&["cause"])?
+        {
+            record.append(cstr!("cause"), &*cause);
         }
         Ok(record)
     }

@@ -1,20 +1,20 @@
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Binary, DateTime, RawBson, RawDocument, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, DateTime, RawDocument, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_core::{Change, Cx, Error, Operation, Result};
 
-use super::document::{after, body, joined, mirrored_id, raw};
+use super::document::{body, raw};
+use super::fates::{BYTES_MAX, Fate, Fates, STATEMENT_BYTES, STATEMENTS_MAX};
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
 
-/// At most so many statements in one command, and so many bytes of bodies; the server takes 100,000 and 48 MB.
-const STATEMENTS_MAX: usize = 10_000;
-const BYTES_MAX: usize = 12_000_000;
+/// The server's limit for a document.
+pub(super) const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The server's limit for a document, less what stands around a body.
-const BODY_BYTES_MAX: usize = 16 * 1024 * 1024 - 4096;
+/// What may stand around a document in its command. The server lets commands be larger than documents by 16 KiB, and some of
+/// that is for what the driver adds.
+const AROUND_BYTES_MAX: usize = 14 * 1024;
 
 /// Appends every change to a collection. Sorted by `_id` they are in the order of the stream.
 #[derive(Debug, Clone)]
@@ -67,13 +67,15 @@ pub(super) async fn append(
 ) -> Result<(), Failure> {
     let (mut documents, mut first, mut bytes) = (Vec::new(), 0, 0);
     for (at, change) in changes.iter().enumerate() {
-        fits(at, change)?;
-        bytes += STATEMENT_BYTES + change.body().len();
+        let document = document(open, change, at).map_err(|error| unreadable(at, error))?;
+        fits(at, &document, 0)?;
+        let size = STATEMENT_BYTES + document.as_bytes().len();
+        bytes += size;
         if bytes > BYTES_MAX || documents.len() >= STATEMENTS_MAX {
             insert(open, collection, first, std::mem::take(&mut documents)).await?;
-            (first, bytes) = (at, STATEMENT_BYTES + change.body().len());
+            (first, bytes) = (at, size);
         }
-        documents.push(document(open, change, at).map_err(|error| unreadable(at, error))?);
+        documents.push(document);
     }
     insert(open, collection, first, documents).await
 }
@@ -129,115 +131,9 @@ impl Mirror {
     }
 }
 
-/// What becomes of a document.
-#[derive(Debug)]
-pub(super) struct Fate {
-    /// The place of the last change of it.
-    pub(super) at: usize,
-    /// The document's `_id`.
-    pub(super) id: RawBson,
-    /// As it is to be; `None` when it is to be taken away.
-    pub(super) document: Option<RawDocumentBuf>,
-    /// About how large a statement with it is.
-    pub(super) bytes: usize,
-}
-
-impl Fate {
-    /// The statement that brings it about.
-    fn statement(self) -> RawDocumentBuf {
-        match self.document {
-            Some(document) => rawdoc! { "q": { "_id": self.id }, "u": document, "upsert": true },
-            None => rawdoc! { "q": { "_id": self.id }, "limit": 1 },
-        }
-    }
-}
-
-/// A document with this `_id`, whatever a pipeline has made of its own.
-fn identified(id: &RawBson, document: &RawDocument, at: usize) -> Result<RawDocumentBuf, Failure> {
-    let mut first = RawDocumentBuf::new();
-    first.append(cstr!("_id"), id.as_raw_bson_ref());
-    joined(&first, document, &RawDocumentBuf::new()).map_err(|error| unreadable(at, error))
-}
-
-/// What a statement has beside its document.
-const STATEMENT_BYTES: usize = 256;
-
-/// Parts of a list that each fit into one command.
-pub(super) fn parts(fates: Vec<Fate>) -> Vec<Vec<Fate>> {
-    let mut parts: Vec<Vec<Fate>> = Vec::new();
-    let mut bytes = 0;
-    for fate in fates {
-        bytes += fate.bytes;
-        match parts.last_mut() {
-            Some(part) if bytes <= BYTES_MAX && part.len() < STATEMENTS_MAX => part.push(fate),
-            _ => {
-                bytes = fate.bytes;
-                parts.push(vec![fate]);
-            }
-        }
-    }
-    parts
-}
-
-/// What changes come to, by target and key.
-#[derive(Debug, Default)]
-pub(super) struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
-
-impl Fates {
-    /// Notes what a change comes to, over what was noted of its key.
-    pub(super) fn note(&mut self, target: String, at: usize, change: &Change, key: &[u8]) -> Result<(), Failure> {
-        let id = mirrored_id(change, key).map_err(|error| unreadable(at, error))?;
-        let document = match change.operation() {
-            Operation::Delete => None,
-            _ => match after(change).map_err(|error| unreadable(at, error))? {
-                Some(RawBson::Document(document)) => Some(identified(&id, &document, at)?),
-                // It was deleted since; the change that did so will come.
-                Some(RawBson::Null) => return Ok(()),
-                _ => return Err(Failure::Refused(at, incomplete(change))),
-            },
-        };
-        let bytes = STATEMENT_BYTES + document.as_ref().map_or(0, |_| change.body().len());
-        self.0.insert((target, key.to_vec()), Fate { at, id, document, bytes });
-        Ok(())
-    }
-
-    /// All that was noted, by target.
-    pub(super) fn take_by_target(&mut self) -> BTreeMap<String, Vec<Fate>> {
-        let mut targets: BTreeMap<String, Vec<Fate>> = BTreeMap::new();
-        for ((target, _), fate) in std::mem::take(&mut self.0) {
-            targets.entry(target).or_default().push(fate);
-        }
-        targets
-    }
-
-    /// Writes all, in any order: no two are about the same document.
-    async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
-        for (target, fates) in self.take_by_target() {
-            let (upserts, deletes): (Vec<_>, Vec<_>) = fates.into_iter().partition(|fate| fate.document.is_some());
-            for (command, list, fates) in [("update", cstr!("updates"), upserts), ("delete", cstr!("deletes"), deletes)]
-            {
-                for part in parts(fates) {
-                    let (places, statements): (Vec<usize>, Vec<RawDocumentBuf>) =
-                        part.into_iter().map(|fate| (fate.at, fate.statement())).unzip();
-                    let command = doc! { command: target.as_str() };
-                    let stated = open.state_each(command, (list, statements)).await;
-                    stated.map_err(|failure| failure.placed(&places))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 pub(super) fn renamed(change: &Change) -> Error {
     Error::config(format!("{} was renamed, which a mirror can not follow", change.namespace()))
         .remedy("empty the mirror and begin anew with start = \"snapshot\", or skip this change if the mirror may keep what it has")
-}
-
-fn incomplete(change: &Change) -> Error {
-    let operation = change.operation().as_str();
-    Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
-        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images)")
 }
 
 #[async_trait]
@@ -252,10 +148,13 @@ impl Apply for Mirror {
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         let mut fates = Fates::default();
         for (at, change) in changes.iter().enumerate() {
-            fits(at, change)?;
             let target = self.target(change);
             if let Some(key) = change.key() {
-                fates.note(target, at, change, key)?;
+                let Some(fate) = Fate::of(at, change, key)? else { continue };
+                if open.in_order() && !fates.keep_pace_with(&target, key, &fate) {
+                    fates.send(open).await?;
+                }
+                fates.note(target, key, fate);
             } else if change.operation() == Operation::Rename {
                 return Err(Failure::Refused(at, renamed(change)));
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
@@ -272,21 +171,27 @@ impl Apply for Mirror {
         true
     }
 
+    fn merges_changes(&self) -> bool {
+        true
+    }
+
     fn needs_whole_documents(&self) -> bool {
         true
     }
 }
 
-fn fits(at: usize, change: &Change) -> Result<(), Failure> {
-    if change.body().len() <= BODY_BYTES_MAX {
+/// Refuses a document that the server would not take, with so much around it.
+pub(super) fn fits(at: usize, document: &RawDocument, around: usize) -> Result<(), Failure> {
+    let bytes = document.as_bytes().len();
+    if bytes <= DOCUMENT_BYTES_MAX && bytes + around <= DOCUMENT_BYTES_MAX + AROUND_BYTES_MAX {
         return Ok(());
     }
-    let cause = format!("a change of {} bytes does not fit into a document", change.body().len());
+    let cause = format!("a change comes to a document of {bytes} bytes, and the server takes 16 MiB");
     Err(Failure::Refused(at, Error::config(cause).remedy("leave fields out of it at the source")))
 }
 
 /// A payload that can not be read is the change's fault.
-fn unreadable(at: usize, error: Error) -> Failure {
+pub(super) fn unreadable(at: usize, error: Error) -> Failure {
     Failure::Refused(at, error)
 }
 
@@ -325,24 +230,5 @@ impl Name {
             return Err(Error::config(cause).remedy("choose another name"));
         }
         Ok(Self(collection.to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sizes(bytes: &[usize]) -> Vec<usize> {
-        let fate = |bytes: &usize| Fate { at: 0, id: RawBson::Null, document: None, bytes: *bytes };
-        parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
-    }
-
-    #[test]
-    fn no_command_is_larger_than_the_server_takes() {
-        assert_eq!(sizes(&[]), Vec::<usize>::new());
-        assert_eq!(sizes(&[BYTES_MAX, 1, BYTES_MAX - 1, 1]), [1, 2, 1]);
-        // One alone may be larger than a part should be, but never than the server takes.
-        assert_eq!(sizes(&[BYTES_MAX + 5, 5]), [1, 1]);
-        assert_eq!(sizes(&vec![1; STATEMENTS_MAX + 1]), [STATEMENTS_MAX, 1]);
     }
 }

@@ -12,10 +12,12 @@ use watchkeeper_core::{
     Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written,
 };
 
-use super::collections::{Fate, Fates, Mirror, parts, renamed};
+use super::collections::{Mirror, renamed};
 use super::document::{joined, raw};
-use super::{Apply, Failure};
+use super::fates::{Fate, Fates, parts};
+use super::{Apply, Failure, is_duplicate};
 use crate::client::{Client, number_bson};
+use crate::payload::scan::Fields;
 
 /// The field of a mirrored document in which its version stands.
 const MARK: &str = "_watchkeeper";
@@ -25,6 +27,9 @@ const MARK: &str = "_watchkeeper";
 /// The version of the source stands in the field `_watchkeeper` of every document. A deleted one stays as a tombstone, which has
 /// `_watchkeeper.deleted` and nothing else, so that a late write can not bring it back; the server removes tombstones after a day.
 /// Readers leave them out with `{"_watchkeeper.deleted": {"$exists": false}}`.
+///
+/// The source may be such a copy itself: its versions are replaced by those of this copy's source, and its tombstones are deletes. A
+/// field `_watchkeeper` that is something else is the user's own: there is no room for it, so the change is rejected.
 ///
 /// What is not prevented: that a late write from before a truncate brings in a document that was never written here.
 #[derive(Debug, Clone)]
@@ -122,6 +127,25 @@ fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
     Ok(rawdoc! { "q": { "_id": fate.id.clone() }, "u": stages, "upsert": true })
 }
 
+/// What has become of a document, if its source may be a versioned copy.
+fn unmarked(fate: Fate) -> Result<Fate, Failure> {
+    let Some(document) = &fate.document else { return Ok(fate) };
+    let Some(mark) = Fields::of(document.as_bytes())?.find(MARK.as_bytes())? else { return Ok(fate) };
+    let names: Option<Vec<&[u8]>> =
+        mark.document().and_then(|mark| Fields::of(mark).ok()?.map(|field| Some(field.ok()?.name)).collect());
+    match names.as_deref() {
+        Some([b"time", b"ordinal"]) => Ok(fate),
+        Some([b"time", b"ordinal", b"deleted"]) => Ok(Fate { document: None, ..fate }),
+        _ => Err(Failure::Refused(fate.at, taken())),
+    }
+}
+
+/// The error of a document that has no room for its version.
+fn taken() -> Error {
+    Error::config(format!("the document has a field {MARK} of its own, where this sink keeps versions"))
+        .remedy("rename it at the source, leave it out with a pipeline, or use mode = \"mirror\"")
+}
+
 impl Writer {
     /// Sees to the tombstones of a collection before it is first written to.
     async fn prepare(&self, cx: &Cx, target: &str) -> Result<()> {
@@ -133,15 +157,39 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what changes came to; the places of those that the server refuses.
-    async fn send(&self, cx: &Cx, changes: &[Change], fates: &mut Fates) -> Result<Vec<(usize, Error)>> {
-        let mut rejected = Vec::new();
+    /// Writes what `changes` came to, of which those from `first` on were noted; the places of those that the server refuses.
+    async fn send(&self, cx: &Cx, changes: &[Change], first: usize, fates: &mut Fates) -> Result<Vec<(usize, Error)>> {
+        let (mut rejected, places) = (Vec::new(), fates.places().collect::<BTreeSet<_>>());
         for (target, fates) in fates.take_by_target() {
             for part in parts(fates) {
                 rejected.extend(self.update(cx, changes, &target, &part).await?);
             }
         }
+        if rejected.iter().any(|(_, error)| is_duplicate(error)) {
+            rejected.retain(|(_, error)| !is_duplicate(error));
+            let again = self.repeat(cx, changes, first).await?;
+            // What was refused on the way, and came right later, is no matter.
+            rejected.extend(again.into_iter().filter(|(at, error)| places.contains(at) && is_duplicate(error)));
+        }
         Ok(rejected)
+    }
+
+    /// Writes changes from `first` on one by one, since values of a unique index may have moved from one document to another:
+    /// what is written already stays as it is.
+    async fn repeat(&self, cx: &Cx, changes: &[Change], first: usize) -> Result<Vec<(usize, Error)>> {
+        let mut rejected = Vec::new();
+        for (at, change) in changes.iter().enumerate().skip(first) {
+            let Some(key) = change.key() else { continue };
+            // What can not be read was told before.
+            if let Ok(Some(fate)) = self.fate(at, change, key) {
+                rejected.extend(self.update(cx, changes, &self.sink.mirror.target(change), &[fate]).await?);
+            }
+        }
+        Ok(rejected)
+    }
+
+    fn fate(&self, at: usize, change: &Change, key: &[u8]) -> Result<Option<Fate>, Failure> {
+        Fate::of(at, change, key)?.map(unmarked).transpose()
     }
 
     async fn update(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[Fate]) -> Result<Vec<(usize, Error)>> {
@@ -177,23 +225,24 @@ impl Writer {
 impl SinkWriter for Writer {
     async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let (mut fates, mut rejected) = (Fates::default(), Vec::new());
+        let (mut fates, mut rejected, mut first) = (Fates::default(), Vec::new(), 0);
         for (at, change) in changes.iter().enumerate() {
             let target = self.sink.mirror.target(change);
             if let Some(key) = change.key() {
-                match fates.note(target, at, change, key) {
+                match self.fate(at, change, key) {
                     Err(Failure::Refused(at, error)) => rejected.push((at, error)),
                     Err(Failure::Failed(error)) => return Err(error),
-                    Ok(()) => {}
+                    Ok(fate) => fate.into_iter().for_each(|fate| fates.note(target.clone(), key, fate)),
                 }
             } else if change.operation() == Operation::Rename {
                 rejected.push((at, renamed(change)));
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
-                rejected.extend(self.send(cx, &changes, &mut fates).await?);
+                rejected.extend(self.send(cx, &changes[..at], first, &mut fates).await?);
                 self.clear(cx, &target, change.version()).await?;
+                first = at + 1;
             }
         }
-        rejected.extend(self.send(cx, &changes, &mut fates).await?);
+        rejected.extend(self.send(cx, &changes, first, &mut fates).await?);
         rejected.sort_by_key(|(at, _)| *at);
         let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
         Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })

@@ -55,7 +55,11 @@ impl Feed {
         let Some(own) = Privileges::of(cx, &self.client).await? else { return Ok(Vec::new()) };
         let resources = self.resources();
         let places: Vec<_> = resources.iter().map(|(database, collection)| (&**database, &**collection)).collect();
-        Ok(own.missing(&places, &["changeStream", "find"], "grant it, for example by the role read"))
+        let remedy = match self.view.scope {
+            Scope::Cluster => "grant it, for example by the role readAnyDatabase on the database admin",
+            _ => "grant it, for example by the role read",
+        };
+        Ok(own.missing(&places, &["changeStream", "find"], remedy))
     }
 
     /// What has to be readable. An empty name stands for all.
@@ -86,12 +90,13 @@ impl Feed {
                     let remedy = format!("run: watchkeeper mongodb setup --images --collection {name} --url …");
                     found.push(finding(severity, format!("{name} stores no images, which are asked for"), remedy));
                 }
-                Ok(None) if !view.wait => {
-                    let remedy = "create it, correct its name, or write wait = true";
-                    found.push(finding(Severity::Error, format!("there is no collection {name:?}"), remedy));
-                }
+                Ok(None) if !view.wait => found.push(missing(name)),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Denied => {}
+                Err(error) if error.kind() == ErrorKind::Denied => {
+                    // Whoever may not read it does not see it, and is told which privilege is missing.
+                    let is_missing = !view.wait && !self.is_there(cx, name).await? && self.try_open(cx).await.is_ok();
+                    found.extend(is_missing.then(|| missing(name)));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -148,6 +153,11 @@ impl Feed {
         };
         vec![finding(Severity::Warning, what, remedy)]
     }
+}
+
+fn missing(name: &str) -> Finding {
+    let remedy = "create it, correct its name, or write wait = true";
+    finding(Severity::Error, format!("there is no collection {name:?}"), remedy)
 }
 
 fn stores_images(collection: &Document) -> bool {

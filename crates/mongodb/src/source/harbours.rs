@@ -55,7 +55,9 @@ impl Harbours {
     /// # Errors
     /// `Config` when there is none.
     pub fn new(places: Vec<Config>, view: &View) -> Result<Self> {
-        let feeds: Arc<[Feed]> = places.into_iter().map(|place| Feed::new(Client::lazy(place), view.clone())).collect();
+        let count = places.len();
+        let feed = |place: Config| Feed::new(Client::lazy(place.one_of(count)), view.clone());
+        let feeds: Arc<[Feed]> = places.into_iter().map(feed).collect();
         if feeds.is_empty() {
             return Err(Error::config("no URL is named").remedy("name at least one"));
         }
@@ -79,7 +81,11 @@ impl Harbours {
     }
 
     fn choose(&self, at: Option<usize>) {
-        *self.chosen.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        let before = std::mem::replace(&mut *self.chosen.lock().unwrap_or_else(PoisonError::into_inner), at);
+        if let Some(at) = at.filter(|at| before != Some(*at)) {
+            let (place, url) = (self.feeds[at].client.place(), at + 1);
+            tracing::info!(place, url, urls = self.feeds.len(), "this URL is read");
+        }
     }
 
     /// Asks the one that was chosen, which has to be verified again when it fails; without one, makes a round.
@@ -207,7 +213,17 @@ impl Source for Harbours {
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
-        self.stay(cx, &|cx, feed| Box::pin(async move { feed.identity(&cx).await })).await
+        if self.chosen().is_some() {
+            return self.stay(cx, &|cx, feed| Box::pin(async move { feed.identity(&cx).await })).await;
+        }
+        // No position tells which cluster it is: one without the collections is none to begin with.
+        let attempt = |cx: Cx, feed: Feed| -> BoxFuture<'_, Result<Pedigree>> {
+            Box::pin(async move {
+                feed.named_rightly(&cx).await?;
+                feed.identity(&cx).await
+            })
+        };
+        self.round(cx, &attempt).await
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {

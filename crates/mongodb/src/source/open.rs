@@ -196,6 +196,9 @@ impl Feed {
     pub(super) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
             Refusal::Told(error) => error,
+            Refusal::Native(native) if Class::of(&native) == Class::Denied && self.view.scope == Scope::Cluster => {
+                self.failure(native).remedy("grant the role readAnyDatabase on the database admin")
+            }
             // Nothing but the pipeline was new to the server.
             Refusal::Native(native)
                 if Class::of(&native) == Class::Other

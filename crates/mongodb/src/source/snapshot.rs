@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
+use mongodb::bson::{Document, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 mod progress;
@@ -290,6 +290,21 @@ impl Feed {
         Ok(rows)
     }
 
+    /// The options of a collection. Whoever may only read it is shown those by which a query would be planned: servers refuse to
+    /// read a capped collection as it was at one time by themselves.
+    async fn options_of(&self, cx: &Cx, name: &str) -> Result<Option<Document>> {
+        let database = self.client.config().database();
+        let list = doc! { "listCollections": 1, "filter": { "name": name } };
+        match self.first(cx, database, list).await {
+            Ok(found) => return Ok(found.and_then(|found| found.get_document("options").ok().cloned())),
+            Err(error) if error.kind() == ErrorKind::Denied => {}
+            Err(error) => return Err(error),
+        }
+        let explain = doc! { "explain": { "find": name, "limit": 1 }, "verbosity": "queryPlanner" };
+        let plan = self.ask(cx, database, explain).await?;
+        Ok(plan.get_document("queryPlanner").ok().cloned())
+    }
+
     /// The collections that a snapshot would read.
     pub(super) async fn countable(&self, cx: &Cx) -> Result<Vec<String>> {
         let refuse = |cause: &str, remedy: &str| Err(Error::config(cause).remedy(remedy));
@@ -310,9 +325,8 @@ impl Feed {
             return refuse("a snapshot can not be read through mongos", "begin with now or the oldest change");
         }
         for name in names {
-            let list = doc! { "listCollections": 1, "filter": { "name": name } };
-            let found = self.first(cx, self.client.config().database(), list).await?;
-            let options = found.as_ref().and_then(|found| found.get_document("options").ok());
+            let options = self.options_of(cx, name).await?;
+            let options = options.as_ref();
             if options.is_some_and(|options| options.contains_key("collation")) {
                 let cause = format!("{name} has a collation, by which a snapshot can not be ordered");
                 return refuse(&cause, "begin with now or the oldest change");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongodb::bson::Document;
 use mongodb::options::{ReadPreference, SelectionCriteria};
-use watchkeeper_core::{Error, Options, Result};
+use watchkeeper_core::{Options, Result};
 
 use crate::client::STORED_IN;
 
@@ -128,7 +128,9 @@ impl View {
         view.show_expanded_events = options.flag("show_expanded_events")?.unwrap_or(false);
         view.collation = match options.json("collation") {
             None => None,
-            Some(json) => Some(stage(json).ok_or_else(|| not_json("collation"))?),
+            Some(json) => Some(stage(json).ok_or_else(|| {
+                options.wrong("collation", "this is not what MongoDB takes").remedy(AS_MONGODB_TAKES_IT)
+            })?),
         };
         if let Some(count) = options.count("batch_size")? {
             view.batch_size =
@@ -185,15 +187,18 @@ fn scope(options: &mut Options) -> Result<Scope> {
 }
 
 fn pipeline(options: &mut Options) -> Result<Vec<Document>> {
-    let stages = match options.json("pipeline") {
+    let written = options.json("pipeline");
+    let wrong = |cause: String| options.wrong("pipeline", cause).remedy(AS_MONGODB_TAKES_IT);
+    let stages = match written {
         None => return Ok(Vec::new()),
         Some(serde_json::Value::String(text)) => {
-            serde_json::from_str(&text).map_err(|error| not_json("pipeline").caused_by(error))?
+            serde_json::from_str(&text).map_err(|error| wrong(format!("this is not JSON: {error}")).caused_by(error))?
         }
         Some(json) => json,
     };
-    let serde_json::Value::Array(stages) = stages else { return Err(not_json("pipeline")) };
-    stages.into_iter().map(|json| stage(json).ok_or_else(|| not_json("pipeline"))).collect()
+    let serde_json::Value::Array(stages) = stages else { return Err(wrong("this is no list of stages".to_owned())) };
+    let numbered = (1..).zip(stages);
+    numbered.map(|(at, json)| stage(json).ok_or_else(|| wrong(format!("stage {at} is no document")))).collect()
 }
 
 /// A document of (extended) JSON.
@@ -201,8 +206,5 @@ fn stage(json: serde_json::Value) -> Option<Document> {
     serde_json::from_value(json).ok()
 }
 
-fn not_json(setting: &str) -> Error {
-    Error::config(format!("the setting {setting} is not what MongoDB takes")).remedy(
-        "write pipeline = '[{\"$match\": {\"operationType\": \"insert\"}}]', and collation = { locale = \"de\" }",
-    )
-}
+const AS_MONGODB_TAKES_IT: &str =
+    "write pipeline = '[{\"$match\": {\"operationType\": \"insert\"}}]', and collation = { locale = \"de\" }";

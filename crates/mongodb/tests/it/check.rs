@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{Backend, ErrorKind, Finding, Inspection, Options, Origin, Purpose, Severity, WrittenSetting};
-use watchkeeper_mongodb::MongoDb;
+use watchkeeper_core::{
+    Backend, ErrorKind, Finding, Inspection, Options, Origin, Purpose, Severity, Source, StartAt, WrittenSetting,
+};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::{Feed, MongoDb, Scope, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
+use crate::source::read;
 use crate::support::{Guarded, assert_told, block_on, cx, url};
 use crate::tools::run_at;
 
@@ -82,6 +85,48 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         for url in [guarded.url("keeper", "shop")] {
             assert!(errors(&store(&url).await).is_empty() && errors(&sink(&url).await.findings).is_empty());
         }
+    });
+}
+
+/// Whoever has what the guide asks for can run a stream, from now on or with a snapshot.
+#[test]
+fn a_user_who_may_find_and_watch_one_collection_needs_no_more() {
+    block_on(async {
+        let guarded = Guarded::start().await;
+        let keeper = guarded.client("keeper", "shop").await;
+        let database = keeper.database(&cx()).await.expect("it is open");
+        let orders = database.collection::<Document>("orders");
+        orders.insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+        let create = doc! { "create": "names", "collation": { "locale": "de" } };
+        database.run_command(create).await.expect("it is taken");
+        let named = ["orders", "names", "ordres"].map(|name| on(name, &["find", "changeStream"]));
+        guarded.user("reader", named.to_vec()).await;
+        let url = guarded.url("reader", "shop");
+        let found = source(&url).await;
+        assert!(errors(&found).is_empty(), "{found:?}");
+        let client = guarded.client("reader", "shop").await;
+        let feed = |name: &str| Feed::new(client.clone(), View::collection(name));
+
+        let mut stream = feed("orders").open(&cx(), StartAt::Now).await.expect("it opens");
+        orders.insert_one(doc! { "_id": 2 }).await.expect("it is taken");
+        assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"2"[..]));
+        let mut stream = feed("orders").open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        assert_eq!(read(&mut *stream, 2).await[0].key(), Some(&b"1"[..]));
+
+        let refused = feed("names").open(&cx(), StartAt::Snapshot).await.map(drop);
+        assert_told(refused, ErrorKind::Config, "names has a collation");
+        let refused = feed("ordres").open(&cx(), StartAt::Now).await.map(drop);
+        assert_told(refused, ErrorKind::Config, "there is no collection \"ordres\"");
+        let found = feed("ordres").check(&cx()).await.expect("it can be looked at");
+        assert_eq!(errors(&found), ["there is no collection \"ordres\""]);
+        let refused = feed("secrets").open(&cx(), StartAt::Now).await.map(drop);
+        assert_told(refused, ErrorKind::Denied, "access is denied");
+        let everything = Feed::new(client.clone(), View::of(Scope::Cluster));
+        let refused = everything.open(&cx(), StartAt::Now).await.map(drop);
+        assert_told(refused, ErrorKind::Denied, "; grant the role readAnyDatabase");
+        let found = everything.check(&cx()).await.expect("it can be looked at");
+        let remedies: Vec<_> = found.iter().filter_map(|finding| finding.remedy.as_deref()).collect();
+        assert!(remedies.iter().any(|remedy| remedy.contains("readAnyDatabase")), "{found:?}");
     });
 }
 

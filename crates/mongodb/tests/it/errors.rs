@@ -144,6 +144,7 @@ const ROWS: &[(i32, ErrorKind, ErrorKind)] = &[
     (31325, Settings, Settings),
     (40323, Settings, Settings),
     (73, Settings, Settings),
+    (166, Settings, Settings),
     (13, Denied, Denied),
     (18, Denied, Denied),
     (11000, Internal, Internal),

@@ -64,6 +64,38 @@ fn after_five_rounds_without_a_change_it_stops_with_the_cause_of_each() {
 }
 
 #[test]
+fn a_stream_begins_with_the_first_url_that_has_the_collection() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let database = shop.client.config().database().to_owned();
+        let set = ReplicaSet::start(1);
+        let without = Config::new(crate::support::url(&set, &database)).expect("it is one");
+        let three = harbours(vec![nowhere(&database), without.clone(), shop.base.config()]);
+        three.identity(&cx()).await.expect("the third one has it");
+        assert_eq!(three.place(), Some(shop.client.place()));
+        three.open(&cx(), StartAt::Now).await.expect("it opens");
+        let refused = harbours(vec![without.clone(), without]).identity(&cx()).await;
+        assert_told(refused, ErrorKind::Config, "there is no collection \"orders\"");
+    });
+}
+
+#[test]
+fn a_refused_connection_is_told_as_such() {
+    block_on(async {
+        let place = nowhere("shop").place();
+        let host = place.strip_suffix("/shop").expect("it ends so");
+        let config = || {
+            let mut config = Config::new(format!("mongodb://{host}/shop?replicaSet=rs0")).expect("it is one");
+            config.timeout = Duration::from_secs(2);
+            config
+        };
+        let cx = cx().within(Duration::from_secs(2));
+        let error = harbours(vec![config(), config()]).identity(&cx).await.expect_err("nobody answers");
+        assert_eq!(error.message().matches("refused").count(), 2, "{error}");
+    });
+}
+
+#[test]
 fn a_delivered_change_makes_the_rounds_before_it_count_no_more() {
     block_on(async {
         let set = ReplicaSet::start(1);

@@ -9,6 +9,7 @@ mod reach;
 mod refusing_proxy;
 mod sink;
 mod sink_documents;
+mod sink_refusals;
 mod source;
 mod source_check;
 mod source_errors;

@@ -19,9 +19,9 @@ use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Tra
 use crate::support::{Base, block_on, cx, fresh_name, in_order};
 
 /// A change of a key (none for a barrier) with this JSON body.
-type Row<'a> = (Operation, Option<&'a str>, &'a str);
+pub(crate) type Row<'a> = (Operation, Option<&'a str>, &'a str);
 
-fn batch(rows: &[Row<'_>]) -> Arc<Batch> {
+pub(crate) fn batch(rows: &[Row<'_>]) -> Arc<Batch> {
     let mut builder = BatchBuilder::new("test".into(), Arc::new(JsonPayload));
     let namespace = builder.namespace("shop.orders");
     for (at, (operation, key, body)) in (1_u64..).zip(rows) {
@@ -55,7 +55,7 @@ pub(crate) fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
 }
 
 pub(crate) struct Stage {
-    client: Client,
+    pub(crate) client: Client,
     sink: Transactional,
     grant: Grant,
     writer: Box<dyn TransactionalWriter>,
@@ -85,7 +85,7 @@ impl Stage {
         Self { client, sink, grant, writer, next: 1 }
     }
 
-    async fn transact(&mut self, seq: u64, rows: &[Row<'_>]) -> Result<Transacted> {
+    pub(crate) async fn transact(&mut self, seq: u64, rows: &[Row<'_>]) -> Result<Transacted> {
         let places: Vec<u32> = (0..).take(rows.len()).collect();
         self.writer.write_and_commit(&cx(), &batch(rows), &places, &write(&self.grant, seq)).await
     }
@@ -107,13 +107,13 @@ impl Stage {
         answer
     }
 
-    async fn committed(&mut self, seq: u64, rows: &[Row<'_>]) {
+    pub(crate) async fn committed(&mut self, seq: u64, rows: &[Row<'_>]) {
         let answer = self.transact(seq, rows).await.expect("the server answers");
         assert!(matches!(answer, Transacted::Committed), "{answer:?}");
     }
 }
 
-const INSERT: Operation = Operation::Insert;
+pub(crate) const INSERT: Operation = Operation::Insert;
 
 #[test]
 fn a_mirror_keeps_the_newest_document_of_every_key() {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Change, ChangeStream, ErrorKind, Limits, Source, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, RawDocumentBuf, doc};
-use watchkeeper_mongodb::{Feed, Scope, Shown, View};
+use watchkeeper_mongodb::mongodb::options::{ReadPreference, SelectionCriteria};
+use watchkeeper_mongodb::{Client, Config, Feed, Scope, Shown, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::errors::in_turn;
@@ -308,5 +309,40 @@ fn a_damaged_token_is_corrupt_and_of_another_scope_a_matter_of_settings() {
         let pedigree = shop.feed(View::of(Scope::Database)).identity(&cx()).await.expect("it is known");
         let verified = feed.verify(&cx(), &end, &pedigree).await;
         assert_told(verified, ErrorKind::Config, "another scope, pipeline or options");
+    });
+}
+
+#[test]
+fn what_can_not_be_watched_is_told_with_what_to_do() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let view = doc! { "create": "rich", "viewOn": "orders", "pipeline": [] };
+        shop.database.run_command(view).await.expect("it is taken");
+        let open = async |view: View| shop.feed(view).open(&cx(), StartAt::Now).await.map(drop);
+        let refused = open(View::collection("rich")).await;
+        assert_told(refused, ErrorKind::Config, "a view or a time series has no change stream");
+        for stage in [doc! { "$group": { "_id": 1 } }, doc! { "$mtach": {} }] {
+            let refused = open(View { pipeline: vec![stage], ..View::collection("orders") }).await;
+            assert_told(refused, ErrorKind::Config, "]; correct the stage or the option");
+        }
+    });
+}
+
+#[test]
+fn servers_that_do_not_fit_the_url_are_told_with_what_to_do() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let soon = |url: &str| format!("{url}&serverSelectionTimeoutMS=500");
+        let (start, rest) = shop.base.url().split_once("replicaSet=").expect("it names the set");
+        let other = Config::new(soon(&format!("{start}replicaSet=other_{rest}"))).expect("it is one");
+        let refused = Client::open(&cx(), other).await;
+        assert_told(refused, ErrorKind::Config, "of another replica set than the one that replicaSet= names");
+        let config = Config::new(soon(shop.base.url())).expect("it is one");
+        let client = Client::open(&cx(), config).await.expect("it answers");
+        let secondary = ReadPreference::Secondary { options: None };
+        let read_preference = Some(SelectionCriteria::ReadPreference(secondary));
+        let feed = Feed::new(client, View { read_preference, ..View::collection("orders") });
+        let refused = feed.open(&cx(), StartAt::Now).await.map(drop);
+        assert_told(refused, ErrorKind::Unavailable, "]; start one, or write read_preference");
     });
 }

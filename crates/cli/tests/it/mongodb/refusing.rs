@@ -69,7 +69,7 @@ fn a_collection_of_watchkeepers_own() {
 fn a_pipeline_that_the_server_does_not_take() {
     let harbour = Harbour::new();
     harbour.configure(&harbour.orders(", pipeline = '[{\"$mtach\": {}}]'"));
-    let parts = ["$mtach", "correct the settings that the cause names"];
+    let parts = ["$mtach", "; correct the stage or the option that the cause names"];
     assert_found(&harbour, 1, &parts);
     let mut only = harbour.desk.start("only");
     only.says(&parts);
@@ -168,6 +168,58 @@ fn a_checkpoint_whose_history_is_gone() {
     let harbour = stopped();
     forge(&harbour, |bytes| shift_seconds(bytes, -864_000));
     assert_stays(&harbour, &["the position has left the oplog", "WK-POSITION-LOST", "on_history_lost"]);
+}
+
+#[test]
+fn a_checkpoint_whose_history_is_gone_and_may_be_passed() {
+    let harbour = stopped();
+    forge(&harbour, |bytes| shift_seconds(bytes, -864_000));
+    let told = [("gap", "the oldest change"), ("gap_to_now", "from now on"), ("snapshot", "with a snapshot")];
+    for (policy, what) in told {
+        harbour.configure(&format!("{}on_history_lost = \"{policy}\"\n", harbour.orders("")));
+        let checked = harbour.desk.run(&["check"]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        let line = checked.out.lines().find(|line| line.contains("the position has left the oplog"));
+        let line = line.expect("it is told");
+        assert!(line.contains("warning: checkpoint") && line.contains(what), "{line}");
+        assert!(!line.contains("choose what becomes"), "{line}");
+    }
+}
+
+#[test]
+fn a_repair_of_lost_history_that_can_not_be() {
+    let harbour = Harbour::new();
+    let source = [
+        harbour.orders(", pipeline = '[{\"$match\": {\"operationType\": \"insert\"}}]'"),
+        harbour.orders("").replace("collection = \"orders\"", "scope = \"database\""),
+    ];
+    for (source, cause) in source.iter().zip(["through a pipeline", "collections that are named"]) {
+        harbour.configure(&format!("{source}on_history_lost = \"snapshot\"\n"));
+        let parts = ["on_history_lost = \"snapshot\": ", cause];
+        assert_found(&harbour, 1, &parts);
+        harbour.desk.run(&["run"]).assert_refused(2, &[&["watchkeeper.toml:"], &parts[..]].concat());
+    }
+    assert_eq!(harbour.checkpoint(), None);
+}
+
+#[test]
+fn a_start_at_a_position() {
+    let harbour = stopped();
+    let Ok(bytes) = position(&harbour).get_binary_generic("bytes").cloned() else { panic!("a position has bytes") };
+    let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(harbour.desk.run(&["checkpoint", "show", "orders"]).out.contains(&shown), "that is how it is shown");
+    harbour.order(&["tar"]);
+    let checkpoints = harbour.database.collection::<Document>("watchkeeper_checkpoints");
+    harbour.block_on(async { checkpoints.delete_many(doc! {}).await }).expect("it can be taken away");
+    harbour.configure(&format!("{}start = \"00ff\"\n", harbour.orders("")));
+    assert_found(&harbour, 1, &["start (mongodb): ", "; write a position of this source"]);
+    let parts = ["watchkeeper.toml:", "start = \"00ff\" is no position", "; write a position of this source"];
+    harbour.desk.run(&["run"]).assert_refused(2, &parts);
+    harbour.configure(&format!("{}start = \"{shown}\"\n", harbour.orders("")));
+    assert_eq!(harbour.desk.run(&["check"]).code, Some(0));
+    let mut only = harbour.desk.start("only");
+    until("what came after it arrives", || harbour.delivered() == ["rope", "tar"]);
+    only.ends_in_order();
 }
 
 #[test]

@@ -1,0 +1,183 @@
+//! What changes that come together make of documents.
+
+use std::collections::BTreeMap;
+
+use mongodb::bson::raw::cstr;
+use mongodb::bson::spec::ElementType;
+use mongodb::bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, doc, rawdoc};
+use watchkeeper_core::{Change, Error, Operation};
+
+use super::collections::{DOCUMENT_BYTES_MAX, fits, unreadable};
+use super::document::{after, joined, mirrored_id};
+use super::{Failure, Open};
+use crate::payload::scan::{Field, Fields};
+
+/// At most so many statements in one command, and so many bytes of bodies; the server takes 100,000 and 48 MB.
+pub(super) const STATEMENTS_MAX: usize = 10_000;
+pub(super) const BYTES_MAX: usize = 12_000_000;
+
+/// What becomes of a document.
+#[derive(Debug)]
+pub(super) struct Fate {
+    /// The place of the last change of it.
+    pub(super) at: usize,
+    /// The document's `_id`.
+    pub(super) id: RawBson,
+    /// As it is to be; `None` when it is to be taken away.
+    pub(super) document: Option<RawDocumentBuf>,
+    /// About how large a statement with it is.
+    pub(super) bytes: usize,
+}
+
+impl Fate {
+    /// What a change makes of its document; `None` when it tells that another change will.
+    pub(super) fn of(at: usize, change: &Change, key: &[u8]) -> Result<Option<Self>, Failure> {
+        let id = mirrored_id(change, key).map_err(|error| unreadable(at, error))?;
+        let document = match change.operation() {
+            Operation::Delete => None,
+            _ => match after(change).map_err(|error| unreadable(at, error))? {
+                Some(RawBson::Document(document)) => Some(identified(&id, &document, at)?),
+                // It was deleted since; the change that did so will come.
+                Some(RawBson::Null) => return Ok(None),
+                _ => return Err(Failure::Refused(at, incomplete(change))),
+            },
+        };
+        let mut bytes = STATEMENT_BYTES;
+        if let Some(document) = &document {
+            bytes += document.as_bytes().len();
+            // Below the limit only an `_id` that stands there twice could be too much.
+            let around =
+                if bytes > DOCUMENT_BYTES_MAX / 2 { rawdoc! { "_id": id.clone() }.as_bytes().len() } else { 0 };
+            fits(at, document, around)?;
+        }
+        Ok(Some(Self { at, id, document, bytes }))
+    }
+
+    /// The statement that brings it about.
+    fn statement(self) -> RawDocumentBuf {
+        match self.document {
+            Some(document) if has_empty_timestamp(&document) => {
+                let stages = RawArrayBuf::from_iter([rawdoc! { "$replaceWith": { "$literal": document } }]);
+                rawdoc! { "q": { "_id": self.id }, "u": stages, "upsert": true }
+            }
+            Some(document) => rawdoc! { "q": { "_id": self.id }, "u": document, "upsert": true },
+            None => rawdoc! { "q": { "_id": self.id }, "limit": 1 },
+        }
+    }
+}
+
+/// Whether a field is a timestamp of zero, which servers take for "now" when a document is replaced. They do not when a pipeline
+/// replaces it, which costs them more.
+fn has_empty_timestamp(document: &RawDocument) -> bool {
+    let is_empty = |field: Field<'_>| {
+        field.kind == ElementType::Timestamp as u8 && field.value.iter().all(|byte| *byte == 0) && field.name != b"_id"
+    };
+    Fields::of(document.as_bytes()).is_ok_and(|fields| fields.filter_map(Result::ok).any(is_empty))
+}
+
+/// A document with this `_id`, whatever a pipeline has made of its own.
+fn identified(id: &RawBson, document: &RawDocument, at: usize) -> Result<RawDocumentBuf, Failure> {
+    let mut first = RawDocumentBuf::new();
+    first.append(cstr!("_id"), id.as_raw_bson_ref());
+    joined(&first, document, &RawDocumentBuf::new()).map_err(|error| unreadable(at, error))
+}
+
+/// What a statement has beside its document.
+pub(super) const STATEMENT_BYTES: usize = 256;
+
+/// Parts of a list that each fit into one command.
+pub(super) fn parts(fates: Vec<Fate>) -> Vec<Vec<Fate>> {
+    let mut parts: Vec<Vec<Fate>> = Vec::new();
+    let mut bytes = 0;
+    for fate in fates {
+        bytes += fate.bytes;
+        match parts.last_mut() {
+            Some(part) if bytes <= BYTES_MAX && part.len() < STATEMENTS_MAX => part.push(fate),
+            _ => {
+                bytes = fate.bytes;
+                parts.push(vec![fate]);
+            }
+        }
+    }
+    parts
+}
+
+/// What changes come to, by target and key.
+#[derive(Debug, Default)]
+pub(super) struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
+
+impl Fates {
+    /// Notes what a change comes to, over what was noted of its key.
+    pub(super) fn note(&mut self, target: String, key: &[u8], fate: Fate) {
+        self.0.insert((target, key.to_vec()), fate);
+    }
+
+    /// Whether a fate can be sent together with all others without passing one of them.
+    pub(super) fn keep_pace_with(&self, target: &str, key: &[u8], fate: &Fate) -> bool {
+        // All of them are alike, since the first was.
+        let alike = self
+            .0
+            .first_key_value()
+            .is_none_or(|((other, _), noted)| other == target && noted.document.is_some() == fate.document.is_some());
+        alike && !self.0.contains_key(&(target.to_owned(), key.to_vec()))
+    }
+
+    /// The places of the changes that decide.
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        self.0.values().map(|fate| fate.at)
+    }
+
+    /// All that was noted, by target, and there in the order of the source, but deletes first: what they free for a unique index
+    /// may be taken by others.
+    pub(super) fn take_by_target(&mut self) -> BTreeMap<String, Vec<Fate>> {
+        let mut targets: BTreeMap<String, Vec<Fate>> = BTreeMap::new();
+        for ((target, _), fate) in std::mem::take(&mut self.0) {
+            targets.entry(target).or_default().push(fate);
+        }
+        targets.values_mut().for_each(|fates| fates.sort_by_key(|fate| (fate.document.is_some(), fate.at)));
+        targets
+    }
+
+    /// Writes all: no two are about the same document.
+    pub(super) async fn send(&mut self, open: &mut Open<'_>) -> Result<(), Failure> {
+        for (target, fates) in self.take_by_target() {
+            let (upserts, deletes): (Vec<_>, Vec<_>) = fates.into_iter().partition(|fate| fate.document.is_some());
+            for (command, list, fates) in [("delete", cstr!("deletes"), deletes), ("update", cstr!("updates"), upserts)]
+            {
+                for part in parts(fates) {
+                    let (places, statements): (Vec<usize>, Vec<RawDocumentBuf>) =
+                        part.into_iter().map(|fate| (fate.at, fate.statement())).unzip();
+                    let command = doc! { command: target.as_str() };
+                    let stated = open.state_each(command, (list, statements)).await;
+                    stated.map_err(|failure| failure.placed(&places))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn incomplete(change: &Change) -> Error {
+    let operation = change.operation().as_str();
+    Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
+        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(bytes: &[usize]) -> Vec<usize> {
+        let fate = |bytes: &usize| Fate { at: 0, id: RawBson::Null, document: None, bytes: *bytes };
+        parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn no_command_is_larger_than_the_server_takes() {
+        assert_eq!(sizes(&[]), Vec::<usize>::new());
+        assert_eq!(sizes(&[BYTES_MAX, 1, BYTES_MAX - 1, 1]), [1, 2, 1]);
+        // One alone may be larger than a part should be, but never than the server takes.
+        assert_eq!(sizes(&[BYTES_MAX + 5, 5]), [1, 1]);
+        assert_eq!(sizes(&vec![1; STATEMENTS_MAX + 1]), [STATEMENTS_MAX, 1]);
+    }
+}
