@@ -2,6 +2,7 @@
 
 mod image;
 mod name;
+mod rekey;
 mod rows;
 mod tables;
 mod versioned;
@@ -60,6 +61,14 @@ impl Failure {
     fn at(self, place: usize) -> Self {
         match self {
             Self::Refused(_, error) => Self::Refused(Some(place), error),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+
+    /// The same failure, told of some changes that begin at this place: of the last of them if it does not say which one it is of.
+    fn among(self, start: usize, count: usize) -> Self {
+        match self {
+            Self::Refused(at, error) => Self::Refused(Some(start + at.unwrap_or(count.saturating_sub(1))), error),
             failed @ Self::Failed(_) => failed,
         }
     }
@@ -163,10 +172,10 @@ impl Open<'_> {
         &self.cx
     }
 
-    /// Sends a statement about changes.
-    async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<(), Failure> {
-        let sent = async { Ok(self.work.connection().query_typed(sql, values).await) };
-        self.cx.run(sent).await?.map(drop).map_err(Failure::from)
+    /// Sends a statement about changes; the answer is how many rows it was about.
+    async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, Failure> {
+        let sent = async { Ok(self.work.connection().execute_typed(sql, values).await) };
+        self.cx.run(sent).await?.map_err(Failure::from)
     }
 }
 
@@ -286,8 +295,13 @@ impl Writer {
         if portion == Portion::All {
             return self.apply.apply(open, changes).await;
         }
-        for (at, change) in changes.iter().enumerate() {
-            self.apply.apply(open, std::slice::from_ref(change)).await.map_err(|failure| failure.at(at))?;
+        let mut start = 0;
+        while start < changes.len() {
+            // The second half of a key update needs what the first takes away.
+            let count = if rekey::halves(&changes[start..]).is_some() { 2 } else { 1 };
+            let unit = &changes[start..start + count];
+            self.apply.apply(open, unit).await.map_err(|failure| failure.among(start, count))?;
+            start += count;
         }
         Ok(())
     }

@@ -11,4 +11,5 @@ mod rows;
 mod slots;
 mod snapshot;
 mod streaming;
+mod toasted;
 mod writers;
