@@ -9,6 +9,7 @@ use watchkeeper_core::{
 };
 
 use crate::check::{ROLES, server, store, target};
+use crate::reach;
 use crate::tools::Setup;
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
@@ -101,9 +102,10 @@ impl Backend for Postgres {
         Ok(found)
     }
 
-    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        reach::refuse(cx, purpose, &client, mode.needs().0).await?;
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -119,9 +121,10 @@ impl Backend for Postgres {
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 
-    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        reach::refuse(cx, purpose, &client, mode.needs().0).await?;
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
             rows.look(cx, &client).await?;
@@ -147,12 +150,18 @@ impl Backend for Postgres {
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         let config = Config::from_options(options)?;
         if options.choice("mode", &[("log", false), ("replication", true)])?.unwrap_or(false) {
+            reach::forget(purpose);
             let settings = replication::Settings::from_options(purpose, options)?;
             return Ok(Arc::new(Replication::new(config, settings)));
         }
         let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
-        Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
+        let log = ChangeLog::from_options(cx, client.clone(), &consumer, options).await?;
+        match log.watched() {
+            Some(wanted) => reach::remember(cx, purpose, &client, wanted).await?,
+            None => reach::forget(purpose),
+        }
+        Ok(Arc::new(log))
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
