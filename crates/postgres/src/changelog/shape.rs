@@ -39,7 +39,8 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
         WHERE tree.isleaf AND tree.relid <> c.oid),
     EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
     EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated = 'v'),
-    n.nspname = $2 OR EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'log_meta'),
+    c.relname = ANY ('{meta,log,log_meta,log_tables,log_consumers,log_marks,leases,checkpoints,ledger,records,logs}')
+        AND (n.nspname = $2 OR EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'log_meta')),
     (SELECT min(pn.nspname::text) FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
         JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";

@@ -306,7 +306,7 @@ impl Mirror {
     async fn rekey(&self, open: &Open<'_>, fates: &mut Fates<'_>, changes: &[Change]) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
         let (Some(old), Ok(Some(document))) = (old.key(), document(new)) else { return Ok(false) };
-        if !document.partial {
+        if !document.partial || new.key().is_none() {
             return Ok(false);
         }
         self.send(open, fates).await?;
