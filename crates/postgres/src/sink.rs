@@ -24,7 +24,7 @@ pub use versioned::Versioned;
 
 use crate::checkpoint::Checkpoints;
 use crate::client::{Client, Value, Work};
-use crate::error::{Class, Doing, told, unchanged};
+use crate::error::{Class, Doing, native, told, unchanged};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -285,7 +285,7 @@ impl Writer {
                 match failure {
                     Failure::Refused(at, error) => Ok(Tried::Refused(at, error)),
                     // Nothing was committed, so nothing is changed.
-                    Failure::Failed(error) => Err(unchanged(error)),
+                    Failure::Failed(error) => Err(unchanged(overdue(error, changes.len()))),
                 }
             }
         }
@@ -305,6 +305,17 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// Says what can be done about a transaction that the server broke off because its time was up: tried again it would take as long.
+fn overdue(error: Error, changes: usize) -> Error {
+    if native(&error).is_none_or(|native| Class::of(native) != Class::Late) {
+        return error;
+    }
+    let cause = format!("{changes} changes in one transaction take longer than the lease leaves: {}", error.message());
+    Error::new(error.kind(), cause)
+        .remedy("write less at once (the stream's `batch`: rows, bytes), or allow more time (the group's `lease`, the sink's `timeout`)")
+        .caused_by(error)
 }
 
 fn transacted(commit: Commit) -> Transacted {
