@@ -106,6 +106,12 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         reach::refuse(cx, purpose, &client, mode.needs().0).await?;
+        if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode
+            && rows.look(cx, &client).await.is_ok()
+        {
+            // A table that is not there yet, or not good, is told of when it is opened.
+            reach::require_key(purpose, rows)?;
+        }
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -128,6 +134,7 @@ impl Backend for Postgres {
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
             rows.look(cx, &client).await?;
+            reach::require_key(purpose, rows)?;
         }
         let (table, words) = mode.needs();
         findings.extend(target(cx, &client, table, words).await?);

@@ -1,9 +1,9 @@
-//! Whether a sink writes into what its own stream watches.
+//! Whether a sink writes into what its own stream watches, and whether its rows have the key that they have there.
 //!
 //! Such a stream would be fed by its own sink for ever. A backend makes the source and the sinks of a stream one by one, and is told of
 //! neither by the other; so what a change log watches is remembered here, by group and stream, until the sinks are made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use tokio_postgres::types::Type;
@@ -11,7 +11,7 @@ use watchkeeper_core::{Cx, Error, Purpose, Result};
 
 use crate::changelog::ROW_TRIGGER;
 use crate::client::Client;
-use crate::sink::Table;
+use crate::sink::{Rows, Table};
 
 /// What a change log watches.
 #[derive(Debug, Clone)]
@@ -19,8 +19,8 @@ pub(crate) struct Watched {
     database: String,
     /// The schema of the log.
     schema: String,
-    /// The only tables whose changes are given out.
-    wanted: Option<Vec<String>>,
+    /// The tables whose changes are given out, with the columns of their primary keys.
+    keys: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// By group and stream. The newest look at a stream counts, as its sinks are looked at next.
@@ -37,9 +37,17 @@ async fn database(cx: &Cx, client: &Client) -> Result<String> {
     Ok(rows.first().map(|row| row.get(0)).unwrap_or_default())
 }
 
-/// Keeps in mind what the log of a stream watches; `None` where there is nothing to keep a sink from.
+/// Keeps in mind what the log of a stream watches: all that it logs, or these tables.
 pub(crate) async fn remember(cx: &Cx, purpose: &Purpose, client: &Client, wanted: Option<Vec<String>>) -> Result<()> {
-    let watched = Watched { database: database(cx, client).await?, schema: client.schema().to_owned(), wanted };
+    let sql = client.sql(
+        "SELECT l.entity, array_agg(a.attname::text) FROM {schema}.log_tables l
+            JOIN pg_index i ON i.indrelid = l.relation AND i.indisprimary
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+            WHERE $1::text[] IS NULL OR l.entity = ANY ($1) GROUP BY l.entity",
+    );
+    let rows = client.read(cx, &sql, &[(&wanted, Type::TEXT_ARRAY)]).await?;
+    let keys = rows.iter().map(|row| (row.get(0), row.get::<_, Vec<String>>(1).into_iter().collect())).collect();
+    let watched = Watched { database: database(cx, client).await?, schema: client.schema().to_owned(), keys };
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner).insert(key(purpose), watched);
     Ok(())
 }
@@ -66,8 +74,7 @@ pub(crate) async fn refuse(cx: &Cx, purpose: &Purpose, client: &Client, table: &
         &[(&name, Type::TEXT), (&ROW_TRIGGER, Type::TEXT), (&watched.schema, Type::TEXT)];
     let rows = client.read(cx, sql, values).await?;
     let Some(entity) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-    let is_wanted = watched.wanted.as_ref().is_none_or(|wanted| wanted.contains(&entity));
-    if !is_wanted || database(cx, client).await? != watched.database {
+    if !watched.keys.contains_key(&entity) || database(cx, client).await? != watched.database {
         return Ok(());
     }
     let cause = format!(
@@ -75,4 +82,30 @@ pub(crate) async fn refuse(cx: &Cx, purpose: &Purpose, client: &Client, table: &
         purpose.stream
     );
     Err(Error::config(cause).remedy("write into another table, or name the tables to watch (tables)"))
+}
+
+/// Refuses typed rows whose key is that of no table that the stream's own log watches: rows of the source would overwrite one another,
+/// or could not be found again. The rows' table has been looked at.
+///
+/// # Errors
+/// `Config`.
+pub(crate) fn require_key(purpose: &Purpose, rows: &Rows) -> Result<()> {
+    let watched = STREAMS.lock().unwrap_or_else(PoisonError::into_inner).get(&key(purpose)).cloned();
+    let Some(watched) = watched else { return Ok(()) };
+    let fields: BTreeSet<String> = rows.key_fields()?.into_iter().collect();
+    // A sink may have a filter, so that one table of several is enough.
+    if watched.keys.is_empty() || watched.keys.values().any(|key| *key == fields) {
+        return Ok(());
+    }
+    let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let sources: Vec<_> =
+        watched.keys.iter().map(|(entity, key)| format!("that of {entity} is ({})", list(key))).collect();
+    let cause = format!(
+        "the primary key of {:?} is taken from ({}), but {}",
+        rows.table().written(),
+        list(&fields),
+        sources.join(", ")
+    );
+    Err(Error::config(cause)
+        .remedy("give it the primary key of the source, or name the fields of that one in `columns`"))
 }

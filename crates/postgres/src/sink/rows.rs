@@ -67,6 +67,12 @@ impl Rows {
         Ok(())
     }
 
+    /// The fields that the table's primary key is taken from, as it was last looked at.
+    pub(crate) fn key_fields(&self) -> Result<Vec<String>> {
+        let shape = self.shape()?;
+        Ok(shape.columns.iter().filter(|column| column.in_key).map(|column| column.path.join(".")).collect())
+    }
+
     fn shape(&self) -> Result<Arc<Shape>> {
         let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();
         shape.ok_or_else(|| Error::internal("rows were written before their table was looked at"))

@@ -176,5 +176,17 @@ fn a_sink_does_not_write_into_what_its_own_stream_watches() {
         Postgres.source(&cx(), &stream, &mut options(&base)).await.unwrap();
         let checked = Postgres.check_sink(&cx(), &stream, &mut into("b")).await.map(drop);
         assert_told(checked, ErrorKind::Config, "watches public.b");
+        // Rows with another key than that of the source would overwrite one another.
+        let sql = "CREATE TABLE wrong (id int, n int PRIMARY KEY); CREATE TABLE named (number int PRIMARY KEY)";
+        base.admin().await.batch_execute(sql).await.unwrap();
+        let cause = "the primary key of \"wrong\" is taken from (n), but that of public.a is (id)";
+        let checked = Postgres.check_sink(&cx(), &stream, &mut into("wrong")).await.map(drop);
+        assert_told(checked, ErrorKind::Config, cause);
+        assert_told(Postgres.sink(&cx(), &stream, &mut into("wrong")).await.map(drop), ErrorKind::Config, cause);
+        let mut named = into("named");
+        let mut columns = Options::new("stream.fed.sink.columns", origin());
+        text(&mut columns, "number", "id");
+        named.insert("columns", WrittenSetting { setting: Setting::Table(columns), origin: origin() });
+        Postgres.check_sink(&cx(), &stream, &mut named).await.unwrap();
     });
 }
