@@ -4,7 +4,6 @@ mod json;
 
 use std::borrow::Cow;
 
-use self::json::not_json;
 use crate::change::Operation;
 use crate::error::Result;
 
@@ -196,39 +195,13 @@ impl Visit for Field<'_> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonPayload;
 
-impl JsonPayload {
-    fn parse(body: &[u8]) -> Result<serde_json::Value> {
-        serde_json::from_slice(body).map_err(not_json)
-    }
-}
-
 impl Payload for JsonPayload {
     fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
-        let root = Self::parse(body)?;
-        let found = path.iter().try_fold(&root, |value, key| match value {
-            serde_json::Value::Array(items) => key.parse::<usize>().ok().and_then(|at| items.get(at)),
-            other => other.get(key),
-        });
-        Ok(found.map(scalar))
+        json::find(body, path)
     }
 
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
         // Not parsed into a tree, which would lose the order of keys.
         json::walk(body, visit)
-    }
-}
-
-fn scalar<'a>(value: &serde_json::Value) -> ValueRef<'a> {
-    match value {
-        serde_json::Value::Null => ValueRef::Null,
-        serde_json::Value::Bool(truth) => ValueRef::Bool(*truth),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(whole), _) => ValueRef::Int64(whole),
-            (None, Some(real)) if !number.is_u64() => ValueRef::Double(real),
-            _ => ValueRef::Decimal(Cow::Owned(number.to_string())),
-        },
-        serde_json::Value::String(text) => ValueRef::Str(Cow::Owned(text.clone())),
-        serde_json::Value::Array(_) => ValueRef::Array,
-        serde_json::Value::Object(_) => ValueRef::Document,
     }
 }

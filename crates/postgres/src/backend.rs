@@ -10,6 +10,7 @@ use watchkeeper_core::{
 };
 
 use crate::check::{ROLES, server, store, target};
+use crate::reach::{self, Watched};
 use crate::tools::Setup;
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
@@ -76,6 +77,11 @@ fn rows(table: &str, columns: &[(String, String)]) -> Result<Rows> {
     Ok(columns.iter().fold(Rows::into(table)?, |rows, (column, field)| rows.column(column, field)))
 }
 
+/// Whether a source is the write-ahead log, and not a change log.
+pub(crate) fn reads_replication(options: &mut Options) -> Result<bool> {
+    Ok(options.choice("mode", &[("log", false), ("replication", true)])?.unwrap_or(false))
+}
+
 #[async_trait]
 impl Backend for Postgres {
     fn name(&self) -> &'static str {
@@ -107,9 +113,17 @@ impl Backend for Postgres {
         Checkpoints::peek(cx, &client, key).await
     }
 
-    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        let watched = Watched::of(cx, purpose).await;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
+        if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode
+            && rows.look(cx, &client).await.is_ok()
+        {
+            // A table that is not there yet, or not good, is told of when it is opened.
+            reach::require_key(watched.as_ref(), rows)?;
+        }
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
@@ -125,12 +139,15 @@ impl Backend for Postgres {
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 
-    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
+        let watched = Watched::of(cx, purpose).await;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
             rows.look(cx, &client).await?;
+            reach::require_key(watched.as_ref(), rows)?;
         }
         let (table, words) = mode.needs();
         findings.extend(target(cx, &client, table, words).await?);
@@ -152,7 +169,7 @@ impl Backend for Postgres {
 
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         let config = Config::from_options(options)?;
-        if options.choice("mode", &[("log", false), ("replication", true)])?.unwrap_or(false) {
+        if reads_replication(options)? {
             let settings = replication::Settings::from_options(purpose, options)?;
             return Ok(Arc::new(Replication::new(config, settings)));
         }

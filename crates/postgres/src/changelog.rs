@@ -33,6 +33,8 @@ pub use install::{Unread, Wake, grant, install, uninstall};
 pub use keep::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 
+pub(crate) use install::ROW as ROW_TRIGGER;
+
 use crate::client::{Client, Pulse};
 use crate::error::{Doing, unchanged};
 use ask::{Line, Script};
@@ -138,6 +140,11 @@ impl ChangeLog {
     #[must_use]
     pub fn keep(self, retention: Retention) -> Self {
         Self { retention, ..self }
+    }
+
+    /// The tables whose changes are given out, as the log names them; none where an application fills an outbox itself.
+    pub(crate) fn watched(&self) -> Option<Option<Vec<String>>> {
+        self.is_own().then(|| self.wanted.as_ref().map(|wanted| wanted.to_vec()))
     }
 
     fn is_own(&self) -> bool {

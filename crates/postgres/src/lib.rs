@@ -29,6 +29,7 @@ mod config;
 mod error;
 mod json;
 mod lease;
+mod reach;
 mod records;
 pub mod replication;
 mod sink;

@@ -2,6 +2,7 @@
 
 mod image;
 mod name;
+mod rekey;
 mod rows;
 mod tables;
 mod versioned;
@@ -23,7 +24,7 @@ pub use versioned::Versioned;
 
 use crate::checkpoint::Checkpoints;
 use crate::client::{Client, Value, Work};
-use crate::error::{Class, Doing, told, unchanged};
+use crate::error::{Class, Doing, native, told, unchanged};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -60,6 +61,14 @@ impl Failure {
     fn at(self, place: usize) -> Self {
         match self {
             Self::Refused(_, error) => Self::Refused(Some(place), error),
+            failed @ Self::Failed(_) => failed,
+        }
+    }
+
+    /// The same failure, told of some changes that begin at this place: of the last of them if it does not say which one it is of.
+    fn among(self, start: usize, count: usize) -> Self {
+        match self {
+            Self::Refused(at, error) => Self::Refused(Some(start + at.unwrap_or(count.saturating_sub(1))), error),
             failed @ Self::Failed(_) => failed,
         }
     }
@@ -163,10 +172,10 @@ impl Open<'_> {
         &self.cx
     }
 
-    /// Sends a statement about changes.
-    async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<(), Failure> {
-        let sent = async { Ok(self.work.connection().query_typed(sql, values).await) };
-        self.cx.run(sent).await?.map(drop).map_err(Failure::from)
+    /// Sends a statement about changes; the answer is how many rows it was about.
+    async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, Failure> {
+        let sent = async { Ok(self.work.connection().execute_typed(sql, values).await) };
+        self.cx.run(sent).await?.map_err(Failure::from)
     }
 }
 
@@ -276,7 +285,7 @@ impl Writer {
                 match failure {
                     Failure::Refused(at, error) => Ok(Tried::Refused(at, error)),
                     // Nothing was committed, so nothing is changed.
-                    Failure::Failed(error) => Err(unchanged(error)),
+                    Failure::Failed(error) => Err(unchanged(overdue(error, changes.len()))),
                 }
             }
         }
@@ -286,11 +295,27 @@ impl Writer {
         if portion == Portion::All {
             return self.apply.apply(open, changes).await;
         }
-        for (at, change) in changes.iter().enumerate() {
-            self.apply.apply(open, std::slice::from_ref(change)).await.map_err(|failure| failure.at(at))?;
+        let mut start = 0;
+        while start < changes.len() {
+            // The second half of a key update needs what the first takes away.
+            let count = if rekey::halves(&changes[start..]).is_some() { 2 } else { 1 };
+            let unit = &changes[start..start + count];
+            self.apply.apply(open, unit).await.map_err(|failure| failure.among(start, count))?;
+            start += count;
         }
         Ok(())
     }
+}
+
+/// Says what can be done about a transaction that the server broke off because its time was up: tried again it would take as long.
+fn overdue(error: Error, changes: usize) -> Error {
+    if native(&error).is_none_or(|native| Class::of(native) != Class::Late) {
+        return error;
+    }
+    let cause = format!("{changes} changes in one transaction take longer than the lease leaves: {}", error.message());
+    Error::new(error.kind(), cause)
+        .remedy("write less at once (the stream's `batch`: rows, bytes), or allow more time (the group's `lease`, the sink's `timeout`)")
+        .caused_by(error)
 }
 
 fn transacted(commit: Commit) -> Transacted {

@@ -214,3 +214,26 @@ fn a_password_is_not_shown_when_the_server_is_not_there() {
     assert!(!format!("{checked:?}").contains("hunter2"), "{checked:?}");
     assert!(checked.out.contains("127.0.0.1:1/shop") || checked.err.contains("127.0.0.1:1/shop"), "{checked:?}");
 }
+
+/// Every commit in the database moves the end of what is read together; the change that is meant stays the same.
+#[test]
+fn a_change_of_a_log_that_no_sink_takes_is_skipped() {
+    let url = database("skipped");
+    sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY, n text); CREATE TABLE copy (id bigint PRIMARY KEY, n int)");
+    let desk = from_orders(&url, "");
+    let config = std::fs::read_to_string(desk.path("watchkeeper.toml")).expect("the desk has a configuration");
+    let config = config.replace("table = \"events\"", "table = \"copy\"\nmode = \"rows\"");
+    std::fs::write(desk.path("watchkeeper.toml"), config).expect("it can be changed");
+    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let mut program = desk.start("first");
+    sql(&url, "INSERT INTO orders VALUES (1, '1')");
+    let copied = || sql(&url, "SELECT id::text FROM copy ORDER BY id");
+    until("it arrives", || copied() == ["1"]);
+    sql(&url, "INSERT INTO orders VALUES (2, 'wrong'), (3, '3')");
+    until("it is halted", || desk.run(&["status"]).out.contains("halted"));
+    let skipped = desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(skipped.code, Some(0), "{skipped:?}");
+    until("what follows arrives", || copied() == ["1", "3"]);
+    program.ends_in_order();
+}

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Documents and arrays may lie so deep in each other, as everywhere where JSON is parsed.
 const DEPTH_MAX: usize = 127;
 
-pub(super) fn not_json(error: serde_json::Error) -> Error {
+fn not_json(error: serde_json::Error) -> Error {
     Error::corrupt("a payload is not JSON").caused_by(error)
 }
 
@@ -66,7 +66,8 @@ impl Walk<'_> {
 
     fn enter(&mut self, frame: Frame, visit: &mut dyn Visit) -> Result<usize> {
         if self.open.len() >= DEPTH_MAX {
-            return Err(Error::corrupt(format!("a payload is JSON of more than {DEPTH_MAX} levels")));
+            return Err(Error::corrupt(format!("a payload is JSON of more than {DEPTH_MAX} levels"))
+                .remedy("store it with fewer levels, or leave that column out of what is watched"));
         }
         match frame {
             Frame::Document { .. } => visit.begin_document(),
@@ -145,4 +146,120 @@ fn number(text: &str) -> ValueRef<'_> {
     let real = text.parse::<f64>().ok().filter(|real| real.is_finite());
     let is_written_so = |real: &f64| serde_json::to_string(real).is_ok_and(|again| again == text);
     real.filter(is_written_so).map_or_else(|| ValueRef::Json(text.into()), ValueRef::Double)
+}
+
+/// The value at `path`, in which a number is a place in an array. The first wins where a key stands twice.
+///
+/// Nothing is parsed into a tree, which would refuse numbers that no `double` holds.
+pub(super) fn find<'a>(body: &[u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
+    let mut find = Find { path, counts: Vec::new(), on_path: 0, is_next: true, found: None };
+    walk(body, &mut find)?;
+    Ok(find.found)
+}
+
+/// Looks for one value on the way through a text.
+struct Find<'p, 'a> {
+    path: &'p [&'p str],
+    /// What is open: how many values came of an array, nothing of a document.
+    counts: Vec<Option<usize>>,
+    /// How many of the open ones lie on the path; they are the outermost.
+    on_path: usize,
+    /// Whether the value that comes next would lie on the path, if all that is open does.
+    is_next: bool,
+    found: Option<ValueRef<'a>>,
+}
+
+impl Find<'_, '_> {
+    /// The part of the path that leads further from what is open.
+    fn wanted(&self) -> Option<&str> {
+        self.counts.len().checked_sub(1).and_then(|depth| self.path.get(depth).copied())
+    }
+
+    /// Takes a value that comes, and answers whether it lies on the path.
+    fn come(&mut self, value: &ValueRef<'_>) -> bool {
+        if let Some(Some(count)) = self.counts.last().copied() {
+            self.is_next = self.wanted().is_some_and(|wanted| wanted.parse() == Ok(count));
+            self.counts.pop();
+            self.counts.push(Some(count + 1));
+        }
+        let depth = self.counts.len();
+        let is_on_path = std::mem::take(&mut self.is_next) && depth == self.on_path;
+        if is_on_path && depth == self.path.len() && self.found.is_none() {
+            self.found = Some(owned(value));
+        }
+        is_on_path
+    }
+
+    fn enter(&mut self, value: &ValueRef<'_>, count: Option<usize>) {
+        self.on_path += usize::from(self.come(value));
+        self.counts.push(count);
+    }
+
+    fn leave(&mut self) {
+        self.counts.pop();
+        self.on_path = self.on_path.min(self.counts.len());
+    }
+}
+
+impl Visit for Find<'_, '_> {
+    fn value(&mut self, value: ValueRef<'_>) {
+        self.come(&value);
+    }
+
+    fn begin_document(&mut self) {
+        self.enter(&ValueRef::Document, None);
+    }
+
+    fn key(&mut self, key: &str) {
+        self.is_next = self.wanted() == Some(key);
+    }
+
+    fn end_document(&mut self) {
+        self.leave();
+    }
+
+    fn begin_array(&mut self) {
+        self.enter(&ValueRef::Array, Some(0));
+    }
+
+    fn end_array(&mut self) {
+        self.leave();
+    }
+}
+
+/// A value that JSON has, as its own. A number that a `double` holds nearly is one here.
+fn owned<'a>(value: &ValueRef<'_>) -> ValueRef<'a> {
+    match value {
+        ValueRef::Bool(truth) => ValueRef::Bool(*truth),
+        ValueRef::Int64(whole) => ValueRef::Int64(*whole),
+        ValueRef::Double(real) => ValueRef::Double(*real),
+        ValueRef::Decimal(digits) => ValueRef::Decimal(Cow::Owned(digits.to_string())),
+        ValueRef::Str(text) => ValueRef::Str(Cow::Owned(text.to_string())),
+        ValueRef::Json(text) => match text.parse::<f64>().ok().filter(|real| real.is_finite()) {
+            Some(real) => ValueRef::Double(real),
+            None => ValueRef::Json(Cow::Owned(text.to_string())),
+        },
+        ValueRef::Document => ValueRef::Document,
+        ValueRef::Array => ValueRef::Array,
+        _ => ValueRef::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_beside_numbers_that_no_double_holds() {
+        let body = br#"{"x":{"a":9},"after":{"n":1e400,"list":[1,[2,{"a":3.50}]],"a":"t"},"u":18446744073709551615}"#;
+        let get = |path: &[&str]| find(body, path).expect("it is JSON");
+        assert_eq!(get(&["after", "n"]), Some(ValueRef::Json("1e400".into())));
+        assert_eq!(get(&["after", "list", "1", "1", "a"]), Some(ValueRef::Double(3.5)));
+        assert_eq!(get(&["after", "list", "0"]), Some(ValueRef::Int64(1)));
+        assert_eq!(get(&["after", "a"]), Some(ValueRef::Str("t".into())));
+        assert_eq!(get(&["u"]), Some(ValueRef::Decimal("18446744073709551615".into())));
+        assert_eq!((get(&["after"]), get(&["after", "list"])), (Some(ValueRef::Document), Some(ValueRef::Array)));
+        assert_eq!(get(&[]), Some(ValueRef::Document));
+        assert_eq!((get(&["a"]), get(&["after", "list", "7"]), get(&["u", "a"])), (None, None, None));
+    }
 }

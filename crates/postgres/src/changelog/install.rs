@@ -10,7 +10,7 @@ use super::shape::Shape;
 use crate::client::{Client, Work, quoted};
 
 /// The trigger that logs rows, and what the others are for.
-pub(super) const ROW: &str = "watchkeeper_log_row";
+pub(crate) const ROW: &str = "watchkeeper_log_row";
 const TRUNCATE: &str = "watchkeeper_log_truncate";
 pub(super) const WAKE: &str = "watchkeeper_log_wake";
 /// Around the truncation of a partitioned table, whose partitions then need not tell of it.
@@ -55,7 +55,8 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> R
     work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
     let mut entities = Vec::new();
     for table in tables {
-        let shape = Shape::look(cx, &work, table).await?;
+        let shape = Shape::look(cx, client, &work, table).await?;
+        shape.require_unlogged_elsewhere()?;
         install_one(cx, client, &work, &shape, wake).await?;
         entities.push(shape.entity);
     }
@@ -112,7 +113,7 @@ pub async fn grant(cx: &Cx, client: &Client, role: &str) -> Result<()> {
 fn triggers(client: &Client, shape: &Shape, wake: Wake) -> String {
     let entity = literal(&shape.entity);
     let key: Vec<String> = shape.key.iter().map(|column| literal(column)).collect();
-    let keyed = format!("{entity}, {}", key.join(", "));
+    let keyed = format!("{entity}, {}, {}", literal(&shape.traits), key.join(", "));
     let mut sql = drop_all(shape);
     let mut make = |name: &str, when: &str, table: &str, each: &str, call: &str| {
         let call = client.sql(&format!("{{schema}}.{call}"));
@@ -192,11 +193,23 @@ async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Re
         return Err(Error::config(format!("the table {table} is not logged"))
             .remedy(format!("look at {}.log_tables for those that are", client.schema())));
     };
-    if oid.is_some() {
-        let shape = Shape::look(cx, work, table).await?;
-        work.run(cx, &drop_all(&shape)).await?;
+    if let Some(oid) = oid {
+        drop_own(cx, client, work, oid).await?;
     }
     Ok(entity)
+}
+
+/// Drops the triggers of this log, not those of another one, from a table and its partitions.
+async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32) -> Result<()> {
+    let sql = "SELECT format('DROP TRIGGER %I ON %s', g.tgname, g.tgrelid::regclass) FROM pg_trigger g
+        JOIN pg_proc p ON p.oid = g.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = $2 AND g.tgparentid = 0 AND NOT g.tgisinternal
+            AND (g.tgrelid = $1 OR g.tgrelid IN (SELECT relid FROM pg_partition_tree($1::regclass)))";
+    let own = client.schema();
+    for row in work.query(cx, sql, &[(&oid, Type::OID), (&own, Type::TEXT)]).await? {
+        work.run(cx, row.get(0)).await?;
+    }
+    Ok(())
 }
 
 /// Refuses to go on when a consumer has not acknowledged all changes of these tables, or of all without them.

@@ -7,7 +7,9 @@ use crate::client::Schema;
 /// * The numbers of changes come from a sequence without a cache: sessions that kept some in stock would give a later
 ///   change a lower number.
 /// * The functions belong to whoever installs them and run with that one's rights, so that an application needs none on the
-///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them.
+///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them, and dates
+///   are read by others.
+/// * Whatever a table takes, its triggers take: nothing of a row is converted to a type that holds less.
 pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1] };
 
 const STEP_1: &str = r#"
@@ -68,34 +70,74 @@ END $body$;
 
 CREATE FUNCTION {schema}.log_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
-SET extra_float_digits = 1 AS $body$
+SET extra_float_digits = 1 SET datestyle = 'ISO' SET lc_monetary = 'C' AS $body$
 DECLARE
     was jsonb;
     is_now jsonb;
     key text;
     old_key text;
     operation text := lower(TG_OP);
-    columns text[] := TG_ARGV[1:];
+    columns text[] := TG_ARGV[2:];
+    before json;
+    after json;
     changed json;
+    still json;
+    list text;
 BEGIN
+    IF TG_OP <> 'INSERT' THEN before := row_to_json(OLD); END IF;
+    IF TG_OP <> 'DELETE' THEN after := row_to_json(NEW); END IF;
+    -- What is not stored is not told: a trigger does not see it.
+    IF TG_ARGV[1] LIKE '%virtual%' THEN
+        SELECT string_agg(format('($1).%I', a.attname), ', ' ORDER BY a.attnum) INTO list
+            FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
+        IF TG_OP <> 'INSERT' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO before USING OLD; END IF;
+        IF TG_OP <> 'DELETE' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO after USING NEW; END IF;
+    END IF;
+    BEGIN
+        IF TG_OP <> 'INSERT' THEN was := to_jsonb(OLD); END IF;
+        IF TG_OP <> 'DELETE' THEN is_now := to_jsonb(NEW); END IF;
+        IF TG_OP = 'UPDATE' THEN
+            SELECT coalesce(json_agg(n.key), '[]') INTO changed FROM jsonb_each(is_now) AS n
+                WHERE n.value IS DISTINCT FROM was -> n.key;
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        -- A column of type json holds more than jsonb can; a key never does.
+        SELECT string_agg(format('%L, ($1).%I', a.attname, a.attname), ', ') INTO list FROM pg_attribute a JOIN pg_index i
+            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+        IF TG_OP <> 'INSERT' THEN EXECUTE format('SELECT jsonb_build_object(%s)', list) INTO was USING OLD; END IF;
+        IF TG_OP <> 'DELETE' THEN EXECUTE format('SELECT jsonb_build_object(%s)', list) INTO is_now USING NEW; END IF;
+        IF TG_OP = 'UPDATE' THEN
+            SELECT string_agg(format('(%L, ($1).%I::text IS DISTINCT FROM ($2).%I::text)', a.attname, a.attname, a.attname), ', ')
+                INTO list FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped;
+            EXECUTE 'SELECT coalesce(json_agg(c.name), ''[]'') FROM (VALUES ' || list || ') AS c (name, differs) WHERE c.differs'
+                INTO changed USING OLD, NEW;
+        END IF;
+    END;
     -- A key whose columns have other names by now is looked up; without any key left the change is told without one.
     IF TG_OP <> 'INSERT' THEN
-        was := to_jsonb(OLD);
         old_key := coalesce({schema}.log_key(was, columns), {schema}.log_key_now(was, TG_RELID));
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        is_now := to_jsonb(NEW);
         key := coalesce({schema}.log_key(is_now, columns), {schema}.log_key_now(is_now, TG_RELID));
     END IF;
-    IF TG_OP = 'UPDATE' THEN
-        SELECT coalesce(json_agg(n.key), '[]') INTO changed FROM jsonb_each(is_now) AS n
-            WHERE n.value IS DISTINCT FROM was -> n.key;
-        IF key <> old_key THEN operation := 'rekey'; END IF;
+    IF TG_OP = 'UPDATE' AND key <> old_key THEN operation := 'rekey'; END IF;
+    -- Where several rows may have one key until a statement or a transaction ends, a row that leaves a key may leave another
+    -- one behind, which is told instead.
+    IF operation IN ('rekey', 'delete') AND TG_ARGV[1] LIKE '%deferrable%' THEN
+        SELECT string_agg(format('t.%I = ($1).%I', a.attname, a.attname), ' AND ') INTO list FROM pg_attribute a JOIN pg_index i
+            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+        EXECUTE format('SELECT row_to_json(t) FROM %I.%I AS t WHERE %s LIMIT 1', TG_TABLE_SCHEMA, TG_TABLE_NAME, list)
+            INTO still USING OLD;
+        IF still IS NOT NULL THEN
+            INSERT INTO {schema}.log (entity, operation, key, before, after) VALUES (TG_ARGV[0], 'update', old_key, before, still);
+            IF operation = 'delete' THEN RETURN NULL; END IF;
+            operation := 'insert';
+            before := NULL;
+            changed := NULL;
+        END IF;
     END IF;
     INSERT INTO {schema}.log (entity, operation, key, old_key, before, after, changed) VALUES (
-        TG_ARGV[0], operation, coalesce(key, old_key), CASE WHEN operation = 'rekey' THEN old_key END,
-        CASE WHEN TG_OP <> 'INSERT' THEN row_to_json(OLD) END,
-        CASE WHEN TG_OP <> 'DELETE' THEN row_to_json(NEW) END, changed);
+        TG_ARGV[0], operation, coalesce(key, old_key), CASE WHEN operation = 'rekey' THEN old_key END, before, after, changed);
     RETURN NULL;
 END $body$;
 
@@ -108,17 +150,24 @@ END $body$;
 
 CREATE FUNCTION {schema}.log_part() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
-SET extra_float_digits = 1 AS $body$
+SET extra_float_digits = 1 SET datestyle = 'ISO' SET lc_monetary = 'C' AS $body$
 DECLARE
     image record;
-    columns text[] := TG_ARGV[1:];
+    columns text[] := TG_ARGV[2:];
+    keys text;
+    told text;
 BEGIN
     -- Of a table that is truncated as a whole, that is told instead.
     IF current_setting('watchkeeper.truncated', true) = TG_ARGV[0] THEN RETURN NULL; END IF;
-    FOR image IN EXECUTE format('SELECT * FROM %I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME) LOOP
+    SELECT string_agg(format('t.%I', a.attname), ', ') INTO keys FROM pg_attribute a JOIN pg_index i
+        ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+    SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attnum) INTO told FROM pg_attribute a
+        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
+    FOR image IN EXECUTE format('SELECT to_jsonb(k) AS key, row_to_json(r) AS row FROM %I.%I AS t
+        CROSS JOIN LATERAL (SELECT %s) AS k CROSS JOIN LATERAL (SELECT %s) AS r',
+        TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(keys, 'NULL'), told) LOOP
         INSERT INTO {schema}.log (entity, operation, key, before) VALUES (TG_ARGV[0], 'delete',
-            coalesce({schema}.log_key(to_jsonb(image), columns), {schema}.log_key_now(to_jsonb(image), TG_RELID)),
-            row_to_json(image));
+            coalesce({schema}.log_key(image.key, columns), {schema}.log_key_now(image.key, TG_RELID)), image.row);
     END LOOP;
     RETURN NULL;
 END $body$;

@@ -18,6 +18,10 @@ pub(super) struct Shape {
     pub(super) is_partitioned: bool,
     /// The columns of its primary key.
     pub(super) key: Vec<String>,
+    /// What its triggers have to know of it.
+    pub(super) traits: String,
+    /// The schema of another log that logs it already.
+    pub(super) other_log: Option<String>,
     /// Partitions that hold rows, as SQL names them.
     pub(super) leaves: Vec<String>,
 }
@@ -32,7 +36,13 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
         WHERE i.indrelid = c.oid AND i.indisprimary AND (t.typname = 'citext' OR NOT l.collisdeterministic)),
     ARRAY(SELECT quote_ident(pn.nspname) || '.' || quote_ident(p.relname) FROM pg_partition_tree(c.oid) AS tree
         JOIN pg_class p ON p.oid = tree.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace
-        WHERE tree.isleaf AND tree.relid <> c.oid)
+        WHERE tree.isleaf AND tree.relid <> c.oid),
+    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+    EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated = 'v'),
+    c.relname = ANY ('{meta,log,log_meta,log_tables,log_consumers,log_marks,leases,checkpoints,ledger,records,logs}')
+        AND (n.nspname = $2 OR EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'log_meta')),
+    (SELECT min(pn.nspname::text) FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+        JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
 
 impl Shape {
@@ -40,8 +50,9 @@ impl Shape {
     ///
     /// # Errors
     /// `Config` for one that can not be logged, with the reason.
-    pub(super) async fn look(cx: &Cx, work: &Work, table: &str) -> Result<Self> {
-        let rows = work.query(cx, LOOK, &[(&table_name(table)?, Type::TEXT)]).await?;
+    pub(super) async fn look(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<Self> {
+        let (name, own) = (table_name(table)?, client.schema());
+        let rows = work.query(cx, LOOK, &[(&name, Type::TEXT), (&own, Type::TEXT), (&ROW, Type::TEXT)]).await?;
         let Some(row) = rows.first() else {
             return Err(Error::config(format!("there is no table {table}"))
                 .remedy("write its name as the database does, with its schema where that is not on the search path"));
@@ -52,6 +63,12 @@ impl Shape {
             return refuse(
                 format!("{table} is not a table that lasts"),
                 "name a table, not a view or a temporary table",
+            );
+        }
+        if row.get(10) {
+            return refuse(
+                format!("{table} is one of Watchkeeper's own tables, whose changes would be logged for ever"),
+                "name a table of the application",
             );
         }
         let key: Vec<String> = row.get::<_, Option<_>>(5).unwrap_or_default();
@@ -73,9 +90,30 @@ impl Shape {
             is_partitioned: kind == "p",
             key,
             leaves: row.get(7),
+            traits: traits(row.get(8), row.get(9)),
+            other_log: row.get(11),
         })
     }
+
+    /// Refuses a table that another log logs: it has room for the triggers of one.
+    pub(super) fn require_unlogged_elsewhere(&self) -> Result<()> {
+        let Some(other) = &self.other_log else { return Ok(()) };
+        let cause = format!("{} is logged already, by the log in schema {other:?}", self.entity);
+        Err(Error::config(cause).remedy(format!(
+            "read that one (schema = {other:?}), or end it first: watchkeeper postgres uninstall --url URL --schema {other} --table {}",
+            self.entity
+        )))
+    }
 }
+
+fn traits(is_deferrable: bool, has_virtual: bool) -> String {
+    let words = [(is_deferrable, "deferrable"), (has_virtual, "virtual")];
+    words.into_iter().filter_map(|(is_so, word)| is_so.then_some(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// The condition that a trigger calls a function of the log's own schema, which is `$2`.
+const OF_OWN: &str =
+    "tgfoid IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2)";
 
 /// The tables as the log names them.
 pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
@@ -100,23 +138,26 @@ pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Resul
 
 /// Whether all who write to logged tables tell of it.
 pub(super) async fn all_wake(cx: &Cx, client: &Client) -> Result<bool> {
-    let sql = client.sql(
-        "SELECT coalesce(bool_and(EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1)), false)
-            FROM {schema}.log_tables WHERE relation <> 0",
-    );
-    let rows = client.read(cx, &sql, &[(&WAKE, Type::TEXT)]).await?;
+    let sql = client.sql(&format!(
+        "SELECT coalesce(bool_and(EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND {OF_OWN})), false)
+            FROM {{schema}}.log_tables WHERE relation <> 0",
+    ));
+    let rows = client.read(cx, &sql, &[(&WAKE, Type::TEXT), (&client.schema(), Type::TEXT)]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 /// Logged tables whose row trigger is not there, or does not always fire.
 pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<String>> {
-    let sql = client.sql(
-        "SELECT entity FROM {schema}.log_tables WHERE relation <> 0 AND ($2::text[] IS NULL OR entity = ANY ($2))
-            AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A')
+    let sql = client.sql(&format!(
+        "SELECT entity FROM {{schema}}.log_tables WHERE relation <> 0 AND ($3::text[] IS NULL OR entity = ANY ($3))
+            AND NOT EXISTS (SELECT FROM pg_trigger
+                WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A' AND {OF_OWN})
             ORDER BY entity",
-    );
+    ));
     let wanted = wanted.map(<[String]>::to_vec);
-    let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT), (&wanted, Type::TEXT_ARRAY)]).await?;
+    let values: &[crate::client::Value<'_>] =
+        &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
+    let rows = client.read(cx, &sql, values).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -88,6 +88,19 @@ impl Work {
         cx.run(call).await.map_err(unchanged)
     }
 
+    /// Sends a statement; the answer is how many rows it was about.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    pub(crate) async fn execute(&self, cx: &Cx, sql: &str, values: &[Value<'_>]) -> Result<u64> {
+        let cx = self.client.bounded(cx);
+        let call = async {
+            let done = self.link.execute_typed(sql, values).await;
+            done.map_err(|native| self.client.error(native, Doing::Reading))
+        };
+        cx.run(call).await.map_err(unchanged)
+    }
+
     /// Sends statements without values.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ pub use versioned::VersionedRows;
 
 use self::plan::{Plan, Row};
 use self::shape::Shape;
+use super::rekey::{halves, incomplete};
 use super::{Apply, Failure, Open, Table};
 use crate::client::Client;
 
@@ -66,16 +67,44 @@ impl Rows {
         Ok(())
     }
 
+    /// The fields that the table's primary key is taken from, as it was last looked at.
+    pub(crate) fn key_fields(&self) -> Result<Vec<String>> {
+        let shape = self.shape()?;
+        Ok(shape.columns.iter().filter(|column| column.in_key).map(|column| column.path.join(".")).collect())
+    }
+
     fn shape(&self) -> Result<Arc<Shape>> {
         let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();
         shape.ok_or_else(|| Error::internal("rows were written before their table was looked at"))
     }
 
     async fn send(&self, open: &Open<'_>, shape: &Shape, plan: &mut Plan<'_>) -> Result<(), Failure> {
-        for (sql, rows) in std::mem::take(plan).statements(shape) {
-            open.state(&sql, &[(&rows, Type::TEXT)]).await?;
+        for statement in std::mem::take(plan).statements(shape) {
+            let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT)]).await?;
+            if !statement.is_done_by(found) {
+                return Err(Failure::Refused(None, incomplete()));
+            }
         }
         Ok(())
+    }
+
+    /// Does both halves of a key update at once if the second leaves out what did not change; if not, it is left to others.
+    async fn rekey(
+        &self,
+        open: &Open<'_>,
+        shape: &Shape,
+        plan: &mut Plan<'_>,
+        changes: &[Change],
+    ) -> Result<bool, Failure> {
+        let Some((old, new)) = halves(changes) else { return Ok(false) };
+        let (Ok(old), Ok(new)) = (Row::of(shape, old), Row::of(shape, new)) else { return Ok(false) };
+        if !new.is_partial() {
+            return Ok(false);
+        }
+        self.send(open, shape, plan).await?;
+        let (statement, key) = (new.rename(shape), old.only_key());
+        let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT), (&key, Type::TEXT)]).await?;
+        if statement.is_done_by(found) { Ok(true) } else { Err(Failure::Refused(None, incomplete())) }
     }
 }
 
@@ -92,10 +121,18 @@ impl Apply for Rows {
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         let shape = self.shape()?;
-        let mut plan = Plan::default();
-        for (at, change) in changes.iter().enumerate() {
+        let (mut plan, mut at) = (Plan::default(), 0);
+        while let Some(change) = changes.get(at) {
+            if self.rekey(open, &shape, &mut plan, &changes[at..]).await? {
+                at += 2;
+                continue;
+            }
             if let Some(key) = change.key() {
                 let row = Row::of(&shape, change).map_err(|error| Failure::Refused(Some(at), error))?;
+                if row.is_partial() && change.operation() == Operation::Insert {
+                    // Nothing under its key belongs to a row that comes.
+                    return Err(Failure::Refused(Some(at), incomplete()));
+                }
                 if !plan.takes(change, key, &row) {
                     self.send(open, &shape, &mut plan).await?;
                 }
@@ -104,6 +141,7 @@ impl Apply for Rows {
                 self.send(open, &shape, &mut plan).await?;
                 open.state(&shape.clear(), &[]).await?;
             }
+            at += 1;
         }
         self.send(open, &shape, &mut plan).await
     }

@@ -5,6 +5,7 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Change, Cx, Operation, Result};
 
 use super::image::{Document, after, body};
+use super::rekey::{halves, incomplete};
 use super::{Apply, Failure, Open, Table};
 use crate::client::{Client, Value};
 
@@ -97,7 +98,7 @@ impl Events {
             (&open.grant().tenure.0, Type::UUID),
             (&seq, Type::INT8),
         ];
-        open.state(&sql, &values).await
+        open.state(&sql, &values).await.map(drop)
     }
 }
 
@@ -199,6 +200,13 @@ pub(super) fn document(change: &Change) -> Result<Option<Document>> {
     if change.operation() == Operation::Delete { Ok(None) } else { after(change) }
 }
 
+/// The same, but not of a row that comes and leaves something out: nothing under its key belongs to it.
+fn whole_insert(change: &Change) -> Result<Option<Document>> {
+    let document = document(change)?;
+    let is_partial = document.as_ref().is_some_and(|document| document.partial);
+    if is_partial && change.operation() == Operation::Insert { Err(incomplete()) } else { Ok(document) }
+}
+
 /// The columns of many fates.
 #[derive(Debug, Default)]
 pub(super) struct FateColumns<'a> {
@@ -224,6 +232,16 @@ pub(super) const MERGED: &str = "CASE WHEN f.partial AND m.document IS NOT NULL
 impl FateColumns<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    /// Whether any of them leaves out what did not change.
+    pub(super) fn are_partial(&self) -> bool {
+        self.partial.contains(&true)
+    }
+
+    /// How many documents there are to be.
+    fn kept(&self) -> u64 {
+        self.documents.iter().flatten().count() as u64
     }
 
     pub(super) fn values(&self) -> [Value<'_>; 7] {
@@ -260,13 +278,46 @@ impl Mirror {
             INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal
             FROM f LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
-            WHERE f.document IS NOT NULL
-            ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
-                version_time = excluded.version_time, version_ordinal = excluded.version_ordinal, deleted = NULL"
+            WHERE f.document IS NOT NULL AND NOT (f.partial AND m.document IS NULL) {OVER}"
         );
-        open.state(&sql, &columns.values()).await
+        let written = open.state(&sql, &columns.values()).await?;
+        if written == columns.kept() { Ok(()) } else { Err(Failure::Refused(None, incomplete())) }
+    }
+
+    /// Brings a row under its new key, with what it has under its old one where that did not change.
+    async fn rename(&self, open: &Open<'_>, old: &[u8], new: &Change, document: Document) -> Result<(), Failure> {
+        let table = self.table.sql();
+        let sql = format!(
+            "WITH m AS (DELETE FROM {table} WHERE namespace = $8 AND key = $9 RETURNING document)
+            INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
+            SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal
+            FROM {FATES} CROSS JOIN m WHERE m.document IS NOT NULL {OVER}"
+        );
+        let mut fates = Fates::default();
+        fates.note(new, new.key().unwrap_or_default(), Some(document));
+        let (columns, namespace) = (fates.columns(), new.namespace());
+        let mut values = columns.values().to_vec();
+        values.extend([(&namespace as _, Type::TEXT), (&old as _, Type::BYTEA)]);
+        let written = open.state(&sql, &values).await?;
+        if written == 1 { Ok(()) } else { Err(Failure::Refused(None, incomplete())) }
+    }
+
+    /// Does both halves of a key update at once if the second leaves out what did not change; if not, it is left to others.
+    async fn rekey(&self, open: &Open<'_>, fates: &mut Fates<'_>, changes: &[Change]) -> Result<bool, Failure> {
+        let Some((old, new)) = halves(changes) else { return Ok(false) };
+        let (Some(old), Ok(Some(document))) = (old.key(), document(new)) else { return Ok(false) };
+        if !document.partial || new.key().is_none() {
+            return Ok(false);
+        }
+        self.send(open, fates).await?;
+        self.rename(open, old, new, document).await?;
+        Ok(true)
     }
 }
+
+/// What becomes of a document that is there under the same key.
+const OVER: &str = "ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
+    version_time = excluded.version_time, version_ordinal = excluded.version_ordinal, deleted = NULL";
 
 #[async_trait]
 impl Apply for Mirror {
@@ -275,10 +326,14 @@ impl Apply for Mirror {
     }
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
-        let mut fates = Fates::default();
-        for (at, change) in changes.iter().enumerate() {
+        let (mut fates, mut at) = (Fates::default(), 0);
+        while let Some(change) = changes.get(at) {
+            if self.rekey(open, &mut fates, &changes[at..]).await? {
+                at += 2;
+                continue;
+            }
             if let Some(key) = change.key() {
-                let document = document(change).map_err(|error| Failure::Refused(Some(at), error))?;
+                let document = whole_insert(change).map_err(|error| Failure::Refused(Some(at), error))?;
                 if !fates.takes(change, key, document.as_ref()) {
                     self.send(open, &mut fates).await?;
                 }
@@ -288,6 +343,7 @@ impl Apply for Mirror {
                 let sql = format!("DELETE FROM {} WHERE namespace = $1", self.table.sql());
                 open.state(&sql, &[(&change.namespace(), Type::TEXT)]).await?;
             }
+            at += 1;
         }
         self.send(open, &mut fates).await
     }

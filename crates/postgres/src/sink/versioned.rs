@@ -10,7 +10,8 @@ use watchkeeper_core::{
     SinkContext, SinkProfile, SinkWriter, Written,
 };
 
-use super::tables::{FATES, Fates, MERGED, Mirror, document, number};
+use super::rekey::{incomplete, incomplete_key_update, is_incomplete};
+use super::tables::{FATES, FateColumns, Fates, MERGED, Mirror, document, number};
 use crate::client::Client;
 use crate::error::{Class, native};
 
@@ -78,17 +79,32 @@ impl Writer {
             return Ok(());
         }
         let table = self.mirror.table.sql();
+        if columns.are_partial() && self.lack_documents(cx, &columns).await? {
+            return Err(incomplete());
+        }
         let sql = format!(
             "INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal, deleted)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal,
                 CASE WHEN f.document IS NULL THEN clock_timestamp() END
             FROM {FATES} LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
+            WHERE NOT (f.partial AND m.document IS NULL)
             ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
                 version_time = excluded.version_time, version_ordinal = excluded.version_ordinal,
                 deleted = excluded.deleted
             WHERE (t.version_time, t.version_ordinal) < (excluded.version_time, excluded.version_ordinal)"
         );
         self.client.write(cx, &sql, &columns.values()).await.map(drop)
+    }
+
+    /// Whether there is nothing that one of them could take from what did not change.
+    async fn lack_documents(&self, cx: &Cx, columns: &FateColumns<'_>) -> Result<bool> {
+        let sql = format!(
+            "SELECT 1 FROM {FATES} LEFT JOIN {} m ON m.namespace = f.namespace AND m.key = f.key
+            WHERE f.partial AND m.document IS NULL
+                AND (m.key IS NULL OR (m.version_time, m.version_ordinal) < (f.version, f.ordinal)) LIMIT 1",
+            self.mirror.table.sql()
+        );
+        Ok(!self.client.read(cx, &sql, &columns.values()).await?.is_empty())
     }
 
     /// Leaves a tombstone in the place of everything that is older than a truncate.
@@ -113,6 +129,9 @@ impl Put for Writer {
             if let Some(key) = change.key() {
                 match document(change) {
                     Err(error) => rejected.push((at, error)),
+                    Ok(Some(document)) if document.partial && change.operation() == Operation::Insert => {
+                        rejected.push((at, incomplete_key_update()));
+                    }
                     Ok(document) => {
                         if !fates.takes(change, key, document.as_ref()) {
                             self.send(cx, &mut fates).await?;
@@ -138,7 +157,7 @@ pub(super) trait Put: Send + Sync {
 }
 
 fn is_refused(error: &Error) -> bool {
-    native(error).is_some_and(|native| Class::of(native) == Class::Refused)
+    is_incomplete(error) || native(error).is_some_and(|native| Class::of(native) == Class::Refused)
 }
 
 /// Puts the rows of a batch, and finds those that the server refuses.

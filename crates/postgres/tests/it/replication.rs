@@ -13,5 +13,6 @@ mod rows;
 mod slots;
 mod snapshot;
 mod streaming;
+mod toasted;
 mod torn;
 mod writers;

@@ -319,3 +319,26 @@ fn many_rows_are_written_by_few_statements() {
         );
     });
 }
+
+/// Tried again it would take as long, so that a person has to be told what to change.
+#[test]
+fn a_transaction_that_takes_too_long_names_what_bounds_it() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("slow");
+    block_on(async {
+        let sql = format!(
+            "CREATE TABLE {table} (id int PRIMARY KEY); CREATE FUNCTION {table}_slowly() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$;
+            CREATE TRIGGER slowly BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_slowly()"
+        );
+        base.admin().await.batch_execute(&sql).await.expect("they are new");
+        let mut config = base.config();
+        config.timeout = Duration::from_secs(3);
+        let client = Client::open(&cx(), config).await.expect("the server is there");
+        let mut stage = Stage::new(client, Rows::into(&table).expect("a name")).await;
+        let error = stage.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#)]).await.expect_err("it takes a minute");
+        let (told, remedy) = (error.to_string(), error.advice().unwrap_or_default().to_owned());
+        assert!(told.contains("1 changes in one transaction take longer than the lease leaves"), "{told}");
+        assert!(remedy.contains("`batch`") && remedy.contains("`lease`"), "{remedy}");
+    });
+}

@@ -59,6 +59,23 @@ impl Row {
         Ok(Self { fate: Fate::Kept(told), json: json.unwrap_or_default(), key })
     }
 
+    /// Whether it leaves out columns that did not change.
+    pub(super) fn is_partial(&self) -> bool {
+        matches!(&self.fate, Fate::Kept(told) if told.contains(&false))
+    }
+
+    /// The statement that brings this row under its new key, with what it has under its old one where that did not change.
+    /// `$1` is the row, `$2` the old key.
+    pub(super) fn rename(&self, shape: &Shape) -> Statement {
+        let told: &[bool] = if let Fate::Kept(told) = &self.fate { told } else { &[] };
+        Statement { sql: shape.rename(told), rows: array(&[&self.json]), finds: Some(1) }
+    }
+
+    /// Its key, as the only one of an array.
+    pub(super) fn only_key(&self) -> String {
+        array(&[&self.key])
+    }
+
     fn gone(shape: &Shape, change: &Change) -> Result<Self> {
         let payload = change.batch().payload();
         let mut fields = Fields::of(&shape.columns);
@@ -153,9 +170,8 @@ impl<'a> Plan<'a> {
     pub(super) fn takes(&self, change: &Change, key: &[u8], row: &Row) -> bool {
         let full = self.rows.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
         let earlier = self.rows.get(&(change.namespace(), key)).map(|(_, earlier)| earlier);
-        let depends = matches!(&row.fate, Fate::Kept(told) if told.contains(&false));
         let same_row = match earlier {
-            Some(earlier) => depends || earlier.key != row.key,
+            Some(earlier) => row.is_partial() || earlier.key != row.key,
             None => self.keys.contains(&row.key),
         };
         !full && !same_row
@@ -181,8 +197,8 @@ impl<'a> Plan<'a> {
         self.rows.retain(|(namespace, key), _| winners.contains(&((*namespace).to_owned(), key.to_vec())));
     }
 
-    /// Statements with the rows that each is about: what goes first, then what comes, by the columns that are told.
-    pub(super) fn statements(&self, shape: &Shape) -> Vec<(String, String)> {
+    /// What goes first, then what comes, by the columns that are told.
+    pub(super) fn statements(&self, shape: &Shape) -> Vec<Statement> {
         let mut gone = Vec::new();
         let mut kept: BTreeMap<&[bool], Vec<&str>> = BTreeMap::new();
         for (_, row) in self.rows.values() {
@@ -191,8 +207,34 @@ impl<'a> Plan<'a> {
                 Fate::Kept(told) => kept.entry(told).or_default().push(&row.json),
             }
         }
-        let array = |rows: &[&str]| format!("[{}]", rows.join(","));
-        let deletes = (!gone.is_empty()).then(|| (shape.delete(), array(&gone)));
-        deletes.into_iter().chain(kept.iter().map(|(told, rows)| (shape.upsert(told), array(rows)))).collect()
+        let deletes = || Statement { sql: shape.delete(), rows: array(&gone), finds: None };
+        let comes = |(told, rows): (&&[bool], &Vec<&str>)| {
+            let is_partial = told.contains(&false);
+            let sql = if is_partial { shape.update(told) } else { shape.upsert(told) };
+            Statement { sql, rows: array(rows), finds: is_partial.then_some(rows.len() as u64) }
+        };
+        let deletes = (!gone.is_empty()).then(deletes);
+        deletes.into_iter().chain(kept.iter().map(comes)).collect()
     }
+}
+
+/// A statement about rows.
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) sql: String,
+    /// The rows, as a JSON array: its first value.
+    pub(super) rows: String,
+    /// How many rows it has to find, since they take from there what did not change.
+    finds: Option<u64>,
+}
+
+impl Statement {
+    /// Whether so many rows are those that it has to find.
+    pub(super) fn is_done_by(&self, found: u64) -> bool {
+        self.finds.is_none_or(|finds| finds == found)
+    }
+}
+
+fn array(rows: &[&str]) -> String {
+    format!("[{}]", rows.join(","))
 }

@@ -60,10 +60,49 @@ impl Shape {
         )
     }
 
+    /// Updates rows that are there, in the columns that are `told`. `$1` rows, as a JSON array.
+    pub(super) fn update(&self, told: &[bool]) -> String {
+        let (table, same) = (&self.table, self.same("d"));
+        let set: Vec<_> =
+            self.names(|at, column| told[at] && !column.in_key).map(|name| format!("{name} = d.{name}")).collect();
+        let rows = format!("json_populate_recordset(NULL::{table}, $1::json) d");
+        if set.is_empty() {
+            return format!("SELECT FROM {table} t JOIN {rows} ON {same}");
+        }
+        format!("UPDATE {table} t SET {} FROM {rows} WHERE {same}", set.join(", "))
+    }
+
+    /// Takes a row away under its old key and brings it under its new one, in one statement: columns that are not `told` are
+    /// as they were. `$1` the row, `$2` its old key, each alone in a JSON array.
+    pub(super) fn rename(&self, told: &[bool]) -> String {
+        let (table, same, key) = (&self.table, self.same("o"), self.names(|_, column| column.in_key));
+        let key = key.collect::<Vec<_>>().join(", ");
+        let all: Vec<_> = self.names(|_, _| true).collect();
+        let from = |(name, told): (&String, &bool)| format!("{}.{name}", if *told { "d" } else { "old" });
+        let values: Vec<_> = all.iter().zip(told).map(from).collect();
+        let set: Vec<_> =
+            self.names(|_, column| !column.in_key).map(|name| format!("{name} = excluded.{name}")).collect();
+        format!(
+            "WITH old AS (DELETE FROM {table} t USING json_populate_recordset(NULL::{table}, $2::json) o
+                WHERE {same} RETURNING t.*)
+            INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
+            SELECT {values} FROM json_populate_recordset(NULL::{table}, $1::json) d CROSS JOIN old
+            ON CONFLICT ({key}) DO UPDATE SET {set}",
+            all = all.join(", "),
+            values = values.join(", "),
+            set = set.join(", "),
+        )
+    }
+
+    /// Whether a row of the table `t` has the key of a row `other`.
+    fn same(&self, other: &str) -> String {
+        let same = self.names(|_, column| column.in_key).map(|name| format!("t.{name} = {other}.{name}"));
+        same.collect::<Vec<_>>().join(" AND ")
+    }
+
     /// Removes rows. `$1` their keys, as a JSON array.
     pub(super) fn delete(&self) -> String {
-        let same = self.names(|_, column| column.in_key).map(|name| format!("t.{name} = d.{name}"));
-        let (table, same) = (&self.table, same.collect::<Vec<_>>().join(" AND "));
+        let (table, same) = (&self.table, self.same("d"));
         format!("DELETE FROM {table} t USING json_populate_recordset(NULL::{table}, $1::json) d WHERE {same}")
     }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{
-    Batch, Change, Cx, Error, Finding, FlushRejection, Grade, OpenedSink, Result, Sink, SinkContext, SinkProfile,
-    SinkWriter, Written,
+    Batch, Change, Cx, Error, Finding, FlushRejection, Grade, OpenedSink, Operation, Result, Sink, SinkContext,
+    SinkProfile, SinkWriter, Written,
 };
 
 use super::super::Table;
+use super::super::rekey::{incomplete, incomplete_key_update};
 use super::super::tables::number;
 use super::super::versioned::{Put, TOMBSTONES, write};
 use super::plan::{Fate, Plan, Row};
@@ -132,8 +133,12 @@ impl Writer {
         }
         let (work, winners) = self.advance(cx, &plan).await?;
         plan.keep(&winners);
-        for (sql, rows) in plan.statements(&self.shape) {
-            work.query(cx, &sql, &[(&rows, Type::TEXT)]).await?;
+        for statement in plan.statements(&self.shape) {
+            let found = work.execute(cx, &statement.sql, &[(&statement.rows, Type::TEXT)]).await?;
+            if !statement.is_done_by(found) {
+                work.rollback(cx).await;
+                return Err(incomplete());
+            }
         }
         work.commit(cx).await
     }
@@ -163,6 +168,9 @@ impl Put for Writer {
             if let Some(key) = change.key() {
                 match Row::of(&self.shape, change) {
                     Err(error) => rejected.push((at, error)),
+                    Ok(row) if row.is_partial() && change.operation() == Operation::Insert => {
+                        rejected.push((at, incomplete_key_update()));
+                    }
                     Ok(row) => {
                         if !plan.takes(change, key, &row) {
                             self.send(cx, &mut plan).await?;

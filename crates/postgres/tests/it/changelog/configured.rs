@@ -148,3 +148,44 @@ fn a_role_reads_acknowledges_and_prunes_with_what_it_is_granted() {
         assert_eq!(refused.unwrap_err().code().map(|code| code.code()), Some("42501"));
     });
 }
+
+/// A stream whose sink writes into the table that it watches would never come to an end.
+#[test]
+fn a_sink_does_not_write_into_what_its_own_stream_watches() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let sql = "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE c (id int PRIMARY KEY)";
+        base.admin().await.batch_execute(sql).await.unwrap();
+        run("install", with_tables(&base, "table", &["a", "b"])).await.unwrap();
+        let stream = Purpose::new("shop", "fed").reading(&Postgres, &with_tables(&base, "tables", &["a"]));
+        let into = |table: &str| {
+            let mut options = options(&base);
+            text(&mut options, "mode", "rows");
+            text(&mut options, "table", table);
+            options
+        };
+        let cause = "watches public.a, which this sink writes to";
+        let checked = Postgres.check_sink(&cx(), &stream, &mut into("a")).await.map(drop);
+        assert_told(checked, ErrorKind::Config, cause);
+        assert_told(Postgres.sink(&cx(), &stream, &mut into("public.a")).await.map(drop), ErrorKind::Config, cause);
+        // What others watch, or nobody, may be written into.
+        for table in ["b", "c"] {
+            Postgres.check_sink(&cx(), &stream, &mut into(table)).await.unwrap();
+        }
+        let stream = Purpose::new("shop", "fed").reading(&Postgres, &options(&base));
+        let checked = Postgres.check_sink(&cx(), &stream, &mut into("b")).await.map(drop);
+        assert_told(checked, ErrorKind::Config, "watches public.b");
+        // Rows with another key than that of the source would overwrite one another.
+        let sql = "CREATE TABLE wrong (id int, n int PRIMARY KEY); CREATE TABLE named (number int PRIMARY KEY)";
+        base.admin().await.batch_execute(sql).await.unwrap();
+        let cause = "the primary key of \"wrong\" is taken from (n), but that of public.a is (id)";
+        let checked = Postgres.check_sink(&cx(), &stream, &mut into("wrong")).await.map(drop);
+        assert_told(checked, ErrorKind::Config, cause);
+        assert_told(Postgres.sink(&cx(), &stream, &mut into("wrong")).await.map(drop), ErrorKind::Config, cause);
+        let mut named = into("named");
+        let mut columns = Options::new("stream.fed.sink.columns", origin());
+        text(&mut columns, "number", "id");
+        named.insert("columns", WrittenSetting { setting: Setting::Table(columns), origin: origin() });
+        Postgres.check_sink(&cx(), &stream, &mut named).await.unwrap();
+    });
+}

@@ -2,6 +2,7 @@
 
 mod configured;
 mod crowd;
+mod duties;
 mod interleavings;
 mod keeping;
 mod laws;
