@@ -208,9 +208,7 @@ impl Source for Replication {
         let recognised =
             cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
         recognised.await??;
-        if !outlook.begins_anew(&place) {
-            outlook.slot_for(&self.0.settings, self.database(), &place)?;
-        }
+        outlook.require(&self.0.settings, self.database(), &place)?;
         spare.verified = Some(place);
         self.put_spare(spare);
         Ok(())

@@ -171,6 +171,11 @@ impl Outlook {
         Ok(slot)
     }
 
+    /// Makes sure that reading can go on from `place`, be it with a slot that is still to be made.
+    pub(super) fn require(&self, settings: &Settings, database: &str, place: &Place) -> Result<()> {
+        if self.begins_anew(place) { Ok(()) } else { self.slot_for(settings, database, place).map(drop) }
+    }
+
     /// Who has the slot, in words.
     pub(super) fn holder(&self) -> &str {
         self.holder.as_deref().unwrap_or("unknown")

@@ -33,9 +33,7 @@ impl Replication {
             cx.run(async { recognised.await.map_err(told) }).await??;
         }
         let settings = &self.0.settings;
-        if !outlook.begins_anew(&place) {
-            outlook.slot_for(settings, self.database(), &place)?;
-        }
+        outlook.require(settings, self.database(), &place)?;
         if !outlook.has_publication {
             return Err(publication::missing(settings));
         }
