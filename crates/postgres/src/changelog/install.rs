@@ -177,7 +177,7 @@ pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread
 const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_tables, {schema}.log_consumers,
         {schema}.log_marks;
     DROP FUNCTION {schema}.log_row(), {schema}.log_truncate(), {schema}.log_wake(), {schema}.log_part(),
-        {schema}.log_whole(), {schema}.log_key(jsonb, text[]), {schema}.log_key_now(jsonb, oid);
+        {schema}.log_whole(), {schema}.log_key(json, text[]), {schema}.log_key_now(json, oid);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {

@@ -9,7 +9,7 @@ use crate::client::Schema;
 /// * The functions belong to whoever installs them and run with that one's rights, so that an application needs none on the
 ///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them, and dates
 ///   are read by others.
-/// * Whatever a table takes, its triggers take: nothing of a row is converted to a type that holds less.
+/// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
 pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1] };
 
 const STEP_1: &str = r#"
@@ -41,22 +41,23 @@ CREATE TABLE {schema}.log_consumers (
 CREATE TABLE {schema}.log_marks (
     snapshot pg_snapshot NOT NULL, time timestamptz PRIMARY KEY DEFAULT clock_timestamp());
 
-CREATE FUNCTION {schema}.log_key(image jsonb, columns text[]) RETURNS text
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $body$
+CREATE FUNCTION {schema}.log_key(image json, columns text[]) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $body$
 DECLARE
     key text := '[';
-    part jsonb;
+    part json;
 BEGIN
-    FOR n IN 1 .. cardinality(columns) LOOP
+    FOR n IN 1 .. pg_catalog.cardinality(columns) LOOP
         part := image -> columns[n];
-        -- 1.0 and 1.00 are one key.
-        IF jsonb_typeof(part) = 'number' THEN part := to_jsonb(trim_scale(part::numeric)); END IF;
-        key := key || CASE WHEN n = 1 THEN '' ELSE ',' END || part::text;
+        key := key || CASE WHEN n = 1 THEN '' ELSE ',' END || CASE pg_catalog.json_typeof(part)
+            WHEN 'string' THEN part::text
+            -- 1.0 and 1.00 are one key.
+            WHEN 'number' THEN pg_catalog.trim_scale(part::text::numeric)::text
+            ELSE part::text::jsonb::text END;
     END LOOP;
     RETURN key || ']';
 END $body$;
 
-CREATE FUNCTION {schema}.log_key_now(image jsonb, relation oid) RETURNS text
+CREATE FUNCTION {schema}.log_key_now(image json, relation oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $body$
 DECLARE
     columns text[];
@@ -72,14 +73,14 @@ CREATE FUNCTION {schema}.log_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEF
 SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
 SET extra_float_digits = 1 SET datestyle = 'ISO' SET lc_monetary = 'C' AS $body$
 DECLARE
-    was jsonb;
-    is_now jsonb;
     key text;
     old_key text;
     operation text := lower(TG_OP);
     columns text[] := TG_ARGV[2:];
     before json;
     after json;
+    was json;
+    is_now json;
     changed json;
     still json;
     list text;
@@ -93,26 +94,30 @@ BEGIN
         IF TG_OP <> 'INSERT' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO before USING OLD; END IF;
         IF TG_OP <> 'DELETE' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO after USING NEW; END IF;
     END IF;
-    BEGIN
-        IF TG_OP <> 'INSERT' THEN was := to_jsonb(OLD); END IF;
-        IF TG_OP <> 'DELETE' THEN is_now := to_jsonb(NEW); END IF;
+    -- A column of type json may hold escapes that the server can not take apart again; a key never does.
+    IF strpos(concat(before, after), chr(92) || 'u') = 0 THEN
+        was := before;
+        is_now := after;
         IF TG_OP = 'UPDATE' THEN
-            SELECT coalesce(json_agg(n.key), '[]') INTO changed FROM jsonb_each(is_now) AS n
-                WHERE n.value IS DISTINCT FROM was -> n.key;
+            -- Both have the same columns in the same order.
+            SELECT coalesce(json_agg(c.name), '[]') INTO changed
+                FROM ROWS FROM (json_each(before), json_each(after)) AS c (name, was, same_name, is_now)
+                WHERE c.was::text IS DISTINCT FROM c.is_now::text;
         END IF;
-    EXCEPTION WHEN OTHERS THEN
-        -- A column of type json holds more than jsonb can; a key never does.
-        SELECT string_agg(format('%L, ($1).%I', a.attname, a.attname), ', ') INTO list FROM pg_attribute a JOIN pg_index i
+    ELSE
+        SELECT string_agg(format('($1).%I', a.attname), ', ') INTO list FROM pg_attribute a JOIN pg_index i
             ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
-        IF TG_OP <> 'INSERT' THEN EXECUTE format('SELECT jsonb_build_object(%s)', list) INTO was USING OLD; END IF;
-        IF TG_OP <> 'DELETE' THEN EXECUTE format('SELECT jsonb_build_object(%s)', list) INTO is_now USING NEW; END IF;
+        list := format('SELECT row_to_json(r) FROM (SELECT %s) AS r', list);
+        IF TG_OP <> 'INSERT' THEN EXECUTE list INTO was USING OLD; END IF;
+        IF TG_OP <> 'DELETE' THEN EXECUTE list INTO is_now USING NEW; END IF;
         IF TG_OP = 'UPDATE' THEN
-            SELECT string_agg(format('(%L, ($1).%I::text IS DISTINCT FROM ($2).%I::text)', a.attname, a.attname, a.attname), ', ')
-                INTO list FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped;
+            SELECT string_agg(format('(%L, ($1).%I::text IS DISTINCT FROM ($2).%I::text)', a.attname, a.attname, a.attname),
+                ', ' ORDER BY a.attnum) INTO list
+                FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped;
             EXECUTE 'SELECT coalesce(json_agg(c.name), ''[]'') FROM (VALUES ' || list || ') AS c (name, differs) WHERE c.differs'
                 INTO changed USING OLD, NEW;
         END IF;
-    END;
+    END IF;
     -- A key whose columns have other names by now is looked up; without any key left the change is told without one.
     IF TG_OP <> 'INSERT' THEN
         old_key := coalesce({schema}.log_key(was, columns), {schema}.log_key_now(was, TG_RELID));
@@ -163,7 +168,7 @@ BEGIN
         ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
     SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attnum) INTO told FROM pg_attribute a
         WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
-    FOR image IN EXECUTE format('SELECT to_jsonb(k) AS key, row_to_json(r) AS row FROM %I.%I AS t
+    FOR image IN EXECUTE format('SELECT row_to_json(k) AS key, row_to_json(r) AS row FROM %I.%I AS t
         CROSS JOIN LATERAL (SELECT %s) AS k CROSS JOIN LATERAL (SELECT %s) AS r',
         TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(keys, 'NULL'), told) LOOP
         INSERT INTO {schema}.log (entity, operation, key, before) VALUES (TG_ARGV[0], 'delete',
