@@ -7,6 +7,7 @@ mod ask;
 mod begin;
 mod check;
 mod columns;
+mod durable;
 mod install;
 mod keep;
 mod pedigree;
@@ -248,6 +249,9 @@ impl ChangeLog {
             _ => None,
         };
         let look = self.look(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
+        if let (None, Some(end)) = (&after, &look.unflushed) {
+            durable::flush(cx, &self.client, end).await?;
+        }
         let place = match (start, after) {
             (_, Some(place)) => {
                 look.require(&place)?;

@@ -43,6 +43,10 @@ impl std::ops::Deref for Line {
     }
 }
 
+/// Where the write-ahead log ends, if the disk does not have all of it. Whatever a snapshot knows to have ended lies before.
+pub(super) const UNFLUSHED: &str =
+    "CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN pg_current_wal_insert_lsn()::text END";
+
 /// What is read, and how it is said in SQL.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
@@ -63,6 +67,7 @@ pub(super) struct Script {
 impl Script {
     /// The next changes after a place, at most so many. The first row tells of the log itself and of the moment of the
     /// answer; all rows are of one moment. It comes first because no worker may read it, so that nothing runs in parallel.
+    /// It also tells how much of the write-ahead log has to be on the disk, if it is not yet, for all of this to have happened.
     pub(super) fn next(&self, after: &Place, most: usize) -> String {
         let selected = self.columns.selected(self.wanted.as_deref(), self.raw);
         let (table, id) = (&self.table, crate::client::quoted(&self.columns.id));
@@ -71,7 +76,7 @@ impl Script {
         let order = if self.expects_few && after.target.is_none() { format!("{id} + 0") } else { id };
         format!(
             "WITH head AS MATERIALIZED (SELECT NULL::bigint, NULL::timestamptz, pg_current_snapshot()::text,
-                {about}, NULL::text, {blank}, {blank}, {blank})
+                {about}, {UNFLUSHED}, {blank}, {blank}, {blank})
             SELECT * FROM head UNION ALL (SELECT {selected} FROM {table} WHERE {unread} ORDER BY {order} LIMIT {most})",
             about = self.about,
             blank = blank(self.raw),
@@ -108,6 +113,8 @@ pub(super) struct About {
     pub(super) log: Option<String>,
     /// What was pruned of it: all changes of transactions that had ended then may be gone.
     pub(super) pruned: Option<Snapshot>,
+    /// How far the write-ahead log has to be on the disk for it to be certain.
+    pub(super) unflushed: Option<String>,
 }
 
 type Asking = Pin<Box<dyn Future<Output = Result<RowStream, Native>> + Send>>;

@@ -5,7 +5,7 @@ use std::fmt;
 use tokio_postgres::Row;
 use watchkeeper_core::{Error, Pedigree, Result, SourceTime};
 
-use super::ask::{Raw, Script, time};
+use super::ask::{Raw, Script, UNFLUSHED, time};
 use super::place::Place;
 use super::snapshot::Snapshot;
 use crate::client::quoted;
@@ -75,6 +75,8 @@ fn another(cause: &str) -> Error {
 pub(super) struct Look {
     pub(super) identity: Identity,
     pub(super) now: Snapshot,
+    /// How far the write-ahead log has to be on the disk for that to be certain.
+    pub(super) unflushed: Option<String>,
     /// What was pruned; nothing of an outbox is pruned by us.
     pub(super) pruned: Snapshot,
     pruned_id: Option<u64>,
@@ -102,7 +104,8 @@ impl Look {
                 (SELECT oid::text FROM pg_database WHERE datname = current_database()) || '.' || {name}::regclass::oid::text,
                 {log}, pg_current_snapshot()::text, {pruned}, {pruned_id},
                 EXISTS (SELECT FROM {table} WHERE {id} = {number}),
-                (SELECT {time}::timestamptz FROM {table} WHERE {id} = {number})"
+                (SELECT {time}::timestamptz FROM {table} WHERE {id} = {number}),
+                CASE WHEN NOT pg_is_in_recovery() THEN {UNFLUSHED} END"
         )
     }
 
@@ -120,7 +123,7 @@ impl Look {
         let pruned_id = row.get::<_, Option<i64>>(7).map(i64::unsigned_abs);
         let time_there: Option<Raw<'_>> = row.get(9);
         let witness = row.get::<_, bool>(8).then(|| time_there.and_then(|raw| time(raw.0)));
-        Ok(Self { identity, now: text(5).parse()?, pruned, pruned_id, witness })
+        Ok(Self { identity, now: text(5).parse()?, unflushed: row.get(10), pruned, pruned_id, witness })
     }
 
     /// Refuses a place whose history is gone, or has not happened here. The look was for its last change.

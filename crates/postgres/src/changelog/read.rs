@@ -57,7 +57,8 @@ pub(super) fn about(row: &Row) -> Result<About> {
     let now = parts.text(2)?.unwrap_or_default().parse()?;
     let log = parts.text(3)?.map(str::to_owned);
     let pruned = parts.text(4)?.map(str::parse).transpose()?;
-    Ok(About { now, log, pruned })
+    let unflushed = parts.text(5)?.map(str::to_owned);
+    Ok(About { now, log, pruned, unflushed })
 }
 
 /// A batch that is being made, from rows of one window.

@@ -11,7 +11,7 @@ use super::pedigree::require_unpruned;
 use super::place::Place;
 use super::read::{self, Draft};
 use super::snapshot::Snapshot;
-use super::{ChangeLog, check, keep};
+use super::{ChangeLog, check, durable, keep};
 use crate::client::Pulse;
 use crate::error::unchanged;
 
@@ -57,6 +57,8 @@ pub(super) struct Reader {
     /// Where the window of its answer ends. A place becomes one in that window only with the first change that is given out of
     /// it: what was given out last before has any number, also a higher one.
     target: Option<Snapshot>,
+    /// How far the write-ahead log has to be on the disk before anything of the window is given out.
+    unflushed: Option<String>,
     /// What was taken of its answer and is not yet given out: kept here, so that a dropped call loses nothing.
     draft: Option<Draft>,
     /// The end that was told last, and when.
@@ -84,6 +86,7 @@ impl Reader {
             pruned,
             ask,
             target: None,
+            unflushed: None,
             draft,
             told,
             acknowledged,
@@ -93,17 +96,22 @@ impl Reader {
     }
 
     /// Reads on until a batch is full; `None` when nothing is there.
-    async fn read(&mut self, limits: Limits) -> Result<Option<Batch>> {
-        let answer = self.take(limits).await;
+    async fn read(&mut self, cx: &Cx, limits: Limits) -> Result<Option<Batch>> {
+        let answer = self.take(cx, limits).await;
         if answer.is_err() {
             // What was not given out is read again.
-            (self.ask, self.target, self.draft) = (None, None, None);
+            (self.ask, self.target, self.unflushed, self.draft) = (None, None, None, None);
         }
         answer
     }
 
-    async fn take(&mut self, limits: Limits) -> Result<Option<Batch>> {
+    async fn take(&mut self, cx: &Cx, limits: Limits) -> Result<Option<Batch>> {
         loop {
+            if let Some(end) = self.unflushed.as_ref().filter(|_| self.draft.as_ref().is_some_and(Draft::is_something))
+            {
+                durable::flush(cx, &self.log.client, end).await?;
+                self.unflushed = None;
+            }
             if self.draft.as_ref().is_some_and(|draft| draft.is_full(limits)) {
                 return Ok(self.give_out());
             }
@@ -147,6 +155,8 @@ impl Reader {
             require_unpruned(pruned, &self.place)?;
             self.pruned = pruned.clone();
         }
+        // The rest of a window that was begun is as certain as what was given out of it.
+        self.unflushed = about.unflushed.clone().filter(|_| self.place.target.is_none());
         self.target = Some(self.place.target.clone().unwrap_or_else(|| about.now.clone()));
         self.draft = Some(self.new_draft());
         Ok(())
@@ -183,7 +193,9 @@ impl Reader {
         if let Some((last, time)) = draft.last {
             (self.place.last, self.place.time) = (last, Some(time).filter(|time| time.0 != 0));
         }
-        if let Some(target) = self.target.take() {
+        // What is not certain yet is looked at again.
+        let is_certain = self.unflushed.take().is_none();
+        if let Some(target) = self.target.take().filter(|_| is_certain) {
             (self.place.read, self.place.target) = (target, None);
         }
         draft.last.is_some().then(|| draft.finish(self.place.position()))
@@ -240,7 +252,7 @@ impl ChangeStream for Reader {
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
         loop {
-            if let Some(batch) = cx.run(self.read(limits)).await.map_err(unchanged)? {
+            if let Some(batch) = cx.run(self.read(cx, limits)).await.map_err(unchanged)? {
                 self.told = (batch.end.clone(), cx.now());
                 return Ok(batch);
             }

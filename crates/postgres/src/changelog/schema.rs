@@ -5,7 +5,8 @@ use crate::client::Schema;
 /// Tables and functions of the log.
 ///
 /// * The numbers of changes come from a sequence without a cache: sessions that kept some in stock would give a later
-///   change a lower number.
+///   change a lower number. They begin with the microseconds of the clock: those of a log that is installed again are higher, so that
+///   whoever keeps what is newest by its number does not take new changes for old ones.
 /// * The functions belong to whoever installs them and run with that one's rights, so that an application needs none on the
 ///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them, and dates
 ///   are read by others.
@@ -32,6 +33,8 @@ CREATE TABLE {schema}.log_meta (
     pruned_through pg_snapshot NOT NULL DEFAULT '3:3:',
     pruned_id bigint NOT NULL DEFAULT 0);
 INSERT INTO {schema}.log_meta DEFAULT VALUES;
+SELECT setval(pg_get_serial_sequence(format('%I.log', n.nspname), 'id'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, false)
+    FROM {schema}.log_meta m JOIN pg_class c ON c.oid = m.tableoid JOIN pg_namespace n ON n.oid = c.relnamespace;
 CREATE TABLE {schema}.log_tables (
     entity text PRIMARY KEY, relation oid NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE {schema}.log_consumers (
@@ -65,7 +68,7 @@ BEGIN
     SELECT array_agg(a.attname::text ORDER BY k.n) INTO columns
         FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indrelid = relation AND i.indisprimary;
+        WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts;
     RETURN CASE WHEN columns IS NOT NULL THEN {schema}.log_key(image, columns) END;
 END $body$;
 
@@ -106,7 +109,7 @@ BEGIN
         END IF;
     ELSE
         SELECT string_agg(format('($1).%I', a.attname), ', ') INTO list FROM pg_attribute a JOIN pg_index i
-            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
         list := format('SELECT row_to_json(r) FROM (SELECT %s) AS r', list);
         IF TG_OP <> 'INSERT' THEN EXECUTE list INTO was USING OLD; END IF;
         IF TG_OP <> 'DELETE' THEN EXECUTE list INTO is_now USING NEW; END IF;
@@ -130,7 +133,7 @@ BEGIN
     -- one behind, which is told instead.
     IF operation IN ('rekey', 'delete') AND TG_ARGV[1] LIKE '%deferrable%' THEN
         SELECT string_agg(format('t.%I = ($1).%I', a.attname, a.attname), ' AND ') INTO list FROM pg_attribute a JOIN pg_index i
-            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
         EXECUTE format('SELECT row_to_json(t) FROM %I.%I AS t WHERE %s LIMIT 1', TG_TABLE_SCHEMA, TG_TABLE_NAME, list)
             INTO still USING OLD;
         IF still IS NOT NULL THEN
@@ -165,7 +168,7 @@ BEGIN
     -- Of a table that is truncated as a whole, that is told instead.
     IF current_setting('watchkeeper.truncated', true) = TG_ARGV[0] THEN RETURN NULL; END IF;
     SELECT string_agg(format('t.%I', a.attname), ', ') INTO keys FROM pg_attribute a JOIN pg_index i
-        ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey) WHERE a.attrelid = TG_RELID;
+        ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
     SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attnum) INTO told FROM pg_attribute a
         WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
     FOR image IN EXECUTE format('SELECT row_to_json(k) AS key, row_to_json(r) AS row FROM %I.%I AS t

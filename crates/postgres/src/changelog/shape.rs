@@ -31,7 +31,7 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
         CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
         WHERE i.indrelid = c.oid AND i.indisprimary AND k.n <= i.indnkeyatts),
-    (SELECT min(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+    (SELECT min(a.attname::text) FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
         JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
         WHERE i.indrelid = c.oid AND i.indisprimary AND (t.typname = 'citext' OR NOT l.collisdeterministic)),
     ARRAY(SELECT quote_ident(pn.nspname) || '.' || quote_ident(p.relname) FROM pg_partition_tree(c.oid) AS tree

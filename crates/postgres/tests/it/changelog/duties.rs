@@ -78,11 +78,13 @@ fn columns_that_are_computed_when_they_are_read_are_left_out() {
 /// same in the end.
 #[test]
 fn keys_that_are_shifted_swapped_and_rotated_arrive_as_they_are() {
-    let table = "CREATE TABLE things (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v text);
-        CREATE TABLE copy (id int PRIMARY KEY, v text)";
-    for (version, rows) in [(Version::V15, 1), (Version::V18, 2), (Version::V15, 1_000)] {
+    let key = "PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED";
+    let wide_key = "PRIMARY KEY (id) INCLUDE (v) DEFERRABLE INITIALLY DEFERRED";
+    for (version, rows, key) in [(Version::V15, 1, key), (Version::V18, 2, wide_key), (Version::V15, 1_000, key)] {
         block_on(async {
-            let shop = Shop::with(version, table, "things").await;
+            let table =
+                format!("CREATE TABLE things (id int, v text, {key}); CREATE TABLE copy (id int PRIMARY KEY, v text)");
+            let shop = Shop::with(version, &table, "things").await;
             let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let mut seq = 0;
@@ -164,5 +166,22 @@ fn no_log_logs_itself() {
             }
         }
         shop.run("INSERT INTO things VALUES (1)").await;
+    });
+}
+
+/// Whoever keeps what is newest by its version would else take new changes for old ones.
+#[test]
+fn a_log_that_is_installed_again_goes_on_with_higher_versions() {
+    block_on(async {
+        let shop = Shop::new(Version::V15).await;
+        let mut versions = Vec::new();
+        for id in 0..2 {
+            install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
+            let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
+            shop.run(&format!("INSERT INTO things VALUES ({id}); UPDATE things SET n = n + 1")).await;
+            versions.extend(read(&mut *stream, 2).await.iter().map(watchkeeper_core::Change::version));
+            uninstall(&cx(), &shop.client, &["things"], Unread::Discard).await.unwrap();
+        }
+        assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
     });
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchkeeper_core::{ErrorKind, Position, Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_postgres::{ChangeLog, Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Version};
+use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 
 use super::support::{Shop, THINGS, read};
 use crate::support::{assert_told, block_on, connect, cx};
@@ -107,4 +107,51 @@ fn a_standby_is_refused_and_another_timeline_recognised() {
         let answer = log.verify(&cx(), &position, &pedigree).await;
         assert_told(answer, ErrorKind::PositionLost, "timeline 00000002, was 00000001");
     });
+}
+
+/// Undoes transactions until the disk does not know of some dozens of them. Whole pages of the write-ahead log are written in any case.
+async fn undo(application: &tokio_postgres::Client) {
+    let some = "DO $$ BEGIN FOR n IN 1 .. 30 LOOP PERFORM pg_current_xact_id(); ROLLBACK; END LOOP; END $$";
+    let known = "SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn() < 1500";
+    while application.query_one(known, &[]).await.unwrap().get(0) {
+        application.batch_execute(some).await.unwrap();
+    }
+}
+
+/// Transactions that were undone do not wait for the disk. A crash forgets them, and others get their numbers: what those write is
+/// new all the same.
+#[test]
+fn numbers_that_a_crash_gives_again_are_new() {
+    let both = |peeks: bool| Version::ALL.map(|version| (version, peeks));
+    for (version, peeks) in both(true).into_iter().chain(both(false)) {
+        let config = ["wal_writer_delay = 10s", "wal_writer_flush_after = 100MB"].map(str::to_owned).to_vec();
+        let server = Server::with(&Settings { config, ..Settings::new(version) });
+        let position = block_on(async {
+            let application = connect(&server.url("postgres")).await;
+            application.batch_execute(THINGS).await.unwrap();
+            let client = Client::open(&cx(), Config::new(&server.url("postgres")).unwrap()).await.unwrap();
+            install(&cx(), &client, &["things"], Wake::Silent).await.unwrap();
+            let log = log_on(&server.url("postgres")).await;
+            if peeks {
+                undo(&application).await;
+                return log.peek(&cx(), StartAt::Now).await.unwrap().position().unwrap();
+            }
+            let mut stream = log.open(&cx(), StartAt::Now).await.unwrap();
+            application.batch_execute("INSERT INTO things VALUES (1)").await.unwrap();
+            undo(&application).await;
+            read(&mut *stream, 1).await[0].position()
+        });
+        server.kill();
+        server.restart();
+        block_on(async {
+            let application = connect(&server.url("postgres")).await;
+            for id in 10..400 {
+                application.batch_execute(&format!("INSERT INTO things VALUES ({id})")).await.unwrap();
+            }
+            let log = log_on(&server.url("postgres")).await;
+            let mut stream = log.open(&cx(), StartAt::After(position)).await.unwrap();
+            let first = read(&mut *stream, 390).await[0].key().map(<[u8]>::to_vec);
+            assert_eq!(first.as_deref(), Some(&b"[10]"[..]), "{version:?}, {peeks}");
+        });
+    }
 }
