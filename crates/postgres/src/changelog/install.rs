@@ -9,9 +9,10 @@ use super::schema::SCHEMA;
 use super::shape::Shape;
 use crate::client::{Client, Work, quoted};
 
-/// The trigger that logs rows, and what the others are for.
-pub(crate) const ROW: &str = "watchkeeper_log_row";
-const TRUNCATE: &str = "watchkeeper_log_truncate";
+/// The trigger that logs rows, and what the others are for. Triggers run in the order of their names: those of the application may
+/// change a row again, which has to come later in the log.
+pub(crate) const ROW: &str = "!watchkeeper_log_row";
+const TRUNCATE: &str = "!watchkeeper_log_truncate";
 pub(super) const WAKE: &str = "watchkeeper_log_wake";
 /// Around the truncation of a partitioned table, whose partitions then need not tell of it.
 const WHOLE: [&str; 2] = ["watchkeeper_log_whole", "watchkeeper_log_whole_end"];
@@ -35,6 +36,12 @@ pub enum Unread {
     Keep,
     /// They are lost.
     Discard,
+}
+
+/// Whether the server lets transactions be prepared. One that has notified somebody can not be.
+pub(super) async fn can_prepare(cx: &Cx, client: &Client) -> Result<bool> {
+    let rows = client.read(cx, "SELECT current_setting('max_prepared_transactions')::int4 > 0", &[]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 /// The channel on which writers tell readers of their changes.
@@ -116,7 +123,7 @@ fn triggers(client: &Client, shape: &Shape, wake: Wake) -> String {
     let keyed = format!("{entity}, {}, {}", literal(&shape.traits), key.join(", "));
     let mut sql = drop_all(shape);
     let mut make = |name: &str, when: &str, table: &str, each: &str, call: &str| {
-        let call = client.sql(&format!("{{schema}}.{call}"));
+        let (name, call) = (quoted(name), client.sql(&format!("{{schema}}.{call}")));
         sql += &format!(
             "CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {call};
             ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};"
@@ -143,7 +150,10 @@ fn triggers(client: &Client, shape: &Shape, wake: Wake) -> String {
 fn drop_all(shape: &Shape) -> String {
     let own = [ROW, TRUNCATE, WAKE, WHOLE[0], WHOLE[1]].map(|name| (name, &shape.name));
     let parts = shape.leaves.iter().flat_map(|leaf| [(PART, leaf), (WAKE, leaf)]);
-    own.into_iter().chain(parts).map(|(name, table)| format!("DROP TRIGGER IF EXISTS {name} ON {table};")).collect()
+    own.into_iter()
+        .chain(parts)
+        .map(|(name, table)| format!("DROP TRIGGER IF EXISTS {} ON {table};", quoted(name)))
+        .collect()
 }
 
 /// Stops logging these tables. With the last of them the log itself is removed.
@@ -177,7 +187,8 @@ pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread
 const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_tables, {schema}.log_consumers,
         {schema}.log_marks;
     DROP FUNCTION {schema}.log_row(), {schema}.log_truncate(), {schema}.log_wake(), {schema}.log_part(),
-        {schema}.log_whole(), {schema}.log_key(json, text[]), {schema}.log_key_now(json, oid);
+        {schema}.log_whole(), {schema}.log_key(json, text[]), {schema}.log_key_now(json, oid), {schema}.log_look(oid),
+        {schema}.log_columns(oid, boolean, text, text);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {

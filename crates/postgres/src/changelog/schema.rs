@@ -72,6 +72,27 @@ BEGIN
     RETURN CASE WHEN columns IS NOT NULL THEN {schema}.log_key(image, columns) END;
 END $body$;
 
+-- The columns of a table, or of its primary key, each written by the pattern.
+CREATE FUNCTION {schema}.log_columns(relation oid, of_key boolean, pattern text, separator text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+    SELECT string_agg(format(pattern, a.attname), separator ORDER BY a.attnum) FROM pg_attribute a
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND CASE WHEN of_key
+            THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = relation AND i.indisprimary
+                AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
+            -- What is not stored is not told: a trigger does not see it.
+            ELSE a.attgenerated <> 'v' END
+$body$;
+
+-- What finds the row that has the key of $1 now. The names in it are those of no column.
+CREATE FUNCTION {schema}.log_look(relation oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+    SELECT format('SELECT row_to_json("watchkeeper row") FROM (SELECT %s FROM %s AS "watchkeeper table" WHERE %s LIMIT 1)
+            AS "watchkeeper row"',
+        {schema}.log_columns(relation, false, '"watchkeeper table".%I', ', '),
+        coalesce(pg_partition_root(relation), relation)::regclass,
+        {schema}.log_columns(relation, true, '"watchkeeper table".%1$I = ($1).%1$I', ' AND '))
+$body$;
+
 CREATE FUNCTION {schema}.log_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog SET timezone = 'UTC' SET bytea_output = 'hex' SET intervalstyle = 'iso_8601'
 SET extra_float_digits = 1 SET datestyle = 'ISO' SET lc_monetary = 'C' AS $body$
@@ -87,15 +108,15 @@ DECLARE
     changed json;
     still json;
     list text;
+    part constant text := 'SELECT row_to_json("watchkeeper row") FROM (SELECT %s) AS "watchkeeper row"';
 BEGIN
-    IF TG_OP <> 'INSERT' THEN before := row_to_json(OLD); END IF;
-    IF TG_OP <> 'DELETE' THEN after := row_to_json(NEW); END IF;
-    -- What is not stored is not told: a trigger does not see it.
     IF TG_ARGV[1] LIKE '%virtual%' THEN
-        SELECT string_agg(format('($1).%I', a.attname), ', ' ORDER BY a.attnum) INTO list
-            FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
-        IF TG_OP <> 'INSERT' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO before USING OLD; END IF;
-        IF TG_OP <> 'DELETE' THEN EXECUTE 'SELECT row_to_json(r) FROM (SELECT ' || list || ') AS r' INTO after USING NEW; END IF;
+        list := format(part, {schema}.log_columns(TG_RELID, false, '($1).%I', ', '));
+        IF TG_OP <> 'INSERT' THEN EXECUTE list INTO before USING OLD; END IF;
+        IF TG_OP <> 'DELETE' THEN EXECUTE list INTO after USING NEW; END IF;
+    ELSE
+        IF TG_OP <> 'INSERT' THEN before := row_to_json(OLD); END IF;
+        IF TG_OP <> 'DELETE' THEN after := row_to_json(NEW); END IF;
     END IF;
     -- A column of type json may hold escapes that the server can not take apart again; a key never does.
     IF strpos(concat(before, after), chr(92) || 'u') = 0 THEN
@@ -108,15 +129,11 @@ BEGIN
                 WHERE c.was::text IS DISTINCT FROM c.is_now::text;
         END IF;
     ELSE
-        SELECT string_agg(format('($1).%I', a.attname), ', ') INTO list FROM pg_attribute a JOIN pg_index i
-            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
-        list := format('SELECT row_to_json(r) FROM (SELECT %s) AS r', list);
+        list := format(part, {schema}.log_columns(TG_RELID, true, '($1).%I', ', '));
         IF TG_OP <> 'INSERT' THEN EXECUTE list INTO was USING OLD; END IF;
         IF TG_OP <> 'DELETE' THEN EXECUTE list INTO is_now USING NEW; END IF;
         IF TG_OP = 'UPDATE' THEN
-            SELECT string_agg(format('(%L, ($1).%I::text IS DISTINCT FROM ($2).%I::text)', a.attname, a.attname, a.attname),
-                ', ' ORDER BY a.attnum) INTO list
-                FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped;
+            list := {schema}.log_columns(TG_RELID, false, '(%1$L, ($1).%1$I::text IS DISTINCT FROM ($2).%1$I::text)', ', ');
             EXECUTE 'SELECT coalesce(json_agg(c.name), ''[]'') FROM (VALUES ' || list || ') AS c (name, differs) WHERE c.differs'
                 INTO changed USING OLD, NEW;
         END IF;
@@ -132,10 +149,7 @@ BEGIN
     -- Where several rows may have one key until a statement or a transaction ends, a row that leaves a key may leave another
     -- one behind, which is told instead.
     IF operation IN ('rekey', 'delete') AND TG_ARGV[1] LIKE '%deferrable%' THEN
-        SELECT string_agg(format('t.%I = ($1).%I', a.attname, a.attname), ' AND ') INTO list FROM pg_attribute a JOIN pg_index i
-            ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
-        EXECUTE format('SELECT row_to_json(t) FROM %I.%I AS t WHERE %s LIMIT 1', TG_TABLE_SCHEMA, TG_TABLE_NAME, list)
-            INTO still USING OLD;
+        EXECUTE {schema}.log_look(TG_RELID) INTO still USING OLD;
         IF still IS NOT NULL THEN
             INSERT INTO {schema}.log (entity, operation, key, before, after) VALUES (TG_ARGV[0], 'update', old_key, before, still);
             IF operation = 'delete' THEN RETURN NULL; END IF;
@@ -146,6 +160,32 @@ BEGIN
     END IF;
     INSERT INTO {schema}.log (entity, operation, key, old_key, before, after, changed) VALUES (
         TG_ARGV[0], operation, coalesce(key, old_key), CASE WHEN operation = 'rekey' THEN old_key END, before, after, changed);
+    -- The triggers of one row run before the next row's. Where one of them has changed that next row again, this is in the log
+    -- already, before the change that it came after: so what the row is by now is told once more.
+    IF coalesce(strpos(current_setting('watchkeeper.nested', true), TG_ARGV[0]), 0) > 0
+        AND pg_trigger_depth() < current_setting('watchkeeper.depth')::int AND TG_ARGV[1] NOT LIKE '%deferrable%' THEN
+        list := {schema}.log_look(TG_RELID);
+        IF operation IN ('rekey', 'delete') AND list IS NOT NULL THEN
+            EXECUTE list INTO still USING OLD;
+            IF still IS NOT NULL THEN
+                INSERT INTO {schema}.log (entity, operation, key, after) VALUES (TG_ARGV[0], 'insert', old_key, still);
+            END IF;
+        END IF;
+        IF TG_OP <> 'DELETE' AND list IS NOT NULL THEN
+            EXECUTE list INTO still USING NEW;
+            IF still IS NULL THEN
+                INSERT INTO {schema}.log (entity, operation, key, before) VALUES (TG_ARGV[0], 'delete', key, after);
+            ELSIF still::text <> after::text THEN
+                INSERT INTO {schema}.log (entity, operation, key, before, after) VALUES (TG_ARGV[0], 'update', key, after, still);
+            END IF;
+        END IF;
+    ELSIF pg_trigger_depth() > 1 THEN
+        list := coalesce(current_setting('watchkeeper.nested', true), '');
+        IF strpos(list, TG_ARGV[0]) = 0 THEN PERFORM set_config('watchkeeper.nested', list || ' ' || TG_ARGV[0], true); END IF;
+        IF list = '' OR pg_trigger_depth() > current_setting('watchkeeper.depth')::int THEN
+            PERFORM set_config('watchkeeper.depth', pg_trigger_depth()::text, true);
+        END IF;
+    END IF;
     RETURN NULL;
 END $body$;
 
@@ -162,18 +202,14 @@ SET extra_float_digits = 1 SET datestyle = 'ISO' SET lc_monetary = 'C' AS $body$
 DECLARE
     image record;
     columns text[] := TG_ARGV[2:];
-    keys text;
-    told text;
 BEGIN
     -- Of a table that is truncated as a whole, that is told instead.
     IF current_setting('watchkeeper.truncated', true) = TG_ARGV[0] THEN RETURN NULL; END IF;
-    SELECT string_agg(format('t.%I', a.attname), ', ') INTO keys FROM pg_attribute a JOIN pg_index i
-        ON i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE a.attrelid = TG_RELID;
-    SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attnum) INTO told FROM pg_attribute a
-        WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v';
-    FOR image IN EXECUTE format('SELECT row_to_json(k) AS key, row_to_json(r) AS row FROM %I.%I AS t
-        CROSS JOIN LATERAL (SELECT %s) AS k CROSS JOIN LATERAL (SELECT %s) AS r',
-        TG_TABLE_SCHEMA, TG_TABLE_NAME, coalesce(keys, 'NULL'), told) LOOP
+    FOR image IN EXECUTE format('SELECT row_to_json("watchkeeper key") AS key, row_to_json("watchkeeper row") AS row
+        FROM %I.%I AS "watchkeeper table" CROSS JOIN LATERAL (SELECT %s) AS "watchkeeper key"
+        CROSS JOIN LATERAL (SELECT %s) AS "watchkeeper row"', TG_TABLE_SCHEMA, TG_TABLE_NAME,
+        coalesce({schema}.log_columns(TG_RELID, true, '"watchkeeper table".%I', ', '), 'NULL'),
+        {schema}.log_columns(TG_RELID, false, '"watchkeeper table".%I', ', ')) LOOP
         INSERT INTO {schema}.log (entity, operation, key, before) VALUES (TG_ARGV[0], 'delete',
             coalesce({schema}.log_key(image.key, columns), {schema}.log_key_now(image.key, TG_RELID)), image.row);
     END LOOP;

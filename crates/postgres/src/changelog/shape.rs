@@ -42,7 +42,8 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
     c.relname = ANY ('{meta,log,log_meta,log_tables,log_consumers,log_marks,leases,checkpoints,ledger,records,logs}')
         AND (n.nspname = $2 OR EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'log_meta')),
     (SELECT min(pn.nspname::text) FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
-        JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2)
+        JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2),
+    row_security_active(c.oid), has_table_privilege(c.oid, 'SELECT'), current_user::text
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
 
 impl Shape {
@@ -82,6 +83,19 @@ impl Shape {
         if let Some(column) = row.get::<_, Option<String>>(6) {
             let cause = format!("the key column {column} of {table} holds different texts to be equal");
             return refuse(cause, "give the table a primary key of a type or collation that compares byte by byte");
+        }
+        let user: String = row.get(14);
+        if row.get(12) {
+            return refuse(
+                format!(
+                    "row-level security hides rows of {table} from {user}, so that its triggers would not see them"
+                ),
+                "install as its owner (without FORCE ROW LEVEL SECURITY), or as a role with BYPASSRLS",
+            );
+        }
+        if !row.get::<_, bool>(13) {
+            let remedy = format!("GRANT SELECT ON {table} TO {}", quoted(&user));
+            return refuse(format!("{user} may not read {table}, as its triggers have to"), &remedy);
         }
         Ok(Self {
             oid: row.get(0),

@@ -23,6 +23,11 @@ const INSTALL: &[Argument] = &[
         takes: Takes::Nothing,
         help: "Do not NOTIFY readers: they look for changes from time to time",
     },
+    Argument {
+        name: "notify",
+        takes: Takes::Nothing,
+        help: "NOTIFY readers also where the server allows PREPARE TRANSACTION, which then fails for logged changes",
+    },
 ];
 
 const UNINSTALL: &[Argument] = &[
@@ -71,11 +76,20 @@ impl Tool for Install {
     }
 
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
-        let wake = if arguments.flag("silent")?.unwrap_or(false) { Wake::Silent } else { Wake::Notify };
+        let (silent, notify) = (arguments.flag("silent")?.unwrap_or(false), arguments.flag("notify")?.unwrap_or(false));
         let (tables, role) = (tables(arguments)?, arguments.text("role")?);
         let client = open(cx, arguments).await?;
+        let would_break = !silent && !notify && super::install::can_prepare(cx, &client).await?;
+        let wake = if silent || would_break { Wake::Silent } else { Wake::Notify };
         let logged = super::install(cx, &client, &names(&tables), wake).await?;
         let mut lines: Vec<_> = logged.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
+        if would_break {
+            lines.push(
+                "readers look for changes from time to time: a NOTIFY would make PREPARE TRANSACTION fail, which this server allows; \
+                 install with --notify if nobody uses it"
+                    .to_owned(),
+            );
+        }
         if let Some(role) = role {
             super::grant(cx, &client, &role).await?;
             lines.push(format!("{role}: may read the log"));

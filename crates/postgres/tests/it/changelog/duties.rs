@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use watchkeeper_core::{ErrorKind, Limits, Source, StartAt, Transacted};
+use watchkeeper_core::{ChangeStream, ErrorKind, Limits, Source, StartAt, Transacted};
 use watchkeeper_postgres::Rows;
 use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_postgres::{Client, Config};
@@ -74,6 +74,64 @@ fn columns_that_are_computed_when_they_are_read_are_left_out() {
     });
 }
 
+/// Whatever triggers of the application do to rows of the same table, the copy is the same in the end.
+#[test]
+fn triggers_of_the_application_that_write_the_same_table() {
+    let table = "CREATE TABLE things (id int PRIMARY KEY, v text, total int DEFAULT 0, r int, k int, t text);
+        CREATE TABLE copy (LIKE things INCLUDING ALL);
+        CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.v = 'done' THEN UPDATE things SET v = 'closed' WHERE id = NEW.id; END IF;
+            IF NEW.v = 'job' THEN DELETE FROM things WHERE id = NEW.id; END IF;
+            IF NEW.v = 'next' THEN UPDATE things SET total = total + 1 WHERE id = NEW.id + 1; END IF;
+            IF NEW.v = 'eats' THEN DELETE FROM things WHERE id = NEW.id + 1; END IF;
+            IF NEW.v = 'moves' THEN UPDATE things SET id = id + 100 WHERE id = NEW.id + 1; END IF;
+            RETURN NULL; END $$;
+        CREATE FUNCTION refill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF OLD.v = 'phoenix' THEN INSERT INTO things VALUES (OLD.id + 1, 'risen'); END IF; RETURN NULL; END $$;
+        CREATE FUNCTION first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO things VALUES (1, 'first'); RETURN NULL; END $$;
+        CREATE TRIGGER again AFTER INSERT OR UPDATE ON things FOR EACH ROW EXECUTE FUNCTION again();
+        CREATE TRIGGER refill AFTER DELETE ON things FOR EACH ROW EXECUTE FUNCTION refill();
+        CREATE TRIGGER first AFTER TRUNCATE ON things FOR EACH STATEMENT EXECUTE FUNCTION first()";
+    let steps = [
+        "INSERT INTO things VALUES (1, 'done'), (2, 'job'), (3, 'next'), (4, 'job')",
+        "INSERT INTO things VALUES (10, 'next'), (11, 'next'), (12, 'eats'), (13, 'eaten'), (14, 'moves'), (15, 'moved')",
+        "BEGIN; UPDATE things SET r = 7; UPDATE things SET r = 8 WHERE id > 10; INSERT INTO things VALUES (20, 'next'); COMMIT",
+        "INSERT INTO things VALUES (30, 'phoenix'), (31, 'x'); DELETE FROM things WHERE id IN (30, 31)",
+        "INSERT INTO things VALUES (40, E'\\x01', 1, 2, 3, 'x'); UPDATE things SET t = E'\\x02' WHERE id = 40",
+        "TRUNCATE things",
+    ];
+    for version in Version::ALL {
+        block_on(async {
+            let shop = Shop::with(version, table, "things").await;
+            let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
+            let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
+            let mut seq = 0;
+            for sql in steps {
+                shop.run(sql).await;
+                deliver_all(&mut stage, &mut *stream, &mut seq, 1_000).await;
+                let held = async |table: &str| {
+                    shown(&shop.client, &format!("SELECT to_json({table})::text FROM {table} ORDER BY id")).await
+                };
+                assert_eq!(held("copy").await, held("things").await, "after {sql}");
+            }
+        });
+    }
+}
+
+/// Gives the sink everything that is there, so many rows at a time.
+async fn deliver_all(stage: &mut Stage, stream: &mut dyn ChangeStream, seq: &mut u64, rows: usize) {
+    loop {
+        let batch = Arc::new(stream.next_batch(&cx(), Limits { rows, ..LIMITS }).await.unwrap());
+        if batch.is_empty() {
+            return;
+        }
+        *seq += 1;
+        let answer = stage.deliver(*seq, &batch).await.unwrap();
+        assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+    }
+}
+
 /// Several rows may have one key until a statement or a transaction ends. However the changes are cut into batches, the copy is the
 /// same in the end.
 #[test]
@@ -102,15 +160,7 @@ fn keys_that_are_shifted_swapped_and_rotated_arrive_as_they_are() {
                 "DELETE FROM things WHERE id > 4",
             ] {
                 shop.run(sql).await;
-                loop {
-                    let batch = Arc::new(stream.next_batch(&cx(), Limits { rows, ..LIMITS }).await.unwrap());
-                    if batch.is_empty() {
-                        break;
-                    }
-                    seq += 1;
-                    let answer = stage.deliver(seq, &batch).await.unwrap();
-                    assert!(matches!(answer, Transacted::Committed), "{sql}: {answer:?}");
-                }
+                deliver_all(&mut stage, &mut *stream, &mut seq, rows).await;
                 let held =
                     async |table: &str| shown(&shop.client, &format!("SELECT id || v FROM {table} ORDER BY id")).await;
                 assert_eq!(held("copy").await, held("things").await, "after {sql}, {rows} at a time");
@@ -140,10 +190,10 @@ fn no_log_takes_a_table_from_another_one() {
         assert_eq!(log.check(&cx()).await.unwrap(), []);
         // Somebody did it by hand.
         shop.run(
-            "DROP TRIGGER watchkeeper_log_row ON things;
-            CREATE TRIGGER watchkeeper_log_row AFTER INSERT OR UPDATE OR DELETE ON things
+            r#"DROP TRIGGER "!watchkeeper_log_row" ON things;
+            CREATE TRIGGER "!watchkeeper_log_row" AFTER INSERT OR UPDATE OR DELETE ON things
                 FOR EACH ROW EXECUTE FUNCTION other.log_row('public.things', '', 'id');
-            ALTER TABLE things ENABLE ALWAYS TRIGGER watchkeeper_log_row",
+            ALTER TABLE things ENABLE ALWAYS TRIGGER "!watchkeeper_log_row""#,
         )
         .await;
         let found = log.check(&cx()).await.unwrap();
@@ -151,7 +201,7 @@ fn no_log_takes_a_table_from_another_one() {
         // What is not its own it does not drop.
         uninstall(&cx(), &shop.client, &["things"], Unread::Discard).await.unwrap();
         let left = "SELECT tgname::text FROM pg_trigger WHERE tgrelid = 'things'::regclass AND tgname LIKE '%_row'";
-        assert_eq!(shown(&shop.client, left).await, ["watchkeeper_log_row"]);
+        assert_eq!(shown(&shop.client, left).await, ["!watchkeeper_log_row"]);
     });
 }
 

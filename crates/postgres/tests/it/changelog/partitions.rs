@@ -7,7 +7,8 @@ use watchkeeper_testkit::servers::postgres::Version;
 use super::support::{Shop, is_quiet, read, told};
 use crate::support::{block_on, cx};
 
-const ORDERS: &str = "CREATE TABLE orders (year int, id int, PRIMARY KEY (year, id)) PARTITION BY RANGE (year);
+const ORDERS: &str =
+    "CREATE TABLE orders (year int, id int, r int, k text, PRIMARY KEY (year, id)) PARTITION BY RANGE (year);
     CREATE TABLE orders_25 PARTITION OF orders FOR VALUES FROM (2025) TO (2026);
     CREATE TABLE orders_26 PARTITION OF orders FOR VALUES FROM (2026) TO (2027)";
 

@@ -1,6 +1,7 @@
 //! What triggers see, and what they would miss.
 
 use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
+use watchkeeper_postgres::Client;
 use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
@@ -155,7 +156,7 @@ fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
         let log = shop.log().await;
-        shop.run("INSERT INTO things VALUES (1); ALTER TABLE things DISABLE TRIGGER watchkeeper_log_row").await;
+        shop.run(r#"INSERT INTO things VALUES (1); ALTER TABLE things DISABLE TRIGGER "!watchkeeper_log_row""#).await;
         shop.run("INSERT INTO things VALUES (2)").await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         let first = read(&mut *stream, 1).await;
@@ -170,6 +171,30 @@ fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"[3]"[..]));
         assert!(is_quiet(&mut *stream).await);
+    });
+}
+
+/// Triggers run with the rights of whoever installed them, and have to see the rows that they tell of.
+#[test]
+fn rows_that_the_installer_can_not_see_are_not_logged() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let (user, admin) = (base.user().await, base.admin().await);
+        let (schema, client) = (base.schema_name(), Client::lazy(base.config_of(&user)));
+        admin
+            .batch_execute(&format!(
+                "CREATE TABLE hidden (id int PRIMARY KEY); CREATE TABLE forbidden (id int PRIMARY KEY);
+                ALTER TABLE hidden OWNER TO {user}; ALTER TABLE hidden ENABLE ROW LEVEL SECURITY;
+                ALTER TABLE hidden FORCE ROW LEVEL SECURITY; GRANT TRIGGER ON forbidden TO {user};
+                CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {user}"
+            ))
+            .await
+            .unwrap();
+        for (table, cause) in
+            [("hidden", "row-level security hides rows of hidden"), ("forbidden", "may not read forbidden")]
+        {
+            assert_told(install(&cx(), &client, &[table], Wake::Silent).await, ErrorKind::Config, cause);
+        }
     });
 }
 
