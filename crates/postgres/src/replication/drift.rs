@@ -1,5 +1,7 @@
 //! What became of a publication since it was looked at last.
 
+use std::collections::BTreeSet;
+
 use watchkeeper_core::{Error, Result};
 
 use super::scope::{Digest, Entry, OPTIONS, Scope};
@@ -14,14 +16,15 @@ pub(super) struct Drift {
 }
 
 impl Drift {
-    /// Compares the publication `name` with what is remembered of it.
+    /// Compares a publication with what is remembered of it.
     ///
     /// # Errors
     /// `PositionLost` when it did not tell of something for a while, of which it tells again.
-    pub(super) fn between(name: &str, before: Option<&Scope>, now: Option<&Scope>) -> Result<Self> {
+    pub(super) fn between(before: Option<&Scope>, now: Option<&Scope>) -> Result<Self> {
         match (before, now) {
-            (Some(before), Some(now)) => Comparison { name, before, now }.drift(),
-            // Nothing is known of it yet; or it is not there, which is told when it is needed.
+            (Some(before), Some(now)) if before.name == now.name => Comparison { name: &now.name, before, now }.drift(),
+            // Nothing is known of it yet, be it because the stream was given another one; or it is not there, which is told when
+            // it is needed.
             (before, now) => Ok(Self { scope: now.or(before).cloned(), left: Vec::new() }),
         }
     }
@@ -45,99 +48,106 @@ impl Comparison<'_> {
         let Self { name, before, now } = self;
         if before.id != now.id {
             // The server refuses to decode what was written while there was no publication.
-            return Err(lost(
-                format!("publication {name} was dropped and made anew"),
-                "watchkeeper accept-gap STREAM --to now",
-            ));
+            let accept = "watchkeeper accept-gap STREAM --to now";
+            return Err(lost(&format!("publication {name} was dropped and made anew"), accept));
         }
         if before.all != now.all {
-            return Err(self.interrupted(&format!("publication {name} tells of its tables in another way")));
+            return Err(interrupted(&format!("publication {name} tells of its tables in another way")));
         }
-        let mut drift = Drift { scope: Some(Scope::clone(now)), left: Vec::new() };
-        self.compare_options(&mut drift)?;
-        match &before.many {
-            Some(many) => self.compare_many(many, &mut drift)?,
-            None => self.compare_entries(&mut drift)?,
-        }
-        Ok(drift)
+        let mut left = Vec::new();
+        let lapsed = self.lapsed(&mut left)?;
+        let gone = match &before.many {
+            Some(many) => self.gone_of_many(many, &mut left)?,
+            None => self.gone(&mut left)?,
+        };
+        let entries = now.entries.iter().cloned().chain(gone).collect();
+        Ok(Drift { scope: Some(Scope { lapsed, entries, ..Scope::clone(now) }), left })
     }
 
-    fn compare_options(&self, drift: &mut Drift) -> Result<()> {
+    /// The options that were on, and are off.
+    fn lapsed(&self, left: &mut Vec<String>) -> Result<String> {
         let Self { name, before, now } = self;
+        let mut lapsed = String::new();
         for (letter, _, what) in OPTIONS {
-            let is_told = now.told.contains(letter);
-            if is_told && before.lapsed.contains(letter) {
-                return Err(self.interrupted(&format!("publication {name} did not tell of {what} for a while")));
+            let (was_told, had_lapsed) = (before.told.contains(letter), before.lapsed.contains(letter));
+            match now.told.contains(letter) {
+                true if had_lapsed => {
+                    return Err(interrupted(&format!("publication {name} did not tell of {what} for a while")));
+                }
+                false if was_told => left.push(format!("publication {name} does not tell of {what} any more")),
+                _ => {}
             }
-            if !is_told && before.told.contains(letter) {
-                drift.left.push(format!("publication {name} does not tell of {what} any more"));
-            }
-            if let (false, true, Some(scope)) =
-                (is_told, before.told.contains(letter) || before.lapsed.contains(letter), &mut drift.scope)
-            {
-                scope.lapsed.push(letter);
+            if !now.told.contains(letter) && (was_told || had_lapsed) {
+                lapsed.push(letter);
             }
         }
         if before.altered != now.altered && before.told == now.told {
-            drift.left.push(format!(
-                "publication {name} was altered and has the options of before; if it left something out in between, that never arrives"
-            ));
+            // A new owner is written in the same place; then nothing is known of the options in between.
+            if before.owner == now.owner {
+                let cause = format!("the options of publication {name} were altered and altered back");
+                return Err(interrupted(&cause));
+            }
+            left.push(format!("publication {name} has another owner, who may have altered its options for a while"));
         }
-        Ok(())
+        Ok(lapsed)
     }
 
-    /// What was too much to remember one by one: whatever came may have been there before.
-    fn compare_many(&self, many: &Digest, drift: &mut Drift) -> Result<()> {
+    /// Of what was too much to remember one by one nothing is known but that some of it is not there: whatever was put in may have
+    /// been there before.
+    fn gone_of_many(&self, many: &Digest, left: &mut Vec<String>) -> Result<Vec<Entry>> {
         let name = self.name;
         if many.is_in(&self.now.entries) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if self.now.entries.iter().any(|entry| many.is_older_than(entry)) {
             let cause = format!("tables were taken out of publication {name} and others, or the same, put in");
-            return Err(self.interrupted(&cause));
+            return Err(interrupted(&cause));
         }
-        drift.left.push(format!("publication {name} does not tell of some of its tables any more"));
-        Ok(())
+        left.push(format!("publication {name} does not tell of some of its tables any more"));
+        Ok(Vec::new())
     }
 
-    fn compare_entries(&self, drift: &mut Drift) -> Result<()> {
-        let is_in = |entries: &[Entry], entry: &Entry| entries.iter().any(|other| other.id == entry.id);
-        let (kept, missing): (Vec<_>, Vec<_>) =
-            self.before.entries.iter().partition(|entry| is_in(&self.now.entries, entry));
-        let added: Vec<_> = self.now.entries.iter().filter(|entry| !is_in(&self.before.entries, entry)).collect();
+    /// The entries that were there, and are not any more.
+    fn gone(&self, left: &mut Vec<String>) -> Result<Vec<Entry>> {
+        let (before, now) = (ids(self.before), ids(self.now));
+        let (kept, missing): (Vec<_>, Vec<_>) = self.before.entries.iter().partition(|entry| now.contains(&entry.id));
+        let added: Vec<_> = self.now.entries.iter().filter(|entry| !before.contains(&entry.id)).collect();
+        let mut gone = Vec::new();
         for missing in missing {
-            let is_told_by = |kept: &&&Entry| kept.meets(missing) && (kept.table.is_none() || missing.table.is_some());
-            if kept.iter().any(|kept| is_told_by(&kept)) {
+            let tells_of_it = |kept: &Entry| kept.meets(missing) && (kept.table.is_none() || missing.table.is_some());
+            if kept.iter().any(|kept| tells_of_it(kept)) {
                 continue;
             }
             if let Some(added) = added.iter().find(|added| added.meets(missing)) {
                 return Err(self.replaced(missing, added));
             }
             if !missing.gone {
-                drift.left.push(format!("publication {} does not tell of {} any more", self.name, missing.subject()));
+                left.push(format!("publication {} does not tell of {} any more", self.name, missing.subject()));
             }
-            if let Some(scope) = &mut drift.scope {
-                scope.entries.push(Entry { gone: true, ..missing.clone() });
-            }
+            gone.push(Entry { gone: true, ..missing.clone() });
         }
-        Ok(())
+        Ok(gone)
     }
 
     fn replaced(&self, missing: &Entry, added: &Entry) -> Error {
         let name = self.name;
         // The narrower of the two is what both tell of.
         let subject = if missing.table.is_some() { missing.subject() } else { added.subject() };
-        self.interrupted(&format!(
+        interrupted(&format!(
             "{subject} was taken out of publication {name} and put in again, or its filter or columns were changed"
         ))
     }
-
-    fn interrupted(&self, cause: &str) -> Error {
-        lost(cause.to_owned(), "watchkeeper accept-gap STREAM")
-    }
 }
 
-fn lost(cause: String, accept: &str) -> Error {
+fn ids(scope: &Scope) -> BTreeSet<u32> {
+    scope.entries.iter().map(|entry| entry.id).collect()
+}
+
+fn interrupted(cause: &str) -> Error {
+    lost(cause, "watchkeeper accept-gap STREAM")
+}
+
+fn lost(cause: &str, accept: &str) -> Error {
     Error::position_lost(format!("{cause}: what was written meanwhile may be missing"))
         .remedy(format!("accept the gap: {accept}; or begin anew with a snapshot, which has everything"))
 }
@@ -157,15 +167,26 @@ mod tests {
     fn scope(entries: &[(u32, &str)]) -> Scope {
         let entries = entries.iter().map(|(id, name)| entry(*id, name)).collect();
         let told = "iudtr".to_owned();
-        Scope { id: 1, all: false, altered: 1, told, lapsed: String::new(), entries, many: None, chosen: 0 }
+        Scope {
+            name: "p".to_owned(),
+            id: 1,
+            all: false,
+            altered: 1,
+            owner: 1,
+            told,
+            lapsed: String::new(),
+            entries,
+            many: None,
+            chosen: 0,
+        }
     }
 
     fn drift(before: &Scope, now: &Scope) -> Drift {
-        Drift::between("p", Some(before), Some(now)).expect("nothing is lost")
+        Drift::between(Some(before), Some(now)).expect("nothing is lost")
     }
 
     fn assert_lost(before: &Scope, now: &Scope, subject: &str) {
-        let error = Drift::between("p", Some(before), Some(now)).map(|_| ()).expect_err(subject);
+        let error = Drift::between(Some(before), Some(now)).map(|_| ()).expect_err(subject);
         assert_eq!(error.kind(), ErrorKind::PositionLost);
         assert!(error.to_string().contains(subject) && error.to_string().contains("publication p"), "{error}");
         assert!(error.advice().is_some_and(|advice| advice.contains("accept-gap STREAM")));
@@ -214,12 +235,16 @@ mod tests {
         assert_eq!(lapsed.left, ["publication p does not tell of inserts any more"]);
         assert_lost(&lapsed.scope.unwrap(), &less("iudtr", 4), "did not tell of inserts for a while");
         assert!(drift(&less("i", 1), &less("iu", 2)).left.is_empty());
-        assert!(drift(&less("i", 1), &less("i", 2)).left[0].contains("was altered"));
+        assert_lost(&less("i", 1), &less("i", 2), "altered back");
+        assert!(drift(&less("i", 1), &Scope { owner: 2, ..less("i", 2) }).left[0].contains("another owner"));
     }
 
     #[test]
     fn a_publication_that_was_made_anew_is_another_one() {
         assert_lost(&scope(&[]), &Scope { id: 2, ..scope(&[]) }, "made anew");
+        // Unless the settings name another one.
+        let other = Scope { name: "q".to_owned(), id: 2, ..scope(&[]) };
+        assert_eq!(drift(&scope(&[]), &other).scope, Some(other));
         assert_lost(&scope(&[]), &Scope { all: true, ..scope(&[]) }, "in another way");
     }
 

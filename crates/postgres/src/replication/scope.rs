@@ -28,12 +28,15 @@ pub(super) const OPTIONS: [(char, &str, &str); 5] = [
 /// A publication, as far as it concerns a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Scope {
+    /// Its name: a stream may be given another one on purpose.
+    pub(super) name: String,
     /// One that is dropped and made anew has another number.
     pub(super) id: u32,
     /// Whether it is FOR ALL TABLES.
     pub(super) all: bool,
-    /// The transaction that wrote its options last.
+    /// The transaction that wrote its options last, and the owner that it has since.
     pub(super) altered: u32,
+    pub(super) owner: u32,
     /// The letters of the options that are on.
     pub(super) told: String,
     /// The letters of those that were on, and are off since.
@@ -154,8 +157,8 @@ pub(super) fn expression(settings: &Settings, version: u32) -> String {
     });
     let entries = if settings.tables.is_empty() { all_entries(version) } else { entries_of(settings, version) };
     format!(
-        "(SELECT pg_catalog.jsonb_build_object('id', p.oid::bigint, 'all', p.puballtables, 'altered', p.xmin::text::bigint,
-            'told', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e))
+        "(SELECT pg_catalog.jsonb_build_object('name', p.pubname, 'id', p.oid::bigint, 'all', p.puballtables,
+            'altered', p.xmin::text::bigint, 'owner', p.pubowner::bigint, 'told', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e))
         FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
         letters.join(", "),
         literal(&settings.publication)

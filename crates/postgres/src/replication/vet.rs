@@ -53,7 +53,7 @@ impl Replication {
     /// What became of the publication since it was `before`.
     pub(super) fn compared(&self, before: Option<Scope>, now: Option<&Scope>) -> Result<Drift> {
         let before = before.map(|before| before.narrowed(&self.choice()));
-        Drift::between(&self.0.settings.publication, before.as_ref(), now)
+        Drift::between(before.as_ref(), now)
     }
 
     /// Keeps what the publication was found to be for whoever goes on from a place.

@@ -53,7 +53,7 @@ async fn accept(base: &Base<'_>, source: &Replication) -> (Position, Pedigree) {
 const TABLE: &str = "table public.things was taken out of publication changes and put in again";
 
 /// What can be done to a publication that tells of a table, so that something of it may be lost.
-const ALTERATIONS: [(&str, &str); 7] = [
+const ALTERATIONS: [(&str, &str); 8] = [
     (
         "ALTER PUBLICATION changes DROP TABLE things; INSERT INTO things VALUES (1); ALTER PUBLICATION changes ADD TABLE things",
         TABLE,
@@ -61,6 +61,11 @@ const ALTERATIONS: [(&str, &str); 7] = [
     ("ALTER PUBLICATION changes SET TABLE things WHERE (id > 5), others", TABLE),
     ("ALTER PUBLICATION changes SET TABLE things (id), others", TABLE),
     ("ALTER PUBLICATION changes SET TABLES IN SCHEMA public", TABLE),
+    (
+        "ALTER PUBLICATION changes SET (publish = 'insert'); UPDATE things SET id = -id;
+        ALTER PUBLICATION changes SET (publish = 'insert, update, delete, truncate')",
+        "the options of publication changes were altered and altered back",
+    ),
     (
         "ALTER PUBLICATION changes DROP TABLES IN SCHEMA public; ALTER PUBLICATION changes ADD TABLES IN SCHEMA public",
         TABLE,
@@ -207,6 +212,22 @@ fn what_does_not_concern_the_named_tables_may_come_and_go() {
         source.verify(&cx(), &position, &pedigree).await.unwrap();
         assert_eq!(vetted(&source, &position, &pedigree).await, []);
         read(base, &source, StartAt::After(position)).await;
+    });
+}
+
+#[test]
+fn a_stream_may_be_given_another_publication() {
+    on_both(&format!("{THINGS}; CREATE PUBLICATION more FOR TABLE things"), async |base| {
+        let (position, pedigree) = read(base, &base.source(), StartAt::Now).await;
+        let mut settings = base.settings();
+        settings.publication = "more".to_owned();
+        let source = base.source_with(settings);
+        source.verify(&cx(), &position, &pedigree).await.unwrap();
+        let (position, pedigree) = read(base, &source, StartAt::After(position)).await;
+        base.run("ALTER PUBLICATION changes DROP TABLE things; ALTER PUBLICATION changes ADD TABLE things").await;
+        source.verify(&cx(), &position, &pedigree).await.unwrap();
+        base.run("ALTER PUBLICATION more DROP TABLE things; ALTER PUBLICATION more ADD TABLE things").await;
+        assert_lost(&source, &position, &pedigree, "table public.things was taken out of publication more").await;
     });
 }
 
