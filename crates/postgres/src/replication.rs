@@ -7,6 +7,7 @@ mod binding;
 mod body;
 mod connect;
 mod decode;
+mod drift;
 mod failure;
 mod filling;
 mod lag;
@@ -19,6 +20,8 @@ mod publication;
 mod pump;
 mod reader;
 mod relation;
+mod scope;
+mod sentry;
 mod settings;
 mod slot;
 mod snapshot;
@@ -45,6 +48,7 @@ use crate::config::Config;
 use connect::Endpoint;
 use lineage::Lineage;
 use place::Place;
+use scope::Scope;
 use settings::Choice;
 use slot::Outlook;
 use wire::{Failure, Wire};
@@ -62,6 +66,8 @@ struct Inner {
     spare: Mutex<Option<Spare>>,
     /// Lives as long as the reader of the slot in this process.
     tenancy: Mutex<Weak<()>>,
+    /// The place that was verified last, and what the publication was then beside what was stored with it.
+    remembered: Mutex<Option<(Place, Option<Scope>)>>,
 }
 
 /// A connection that waits to be used, and what was learned over it.
@@ -81,8 +87,8 @@ const FRESH_FOR: Duration = Duration::from_secs(1);
 impl Replication {
     /// The log of the server and the database in `config`. Nothing is asked of it yet.
     pub fn new(config: Config, settings: Settings) -> Self {
-        let (spare, tenancy) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { endpoint: Endpoint(config), settings, spare, tenancy }))
+        let (spare, tenancy, remembered) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { endpoint: Endpoint(config), settings, spare, tenancy, remembered }))
     }
 
     /// How it is read.
@@ -143,7 +149,9 @@ impl Replication {
     }
 
     async fn ask(&self, wire: &mut Wire) -> Result<(Lineage, Outlook), Failure> {
-        Ok((Lineage::ask(wire).await?, Outlook::take(wire, &self.0.settings).await?))
+        let (lineage, choice) = (Lineage::ask(wire).await?, self.choice());
+        let outlook = Outlook::take(wire, &self.0.settings, &choice).await?;
+        Ok((Lineage { publication: outlook.publication.clone(), ..lineage }, outlook))
     }
 
     async fn primary_key(&self, cx: &Cx, relation: u32) -> Result<Vec<String>> {
@@ -165,7 +173,7 @@ impl Source for Replication {
         outlook.require_logical(&place)?;
         let settings = &self.0.settings;
         let mut findings = Vec::new();
-        if outlook.has_publication {
+        if outlook.has_publication() {
             let published = publication::tables(&mut wire, settings);
             let published = cx.run(async { published.await.map_err(|failure| self.told(failure)) }).await?;
             findings.extend(publication::findings(settings, &published));
@@ -203,19 +211,28 @@ impl Source for Replication {
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
         let place = Place::read(position)?;
+        self.remember(None);
         let mut spare = self.look(cx).await?;
         let Spare { wire, lineage, outlook, .. } = &mut spare;
         let recognised =
             cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
         recognised.await??;
         outlook.require(&self.0.settings, self.database(), &place)?;
+        let before = Lineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
+        let drift = self.compared(before, outlook.publication.as_ref())?;
+        drift.warn();
+        self.remember(Some((place.clone(), drift.scope)));
         spare.verified = Some(place);
         self.put_spare(spare);
         Ok(())
     }
 
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
-        Finding::of_start(self.vetted(cx, start, pedigree).await.map_err(crate::error::unchanged))
+        let left = match self.vetted(cx, start, pedigree).await {
+            Ok(left) => left,
+            Err(error) => return Finding::of_start(Err(crate::error::unchanged(error))),
+        };
+        Ok(left.into_iter().map(|what| Finding { severity: Severity::Warning, what, remedy: None }).collect())
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

@@ -29,7 +29,7 @@ const PORT: u16 = 5_432;
 const RECEIVE_BUFFER: u32 = 1 << 20;
 
 /// What the values of columns look like depends on these, so they are the same for every reader.
-const FIXED: [(&str, &str); 8] = [
+const FIXED: [(&str, &str); 7] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
@@ -37,8 +37,16 @@ const FIXED: [(&str, &str); 8] = [
     ("bytea_output", "hex"),
     ("extra_float_digits", "3"),
     ("statement_timeout", "0"),
-    ("replication", "database"),
 ];
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// It can read the log. The server has room for few of this kind.
+    Replication,
+    /// It can only ask.
+    Questions,
+}
 
 /// A server, and how it is reached.
 #[derive(Debug, Clone)]
@@ -47,13 +55,22 @@ pub(super) struct Endpoint(pub(super) Config);
 impl Endpoint {
     /// Connects to the first host that answers and can be written to: of several, the others are standbys.
     pub(super) async fn connect(&self, cx: &Cx) -> Result<Wire> {
+        self.connect_for(cx, Use::Replication).await
+    }
+
+    /// The same, for someone who only asks and takes no room from those who read the log.
+    pub(super) async fn connect_to_ask(&self, cx: &Cx) -> Result<Wire> {
+        self.connect_for(cx, Use::Questions).await
+    }
+
+    async fn connect_for(&self, cx: &Cx, purpose: Use) -> Result<Wire> {
         let driver = self.0.postgres();
         let count = driver.get_hosts().len().max(driver.get_hostaddrs().len());
         let mut last = None;
         for at in 0..count {
             let cx = cx.within(driver.get_connect_timeout().copied().unwrap_or(self.0.timeout));
             let connected = cx.run(async {
-                let mut wire = self.connect_to(at).await.map_err(|failure| self.refused(failure))?;
+                let mut wire = self.connect_to(at, purpose).await.map_err(|failure| self.refused(failure))?;
                 if count > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
                     return Err(Error::unavailable(format!("{}: the server is a standby", self.0.place())));
                 }
@@ -79,7 +96,7 @@ impl Endpoint {
         told(&self.0.place(), failure)
     }
 
-    async fn connect_to(&self, at: usize) -> Result<Wire, Failure> {
+    async fn connect_to(&self, at: usize, purpose: Use) -> Result<Wire, Failure> {
         let driver = self.0.postgres();
         let ports = driver.get_ports();
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
@@ -95,7 +112,7 @@ impl Endpoint {
             (None, None) => return Err(io::Error::other("the URL names no host").into()),
         };
         let mut wire = Wire::new(socket);
-        self.introduce(&mut wire, bound).await?;
+        self.introduce(&mut wire, bound, purpose).await?;
         Ok(wire)
     }
 
@@ -125,10 +142,11 @@ impl Endpoint {
     }
 
     /// Says who we are, and proves it.
-    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>) -> Result<(), Failure> {
+    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>, purpose: Use) -> Result<(), Failure> {
         let mut parameters =
             vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.application())];
         parameters.extend(FIXED);
+        parameters.extend((purpose == Use::Replication).then_some(("replication", "database")));
         if let Some(options) = self.0.postgres().get_options() {
             parameters.push(("options", options));
         }
@@ -160,6 +178,7 @@ impl Endpoint {
                 Message::AuthenticationSaslFinal(body) => begun(&mut scram)?.finish(body.data())?,
                 Message::ErrorResponse(body) => return Err(Failure::Refused(Refusal::read(&body))),
                 Message::ReadyForQuery(_) => return Ok(()),
+                Message::ParameterStatus(body) if body.name()? == "server_version" => wire.major = major(body.value()?),
                 Message::AuthenticationGss | Message::AuthenticationSspi | Message::AuthenticationKerberosV5 => {
                     return Err(unsupported("the server asks for Kerberos, which is not supported").into());
                 }
@@ -219,6 +238,11 @@ async fn dial(host: impl ToSocketAddrs) -> io::Result<TcpStream> {
         }
     }
     Err(last)
+}
+
+/// The number with which a version begins.
+fn major(version: &str) -> u32 {
+    version.split(|sign: char| !sign.is_ascii_digit()).next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 fn unsupported(what: &str) -> io::Error {

@@ -1,24 +1,20 @@
 //! From messages of the log to rows of a batch.
 
+mod stand;
+
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use watchkeeper_core::{Error, Limits, Operation, Result, RowParts, SourceTime, Version};
+use watchkeeper_core::{Limits, Operation, Result, RowParts, SourceTime, Version};
 
 use super::body;
 use super::filling::{Filling, Half, Pen, old_image, write_filled};
-use super::pgoutput::{Images, Message, millis, odd};
+use super::pgoutput::{Images, Message, odd};
 use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
 use super::relation::{Relation, Relations, keyless};
 use super::settings::Choice;
 use super::spool::{self, Spool, Streamed};
-
-/// A transaction that takes more than this is not told again just to recognise the log by it.
-const WITNESS_BYTES_MAX: usize = 1 << 20;
-
-/// So much of the log is held back for the last transaction that was told, while nothing follows it.
-const WITNESS_HELD_MAX: u64 = 16 << 20;
 
 /// What became of a piece of the log.
 pub(super) enum Filled {
@@ -78,16 +74,6 @@ impl Decoder {
         Self { relations, transaction, at, time, awaited, catching_up, wanted, keys, position, spool, undone }
     }
 
-    /// Reads the log up to `lsn` before the rows of the snapshot that was taken there.
-    pub(super) fn catch_up_with(&mut self, lsn: Lsn) {
-        self.catching_up = Some(lsn).filter(|lsn| *lsn > self.at.lsn);
-    }
-
-    /// Whether the log was read as far as it has to be before a snapshot.
-    pub(super) fn has_caught_up(&self) -> bool {
-        self.catching_up.is_none()
-    }
-
     pub(super) fn end(&self) -> watchkeeper_core::Position {
         self.at.position(self.time)
     }
@@ -99,6 +85,11 @@ impl Decoder {
     /// The place, for a snapshot that comes before the log.
     pub(super) fn place(&mut self) -> &mut Place {
         &mut self.at
+    }
+
+    /// Whether a table was described again since this was asked last.
+    pub(super) fn take_repeated(&mut self) -> bool {
+        self.relations.take_repeated()
     }
 
     /// Takes up a table whose key had to be asked for.
@@ -150,84 +141,6 @@ impl Decoder {
         self.take(message, filling)
     }
 
-    /// The server has sent all up to `lsn`. Between transactions that is a place to go on from, so that a slot whose tables
-    /// are quiet moves on.
-    fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<Option<Filled>> {
-        if self.transaction.is_none() && self.catches_up_at(lsn)? {
-            return Ok(Some(Filled::CaughtUp));
-        }
-        if self.transaction.is_some() || self.spool.is_receiving() || lsn <= self.at.lsn {
-            return Ok(None);
-        }
-        self.require_resumed()?;
-        match &self.at.aside {
-            Aside::Snapshot(progress) if progress.is_over_at(lsn) => self.at.aside = Aside::Nothing,
-            Aside::Snapshot(progress) if progress.complete => return Ok(None),
-            _ => {}
-        }
-        if self.pass(lsn) {
-            self.time = Some(SourceTime(millis(micros.cast_signed())));
-        }
-        Ok(None)
-    }
-
-    /// Whether the snapshot is reached with this place, before which all was read.
-    fn catches_up_at(&mut self, lsn: Lsn) -> Result<bool> {
-        let is_reached = self.catching_up.is_some_and(|taken| lsn >= taken);
-        if is_reached {
-            self.require_resumed()?;
-            self.catching_up = None;
-        }
-        Ok(is_reached)
-    }
-
-    /// Goes on to `lsn`, up to which nothing was told; whether it did.
-    ///
-    /// The place after the last change of a transaction is kept for a while: whoever goes on from there is told that
-    /// transaction again, and so recognises a log that is another one, be it that of a restored server.
-    fn pass(&mut self, lsn: Lsn) -> bool {
-        let is_kept = self.at.ordinal > 0 && lsn.0 < self.at.lsn.0.saturating_add(WITNESS_HELD_MAX);
-        let passes = lsn > self.at.lsn && !is_kept;
-        if passes {
-            (self.at.lsn, self.at.ordinal) = (lsn, 0);
-        }
-        passes
-    }
-
-    /// The transaction is over; the next one lies at `end` or later.
-    pub(super) fn commit(&mut self, end: Lsn) {
-        let Some(transaction) = self.transaction.take() else { return };
-        self.undone.clear();
-        let is_told = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
-        if is_told && transaction.bytes > WITNESS_BYTES_MAX {
-            (self.at.lsn, self.at.ordinal) = (end, 0);
-        } else if !is_told {
-            self.pass(end);
-        }
-    }
-
-    /// Refuses a log that goes on behind a transaction in whose middle reading stopped, without telling it again.
-    fn require_resumed(&self) -> Result<()> {
-        if !self.awaited {
-            return Ok(());
-        }
-        Err(Error::position_lost(format!(
-            "the log has no transaction at {} any more, where the stream stands",
-            self.at.lsn
-        ))
-        .remedy("the server was restored, or the publication changed; accept the gap: watchkeeper accept-gap STREAM"))
-    }
-
-    /// Refuses another transaction at the very place of the one in which reading stopped.
-    fn require_same(&self, time: SourceTime) -> Result<()> {
-        if !self.awaited || self.time.is_none_or(|told| told == time) {
-            return Ok(());
-        }
-        let cause = format!("the log has another transaction at {}, where the stream stands", self.at.lsn);
-        Err(Error::position_lost(cause)
-            .remedy("the server was restored; accept the gap: watchkeeper accept-gap STREAM"))
-    }
-
     fn take(&mut self, message: Message<'_>, filling: &mut Filling) -> Result<Option<Filled>> {
         if let Message::Begin { commit, .. } | Message::StreamCommit { commit, .. } = &message
             && self.catches_up_at(Lsn(*commit))?
@@ -265,28 +178,6 @@ impl Decoder {
         let mut streamed = self.spool.take(xid);
         self.undone = std::mem::take(&mut streamed.undone);
         Filled::Committed { streamed, end }
-    }
-
-    fn begin(&mut self, commit: Lsn, time: SourceTime, xid: u32) -> Result<()> {
-        let mut passed = 0;
-        if commit < self.at.lsn {
-            // The server was asked for nothing so early; whatever made it send this, it was told before.
-            passed = u64::MAX;
-        } else if commit == self.at.lsn {
-            self.require_same(time)?;
-            (passed, self.awaited) = (self.at.ordinal, false);
-        } else {
-            self.require_resumed()?;
-        }
-        match &self.at.aside {
-            Aside::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
-            Aside::NotBefore(_) | Aside::Anew => self.at.aside = Aside::Nothing,
-            // From here on no table has rows in the snapshot that are newer.
-            Aside::Snapshot(progress) if progress.is_over_at(commit) => self.at.aside = Aside::Nothing,
-            _ => {}
-        }
-        self.transaction = Some(Transaction { commit, time, xid, ordinal: 0, passed, bytes: 0 });
-        Ok(())
     }
 
     /// Counts a change of this table, and tells whether it is to be given out, or what it removes.

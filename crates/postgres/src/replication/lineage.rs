@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Error, Pedigree, Result};
 
 use super::place::{Lsn, Place};
+use super::scope::Scope;
 use super::wire::{Failure, Wire};
 
 /// The identity of a log.
@@ -14,6 +15,10 @@ pub(super) struct Lineage {
     /// Which of its histories this is; a standby that takes over begins a new one.
     pub(super) timeline: u32,
     pub(super) database: String,
+    /// What the publication was made of when it was looked at last; not known in what older versions have stored, and before
+    /// there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) publication: Option<Scope>,
 }
 
 impl Lineage {
@@ -21,12 +26,13 @@ impl Lineage {
         let rows = wire.query("IDENTIFY_SYSTEM").await?;
         let field = |at: usize| rows.first().and_then(|row| row.get(at)).and_then(Option::as_deref).unwrap_or_default();
         let timeline = field(1).parse().map_err(std::io::Error::other)?;
-        Ok(Self { system: field(0).to_owned(), timeline, database: field(3).to_owned() })
+        Ok(Self { system: field(0).to_owned(), timeline, database: field(3).to_owned(), publication: None })
     }
 
     pub(super) fn to_pedigree(&self) -> Pedigree {
+        let publication = self.publication.as_ref().map(Scope::condensed);
         // Plain values can be written as JSON.
-        Pedigree(serde_json::to_vec(self).unwrap_or_default().into())
+        Pedigree(serde_json::to_vec(&Self { publication, ..self.clone() }).unwrap_or_default().into())
     }
 
     pub(super) fn from_pedigree(pedigree: &Pedigree) -> Option<Self> {
@@ -92,7 +98,16 @@ fn foreign(whose: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lsn, left_in};
+    use watchkeeper_core::Pedigree;
+
+    use super::{Lineage, Lsn, left_in};
+
+    #[test]
+    fn what_older_versions_have_stored_can_be_read() {
+        let stored = Pedigree(r#"{"system":"7","timeline":1,"database":"shop"}"#.into());
+        let lineage = Lineage::from_pedigree(&stored).expect("it is one of ours");
+        assert_eq!((lineage.publication.clone(), lineage.to_pedigree()), (None, stored));
+    }
 
     #[test]
     fn a_history_tells_where_a_timeline_was_left() {

@@ -10,6 +10,7 @@ use super::lineage::Lineage;
 use super::place::{Aside, Lsn, Place, Progress};
 use super::pump::{self, Manner};
 use super::reader::Reader;
+use super::sentry::Sentry;
 use super::settings::{identifier, literal};
 use super::slot::{self, Kind, Outlook, Slot};
 use super::snapshot::Snapshot;
@@ -41,6 +42,7 @@ impl Replication {
             }
             _ => cx.run(self.make_slot(&mut wire, outlook)).await?,
         };
+        let lineage = self.remembering(lineage, &start, &outlook)?;
         let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
         let until = held_until(cx);
         loop {
@@ -59,7 +61,7 @@ impl Replication {
         let taken = snapshot.as_ref().map(Snapshot::taken);
         let tenancy = Arc::new(());
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
-        let mut reader = self.reader(wire, &lineage, &outlook, place, start, Some(tenancy));
+        let mut reader = self.reader(wire, lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
         taken.into_iter().for_each(|taken| reader.decoder.catch_up_with(taken));
         Ok(reader)
@@ -143,10 +145,11 @@ impl Replication {
         let Spare { mut wire, lineage, outlook, .. } = self.look(cx).await?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
+        let lineage = self.remembering(lineage, &start, &outlook)?;
         let name = outlook.aside_name();
         let opened = cx.run(async {
             let told = |failure| self.told(failure);
-            if !outlook.has_publication {
+            if !outlook.has_publication() {
                 return Err(publication::missing(settings));
             }
             let place = if outlook.has_slot() && !outlook.is_lost() {
@@ -168,11 +171,11 @@ impl Replication {
             Ok(place)
         });
         let place = opened.await?;
-        Ok(self.reader(wire, &lineage, &outlook, place, start, None))
+        Ok(self.reader(wire, lineage, &outlook, place, start, None))
     }
 
     async fn outlook(&self, wire: &mut Wire) -> Result<Outlook> {
-        Outlook::take(wire, &self.0.settings).await.map_err(|failure| self.told(failure))
+        Outlook::take(wire, &self.0.settings, &self.choice()).await.map_err(|failure| self.told(failure))
     }
 
     /// Makes the publication if it is missing, unless reading is to go on: the log is decoded with the catalog of its own time,
@@ -180,7 +183,7 @@ impl Replication {
     async fn prepare_publication(&self, wire: &mut Wire, outlook: &Outlook, start: &StartAt) -> Result<()> {
         let settings = &self.0.settings;
         let told = |failure: Failure| self.told(failure);
-        if !outlook.has_publication {
+        if !outlook.has_publication() {
             if matches!(start, StartAt::After(_)) {
                 return Err(publication::missing(settings));
             }
@@ -253,7 +256,7 @@ impl Replication {
     fn reader(
         &self,
         wire: Wire,
-        lineage: &Lineage,
+        lineage: Lineage,
         outlook: &Outlook,
         place: Place,
         start: StartAt,
@@ -276,6 +279,8 @@ impl Replication {
             failed: None,
             holds_back: outlook.keeps_all() && tenancy.is_some(),
             acknowledged: time,
+            pedigree: lineage.to_pedigree(),
+            sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage)),
             _tenancy: tenancy,
         }
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TryRecvError;
-use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Moment, Position, Result, SourceTime, Window};
+use watchkeeper_core::{
+    Batch, ChangeStream, Cx, Error, Limits, Moment, Pedigree, Position, Result, SourceTime, Window,
+};
 
 use super::Replication;
 use super::decode::{Decoder, Filled};
@@ -13,6 +15,7 @@ use super::filling::Filling;
 use super::place::{Aside, Lsn, Place};
 use super::pump::Pumped;
 use super::relation::Relation;
+use super::sentry::Sentry;
 use super::snapshot::Snapshot;
 use super::spool::Replay;
 use super::wire::Failure;
@@ -37,6 +40,10 @@ pub(super) struct Reader {
     pub(super) holds_back: bool,
     /// The time of what was acknowledged last.
     pub(super) acknowledged: Option<SourceTime>,
+    /// What is stored beside the positions that are given out.
+    pub(super) pedigree: Pedigree,
+    /// Looks after the publication, if this is the stream's own reader.
+    pub(super) sentry: Option<Sentry>,
     /// While it is there, this process reads the slot itself.
     pub(super) _tenancy: Option<Arc<()>>,
 }
@@ -133,12 +140,39 @@ impl Reader {
         }
     }
 
+    /// What is given out.
+    fn finish(&self, filling: Filling) -> Batch {
+        let mut batch = filling.finish(&self.decoder);
+        batch.pedigree = Some(self.pedigree.clone());
+        batch
+    }
+
+    /// Takes in what was found out about the publication, and gives an occasion to look at it if the log does.
+    fn look_after_publication(&mut self) -> Result<()> {
+        let Some(sentry) = &mut self.sentry else { return Ok(()) };
+        if self.decoder.take_repeated() {
+            sentry.alert();
+        }
+        if let Some(found) = sentry.heard() {
+            self.pedigree = found?;
+        }
+        Ok(())
+    }
+
     async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
         let Some((id, relation)) = &self.asked else { return Ok(()) };
         let key = self.source.primary_key(cx, *id).await?;
         self.decoder.learn(*id, (**relation).clone(), &key);
         self.asked = None;
         Ok(())
+    }
+}
+
+/// What is found next about the publication, if someone looks after it.
+async fn next_of(sentry: &mut Option<Sentry>) -> Result<Pedigree> {
+    match sentry {
+        Some(sentry) => sentry.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -151,10 +185,11 @@ impl ChangeStream for Reader {
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let mut until = None;
         loop {
+            self.look_after_publication()?;
             if self.decoder.has_caught_up() && self.snapshot.is_some() {
                 let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
                 match self.next_rows(cx, limits, until).await? {
-                    Some(filling) => return Ok(filling.finish(&self.decoder)),
+                    Some(filling) => return Ok(self.finish(filling)),
                     None => self.finish_snapshot(),
                 }
             }
@@ -170,7 +205,7 @@ impl ChangeStream for Reader {
                 Err(error) => return Err(error),
             };
             if !filling.is_empty() {
-                return Ok(filling.finish(&self.decoder));
+                return Ok(self.finish(filling));
             }
             if self.has_to_wait() {
                 self.wait(cx).await?;
@@ -185,14 +220,15 @@ impl ChangeStream for Reader {
             let is_late = until.is_some_and(|until| cx.now() >= until);
             if is_late {
                 // Much came of which nothing is told: how far it was read is worth knowing.
-                return Ok(filling.finish(&self.decoder));
+                return Ok(self.finish(filling));
             }
             // Kept as soon as it is received, so a dropped call loses nothing.
             let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
             tokio::select! {
                 biased;
                 received = self.pumped.pieces.recv() => self.receive(received),
-                () = cx.clock().sleep_until(until) => return Ok(filling.finish(&self.decoder)),
+                found = next_of(&mut self.sentry) => self.pedigree = found?,
+                () = cx.clock().sleep_until(until) => return Ok(self.finish(filling)),
             }
         }
     }

@@ -164,12 +164,20 @@ fn trimmed(text: &[u8], end: u8) -> &[u8] {
 #[derive(Debug, Default)]
 pub(super) struct Relations {
     known: BTreeMap<u32, Relation>,
+    /// Whether a table was described that had been described before.
+    repeated: bool,
     pub(super) types: TypeNames,
 }
 
 impl Relations {
     pub(super) fn put(&mut self, id: u32, relation: Relation) {
-        self.known.insert(id, relation);
+        self.repeated |= self.known.insert(id, relation).is_some();
+    }
+
+    /// Whether a table was described again since this was asked last. The server does so when something about it changed, be it
+    /// how it is published.
+    pub(super) fn take_repeated(&mut self) -> bool {
+        std::mem::take(&mut self.repeated)
     }
 
     pub(super) fn get(&self, id: u32) -> Result<&Relation> {

@@ -107,6 +107,24 @@ impl Choice {
             Self::AllBut(own) => !table.starts_with(own.as_str()),
         }
     }
+
+    /// Whether tables of a schema may be given out.
+    pub(super) fn has_some_in(&self, schema: &str) -> bool {
+        let is_in = |table: &String| table.split_once('.').is_some_and(|(of, _)| of == schema);
+        match self {
+            Self::These(tables) => tables.iter().any(is_in),
+            Self::AllBut(own) => own.strip_suffix('.') != Some(schema),
+        }
+    }
+
+    /// Another number for other tables.
+    pub(super) fn digest(&self) -> u64 {
+        let text = match self {
+            Self::These(tables) => tables.join("\n"),
+            Self::AllBut(own) => format!("\n{own}"),
+        };
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
 }
 
 /// A name for the slot and the publication of a stream: readable, and its own whatever the names hold.

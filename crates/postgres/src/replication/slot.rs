@@ -7,7 +7,8 @@ use serde_json::Value;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::place::{Aside, Lsn, Place};
-use super::settings::{Settings, identifier, literal};
+use super::scope::{self, Scope};
+use super::settings::{Choice, Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
 /// Everything that is asked of the server before reading, as one document: columns that a version does not have are then
@@ -23,7 +24,8 @@ pub(super) struct Outlook {
     wal_level: String,
     patience_millis: u64,
     keep_megabytes: i64,
-    pub(super) has_publication: bool,
+    /// The publication, if there is one.
+    pub(super) publication: Option<Scope>,
 }
 
 /// A slot as it is now.
@@ -36,8 +38,8 @@ pub(super) struct Slot {
 }
 
 impl Outlook {
-    pub(super) async fn take(wire: &mut Wire, settings: &Settings) -> Result<Self, Failure> {
-        let (slot, publication) = (literal(&settings.slot), literal(&settings.publication));
+    pub(super) async fn take(wire: &mut Wire, settings: &Settings, choice: &Choice) -> Result<Self, Failure> {
+        let (slot, publication) = (literal(&settings.slot), scope::expression(settings, wire.major));
         let sql = format!(
             "SELECT pg_catalog.jsonb_build_object(
                 'slot', (SELECT pg_catalog.to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = {slot}),
@@ -50,11 +52,13 @@ impl Outlook {
                 'wal_level', pg_catalog.current_setting('wal_level'),
                 'patience_millis', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
                 'keep_megabytes', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
-                'has_publication', EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {publication}))"
+                'publication', {publication})"
         );
         let rows = wire.query(&sql).await?;
         let text = rows.first().and_then(|row| row.first()).and_then(Option::as_deref).unwrap_or_default();
-        serde_json::from_str(text).map_err(|error| Failure::Io(std::io::Error::other(error)))
+        let outlook: Self = serde_json::from_str(text).map_err(|error| Failure::Io(std::io::Error::other(error)))?;
+        let publication = outlook.publication.map(|publication| publication.narrowed(choice));
+        Ok(Self { publication, ..outlook })
     }
 
     /// Where the log ends now.
@@ -83,6 +87,10 @@ impl Outlook {
 
     pub(super) fn has_slot(&self) -> bool {
         self.slot.is_some()
+    }
+
+    pub(super) fn has_publication(&self) -> bool {
+        self.publication.is_some()
     }
 
     /// Whether what the slot would need is gone for good.

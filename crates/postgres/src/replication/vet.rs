@@ -1,8 +1,14 @@
 //! Where a stream would begin, looked at before anything is made for it.
 
+use std::sync::PoisonError;
+
 use watchkeeper_core::{Cx, Error, OperationTime, Pedigree, Result, StartAt};
 
+use super::drift::Drift;
+use super::lineage::Lineage;
 use super::place::Place;
+use super::scope::Scope;
+use super::slot::Outlook;
 use super::wire::Failure;
 use super::{Replication, Spare, publication};
 
@@ -21,10 +27,10 @@ pub(super) fn refuse_operation(start: &StartAt) -> Result<()> {
 
 impl Replication {
     /// Everything that is looked at before reading begins. Nobody is displaced from the slot, and neither it nor the publication
-    /// is made.
-    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<()> {
+    /// is made. What the publication does not tell any more is given back, in words.
+    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<String>> {
         refuse_operation(start)?;
-        let StartAt::After(position) = start else { return Ok(()) };
+        let StartAt::After(position) = start else { return Ok(Vec::new()) };
         let place = Place::read(position)?;
         let told = |failure: Failure| self.told(failure);
         let Spare { mut wire, lineage, outlook, .. } = self.look(cx).await?;
@@ -34,10 +40,37 @@ impl Replication {
         }
         let settings = &self.0.settings;
         outlook.require(settings, self.database(), &place)?;
-        if !outlook.has_publication {
+        if !outlook.has_publication() {
             return Err(publication::missing(settings));
         }
+        let before = pedigree.and_then(Lineage::from_pedigree).and_then(|stored| stored.publication);
+        let drift = self.compared(before, outlook.publication.as_ref())?;
         let published = publication::tables(&mut wire, settings);
-        publication::require(settings, &cx.run(async { published.await.map_err(told) }).await?)
+        publication::require(settings, &cx.run(async { published.await.map_err(told) }).await?)?;
+        Ok(drift.left)
+    }
+
+    /// What became of the publication since it was `before`.
+    pub(super) fn compared(&self, before: Option<Scope>, now: Option<&Scope>) -> Result<Drift> {
+        let before = before.map(|before| before.narrowed(&self.choice()));
+        Drift::between(before.as_ref(), now)
+    }
+
+    /// Keeps what the publication was found to be for whoever goes on from a place.
+    pub(super) fn remember(&self, found: Option<(Place, Option<Scope>)>) {
+        *self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// What is remembered from here on by a reader that begins at `start`. It goes on from what was remembered for that place:
+    /// the publication may have been altered since that was found to be good.
+    pub(super) fn remembering(&self, lineage: Lineage, start: &StartAt, outlook: &Outlook) -> Result<Lineage> {
+        let remembered = self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let before = match (start, remembered) {
+            (StartAt::After(position), Some((place, scope))) if Place::read(position)? == place => scope,
+            _ => None,
+        };
+        let drift = self.compared(before, outlook.publication.as_ref())?;
+        drift.warn();
+        Ok(Lineage { publication: drift.scope, ..lineage })
     }
 }

@@ -91,6 +91,8 @@ pub(super) enum Heard {
 pub(super) struct Wire {
     pub(super) socket: Box<dyn Socket>,
     pub(super) buffer: BytesMut,
+    /// The first number of the server's version, which it tells in the beginning.
+    pub(super) major: u32,
 }
 
 impl fmt::Debug for Wire {
@@ -101,7 +103,7 @@ impl fmt::Debug for Wire {
 
 impl Wire {
     pub(super) fn new(socket: Box<dyn Socket>) -> Self {
-        Self { socket, buffer: BytesMut::with_capacity(READ) }
+        Self { socket, buffer: BytesMut::with_capacity(READ), major: 0 }
     }
 
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {

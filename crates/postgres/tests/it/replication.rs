@@ -1,5 +1,6 @@
 //! The write-ahead log as a source.
 
+mod altered;
 mod bench;
 mod conformance;
 mod copies;

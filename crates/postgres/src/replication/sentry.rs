@@ -1,0 +1,141 @@
+//! Who keeps an eye on the publication while the log is read.
+//!
+//! The log does not tell that a table was taken out and put back: the publication itself has to be looked at. That is done
+//! beside the reading, over a connection of its own that is closed again. What is looked at may be ahead of what is being read; but then
+//! the part of the log that is still to come has the hole, so that the end comes early rather than late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+use watchkeeper_core::{BootClock, Clock, Cx, Error, Pedigree, Result};
+
+use super::lineage::Lineage;
+use super::wire::{Failure, Wire};
+use super::{Replication, publication, scope};
+
+/// Without another occasion the publication is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Occasions that come sooner after a look than this have to wait.
+const REST: Duration = Duration::from_secs(1);
+
+/// Looks after a publication until it is dropped.
+pub(super) struct Sentry {
+    /// What is remembered from now on, or why reading must not go on.
+    found: mpsc::Receiver<Result<Pedigree>>,
+    occasion: Arc<Notify>,
+    _task: JoinSet<()>,
+}
+
+impl Sentry {
+    /// Begins to look after the publication that `lineage` remembers.
+    pub(super) fn begin(source: Replication, lineage: Lineage) -> Self {
+        let (sender, found) = mpsc::channel(1);
+        let occasion = Arc::new(Notify::new());
+        let watch = Lookout { source, lineage, occasion: Arc::clone(&occasion) };
+        if watch.lineage.publication.is_none() {
+            watch.occasion.notify_one();
+        }
+        let mut task = JoinSet::new();
+        task.spawn(watch.stand(sender));
+        Self { found, occasion, _task: task }
+    }
+
+    /// Gives an occasion to look now.
+    pub(super) fn alert(&self) {
+        self.occasion.notify_one();
+    }
+
+    /// What was found since, if anything.
+    pub(super) fn heard(&mut self) -> Option<Result<Pedigree>> {
+        self.found.try_recv().ok()
+    }
+
+    /// What is found next. Waits for ever when there will be nothing more.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: what was not given out stays.
+    pub(super) async fn next(&mut self) -> Result<Pedigree> {
+        match self.found.recv().await {
+            Some(found) => found,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What came of a look.
+enum Seen {
+    AsBefore,
+    /// There is more or less of it than there was.
+    Altered,
+    /// Reading must not go on.
+    Broken(Error),
+}
+
+struct Lookout {
+    source: Replication,
+    lineage: Lineage,
+    occasion: Arc<Notify>,
+}
+
+impl Lookout {
+    async fn stand(mut self, found: mpsc::Sender<Result<Pedigree>>) {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.occasion.notified() => {}
+                () = BootClock.sleep_until(BootClock.now() + LOOK_EVERY) => {}
+            }
+            let told = match self.look().await {
+                Ok(Seen::AsBefore) => Ok(()),
+                Ok(Seen::Altered) => found.send(Ok(self.lineage.to_pedigree())).await,
+                Ok(Seen::Broken(error)) => return drop(found.send(Err(error)).await),
+                // Whether the server is there is found out by those who read.
+                Err(error) => {
+                    tracing::warn!(%error, "the publication could not be looked at; it is tried again");
+                    Ok(())
+                }
+            };
+            if told.is_err() {
+                return;
+            }
+            BootClock.sleep_until(BootClock.now() + REST).await;
+        }
+    }
+
+    async fn look(&mut self) -> Result<Seen> {
+        let (source, settings) = (&self.source, self.source.settings());
+        let cx = Cx::new(Arc::new(BootClock)).within(LOOK_EVERY);
+        let mut wire = source.0.endpoint.connect_to_ask(&cx).await?;
+        let told = |failure: Failure| source.told(failure);
+        let now = cx.run(async { scope::ask(&mut wire, settings).await.map_err(told) }).await?;
+        let Some(now) = now.map(|now| now.narrowed(&source.choice())) else {
+            return Ok(Seen::Broken(publication::missing(settings)));
+        };
+        let drift = match source.compared(self.lineage.publication.clone(), Some(&now)) {
+            Ok(drift) => drift,
+            Err(error) => return Ok(Seen::Broken(error)),
+        };
+        drift.warn();
+        if !drift.left.is_empty()
+            && let Err(error) = self.require_named(&cx, &mut wire).await?
+        {
+            return Ok(Seen::Broken(error));
+        }
+        if drift.scope == self.lineage.publication {
+            return Ok(Seen::AsBefore);
+        }
+        self.lineage.publication = drift.scope;
+        Ok(Seen::Altered)
+    }
+
+    /// Refuses a publication that tells no longer of a table that the settings name.
+    async fn require_named(&self, cx: &Cx, wire: &mut Wire) -> Result<Result<()>> {
+        let settings = self.source.settings();
+        let published = publication::tables(wire, settings);
+        let published = cx.run(async { published.await.map_err(|failure| self.source.told(failure)) }).await?;
+        Ok(publication::require(settings, &published))
+    }
+}
