@@ -67,23 +67,35 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
 
 /// Makes the publication, for the tables that the settings name.
 pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(Failure) -> Error) -> Result<()> {
-    let name = &settings.publication;
     if settings.tables.is_empty() {
         return Err(missing(settings));
     }
-    let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
-    // A table in parts is told under its own name, whichever of them a row is in.
-    let sql = format!(
-        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
-        identifier(name),
-        tables.join(", ")
-    );
-    match wire.query(&sql).await {
+    match wire.query(&statement(settings)?).await {
         Ok(_) => Ok(()),
         // Another instance was quicker.
         Err(failure) if failure.code() == Some("42710") => Ok(()),
+        Err(failure) if failure.code() == Some("42501") => {
+            let others = by_an_administrator(settings);
+            Err(told(failure).remedy(format!("let this user create in the database and own the tables, {others}")))
+        }
         Err(failure) => Err(told(failure)),
     }
+}
+
+/// What makes the publication.
+fn statement(settings: &Settings) -> Result<String> {
+    let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
+    // A table in parts is told under its own name, whichever of them a row is in.
+    Ok(format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
+        identifier(&settings.publication),
+        tables.join(", ")
+    ))
+}
+
+/// The other way to a publication that a stream's own user may not make.
+pub(super) fn by_an_administrator(settings: &Settings) -> String {
+    format!("or let an administrator make it: {}", statement(settings).unwrap_or_default())
 }
 
 /// The error of a publication that is not there.

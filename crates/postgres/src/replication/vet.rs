@@ -24,6 +24,9 @@ impl Replication {
     /// is made.
     pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<()> {
         refuse_operation(start)?;
+        if *start == StartAt::Snapshot {
+            return self.require_readable(cx).await;
+        }
         let StartAt::After(position) = start else { return Ok(()) };
         let place = Place::read(position)?;
         let told = |failure: Failure| self.told(failure);
