@@ -13,6 +13,8 @@ pub(super) struct Published {
     pub(super) name: String,
     has_key: bool,
     is_full: bool,
+    /// Whether keys may be shifted or swapped within a statement.
+    is_deferrable: bool,
     /// The whole to which it belongs as a part.
     whole: Option<String>,
 }
@@ -45,7 +47,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
             (SELECT rn.nspname || '.' || r.relname FROM pg_catalog.pg_class r
                 JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
-                WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid))
+                WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid)),
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -60,7 +63,7 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             _ => false,
         };
         let whole = row.get(4).cloned().flatten();
-        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", whole }
+        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", is_deferrable: text(5) == "t", whole }
     });
     Ok(published.collect())
 }
@@ -137,7 +140,26 @@ pub(super) fn obstacles(settings: &Settings, named: &[Published]) -> Vec<Finding
         .filter(|name| !is_there(name))
         .map(|name| Error::config(format!("there is no table {name}")).remedy("correct its name in `tables`"));
     let keyless = named.iter().filter(|table| !table.has_key).map(|table| keyless(&table.name));
-    absent.chain(keyless).map(|error| finding(&error)).collect()
+    let mut findings: Vec<_> = absent.chain(keyless).map(|error| finding(&error)).collect();
+    findings.extend(deferrable(named));
+    findings
+}
+
+/// The log does not tell which of two rows of one key went, where a statement shifts or swaps keys.
+fn deferrable(tables: &[Published]) -> impl Iterator<Item = Finding> {
+    let shifting = tables.iter().filter(|table| table.is_full && table.is_deferrable);
+    shifting.map(|table| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "table {} has a DEFERRABLE primary key and REPLICA IDENTITY FULL: a copy may lose a row when a statement shifts or \
+             swaps keys",
+            table.name
+        ),
+        remedy: Some(
+            "make the primary key NOT DEFERRABLE, or read a change log (mode = \"log\"), which tells such changes right"
+                .to_owned(),
+        ),
+    })
 }
 
 fn finding(error: &Error) -> Finding {
@@ -154,6 +176,7 @@ pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Find
             format!("table {} tells whole old rows (REPLICA IDENTITY FULL), which makes the log larger", table.name);
         findings.push(Finding { severity: Severity::Note, what, remedy: None });
     }
+    findings.extend(deferrable(published));
     if published.is_empty() {
         let what = format!("publication {} tells of no table", settings.publication);
         let remedy = Some(format!("ALTER PUBLICATION {} ADD TABLE …", identifier(&settings.publication)));
