@@ -26,6 +26,7 @@ mod snapshot;
 mod spool;
 mod value;
 mod vet;
+mod waiting;
 mod wire;
 
 use std::cmp::Ordering;
