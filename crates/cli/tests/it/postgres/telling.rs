@@ -292,18 +292,15 @@ fn a_slot_that_waits_for_an_open_transaction() {
     let url = orders("waiting");
     let desk = from_orders(&url, REPLICATION);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-    let (client, connection) =
-        runtime.block_on(tokio_postgres::connect(&url, tokio_postgres::NoTls)).expect("the server is there");
-    std::thread::spawn(move || runtime.block_on(connection));
-    let begun = futures_util::executor::block_on(
-        client.simple_query("BEGIN; INSERT INTO orders VALUES (1); SELECT pg_backend_pid()"),
-    );
-    let begun = begun.expect("nothing is in the way");
-    let pid = begun.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
+    // Its connection is kept until the end; nobody needs to drive it.
+    let (client, pid) = runtime.block_on(async {
+        let (client, connection) =
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("the server is there");
+        tokio::spawn(connection);
+        client.batch_execute("BEGIN; INSERT INTO orders VALUES (1)").await.expect("nothing is in the way");
+        let pid = client.query_one("SELECT pg_backend_pid()", &[]).await.expect("it answers");
+        (client, pid.get::<_, i32>(0))
     });
-    let pid = pid.expect("it has a process").to_owned();
     let mut only = desk.start("only");
     let process = format!("the open transaction of process {pid} (postgres)");
     only.says(&["is not made yet: the server waits for", &process, &format!("pg_terminate_backend({pid})")]);
@@ -312,4 +309,5 @@ fn a_slot_that_waits_for_an_open_transaction() {
         sql(&url, "SELECT 1 FROM pg_replication_slots WHERE active AND confirmed_flush_lsn IS NOT NULL AND database = 'waiting'").len() == 1
     });
     only.ends_in_order();
+    drop(client);
 }
