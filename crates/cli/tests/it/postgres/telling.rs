@@ -28,7 +28,12 @@ fn reading(store: &str, source: &str, start: &str, lines: &str) -> Desk {
     ))
 }
 
-const REPLICATION: &str = "mode = \"replication\"\npublication = \"told\"\n";
+/// Read through a slot of the database's own: the names of slots are shared by all databases of a server.
+fn replication(url: &str) -> String {
+    let name = url.rsplit('/').next().expect("a URL names its database");
+    format!("mode = \"replication\"\npublication = \"told\"\nslot = \"{name}\"\n")
+}
+
 const PUBLISH: &str = "CREATE PUBLICATION told FOR TABLE orders";
 const SNAPSHOT: &str = "start = \"snapshot\"";
 
@@ -42,7 +47,7 @@ fn assert_well(answer: &Answer) {
 #[test]
 fn a_role_that_may_not_publish() {
     let url = orders("unpublished");
-    let desk = reading(&url, &role(&url, "bosun", "REPLICATION"), "", REPLICATION);
+    let desk = reading(&url, &role(&url, "bosun", "REPLICATION"), "", &replication(&url));
     let checked = desk.run(&["check"]);
     let create = "CREATE PUBLICATION \"told\" FOR TABLE \"public\".\"orders\"";
     checked
@@ -60,15 +65,15 @@ fn a_role_that_may_not_read_what_exists() {
     let url = orders("unread");
     sql(&url, PUBLISH);
     let source = role(&url, "cook", "REPLICATION");
-    let desk = reading(&url, &source, SNAPSHOT, REPLICATION);
+    let desk = reading(&url, &source, SNAPSHOT, &replication(&url));
     let denied = ["cook may not read public.orders", "WK-DENIED", "GRANT SELECT ON \"public\".\"orders\" TO \"cook\""];
     desk.run(&["check"]).assert_found(1, &denied);
-    let repaired = reading(&url, &source, "on_history_lost = \"snapshot\"", REPLICATION);
+    let repaired = reading(&url, &source, "on_history_lost = \"snapshot\"", &replication(&url));
     repaired.run(&["check"]).assert_found(1, &denied);
     let refused = repaired.run(&["run"]);
     refused.assert_refused(2, &["cook may not read public.orders", "WK-CONFIG", "GRANT SELECT"]);
     assert!(!refused.err.contains("WK-DENIED"), "one kind is enough: {refused:?}");
-    assert_well(&reading(&url, &source, "start = \"now\"", REPLICATION).run(&["check"]));
+    assert_well(&reading(&url, &source, "start = \"now\"", &replication(&url)).run(&["check"]));
     // Each column that is published is as good as the table.
     sql(&url, "GRANT SELECT (id, item) ON orders TO cook");
     assert_well(&desk.run(&["check"]));
@@ -111,13 +116,13 @@ fn the_documented_rights_are_enough(server: &Server) {
     };
     let (source, url) = orders("told_published", "mate_published");
     sql(&url, PUBLISH);
-    assert_enough(&reading(&url, &source, "start = \"now\"", REPLICATION), &url, false);
+    assert_enough(&reading(&url, &source, "start = \"now\"", &replication(&url)), &url, false);
     let (source, url) = orders("told_copied", "mate_copied");
     sql(&url, &format!("{PUBLISH}; GRANT SELECT ON orders TO mate_copied"));
-    assert_enough(&reading(&url, &source, SNAPSHOT, REPLICATION), &url, true);
+    assert_enough(&reading(&url, &source, SNAPSHOT, &replication(&url)), &url, true);
     let (source, url) = orders("told_owned", "mate_owned");
     sql(&url, "GRANT CREATE ON DATABASE told_owned TO mate_owned; ALTER TABLE orders OWNER TO mate_owned");
-    assert_enough(&reading(&url, &source, SNAPSHOT, REPLICATION), &url, true);
+    assert_enough(&reading(&url, &source, SNAPSHOT, &replication(&url)), &url, true);
 }
 
 #[test]
@@ -137,7 +142,7 @@ fn a_server_without_room_for_a_slot() {
     let server = Server::with(&settings);
     let url = server.url("postgres");
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY); SELECT pg_create_physical_replication_slot('taken')");
-    let desk = from_orders(&url, REPLICATION);
+    let desk = from_orders(&url, &replication(&url));
     desk.run(&["check"]).assert_found(1, &["all 1 slots of the server are taken", "raise max_replication_slots"]);
     sql(&url, "SELECT pg_drop_replication_slot('taken')");
     assert_well(&desk.run(&["check"]));
@@ -198,7 +203,7 @@ fn a_pooler_is_recognised() {
     let url = orders("pooled");
     let pooler = Pooler::start(shared(), 4);
     let through = pooler.url("pooled");
-    let desk = reading(&url, &through, "", REPLICATION);
+    let desk = reading(&url, &through, "", &replication(&url));
     let parts = ["this is PgBouncer", "does not pass on what replication asks for", "name the server itself"];
     desk.run(&["check"]).assert_found(2, &parts);
     let mut only = desk.start("only");
@@ -262,7 +267,7 @@ fn a_checkpoint_that_lies_in_another_store() {
 fn a_deferrable_key_beside_whole_old_rows() {
     let url = database("deferred");
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY DEFERRABLE); ALTER TABLE orders REPLICA IDENTITY FULL");
-    let desk = from_orders(&url, REPLICATION);
+    let desk = from_orders(&url, &replication(&url));
     let warned = || {
         let checked = desk.run(&["check"]);
         assert_well(&checked);
@@ -281,16 +286,16 @@ fn a_deferrable_key_beside_whole_old_rows() {
 #[test]
 fn words_of_libpq_that_can_not_be_followed() {
     let url = orders("words");
-    let desk = from_orders(&format!("{url}?gssencmode=disable&sslcompression=0"), REPLICATION);
+    let desk = from_orders(&format!("{url}?gssencmode=disable&sslcompression=0"), &replication(&url));
     assert_well(&desk.run(&["check"]));
-    let desk = from_orders(&format!("{url}?sslcrl=revoked.pem"), REPLICATION);
-    desk.run(&["check"]).assert_refused(2, &["watchkeeper.toml:3", "parameter sslcrl", "leave it out"]);
+    let desk = from_orders(&format!("{url}?sslcrl=revoked.pem"), &replication(&url));
+    desk.run(&["check"]).assert_found(2, &["watchkeeper.toml:3", "parameter sslcrl", "leave it out"]);
 }
 
 #[test]
 fn a_slot_that_waits_for_an_open_transaction() {
     let url = orders("waiting");
-    let desk = from_orders(&url, REPLICATION);
+    let desk = from_orders(&url, &replication(&url));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     // Its connection is kept until the end; nobody needs to drive it.
     let (client, pid) = runtime.block_on(async {
