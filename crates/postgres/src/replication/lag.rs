@@ -155,7 +155,13 @@ async fn now(cx: &Cx, wire: &mut Wire, place: &str) -> Result<Lsn> {
     Ok(rows.first().and_then(|row| Lsn::parse(row.first()?.as_deref()?)).unwrap_or_default())
 }
 
+/// A rate says nothing of what will be in years.
+const FORESEEN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 fn shown(duration: Duration) -> String {
+    if duration > FORESEEN {
+        return "more than a year".to_owned();
+    }
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
 
@@ -220,6 +226,8 @@ mod tests {
     fn a_lost_slot_is_not_said_to_be_without_limit() {
         let line = |status: &str, safe| standing(status, safe).line(1.0);
         assert!(line("reserved", None).ends_with("no limit but the disk"));
+        assert!(line("reserved", Some(7_200)).ends_with("at this rate for 2h"));
+        assert!(line("reserved", Some(1 << 30)).ends_with("at this rate for more than a year"));
         assert!(line("lost", None).ends_with("lost, 0.0 MiB behind, 0.0 MiB held, what it needs is gone"));
         assert!(line("lost", Some(0)).ends_with("what it needs is gone"));
     }
