@@ -153,6 +153,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// What of a store is at `url` already, without changing anything there: what [`store`](Self::store) would have to make is
+    /// not offered. `None` of a system that can not be looked at so.
+    ///
+    /// # Errors
+    /// As [`check_store`](Self::check_store).
+    async fn peek_store(&self, _cx: &Cx, _options: &mut Options) -> Result<Option<Offer>> {
+        Ok(None)
+    }
+
     /// The checkpoint under `key` in the store at `url`, without changing anything there: a store that was never opened has
     /// none. A system that can not be read without being opened tells none either.
     ///
@@ -171,19 +180,19 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// Looks whether a stream of this source could begin at `start`, without changing anything there: see [`Source::vet`].
-    /// A system whose sources can not be made without changing something finds nothing.
+    /// One that changes something when it is made overrides this.
     ///
     /// # Errors
     /// As [`check_source`](Self::check_source).
     async fn vet_start(
         &self,
-        _cx: &Cx,
-        _purpose: &Purpose,
-        _options: &mut Options,
-        _start: &StartAt,
-        _pedigree: Option<&Pedigree>,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        start: &StartAt,
+        pedigree: Option<&Pedigree>,
     ) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
     }
 
     /// Looks what a source is, without changing anything there.

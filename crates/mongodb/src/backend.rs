@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Pedigree, Purpose,
-    Result, Sink, SinkProfile, Source, StartAt, Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Purpose, Result,
+    Sink, SinkProfile, Source, Target, Tool,
 };
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
-use crate::client::STORED_IN;
+use crate::client::{STORED_IN, is_there};
 use crate::reach::{Watched, refuse};
 use crate::sink::Name;
 use crate::source::share;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
-    View,
+    View, checkpoint, records,
 };
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
@@ -134,17 +134,6 @@ impl Backend for MongoDb {
         }
     }
 
-    async fn vet_start(
-        &self,
-        cx: &Cx,
-        purpose: &Purpose,
-        options: &mut Options,
-        start: &StartAt,
-        pedigree: Option<&Pedigree>,
-    ) -> Result<Vec<Finding>> {
-        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
-    }
-
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
         let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
         let whole_rows = view.full_document != Shown::Default;
@@ -171,6 +160,18 @@ impl Backend for MongoDb {
     async fn check_leases(&self, cx: &Cx, options: &mut Options, lease: Duration) -> Result<Vec<Finding>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         Ok(Vec::from_iter(election(cx, &client, lease).await?))
+    }
+
+    async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        let mut offer = Offer::default();
+        if is_there(cx, &client, checkpoint::COLLECTION).await? {
+            offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
+        }
+        if is_there(cx, &client, records::DOCUMENTS).await? {
+            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+        }
+        Ok(Some(offer))
     }
 
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {

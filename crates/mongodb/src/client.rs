@@ -21,7 +21,7 @@ mod pulse;
 mod schema;
 
 pub(crate) use pulse::{Pulse, Topic, tell};
-pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, number_bson};
+pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, is_there, number_bson};
 
 use abilities::Abilities;
 use pulse::Tail;

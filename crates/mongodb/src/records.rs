@@ -10,7 +10,7 @@ use watchkeeper_core::{Cx, Entropy, Error, Put, Record, Records, Result, Revisio
 
 use crate::client::{Client, DUPLICATE, Pulse, Reply, Topic, ensure, number, number_bson, tell};
 
-const DOCUMENTS: &str = "watchkeeper_records";
+pub(crate) const DOCUMENTS: &str = "watchkeeper_records";
 const LOGS: &str = "watchkeeper_logs";
 /// The newest number of every log.
 const HEADS: &str = "watchkeeper_log_heads";

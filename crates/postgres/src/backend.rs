@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Purpose, Result, Sink,
-    SinkProfile, Source, StartAt, Target, Tool,
+    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Purpose, Result, Sink, SinkProfile,
+    Source, Target, Tool,
 };
 
 use crate::check::{ROLES, server, store, target};
@@ -14,7 +14,7 @@ use crate::reach::{self, Watched};
 use crate::tools::Setup;
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
-    Versioned, VersionedRows, changelog, checkpoint, replication,
+    Versioned, VersionedRows, changelog, checkpoint, lease, records, replication,
 };
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
@@ -108,6 +108,21 @@ impl Backend for Postgres {
         Ok(found)
     }
 
+    async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
+        let client = Client::open(cx, Config::from_options(options)?).await?;
+        let mut offer = Offer::default();
+        if client.look(cx, lease::SCHEMA).await?.is_some() {
+            offer.leases = Some(Arc::new(Leases::open(cx, client.clone()).await?));
+        }
+        if client.look(cx, checkpoint::SCHEMA).await?.is_some() {
+            offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
+        }
+        if client.look(cx, records::SCHEMA).await?.is_some() {
+            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+        }
+        Ok(Some(offer))
+    }
+
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         Checkpoints::peek(cx, &client, key).await
@@ -176,17 +191,6 @@ impl Backend for Postgres {
         let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
-    }
-
-    async fn vet_start(
-        &self,
-        cx: &Cx,
-        purpose: &Purpose,
-        options: &mut Options,
-        start: &StartAt,
-        pedigree: Option<&Pedigree>,
-    ) -> Result<Vec<Finding>> {
-        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

@@ -55,6 +55,13 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
         let what = format!("{used} of {most} connections of the server are in use");
         found.push(finding(Severity::Warning, what, "raise max_connections, lower `connections`, or use a pooler"));
     }
+    // Without a second connection it is not known; that there is none was told above.
+    if client.can_listen() && client.shares_sessions(cx).await.unwrap_or(false) {
+        let what =
+            format!("{} is a pooler in transaction mode, through which no hints of others arrive", client.place());
+        let remedy = "write pooled = true beside the url, so that nobody waits for them, or name the server itself";
+        found.push(finding(Severity::Warning, what, remedy));
+    }
     Ok(found)
 }
 
@@ -92,42 +99,63 @@ async fn privileges(cx: &Cx, client: &Client, roles: &[Schema]) -> Result<Vec<Fi
     let all = roles.len() == ROLES.len();
     let mut found = Vec::new();
     for (table, words) in GRANTS {
-        if !all && !["meta", "checkpoints", "ledger"].contains(&table) {
-            continue;
+        if all || ["meta", "checkpoints", "ledger"].contains(&table) {
+            found.extend(lacking(cx, client, &client.sql(&format!("{{schema}}.{table}")), words).await?);
         }
-        let name = format!("{}.{table}", quoted(client.schema()));
-        for word in words.split(", ") {
-            let sql = "SELECT has_table_privilege($1, $2)";
-            let rows = client.read(cx, sql, &[(&name, Type::TEXT), (&word, Type::TEXT)]).await?;
-            if !rows.first().is_some_and(|row| row.get(0)) {
-                found.push(not_granted(client, word, &name));
-            }
-        }
+    }
+    let numbers = client.sql("{schema}.revisions");
+    let sql = "SELECT has_sequence_privilege($1, 'USAGE')";
+    if all && !client.read(cx, sql, &[(&numbers, Type::TEXT)]).await?.first().is_some_and(|row| row.get(0)) {
+        let user = user(client);
+        let remedy = format!("GRANT USAGE ON SEQUENCE {numbers} TO {}", quoted(&user));
+        found.push(finding(Severity::Error, format!("{user} may not take numbers of {numbers}"), remedy));
     }
     Ok(found)
 }
 
-fn not_granted(client: &Client, word: &str, name: &str) -> Finding {
-    let user = client.config().map_or("this user", |config| config.user()).to_owned();
-    let what = format!("{user} may not {word} in {name}");
-    finding(Severity::Error, what, format!("GRANT {word} ON {name} TO {}", quoted(&user)))
+fn user(client: &Client) -> String {
+    client.config().map_or("this user", |config| config.user()).to_owned()
+}
+
+/// Which of these privileges the user does not have on a table, whose name is as SQL has it.
+pub(crate) async fn lacking(cx: &Cx, client: &Client, name: &str, words: &str) -> Result<Vec<Finding>> {
+    let words: Vec<&str> = words.split(", ").collect();
+    let sql =
+        "SELECT word FROM unnest($2) WITH ORDINALITY AS w (word, n) WHERE NOT has_table_privilege($1, word) ORDER BY n";
+    let rows = client.read(cx, sql, &[(&name, Type::TEXT), (&words, Type::TEXT_ARRAY)]).await?;
+    let user = user(client);
+    let told = |word: String| {
+        let remedy = format!("GRANT {word} ON {name} TO {}", quoted(&user));
+        finding(Severity::Error, format!("{user} may not {word} in {name}"), remedy)
+    };
+    Ok(rows.iter().map(|row| told(row.get(0))).collect())
 }
 
 /// Whether the table of a sink is there and may be written, or may be made.
 pub(crate) async fn target(cx: &Cx, client: &Client, table: &Table, words: &str) -> Result<Vec<Finding>> {
     table.require_foreign(client)?;
-    if !table.exists(cx, client).await? {
-        let what = format!("the table {:?} is not there yet and will be made", table.written());
-        return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);
+    if table.exists(cx, client).await? {
+        return lacking(cx, client, table.sql(), words).await;
     }
-    let mut found = Vec::new();
-    for word in words.split(", ") {
-        let name = table.sql().to_owned();
-        let sql = "SELECT has_table_privilege($1, $2)";
-        let rows = client.read(cx, sql, &[(&name, Type::TEXT), (&word, Type::TEXT)]).await?;
-        if !rows.first().is_some_and(|row| row.get(0)) {
-            found.push(not_granted(client, word, &name));
-        }
-    }
-    Ok(found)
+    let what = format!("the table {:?} is not there yet", table.written());
+    Ok(vec![match refusal(cx, client, table).await? {
+        Some((cause, remedy)) => finding(Severity::Error, format!("{what}, and {cause}"), remedy),
+        None => Finding { severity: Severity::Note, what: format!("{what} and will be made"), remedy: None },
+    }])
+}
+
+/// Why a table can not be made, and what to do about it.
+async fn refusal(cx: &Cx, client: &Client, table: &Table) -> Result<Option<(String, String)>> {
+    let named = table.written().split_once('.').map(|(schema, _)| schema);
+    let sql = "SELECT nspname::text, has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace
+        WHERE nspname = coalesce($1, current_schema())";
+    let rows = client.read(cx, sql, &[(&named, Type::TEXT)]).await?;
+    let Some(row) = rows.first() else {
+        let schema = named.unwrap_or("of the search path");
+        return Ok(Some((format!("neither is the schema {schema}"), format!("CREATE SCHEMA {}", quoted(schema)))));
+    };
+    let (schema, may): (String, bool) = (row.get(0), row.get(1));
+    let user = user(client);
+    let remedy = format!("GRANT CREATE ON SCHEMA {} TO {}, or make it for this user", quoted(&schema), quoted(&user));
+    Ok((!may).then(|| (format!("{user} may not make it in the schema {schema}"), remedy)))
 }

@@ -10,6 +10,7 @@ use watchkeeper_core::{Error, Options, Result};
 
 mod address;
 mod tls;
+mod words;
 
 use address::{Parameters, Process, Surroundings, unreadable};
 use tls::Trust;
@@ -222,7 +223,12 @@ fn session_attrs(said: Option<&str>, postgres: &tokio_postgres::Config) -> Resul
         None | Some("any") => Ok(TargetSessionAttrs::Any),
         Some("read-write" | "primary") => Ok(TargetSessionAttrs::ReadWrite),
         Some("read-only" | "standby") => Ok(TargetSessionAttrs::ReadOnly),
-        Some(_) => Err(unreadable("target_session_attrs is none that is known here")),
+        Some("prefer-standby") => {
+            Err(Error::config("target_session_attrs=prefer-standby leads to servers that take no writes")
+                .remedy("write target_session_attrs=read-write"))
+        }
+        Some(_) => Err(Error::config("target_session_attrs is none that libpq knows")
+            .remedy("write target_session_attrs=read-write, or leave it out")),
     }
 }
 
@@ -262,5 +268,7 @@ mod tests {
         let error = mode("postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere/ca.pem").expect_err("no file");
         assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
         assert!(mode("postgres://u@h/d?sslmode=maybe").is_err());
+        let error = mode("postgres://u@a,b/d?target_session_attrs=prefer-standby").expect_err("it takes no writes");
+        assert!(error.advice().is_some_and(|advice| advice.contains("read-write")), "{error}");
     }
 }

@@ -20,6 +20,7 @@ mod publication;
 mod pump;
 mod reader;
 mod relation;
+mod rights;
 mod scope;
 mod sentry;
 mod settings;
@@ -28,6 +29,7 @@ mod snapshot;
 mod spool;
 mod value;
 mod vet;
+mod waiting;
 mod wire;
 
 use std::cmp::Ordering;
@@ -186,9 +188,13 @@ impl Source for Replication {
             let named = publication::named(&mut wire, settings);
             let named = cx.run(async { named.await.map_err(|failure| self.told(failure)) }).await?;
             findings.extend(publication::obstacles(settings, &named));
+            let rights = rights::to_publish(&mut wire, settings, self.0.endpoint.0.user());
+            findings.extend(cx.run(async { rights.await.map_err(|failure| self.told(failure)) }).await?);
         }
         if !outlook.has_slot() {
             findings.push(will_be_made(&format!("slot {}", settings.slot)));
+            let room = rights::to_hold(&mut wire, settings);
+            findings.extend(cx.run(async { room.await.map_err(|failure| self.told(failure)) }).await?);
             return Ok(findings);
         }
         let (slots, rate) = lag::standings(cx, &mut wire, &place, Some(&settings.slot)).await?;

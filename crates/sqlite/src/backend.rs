@@ -12,7 +12,10 @@ use watchkeeper_core::{
 
 use crate::source::{findings, logged, require_log};
 use crate::tools::{Install, Uninstall};
-use crate::{ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional};
+use crate::{
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional, checkpoint,
+    records,
+};
 
 /// The backend `sqlite`: files named `sqlite:PATH`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -135,6 +138,26 @@ impl Backend for Sqlite {
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
         look(cx, config(Config::new(path(options)?), options)?).await
+    }
+
+    async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
+        let config = config(Config::new(path(options)?), options)?;
+        let mut offer = Offer::default();
+        if !config.path.exists() {
+            return Ok(Some(offer));
+        }
+        let client = Client::open(cx, config.to_look()).await?;
+        let look = |transaction: &rusqlite::Transaction<'_>| {
+            Ok((checkpoint::SCHEMA.is_there(transaction)?, records::SCHEMA.is_there(transaction)?))
+        };
+        let (checkpoints, records) = client.read(cx, look).await?;
+        if checkpoints {
+            offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
+        }
+        if records {
+            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+        }
+        Ok(Some(offer))
     }
 
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {

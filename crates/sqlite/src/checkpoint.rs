@@ -12,7 +12,7 @@ use crate::client::{Client, Process, Schema, write_on, write_or_evict};
 use crate::error::Failure;
 use crate::json;
 
-const SCHEMA: Schema = Schema {
+pub(crate) const SCHEMA: Schema = Schema {
     role: "checkpoint",
     version: 1,
     sql: "CREATE TABLE watchkeeper_checkpoints(

@@ -12,7 +12,7 @@ use crate::client::{Client, Pulse, Schema};
 use crate::clock::{Stamp, wall_millis};
 use crate::error::Failure;
 
-const SCHEMA: Schema = Schema {
+pub(crate) const SCHEMA: Schema = Schema {
     role: "records",
     version: 1,
     sql: "CREATE TABLE watchkeeper_records(

@@ -10,6 +10,7 @@ use watchkeeper::core::{
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
+use super::home;
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Stream, System};
@@ -113,11 +114,14 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let within = cx.within(LOOK_WITHIN);
     let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
     let mut parts = vec![Part::of(titled("source", &stream.source), source.await)];
-    let mut profiles = Vec::new();
+    let (mut profiles, mut keeper) = (Vec::new(), &config.group.store);
     for target in &stream.sinks {
         let within = cx.within(LOOK_WITHIN);
         let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
         let found = looked.await.map(|inspection| {
+            if inspection.profile.grade == Grade::Transactional {
+                keeper = &target.system;
+            }
             profiles.push(inspection.profile);
             inspection.findings
         });
@@ -127,7 +131,13 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let mut options = stream.source.options.clone();
     // What keeps it from being looked at was told of the source already.
     let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
-    let stored = stored(&cx.within(LOOK_WITHIN), config, stream).await;
+    // A target that could not be looked at may be the one that keeps the checkpoint.
+    let keeper = (profiles.len() == stream.sinks.len()).then_some(keeper);
+    let stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
+    if let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) {
+        let settled = home::require(&cx.within(LOOK_WITHIN), config, &stream.settings.name, keeper).await;
+        parts.extend(settled.err().map(|error| Part::of(titled("checkpoint", keeper), Err(error))));
+    }
     parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
     let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));

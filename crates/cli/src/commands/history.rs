@@ -8,7 +8,7 @@ use watchkeeper::core::{Checkpoint, Cx, Finding, Severity, Window};
 use watchkeeper::engine::checkpoint::interval;
 use watchkeeper::engine::stream::key_of;
 
-use crate::config::{Config, Stream};
+use crate::config::{Config, Stream, System};
 
 /// What is known of the history before a stream.
 #[derive(Debug, Clone, Copy)]
@@ -55,11 +55,12 @@ fn shown(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }
 
-/// The stream's checkpoint, wherever it is kept: in the group's store, or with a transactional sink. What can not be reached
-/// was told already.
-pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream) -> Option<Checkpoint> {
+/// The stream's checkpoint in the store that keeps it. Where it is not known which that is, in any that could: in the group's, or
+/// with a transactional sink. What can not be reached was told already.
+pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream, keeper: Option<&System>) -> Option<Checkpoint> {
     let key = key_of(&config.group.settings.group, &stream.settings.name);
-    for system in stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]) {
+    let any = || stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]).collect();
+    for system in keeper.map_or_else(any, |keeper| vec![keeper]) {
         let mut options = system.options.clone();
         if let Ok(Some(found)) = system.backend.peek_checkpoint(cx, &mut options, &key).await {
             return Some(found);

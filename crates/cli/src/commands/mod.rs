@@ -6,6 +6,7 @@ mod dead_letters;
 mod explain;
 mod handoff;
 mod history;
+mod home;
 mod init;
 mod operate;
 mod pause;

@@ -91,7 +91,9 @@ async fn refuse_beyond_repair(config: &Config, site: &Site) -> Result<()> {
         // A source that is away just now may still be repaired when it is back.
         let found = cx.run(stream.source.vet(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
         let Some(wrong) = found.into_iter().find(|finding| finding.severity == Severity::Error) else { continue };
-        let error = Error::config(format!("on_history_lost = \"snapshot\": {}", wrong.what));
+        // The kind of what was found gives way to that of this error.
+        let what = wrong.what.rsplit_once(" [WK-").map_or(wrong.what.as_str(), |(what, _)| what);
+        let error = Error::config(format!("on_history_lost = \"snapshot\": {what}"));
         let error = error.remedy(wrong.remedy.unwrap_or_else(|| "choose another policy".to_owned()));
         let described = config.streams.iter().find(|described| described.settings.name == stream.settings.name);
         return Err(match described {

@@ -48,6 +48,28 @@ fn a_check_tells_of_a_checkpoint_that_can_not_be_gone_on_from_and_of_a_halt() {
 }
 
 #[test]
+fn a_check_refuses_a_stream_that_began_in_another_store() {
+    let into = |file: &str| format!("{GOOD}[[stream.sink]]\nurl = \"sqlite:{file}\"\ntable = \"events\"\n");
+    let desk = Desk::with(&into("out.db"));
+    let mut only = desk.start("only");
+    desk.order(1..2);
+    until("it is committed", || {
+        let target = rusqlite::Connection::open(desk.path("out.db")).expect("it can be opened");
+        target.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).is_ok_and(|rows| rows == 1)
+    });
+    only.ends_in_order();
+    // Another file; then a target that leaves the checkpoint to the group's store.
+    for config in [into("other.db"), format!("{GOOD}{INTO_FILES}")] {
+        desk.write("watchkeeper.toml", &config);
+        desk.run(&["check"]).assert_found(2, &["but began in another one", "WK-CONFIG", "checkpoint show orders"]);
+        assert!(!desk.path("other.db").exists(), "a look makes nothing");
+    }
+    desk.write("watchkeeper.toml", &into("out.db"));
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[test]
 fn a_start_that_the_source_does_not_know_is_found() {
     for (start, cause) in [("snapshot", "can not begin with a snapshot"), ("1700000000:7", "has no operation times")] {
         let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("\"oldest\"", &format!("{start:?}")));

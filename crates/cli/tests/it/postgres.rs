@@ -9,6 +9,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod refusing;
+mod telling;
 
 /// A server that these tests share; each has a database of its own in it.
 fn shared() -> &'static Server {
@@ -119,7 +120,9 @@ fn the_write_ahead_log_is_read_although_its_reader_is_killed() {
         sql(&url, &format!("SELECT slot_name FROM pg_replication_slots WHERE database = 'replicated' AND {which}"))
     };
     // A slot tells what is written after it was made.
-    relieves(&from_orders(&url, "mode = \"replication\"\n"), &url, || slots("active").len() == 1);
+    relieves(&from_orders(&url, "mode = \"replication\"\n"), &url, || {
+        slots("active AND confirmed_flush_lsn IS NOT NULL").len() == 1
+    });
     let told = Desk::new().run(&["postgres", "slots", "--url", &url]);
     assert_eq!(told.code, Some(0), "{told:?}");
     assert!(told.out.contains(&slots("true")[0]), "{told:?}");

@@ -65,12 +65,16 @@ fn identity(client: &Client, reply: &Reply) -> Result<StoreIdentity> {
         .ok_or_else(|| damaged().remedy("restore it from a backup; collections watchkeeper_* are not to be edited"))
 }
 
-/// Makes a collection, unless it is there.
-pub(crate) async fn create(cx: &Cx, client: &Client, command: Document) -> Result<()> {
-    let name = command.get_str("create").unwrap_or_default().to_owned();
+/// Whether a collection is there.
+pub(crate) async fn is_there(cx: &Cx, client: &Client, name: &str) -> Result<bool> {
     let found = client.read(cx, doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": name } }).await?;
     let there = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    if there.is_ok_and(|batch| !batch.is_empty()) {
+    Ok(there.is_ok_and(|batch| !batch.is_empty()))
+}
+
+/// Makes a collection, unless it is there.
+pub(crate) async fn create(cx: &Cx, client: &Client, command: Document) -> Result<()> {
+    if is_there(cx, client, command.get_str("create").unwrap_or_default()).await? {
         return Ok(());
     }
     match client.write(cx, command).await {

@@ -4,8 +4,9 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, Error, Finding, Result};
 
-use super::install::PART;
+use super::install::{GRANTS, PART};
 use super::{ChangeLog, Table, shape};
+use crate::check::lacking;
 use crate::client::quoted;
 
 /// What a look at the log finds.
@@ -50,6 +51,9 @@ fn finding(severity: Severity, what: String, remedy: String) -> Finding {
 
 async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
+    for (table, words) in GRANTS {
+        found.extend(lacking(cx, &log.client, &log.client.sql(&format!("{{schema}}.{table}")), words).await?);
+    }
     for entity in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
         found.push(finding(Severity::Error, format!("{entity} is not logged any more"), again(&entity)));
     }

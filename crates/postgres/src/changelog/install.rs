@@ -94,7 +94,7 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
 }
 
 /// What a reader needs, by table.
-const GRANTS: [(&str, &str); 6] = [
+pub(super) const GRANTS: [(&str, &str); 6] = [
     ("meta", "SELECT"),
     ("log", "SELECT, DELETE"),
     ("log_meta", "SELECT, UPDATE"),

@@ -193,8 +193,11 @@ async fn slowest(work: &Work, cx: &Cx, client: &Client) -> Result<Option<Snapsho
     Ok(all.into_iter().reduce(|a, b| if a.is_in(&b) { a } else { b }))
 }
 
-/// How far the log reaches.
+/// How far the log reaches. What an outbox holds does not tell: removing rows is up to the application.
 pub(super) async fn window(cx: &Cx, log: &ChangeLog) -> Result<Window> {
+    if !log.is_own() {
+        return Ok(Window::default());
+    }
     let script = log.script();
     let Some(column) = &script.columns.time else { return Ok(Window::default()) };
     let (column, id, table) = (crate::client::quoted(column), crate::client::quoted(&script.columns.id), &script.table);

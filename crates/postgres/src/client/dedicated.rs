@@ -6,6 +6,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Connection};
+use watchkeeper_core::{Cx, Result};
+
+use super::Client;
+use crate::error::{Doing, unchanged};
 
 /// How often each channel was notified of something.
 pub(super) type Counts = BTreeMap<String, u64>;
@@ -38,6 +42,12 @@ impl Dedicated {
         Self { client, counts, driver }
     }
 
+    /// The process of the server that answers now.
+    async fn process(&self) -> Result<i32, tokio_postgres::Error> {
+        let rows = self.client.query_typed("SELECT pg_backend_pid()", &[]).await?;
+        Ok(rows.first().map_or(0, |row| row.get(0)))
+    }
+
     /// How often each channel was notified of something since the connection was made. It ends with the connection.
     pub fn notifications(&self) -> watch::Receiver<BTreeMap<String, u64>> {
         self.counts.clone()
@@ -55,5 +65,29 @@ impl Deref for Dedicated {
 impl Drop for Dedicated {
     fn drop(&mut self) {
         self.driver.abort();
+    }
+}
+
+/// How often two sessions are compared: others who use a pooler may come in between.
+const COMPARED: usize = 3;
+
+impl Client {
+    /// Whether a pooler in transaction mode is in between: then two sessions that are there at once have the same process of
+    /// the server. There is no such thing without one, while addresses and ports differ behind any router.
+    ///
+    /// # Errors
+    /// As [`dedicated`](Self::dedicated).
+    pub(crate) async fn shares_sessions(&self, cx: &Cx) -> Result<bool> {
+        let (first, second) = (self.dedicated(cx).await?, self.dedicated(cx).await?);
+        let compare = async {
+            for _ in 0..COMPARED {
+                if first.process().await? == second.process().await? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        let told = async { compare.await.map_err(|native| self.error(native, Doing::Reading)) };
+        self.bounded(cx).run(told).await.map_err(unchanged)
     }
 }

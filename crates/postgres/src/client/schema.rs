@@ -89,12 +89,14 @@ impl Client {
         // A schema that an administrator has made is used without asking for the right to make one.
         let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
         if work.query(cx, there, &[(&self.schema().to_owned(), Type::TEXT)]).await?.is_empty() {
-            work.run(cx, &self.sql("CREATE SCHEMA IF NOT EXISTS {schema}")).await.map_err(may_not_make)?;
+            work.run(cx, &self.sql("CREATE SCHEMA IF NOT EXISTS {schema}"))
+                .await
+                .map_err(|error| may_not_make(schema, error))?;
         }
-        work.run(cx, &self.sql(META)).await.map_err(may_not_make)?;
+        work.run(cx, &self.sql(META)).await.map_err(|error| may_not_make(schema, error))?;
         work.commit(cx).await?;
         let work = self.begin(cx).await?;
-        self.migrate(cx, &work, schema).await.map_err(may_not_make)?;
+        self.migrate(cx, &work, schema).await.map_err(|error| may_not_make(schema, error))?;
         work.commit(cx).await
     }
 
@@ -131,9 +133,15 @@ pub(crate) fn is_race(error: &Error) -> bool {
     code.is_some_and(|code| ["23505", "42P06", "42P07", "42710", "XX000"].contains(&code.code()))
 }
 
-fn may_not_make(error: Error) -> Error {
+fn may_not_make(schema: Schema, error: Error) -> Error {
     if error.kind() != watchkeeper_core::ErrorKind::Denied {
         return error;
     }
-    error.remedy("run `watchkeeper postgres setup --url … --role NAME` once, as a user who may create schemas")
+    error.remedy(match schema.role {
+        "log" => {
+            "run it as a user who may create schemas (GRANT CREATE ON DATABASE …) and owns the tables; with `--role NAME` \
+             another one may then read the log"
+        }
+        _ => "run `watchkeeper postgres setup --url … --role NAME` once, as a user who may create schemas",
+    })
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use watchkeeper_core::{Error, Result};
 
+use super::words;
+
 /// What is known about a connection, by libpq's names of parameters.
 pub(super) type Parameters = BTreeMap<String, String>;
 
@@ -31,8 +33,9 @@ const VARIABLES: [(&str, &str); 18] = [
 ];
 
 /// Parameters without a variable.
-const FURTHER: [&str; 7] = [
+const FURTHER: [&str; 8] = [
     "service",
+    "servicefile",
     "tcp_user_timeout",
     "keepalives",
     "keepalives_idle",
@@ -66,16 +69,19 @@ impl Surroundings for Process {
 pub(super) fn gather(url: &str, around: &dyn Surroundings) -> Result<Parameters> {
     let mut known = from_url(url)?;
     if let Some(service) = known.remove("service").or_else(|| around.variable("PGSERVICE")) {
-        for (name, value) in service_of(&service, around)? {
+        let file = known.remove("servicefile").or_else(|| around.variable("PGSERVICEFILE"));
+        for (name, value) in service_of(&service, file, around)? {
             known.entry(name).or_insert(value);
         }
     }
-    for (name, variable) in VARIABLES {
+    for (name, variable) in VARIABLES.into_iter().chain(words::variables()) {
         if let Some(value) = around.variable(variable).filter(|value| !value.is_empty()) {
             known.entry(name.to_owned()).or_insert(value);
         }
     }
     known.retain(|_, value| !value.is_empty());
+    known.remove("servicefile");
+    words::settle(&mut known)?;
     complete(&mut known, around)?;
     Ok(known)
 }
@@ -134,15 +140,20 @@ fn from_url(url: &str) -> Result<Parameters> {
     add_hosts(&mut known, hosts)?;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or_else(|| unreadable("a parameter has no `=`"))?;
-        let name = decoded(name)?;
+        let (name, value) = (decoded(name)?, decoded(value)?);
+        // As libpq takes the word of JDBC.
+        let (name, value) = match (name.as_str(), value.as_str()) {
+            ("ssl", "true") => ("sslmode".to_owned(), "require".to_owned()),
+            _ => (name, value),
+        };
         require_known(&name)?;
-        known.insert(name, decoded(value)?);
+        known.insert(name, value);
     }
     Ok(known)
 }
 
 fn require_known(name: &str) -> Result<()> {
-    if FURTHER.contains(&name) || VARIABLES.iter().any(|(known, _)| *known == name) {
+    if FURTHER.contains(&name) || words::has(name) || VARIABLES.iter().any(|(known, _)| *known == name) {
         return Ok(());
     }
     // Only letters are repeated: what stands here may be a part of a password.
@@ -197,8 +208,8 @@ fn decoded(text: &str) -> Result<String> {
 }
 
 /// The section of a service in the user's file, else in the system's.
-fn service_of(service: &str, around: &dyn Surroundings) -> Result<Parameters> {
-    let own = around.variable("PGSERVICEFILE").map(PathBuf::from);
+fn service_of(service: &str, named: Option<String>, around: &dyn Surroundings) -> Result<Parameters> {
+    let own = named.map(PathBuf::from);
     let own = own.or_else(|| Some(around.home()?.join(".pg_service.conf")));
     let system = around.variable("PGSYSCONFDIR").map_or("/etc/postgresql-common".into(), PathBuf::from);
     for file in own.into_iter().chain([system.join("pg_service.conf")]) {
@@ -332,6 +343,57 @@ mod tests {
         assert_eq!((value("user"), value("application_name")), (Some("variable"), Some("a")));
         let error = gather("postgres://?service=none", &around(&variables)).expect_err("there is none");
         assert!(error.to_string().contains("none") && error.advice().is_some(), "{error}");
+    }
+
+    #[test]
+    fn words_of_libpq_that_change_nothing_are_taken() {
+        let url = "postgres://u@h/d?gssencmode=prefer&krbsrvname=postgres&sslcompression=0&client_encoding=UTF8\
+            &ssl_min_protocol_version=TLSv1.2&sslsni=1&replication=false&keepalives_count=3&connect_timeout=5&ssl=true";
+        let known =
+            gather(url, &around(&[("PGGSSENCMODE", "disable"), ("PGCLIENTENCODING", "utf8")])).expect("it is one");
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        assert_eq!(names, ["connect_timeout", "dbname", "host", "keepalives_count", "sslmode", "user"]);
+    }
+
+    #[test]
+    fn words_of_libpq_that_can_not_be_kept_are_refused() {
+        for word in [
+            "gssencmode=require",
+            "sslcrl=/hunter2",
+            "sslcrldir=/hunter2",
+            "requirepeer=hunter2",
+            "require_auth=scram-sha-256",
+            "sslpassword=hunter2",
+            "client_encoding=LATIN1",
+            "replication=database",
+            "ssl_min_protocol_version=TLSv1.3",
+            "oauth_client_secret=hunter2",
+            "scram_client_key=hunter2",
+            "sslsni=0",
+        ] {
+            let error = gather(&format!("postgres://u@h/d?{word}"), &around(&[])).expect_err(word);
+            let name = word.split('=').next().unwrap_or_default();
+            assert!(error.to_string().contains(name) && error.advice().is_some(), "{word}: {error}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{word}: {error:?}");
+        }
+        let variables = [("PGREQUIREPEER", "postgres"), ("PGGSSENCMODE", "require")];
+        assert!(
+            gather("postgres://u@h/d?gssencmode=disable", &around(&variables[1..])).is_ok(),
+            "the nearer one counts"
+        );
+        assert!(gather("postgres://u@h/d", &around(&variables[1..])).is_err());
+        assert!(gather("postgres://u@h/d", &around(&variables[..1])).is_err());
+    }
+
+    #[test]
+    fn a_service_file_is_named_by_the_url_too() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let named = write(folder.path(), "named", "[shop]\nhost=named\ngssencmode=disable\n", 0o644);
+        let other = write(folder.path(), "other", "[shop]\nhost=other\n", 0o644);
+        let url = format!("postgres://u@/d?service=shop&servicefile={named}");
+        let known = gather(&url, &around(&[("PGSERVICEFILE", &other)])).expect("it is one");
+        assert_eq!(known.get("host").map(String::as_str), Some("named"));
+        assert!(!known.contains_key("servicefile"));
     }
 
     #[test]

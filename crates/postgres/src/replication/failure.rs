@@ -32,15 +32,35 @@ fn is_disagreement(kind: io::ErrorKind) -> bool {
 }
 
 fn refused(doing: &str, refusal: Refusal) -> Error {
-    let (kind, remedy) = meaning(&refusal.code);
+    if is_pooler(&refusal) {
+        let cause = format!("{doing}: this is PgBouncer, which does not pass on what replication asks for: {refusal}");
+        return Error::config(cause).remedy("name the server itself in the url of this source").caused_by(refusal);
+    }
+    let (kind, remedy) = meaning(&refusal);
     Error::new(kind, format!("{doing}: {refusal}")).remedy(remedy).caused_by(refusal)
 }
 
+/// Whether a pooler answers instead of a server: none of the parameters is unknown to those.
+fn is_pooler(refusal: &Refusal) -> bool {
+    refusal.message.starts_with("unsupported startup parameter")
+}
+
+/// The right that is missing, as far as the server's words tell.
+fn missing_right(message: &str) -> &'static str {
+    if message.contains("row-level security") {
+        return "let its user see all rows, which a snapshot has to: ALTER ROLE … BYPASSRLS";
+    }
+    if message.starts_with("permission denied for") {
+        return "grant its user SELECT on the published tables and USAGE on their schemas, which a snapshot needs";
+    }
+    "ALTER ROLE … REPLICATION, and let it own or read the published tables"
+}
+
 /// What a SQLSTATE means to a reader of the log, where that is more than the table of all calls says.
-fn meaning(code: &str) -> (ErrorKind, &'static str) {
-    match code {
+fn meaning(refusal: &Refusal) -> (ErrorKind, &'static str) {
+    match refusal.code.as_str() {
         "28P01" | "28000" => (ErrorKind::Denied, "correct user and password, or let this user connect in pg_hba.conf"),
-        "42501" => (ErrorKind::Denied, "ALTER ROLE … REPLICATION, and let it own or read the published tables"),
+        "42501" => (ErrorKind::Denied, missing_right(&refusal.message)),
         "3D000" => (ErrorKind::Config, "correct the database in the URL"),
         // The log is decoded with the catalog of its own time.
         "42704" => (

@@ -99,7 +99,10 @@ impl Standing {
         let active = if self.is_active { "active" } else { "idle" };
         let (held, behind) = (mib(self.held), mib(self.behind));
         let left = match (self.safe, self.left(bytes_per_second)) {
-            (Some(safe), Some(left)) => format!("{} of headroom, at this rate for {}", mib(safe), shown(left)),
+            (Some(safe), Some(left)) if !self.is_lost() => {
+                format!("{} of headroom, at this rate for {}", mib(safe), shown(left))
+            }
+            _ if self.is_lost() => "what it needs is gone".to_owned(),
             _ => "no limit but the disk".to_owned(),
         };
         let failover = if self.failover == Some(true) { ", kept on standbys" } else { "" };
@@ -152,7 +155,13 @@ async fn now(cx: &Cx, wire: &mut Wire, place: &str) -> Result<Lsn> {
     Ok(rows.first().and_then(|row| Lsn::parse(row.first()?.as_deref()?)).unwrap_or_default())
 }
 
+/// A rate says nothing of what will be in years.
+const FORESEEN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 fn shown(duration: Duration) -> String {
+    if duration > FORESEEN {
+        return "more than a year".to_owned();
+    }
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
 
@@ -211,6 +220,16 @@ mod tests {
     fn what_is_left_follows_from_the_rate() {
         assert_eq!(standing("reserved", Some(7_200)).left(2.0), Some(Duration::from_secs(3_600)));
         assert_eq!(standing("reserved", None).left(2.0), None);
+    }
+
+    #[test]
+    fn a_lost_slot_is_not_said_to_be_without_limit() {
+        let line = |status: &str, safe| standing(status, safe).line(1.0);
+        assert!(line("reserved", None).ends_with("no limit but the disk"));
+        assert!(line("reserved", Some(7_200)).ends_with("at this rate for 2h"));
+        assert!(line("reserved", Some(1 << 30)).ends_with("at this rate for more than a year"));
+        assert!(line("lost", None).ends_with("lost, 0.0 MiB behind, 0.0 MiB held, what it needs is gone"));
+        assert!(line("lost", Some(0)).ends_with("what it needs is gone"));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Replication {
                 snapshot = Some(begun);
                 cx.run(self.outlook(&mut wire)).await?
             }
-            _ => cx.run(self.make_slot(&mut wire, outlook)).await?,
+            _ => self.making(cx, self.make_slot(&mut wire, outlook)).await?,
         };
         let lineage = self.remembering(lineage, &start, &outlook)?;
         let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
@@ -110,7 +110,7 @@ impl Replication {
         }
         let kind = self.kind();
         let made = slot::create(wire, &settings.slot, outlook.version, kind, true);
-        let made = cx.run(async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let made = self.making(cx, async { made.await.map_err(|failure| self.told(failure)) }).await?;
         let name = made.snapshot.unwrap_or_default();
         // The snapshot is taken up before anything else is asked over the connection that made it.
         Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))

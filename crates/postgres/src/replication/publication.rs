@@ -13,6 +13,8 @@ pub(super) struct Published {
     pub(super) name: String,
     has_key: bool,
     is_full: bool,
+    /// Whether keys may be shifted or swapped within a statement.
+    is_deferrable: bool,
     /// The whole to which it belongs as a part.
     whole: Option<String>,
 }
@@ -45,7 +47,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
             (SELECT rn.nspname || '.' || r.relname FROM pg_catalog.pg_class r
                 JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
-                WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid))
+                WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid)),
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -60,30 +63,42 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             _ => false,
         };
         let whole = row.get(4).cloned().flatten();
-        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", whole }
+        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", is_deferrable: text(5) == "t", whole }
     });
     Ok(published.collect())
 }
 
 /// Makes the publication, for the tables that the settings name.
 pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(Failure) -> Error) -> Result<()> {
-    let name = &settings.publication;
     if settings.tables.is_empty() {
         return Err(missing(settings));
     }
-    let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
-    // A table in parts is told under its own name, whichever of them a row is in.
-    let sql = format!(
-        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
-        identifier(name),
-        tables.join(", ")
-    );
-    match wire.query(&sql).await {
+    match wire.query(&statement(settings)?).await {
         Ok(_) => Ok(()),
         // Another instance was quicker.
         Err(failure) if failure.code() == Some("42710") => Ok(()),
+        Err(failure) if failure.code() == Some("42501") => {
+            let others = by_an_administrator(settings);
+            Err(told(failure).remedy(format!("let this user create in the database and own the tables, {others}")))
+        }
         Err(failure) => Err(told(failure)),
     }
+}
+
+/// What makes the publication.
+fn statement(settings: &Settings) -> Result<String> {
+    let tables: Vec<_> = settings.qualified().iter().map(|table| table_identifier(table)).collect::<Result<_>>()?;
+    // A table in parts is told under its own name, whichever of them a row is in.
+    Ok(format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
+        identifier(&settings.publication),
+        tables.join(", ")
+    ))
+}
+
+/// The other way to a publication that a stream's own user may not make.
+pub(super) fn by_an_administrator(settings: &Settings) -> String {
+    format!("or let an administrator make it: {}", statement(settings).unwrap_or_default())
 }
 
 /// The error of a publication that is not there.
@@ -125,7 +140,26 @@ pub(super) fn obstacles(settings: &Settings, named: &[Published]) -> Vec<Finding
         .filter(|name| !is_there(name))
         .map(|name| Error::config(format!("there is no table {name}")).remedy("correct its name in `tables`"));
     let keyless = named.iter().filter(|table| !table.has_key).map(|table| keyless(&table.name));
-    absent.chain(keyless).map(|error| finding(&error)).collect()
+    let mut findings: Vec<_> = absent.chain(keyless).map(|error| finding(&error)).collect();
+    findings.extend(deferrable(named));
+    findings
+}
+
+/// The log does not tell which of two rows of one key went, where a statement shifts or swaps keys.
+fn deferrable(tables: &[Published]) -> impl Iterator<Item = Finding> {
+    let shifting = tables.iter().filter(|table| table.is_full && table.is_deferrable);
+    shifting.map(|table| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "table {} has a DEFERRABLE primary key and REPLICA IDENTITY FULL: a copy may lose a row when a statement shifts or \
+             swaps keys",
+            table.name
+        ),
+        remedy: Some(
+            "make the primary key NOT DEFERRABLE, or read a change log (mode = \"log\"), which tells such changes right"
+                .to_owned(),
+        ),
+    })
 }
 
 fn finding(error: &Error) -> Finding {
@@ -142,6 +176,7 @@ pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Find
             format!("table {} tells whole old rows (REPLICA IDENTITY FULL), which makes the log larger", table.name);
         findings.push(Finding { severity: Severity::Note, what, remedy: None });
     }
+    findings.extend(deferrable(published));
     if published.is_empty() {
         let what = format!("publication {} tells of no table", settings.publication);
         let remedy = Some(format!("ALTER PUBLICATION {} ADD TABLE …", identifier(&settings.publication)));

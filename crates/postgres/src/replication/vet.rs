@@ -30,6 +30,9 @@ impl Replication {
     /// is made. What the publication does not tell any more is given back, in words.
     pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<String>> {
         refuse_operation(start)?;
+        if *start == StartAt::Snapshot {
+            return self.require_readable(cx).await.map(|()| Vec::new());
+        }
         let StartAt::After(position) = start else { return Ok(Vec::new()) };
         let place = Place::read(position)?;
         let told = |failure: Failure| self.told(failure);

@@ -45,6 +45,22 @@ fn a_wrong_password() {
 }
 
 #[test]
+fn a_checkpoint_that_lies_in_another_store() {
+    let (harbour, other) = (Harbour::new(), Harbour::new());
+    harbour.configure(&harbour.orders(""));
+    harbour.start("only").ends_in_order();
+    let file = std::fs::read_to_string(harbour.desk.path("watchkeeper.toml")).expect("it is there");
+    let into_other = format!("url = \"{}\"\ncollection = \"events\"", other.url);
+    harbour.desk.write("watchkeeper.toml", &file.replace("type = \"file\"\nfolder = \".\"", &into_other));
+    let parts = ["has no checkpoint in this store, but began in another one", "WK-CONFIG", "checkpoint show orders"];
+    assert_found(&harbour, 2, &parts);
+    assert_eq!(other.collections(), ["orders"], "a look makes nothing");
+    let mut only = harbour.desk.start("only");
+    only.says(&parts);
+    only.ends_in_order();
+}
+
+#[test]
 fn a_collection_that_is_not_there() {
     let harbour = Harbour::new();
     harbour.configure(&harbour.orders("").replace("\"orders\" }", "\"ordres\" }"));

@@ -1,7 +1,7 @@
 //! Outboxes: tables that an application fills itself.
 
 use watchkeeper_core::source::Severity;
-use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
+use watchkeeper_core::{ErrorKind, Operation, Source, StartAt, Window};
 use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
@@ -49,12 +49,13 @@ fn rows_of_an_outbox_are_events() {
         let admin = base.admin().await;
         let sql =
             "CREATE TABLE outbox (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, kind text, about uuid, said json,
-            event text, xid xid8 NOT NULL DEFAULT pg_current_xact_id()); CREATE INDEX ON outbox (xid)";
+            event text, at timestamptz NOT NULL DEFAULT now(), xid xid8 NOT NULL DEFAULT pg_current_xact_id()); CREATE INDEX ON outbox (xid)";
         admin.batch_execute(sql).await.unwrap();
         let columns = Columns { entity: named("kind"), after: named("said"), ..Columns::of_outbox("about") };
         let open = async |columns| {
             ChangeLog::outbox(&cx(), base.client().await, "it", "public.outbox", columns).await.unwrap()
         };
+        let timed = open(Columns { time: named("at"), ..columns.clone() }).await;
         let log = open(columns.clone()).await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         let key = "00000000-0000-0000-0000-00000000000a";
@@ -65,6 +66,9 @@ fn rows_of_an_outbox_are_events() {
         let body = r#"{"before":null,"after":{"a":1}}"#.to_owned();
         assert_eq!(told(&changes), [(Operation::Insert, key.to_owned(), body)]);
         assert_eq!(changes[0].namespace(), "order");
+        // How long rows stay is up to the application: those that are there do not tell how long history is.
+        let mut timed = timed.open(&cx(), StartAt::Oldest).await.unwrap();
+        assert_eq!(timed.window(&cx()).await.unwrap(), Window::default());
         let only = open(columns.clone()).await.only(&cx(), vec!["invoice".to_owned()]).await.unwrap();
         let mut none = only.open(&cx(), StartAt::Oldest).await.unwrap();
         let batch = none.next_batch(&cx(), LIMITS).await.unwrap();
