@@ -40,6 +40,19 @@ impl Mode {
             Self::Rows(rows) | Self::VersionedRows(rows) => (rows.table(), "SELECT, INSERT, UPDATE, DELETE"),
         }
     }
+
+    /// Everything that is written to with every change, also what lies beside the table.
+    fn writes(&self, client: &Client) -> Result<Vec<Table>> {
+        let table = self.needs().0.clone();
+        let beside = match self {
+            Self::Versioned(_) => return Ok(vec![table]),
+            Self::VersionedRows(rows) => VersionedRows::new(client.clone(), rows.clone())?.versions().clone(),
+            Self::Events(_) | Self::Mirror(_) | Self::Rows(_) => {
+                Table::new(&format!("{}.checkpoints", client.schema()))?
+            }
+        };
+        Ok(vec![table, beside])
+    }
 }
 
 fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
@@ -117,7 +130,7 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode
             && rows.look(cx, &client).await.is_ok()
         {
@@ -143,7 +156,7 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
             rows.look(cx, &client).await?;
