@@ -13,8 +13,8 @@ use crate::check::{ROLES, server, store, target};
 use crate::reach::{self, Watched};
 use crate::tools::Setup;
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
-    Versioned, VersionedRows, changelog, checkpoint, replication,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Missing, Notes, Replication, Rows, Table,
+    Transactional, Versioned, VersionedRows, changelog, checkpoint, replication,
 };
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
@@ -61,14 +61,15 @@ fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
     let mode = options.choice("mode", &modes)?.unwrap_or("events");
     let table = options.required("table", "\"events\"")?;
     let columns = if mode.ends_with("rows") { columns(options)? } else { Vec::new() };
+    let missing = if mode.ends_with("rows") { missing(options)? } else { Missing::default() };
     let told = |error: watchkeeper_core::Error| {
         options.wrong("table", error.message()).remedy(error.advice().unwrap_or_default().to_owned())
     };
     let mode = match mode {
         "mirror" => Mode::Mirror(Mirror::into(&table).map_err(told)?),
         "versioned" => Mode::Versioned(Mirror::into(&table).map_err(told)?),
-        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?),
-        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?),
+        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?.missing(missing)),
+        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?.missing(missing)),
         _ => Mode::Events(Events::into(&table).map_err(told)?),
     };
     Ok((config, mode))
@@ -84,6 +85,11 @@ fn columns(options: &mut Options) -> Result<Vec<(String, String)>> {
         columns.push((name, field));
     }
     Ok(columns)
+}
+
+/// What becomes of columns whose fields the source does not have.
+fn missing(options: &mut Options) -> Result<Missing> {
+    Ok(options.choice("missing", &[("refuse", Missing::Refuse), ("keep", Missing::Keep)])?.unwrap_or_default())
 }
 
 fn rows(table: &str, columns: &[(String, String)]) -> Result<Rows> {

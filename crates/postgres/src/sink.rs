@@ -18,7 +18,7 @@ use watchkeeper_core::{
 };
 
 pub use name::Table;
-pub use rows::{Rows, VersionedRows};
+pub use rows::{Missing, Rows, VersionedRows};
 pub use tables::{Events, Mirror};
 pub use versioned::Versioned;
 
