@@ -1,11 +1,15 @@
 //! A target that is slower than the lease is long.
 
-use super::{database, sql};
+use watchkeeper_testkit::servers::postgres::{Server, Version};
+
+use super::sql;
 use crate::desk::{Desk, until};
 
 #[test]
 fn what_takes_longer_than_the_lease_at_once_arrives_in_smaller_pieces() {
-    let url = database("slow");
+    // A server of its own: a new slot waits for every transaction of its server, and those here take their time.
+    let server = Server::start(Version::V15);
+    let url = server.url("postgres");
     sql(
         &url,
         "CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE copy (LIKE orders INCLUDING ALL);

@@ -124,7 +124,9 @@ fn a_table_of_the_same_name_in_another_database_is_another_table() {
         let here = Base::new(shared(old), TABLES).await;
         let beside = Base::new(shared(old), TABLES).await;
         let there = Base::new(shared(new), TABLES).await;
-        here.run("CREATE PUBLICATION everything FOR ALL TABLES").await;
+        for base in [&here, &beside, &there] {
+            base.run("CREATE PUBLICATION everything FOR ALL TABLES").await;
+        }
         let all = stream(&here.url(), "everything", &[]);
         for elsewhere in [&beside, &there] {
             looked(&all, &elsewhere.url(), "rows", "a").await.expect("nobody watches it");
