@@ -118,7 +118,7 @@ impl Cx {
             biased;
             () = self.cancel.cancelled() => Err(Error::unknown("abandoned: the caller has given up")),
             answer = call => answer,
-            () = self.clock.sleep_until(deadline) => Err(Error::unknown("no answer in time")),
+            () = self.clock.sleep_until(deadline) => Err(Error::unknown("no answer in time").late()),
         }
     }
 

@@ -49,6 +49,7 @@ impl ErrorKind {
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    is_late: bool,
     class: Option<&'static str>,
     place: Option<Box<str>>,
     message: String,
@@ -59,7 +60,7 @@ pub struct Error {
 impl Error {
     /// An error of `kind` whose cause is `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, class: None, place: None, message: message.into(), remedy: None, source: None }
+        Self { kind, is_late: false, class: None, place: None, message: message.into(), remedy: None, source: None }
     }
 
     /// [`ErrorKind::Config`].
@@ -114,6 +115,18 @@ impl Error {
     /// The class that its backend sorts it into; where there is none, its kind's code.
     pub fn class(&self) -> &'static str {
         self.class.unwrap_or_else(|| self.kind.code())
+    }
+
+    /// The same error, of something that took longer than it was allowed to: less of it at once may end in time.
+    #[must_use]
+    pub fn late(mut self) -> Self {
+        self.is_late = true;
+        self
+    }
+
+    /// Whether it is the error of something that took longer than it was allowed to.
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// The same error with the native error below it.

@@ -74,6 +74,12 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether a row as it is since a change is always told with every column of its table, so that one that is absent is not there.
+    /// Documents may lack fields, and what an application writes by itself is its own.
+    fn tells_whole_rows(&self) -> bool {
+        false
+    }
+
     /// Visits what stands under `key` of the outermost document. Answers whether there is such a key;
     /// if not, nothing is visited.
     fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {
@@ -203,5 +209,23 @@ impl Payload for JsonPayload {
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
         // Not parsed into a tree, which would lose the order of keys.
         json::walk(body, visit)
+    }
+}
+
+/// Bodies that are JSON text, of tables whose rows are always [told whole](Payload::tells_whole_rows).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct JsonRows;
+
+impl Payload for JsonRows {
+    fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
+        json::find(body, path)
+    }
+
+    fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
+        json::walk(body, visit)
+    }
+
+    fn tells_whole_rows(&self) -> bool {
+        true
     }
 }

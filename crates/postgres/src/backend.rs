@@ -13,8 +13,8 @@ use crate::check::{ROLES, server, store, target};
 use crate::reach::{self, Watched};
 use crate::tools::Setup;
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Replication, Rows, Table, Transactional,
-    Versioned, VersionedRows, changelog, checkpoint, lease, records, replication,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Missing, Notes, Replication, Rows, Table,
+    Transactional, Versioned, VersionedRows, changelog, checkpoint, lease, records, replication,
 };
 
 /// The backend `postgres`: servers named `postgres://HOSTS/DATABASE` or `postgresql://HOSTS/DATABASE`.
@@ -40,6 +40,19 @@ impl Mode {
             Self::Rows(rows) | Self::VersionedRows(rows) => (rows.table(), "SELECT, INSERT, UPDATE, DELETE"),
         }
     }
+
+    /// Everything that is written to with every change, also what lies beside the table.
+    fn writes(&self, client: &Client) -> Result<Vec<Table>> {
+        let table = self.needs().0.clone();
+        let beside = match self {
+            Self::Versioned(_) => return Ok(vec![table]),
+            Self::VersionedRows(rows) => VersionedRows::new(client.clone(), rows.clone())?.versions().clone(),
+            Self::Events(_) | Self::Mirror(_) | Self::Rows(_) => {
+                Table::new(&format!("{}.checkpoints", client.schema()))?
+            }
+        };
+        Ok(vec![table, beside])
+    }
 }
 
 fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
@@ -48,14 +61,15 @@ fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
     let mode = options.choice("mode", &modes)?.unwrap_or("events");
     let table = options.required("table", "\"events\"")?;
     let columns = if mode.ends_with("rows") { columns(options)? } else { Vec::new() };
+    let missing = if mode.ends_with("rows") { missing(options)? } else { Missing::default() };
     let told = |error: watchkeeper_core::Error| {
         options.wrong("table", error.message()).remedy(error.advice().unwrap_or_default().to_owned())
     };
     let mode = match mode {
         "mirror" => Mode::Mirror(Mirror::into(&table).map_err(told)?),
         "versioned" => Mode::Versioned(Mirror::into(&table).map_err(told)?),
-        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?),
-        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?),
+        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?.missing(missing)),
+        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?.missing(missing)),
         _ => Mode::Events(Events::into(&table).map_err(told)?),
     };
     Ok((config, mode))
@@ -71,6 +85,11 @@ fn columns(options: &mut Options) -> Result<Vec<(String, String)>> {
         columns.push((name, field));
     }
     Ok(columns)
+}
+
+/// What becomes of columns whose fields the source does not have.
+fn missing(options: &mut Options) -> Result<Missing> {
+    Ok(options.choice("missing", &[("refuse", Missing::Refuse), ("keep", Missing::Keep)])?.unwrap_or_default())
 }
 
 fn rows(table: &str, columns: &[(String, String)]) -> Result<Rows> {
@@ -132,7 +151,7 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode
             && rows.look(cx, &client).await.is_ok()
         {
@@ -158,7 +177,7 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, mode.needs().0).await?;
+        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
             rows.look(cx, &client).await?;

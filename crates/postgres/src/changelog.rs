@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::payload::{JsonPayload, JsonRows};
 use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Options, Payload, Pedigree, Position, Result, Source, StartAt,
 };
@@ -317,7 +317,7 @@ impl Source for ChangeLog {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(JsonPayload)
+        if self.is_own() { Arc::new(JsonRows) } else { Arc::new(JsonPayload) }
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {

@@ -231,9 +231,12 @@ pub(crate) fn native(error: &Error) -> Option<&Native> {
 /// What is not known of something that no one can see is at least no change.
 pub(crate) fn unchanged(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::Unknown => Error::unavailable(error.message().to_owned())
-            .remedy(error.advice().unwrap_or("it is tried again").to_owned())
-            .caused_by(error),
+        ErrorKind::Unknown => {
+            let certain = Error::unavailable(error.message().to_owned())
+                .remedy(error.advice().unwrap_or("it is tried again").to_owned());
+            let certain = if error.is_late() { certain.late() } else { certain };
+            certain.caused_by(error)
+        }
         _ => error,
     }
 }

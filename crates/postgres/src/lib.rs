@@ -45,6 +45,7 @@ pub use lease::Leases;
 pub use records::Notes;
 pub use replication::Replication;
 pub use sink::{
-    Apply, Each, Events, Failure, Handle, Mirror, Open, Rows, Table, Transactional, Versioned, VersionedRows, refuse,
+    Apply, Each, Events, Failure, Handle, Mirror, Missing, Open, Rows, Table, Transactional, Versioned, VersionedRows,
+    refuse,
 };
 pub use {deadpool_postgres, tokio_postgres};

@@ -2,25 +2,40 @@
 //!
 //! Such a stream would be fed by its own sink for ever. Whoever has a sink made says what the stream reads ([`Purpose`]).
 
+mod log;
+mod published;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use tokio_postgres::types::Type;
 use watchkeeper_core::{Backend, Cx, Error, Purpose, Result};
 
+use self::log::Log;
+use self::published::Published;
 use crate::backend::reads_replication;
-use crate::changelog::ROW_TRIGGER;
 use crate::client::Client;
 use crate::sink::{Rows, Table};
-use crate::{ChangeLog, Config, Postgres};
+use crate::{Config, Postgres};
 
-/// What a change log watches.
+/// The columns of keys, by the tables whose rows they tell apart.
+type Keys = BTreeMap<String, BTreeSet<String>>;
+
+/// So many tables are named in one message.
+const NAMED_MAX: usize = 3;
+
+/// What the source of a stream watches.
 #[derive(Debug, Clone)]
 pub(crate) struct Watched {
     database: String,
-    /// The schema of the log.
-    schema: String,
-    /// The tables whose changes are given out, with the columns of their primary keys.
-    keys: BTreeMap<String, BTreeSet<String>>,
+    told: Told,
+    /// The tables whose changes are given out, with the columns of their keys.
+    keys: Keys,
+}
+
+/// By what changes are told.
+#[derive(Debug, Clone)]
+enum Told {
+    Log(Log),
+    Publication(Published),
 }
 
 /// Which database of which server it is, whatever names lead there.
@@ -31,34 +46,35 @@ async fn database(cx: &Cx, client: &Client) -> Result<String> {
 }
 
 impl Watched {
-    /// What the source of a stream watches, if that is a log of ours. One that can not be looked at is told of by the source itself.
+    /// What the source of a stream watches, if that is a log of ours or the write-ahead log. One that can not be looked at is told
+    /// of by the source itself.
     pub(crate) async fn of(cx: &Cx, purpose: &Purpose) -> Option<Self> {
         let reading = purpose.reading.as_ref().filter(|reading| reading.backend == Postgres.name())?;
         let mut options = reading.options.clone();
         let config = Config::from_options(&mut options).ok()?;
-        if reads_replication(&mut options).ok()? {
-            return None;
-        }
+        let is_replicated = reads_replication(&mut options).ok()?;
         let client = Client::open(cx, config).await.ok()?;
-        let log = ChangeLog::from_options(cx, client.clone(), &purpose.stream, &mut options).await.ok()?;
-        Self::look(cx, &client, log.watched()?).await.ok()
+        let (told, keys) = if is_replicated {
+            let published = Published::from_options(&client, purpose, &mut options).ok()?;
+            let keys = published.keys(cx, &client).await.ok()?;
+            (Told::Publication(published), keys)
+        } else {
+            let (log, keys) = Log::look(cx, &client, purpose, &mut options).await?;
+            (Told::Log(log), keys)
+        };
+        Some(Self { database: database(cx, &client).await.ok()?, told, keys })
     }
 
-    /// All that the log of this schema tells of, or these tables of it.
-    async fn look(cx: &Cx, client: &Client, wanted: Option<Vec<String>>) -> Result<Self> {
-        let sql = client.sql(
-            "SELECT l.entity, array_agg(a.attname::text) FROM {schema}.log_tables l
-                JOIN pg_index i ON i.indrelid = l.relation AND i.indisprimary
-                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-                WHERE $1::text[] IS NULL OR l.entity = ANY ($1) GROUP BY l.entity",
-        );
-        let rows = client.read(cx, &sql, &[(&wanted, Type::TEXT_ARRAY)]).await?;
-        let keys = rows.iter().map(|row| (row.get(0), row.get::<_, Vec<String>>(1).into_iter().collect())).collect();
-        Ok(Self { database: database(cx, client).await?, schema: client.schema().to_owned(), keys })
+    /// The name under which the source would tell of what is written into a table of its database.
+    async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {
+        match &self.told {
+            Told::Log(log) => Ok(log.name_of(cx, client, table).await?.filter(|name| self.keys.contains_key(name))),
+            Told::Publication(published) => published.name_of(cx, client, table).await,
+        }
     }
 }
 
-/// Refuses a table of which the stream's own log would tell.
+/// Refuses tables of which the stream's own source would tell.
 ///
 /// # Errors
 /// `Config`.
@@ -67,31 +83,25 @@ pub(crate) async fn refuse(
     purpose: &Purpose,
     watched: Option<&Watched>,
     client: &Client,
-    table: &Table,
+    tables: &[Table],
 ) -> Result<()> {
     let Some(watched) = watched else { return Ok(()) };
-    // The first argument of the trigger is the table as the log names it: a partition has the name of its whole table.
-    let sql = "SELECT convert_from(substring(g.tgargs FROM 1 FOR position('\\x00'::bytea IN g.tgargs) - 1), getdatabaseencoding())
-        FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
-        JOIN pg_namespace n ON n.oid = p.pronamespace
-        WHERE g.tgrelid = to_regclass($1) AND g.tgname = $2 AND n.nspname = $3";
-    let name = table.sql();
-    let values: &[crate::client::Value<'_>] =
-        &[(&name, Type::TEXT), (&ROW_TRIGGER, Type::TEXT), (&watched.schema, Type::TEXT)];
-    let rows = client.read(cx, sql, values).await?;
-    let Some(entity) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
-    if !watched.keys.contains_key(&entity) || database(cx, client).await? != watched.database {
+    if database(cx, client).await? != watched.database {
         return Ok(());
     }
-    let cause = format!(
-        "the stream {:?} watches {entity}, which this sink writes to: it would be fed by itself for ever",
-        purpose.stream
-    );
-    Err(Error::config(cause).remedy("write into another table, or name the tables to watch (tables)"))
+    for table in tables {
+        let Some(name) = watched.name_of(cx, client, table).await? else { continue };
+        let cause = format!(
+            "the stream {:?} watches {name}, which this sink writes to: it would be fed by itself for ever",
+            purpose.stream
+        );
+        return Err(Error::config(cause).remedy("write into another table, or name the tables to watch (tables)"));
+    }
+    Ok(())
 }
 
-/// Refuses typed rows whose key is that of no table that the stream's own log watches: rows of the source would overwrite one another,
-/// or could not be found again. The rows' table has been looked at.
+/// Refuses typed rows whose key is that of no table that the stream's own source watches: rows of the source would overwrite one
+/// another, or could not be found again. The rows' table has been looked at.
 ///
 /// # Errors
 /// `Config`.
@@ -103,8 +113,11 @@ pub(crate) fn require_key(watched: Option<&Watched>, rows: &Rows) -> Result<()> 
         return Ok(());
     }
     let list = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    let sources: Vec<_> =
-        watched.keys.iter().map(|(entity, key)| format!("that of {entity} is ({})", list(key))).collect();
+    let sources = watched.keys.iter().map(|(table, key)| format!("that of {table} is ({})", list(key)));
+    let mut sources: Vec<_> = sources.take(NAMED_MAX).collect();
+    if watched.keys.len() > NAMED_MAX {
+        sources.push(format!("and {} more have other keys", watched.keys.len() - NAMED_MAX));
+    }
     let cause = format!(
         "the primary key of {:?} is taken from ({}), but {}",
         rows.table().written(),

@@ -18,7 +18,7 @@ use watchkeeper_core::{
 };
 
 pub use name::Table;
-pub use rows::{Rows, VersionedRows};
+pub use rows::{Missing, Rows, VersionedRows};
 pub use tables::{Events, Mirror};
 pub use versioned::Versioned;
 
@@ -307,13 +307,14 @@ impl Writer {
     }
 }
 
-/// Says what can be done about a transaction that the server broke off because its time was up: tried again it would take as long.
+/// Says what can be done about a transaction that was broken off because its time was up: tried again it would take as long.
 fn overdue(error: Error, changes: usize) -> Error {
-    if native(&error).is_none_or(|native| Class::of(native) != Class::Late) {
+    if !error.is_late() && native(&error).is_none_or(|native| Class::of(native) != Class::Late) {
         return error;
     }
     let cause = format!("{changes} changes in one transaction take longer than the lease leaves: {}", error.message());
     Error::new(error.kind(), cause)
+        .late()
         .remedy("write less at once (the stream's `batch`: rows, bytes), or allow more time (the group's `lease`, the sink's `timeout`)")
         .caused_by(error)
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use watchkeeper_core::payload::JsonPayload;
+use watchkeeper_core::payload::JsonRows;
 use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
@@ -288,7 +288,7 @@ impl Source for ChangeLog {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(JsonPayload)
+        Arc::new(JsonRows)
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {

@@ -9,6 +9,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod refusing;
+mod slow;
 mod telling;
 
 /// A server that these tests share; each has a database of its own in it.

@@ -103,6 +103,7 @@ impl Watch {
                         wishes,
                         parked,
                         pulse,
+                        portion: Arc::clone(&self.post.portion),
                     };
                     opening.run(stream, leave, grace, before_last_commit).await
                 }

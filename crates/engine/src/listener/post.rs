@@ -7,6 +7,7 @@ use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey
 use super::state::{ListenerState, StateMachine};
 use crate::group::control::Control;
 use crate::metrics;
+use crate::pipeline::transactional::Portion;
 use crate::stream::StreamSpec;
 
 /// What people see of a stream on this instance.
@@ -41,6 +42,8 @@ pub struct Post {
     pub checkpoints: Arc<dyn CheckpointStore>,
     /// What people want of it.
     pub control: Follower<Control>,
+    /// How much a transactional sink writes at once, as it was learned.
+    pub(super) portion: Arc<Portion>,
     /// Whether it is known that it began here; asked once, since those who could say may not answer later.
     pub(super) settled: OnceLock<()>,
     /// Replaced when a halted stream is resumed: a stopped listener never runs again, a new one does.
@@ -77,6 +80,7 @@ impl Post {
             key,
             checkpoints,
             control,
+            portion: Arc::default(),
             settled: OnceLock::new(),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,

@@ -13,6 +13,7 @@ mod listener;
 mod metrics;
 mod operator;
 mod pipeline;
+mod portions;
 mod regressions;
 mod setbacks;
 mod settling;

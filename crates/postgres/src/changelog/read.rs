@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio_postgres::Row;
-use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, Error, Limits, Operation, Position, Result, RowParts, SourceTime, Version,
+    Batch, BatchBuilder, Error, Limits, Operation, Payload, Position, Result, RowParts, SourceTime, Version,
 };
 
 use super::ask::{About, Raw, time};
@@ -71,8 +70,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub(super) fn new(origin: &Arc<str>, shared: Bytes) -> Self {
-        let builder = BatchBuilder::new(Arc::clone(origin), Arc::new(JsonPayload)).share(shared);
+    pub(super) fn new(origin: &Arc<str>, payload: Arc<dyn Payload>, shared: Bytes) -> Self {
+        let builder = BatchBuilder::new(Arc::clone(origin), payload).share(shared);
         Self { builder, bodies: Vec::new(), last: None, passed: 0 }
     }
 

@@ -164,7 +164,7 @@ impl Reader {
 
     fn new_draft(&self) -> Draft {
         let window = Place { target: self.target.clone(), ..self.place.clone() };
-        Draft::new(&self.origin, window.shared())
+        Draft::new(&self.origin, self.log.payload(), window.shared())
     }
 
     /// Gives out what was taken, if it is anything; the window goes on after it.

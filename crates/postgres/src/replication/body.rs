@@ -252,6 +252,10 @@ impl Payload for RowPayload {
         Ok(())
     }
 
+    fn tells_whole_rows(&self) -> bool {
+        true
+    }
+
     fn image(&self, body: &[u8], operation: Operation, image: Image, visit: &mut dyn Visit) -> Result<bool> {
         if body.is_empty() || !operation.has_row() {
             return Ok(false);

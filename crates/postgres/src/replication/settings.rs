@@ -80,9 +80,14 @@ impl Settings {
     }
 
     /// The tables with their schema.
-    pub(super) fn qualified(&self) -> Vec<String> {
+    pub(crate) fn qualified(&self) -> Vec<String> {
         let qualify = |table: &String| if table.contains('.') { table.clone() } else { format!("public.{table}") };
         self.tables.iter().map(qualify).collect()
+    }
+
+    /// Whether changes of a table are given out if they are published, where Watchkeeper's own tables lie in `own`.
+    pub(crate) fn gives_out(&self, table: &str, own: &str) -> bool {
+        Choice::of(self, own).has(table)
     }
 }
 

@@ -31,6 +31,11 @@ impl Table {
         &self.written
     }
 
+    /// Its schema, if it was written, and its name in there.
+    pub(crate) fn parts(&self) -> (Option<&str>, &str) {
+        self.written.split_once('.').map_or((None, &self.written), |(schema, name)| (Some(schema), name))
+    }
+
     /// As it stands in SQL.
     pub(crate) fn sql(&self) -> &str {
         &self.quoted

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Change, Cx, Error, Operation, Result};
 
+pub use shape::Missing;
 pub use versioned::VersionedRows;
 
 use self::plan::{Plan, Row};
@@ -33,18 +34,19 @@ pub struct Rows {
     table: Table,
     /// Columns and the fields that they are taken from.
     fields: Vec<(String, String)>,
+    missing: Missing,
     /// As the table was when a writer was opened last.
     shape: Arc<Mutex<Option<Arc<Shape>>>>,
 }
 
 impl Rows {
     /// Into this table, which has to be there. Every column is taken from the field of its name; one that a document does not have is
-    /// null.
+    /// null, and one that a table of the source does not have is a rejected change.
     ///
     /// # Errors
     /// `Config` when it can not be the name of a table.
     pub fn into(table: &str) -> Result<Self> {
-        Ok(Self { table: Table::new(table)?, fields: Vec::new(), shape: Arc::default() })
+        Ok(Self { table: Table::new(table)?, fields: Vec::new(), missing: Missing::default(), shape: Arc::default() })
     }
 
     /// Takes a column from this field, with points between the parts of its way (`address.city`). Columns that are not named
@@ -55,6 +57,13 @@ impl Rows {
         self
     }
 
+    /// What becomes of columns whose fields the source does not have.
+    #[must_use]
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.missing = missing;
+        self
+    }
+
     /// The table.
     pub fn table(&self) -> &Table {
         &self.table
@@ -62,7 +71,7 @@ impl Rows {
 
     /// Looks at the table, and refuses what can not be written into.
     pub(crate) async fn look(&self, cx: &Cx, client: &Client) -> Result<()> {
-        let shape = Shape::look(cx, client, &self.table, &self.fields).await?;
+        let shape = Shape::look(cx, client, &self.table, &self.fields, self.missing).await?;
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shape));
         Ok(())
     }
@@ -88,7 +97,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Does both halves of a key update at once if the second leaves out what did not change; if not, it is left to others.
+    /// Does both halves of a key update at once if the second leaves something out; if not, it is left to others.
     async fn rekey(
         &self,
         open: &Open<'_>,
@@ -98,13 +107,18 @@ impl Rows {
     ) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
         let (Ok(old), Ok(new)) = (Row::of(shape, old), Row::of(shape, new)) else { return Ok(false) };
-        if !new.is_partial() {
+        if new.is_whole() {
             return Ok(false);
         }
         self.send(open, shape, plan).await?;
         let (statement, key) = (new.rename(shape), old.only_key());
         let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT), (&key, Type::TEXT)]).await?;
-        if statement.is_done_by(found) { Ok(true) } else { Err(Failure::Refused(None, incomplete())) }
+        match statement.is_done_by(found) {
+            true => Ok(true),
+            false if new.is_partial() => Err(Failure::Refused(None, incomplete())),
+            // There was no row to take anything from: a new one gets defaults.
+            false => Ok(false),
+        }
     }
 }
 

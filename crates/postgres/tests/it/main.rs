@@ -2,6 +2,7 @@
 
 mod backend;
 mod changelog;
+mod columns;
 mod conformance;
 mod errors;
 mod mirror;

@@ -5,6 +5,7 @@ mod bench;
 mod conformance;
 mod copies;
 mod entry;
+mod fed;
 mod lag;
 mod named;
 mod promotion;

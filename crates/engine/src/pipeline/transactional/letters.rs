@@ -75,7 +75,7 @@ impl Transactional {
         write: CheckpointWrite,
     ) -> Result<bool, Failure> {
         let on_reject = std::mem::replace(&mut self.spec.on_reject, OnReject::Stop);
-        let settled = self.commit(committer, batch, vec![row], write).await;
+        let settled = self.commit(committer, batch, vec![row], write, 0).await;
         self.spec.on_reject = on_reject;
         match settled {
             Ok(()) => Ok(true),

@@ -2,9 +2,11 @@
 //!
 //! One transaction at a time, in source order, past the lanes. Other sinks are written and flushed
 //! before. A transaction whose answer was lost is repeated unchanged until it is known: the next one
-//! would otherwise be taken for it.
+//! would otherwise be taken for it. Only one that takes longer than it may, again and again, is given up, and
+//! what comes after is cut smaller: see [`Portion`].
 
 mod letters;
+mod portion;
 mod rejection;
 
 use std::ops::Range;
@@ -18,6 +20,8 @@ use watchkeeper_core::{
     Reason, Task, Transacted, TransactionalWriter,
 };
 
+pub use self::portion::Portion;
+use self::portion::Tries;
 use super::board::{Board, Failure};
 use super::committer::Committer;
 use super::courier::{BEHIND, Courier};
@@ -56,6 +60,8 @@ pub struct Transactional {
     pub parked: Parked,
     /// Marks the transaction under way.
     pub pulse: Arc<Pulse>,
+    /// How much is written at once, as it was learned in this and earlier tenures.
+    pub portion: Arc<Portion>,
 }
 
 impl Transactional {
@@ -164,7 +170,8 @@ impl Transactional {
             }
             return Ok(());
         }
-        for piece in cut(&batch, self.board.stream.settings.checkpoint.events, false) {
+        let wanted = self.board.stream.settings.checkpoint.events;
+        for piece in cut(&batch, self.portion.within(wanted), false) {
             if leave.is_cancelled() {
                 break;
             }
@@ -183,7 +190,7 @@ impl Transactional {
         let write = committer.draft_write(draft, reason, None);
         let empty = watchkeeper_core::BatchBuilder::new("".into(), self.board.stream.source.payload());
         let end = watchkeeper_core::Position::new(Vec::new(), None);
-        self.commit(committer, &Arc::new(empty.finish(end)), Vec::new(), write).await
+        self.commit(committer, &Arc::new(empty.finish(end)), Vec::new(), write, 0).await
     }
 
     /// One piece: the other sinks first, then changes and checkpoint together.
@@ -212,7 +219,7 @@ impl Transactional {
         let mut draft = std::mem::take(&mut *self.board.draft());
         draft.extend(passed);
         let write = committer.draft_write(draft, Reason::Progress, None);
-        self.commit(committer, batch, wanted, write).await
+        self.commit(committer, batch, wanted, write, job.rows.len()).await
     }
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
@@ -242,23 +249,25 @@ impl Transactional {
         entry_for(kind, &self.spec.name, &Change::new(Arc::clone(batch), row), cause, before)
     }
 
-    /// Repeats one transaction until it is known what became of it.
+    /// Repeats one transaction until it is known what became of it. It was cut out of `size` rows, of which less would do.
     async fn commit(
         &mut self,
         committer: &mut Committer,
         batch: &Arc<Batch>,
         mut rows: Vec<u32>,
         mut write: CheckpointWrite,
+        size: usize,
     ) -> Result<(), Failure> {
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
-        let (mut attempt, mut retries, began) = (0, 0, self.board.seams.clock.now());
+        let (mut tries, mut retries, began) = (Tries::default(), 0, self.board.seams.clock.now());
         loop {
             let call = self.board.tenure.call(&self.pulse, settings.timeouts.write);
             let answer = call.run(self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
             drop(call);
             match answer {
                 Ok(Transacted::Committed | Transacted::AlreadyDone) => {
+                    self.portion.succeeded(size);
                     committer.record(&write);
                     self.board.committed.tell(committer.position().cloned());
                     super::checkpointer::write_history(&self.board, committer).await;
@@ -275,21 +284,7 @@ impl Transactional {
                 }
                 Ok(Transacted::Rejected(faults)) => {
                     retries = 0;
-                    if faults.is_empty() {
-                        let cause =
-                            format!("sink {:?} rejected a transaction without saying what of it", self.spec.name);
-                        return Err(Failure::Instance(Error::internal(cause)));
-                    }
-                    let mut faults = faults;
-                    faults.sort_by_key(|fault| fault.row);
-                    for fault in faults {
-                        if !rows.contains(&fault.row) {
-                            // It follows a rejected change of its key into the ledger already.
-                            continue;
-                        }
-                        rows.retain(|row| *row != fault.row);
-                        self.reject(batch, &mut rows, &mut write, fault)?;
-                    }
+                    self.reject_all(batch, &mut rows, &mut write, faults)?;
                 }
                 Err(error) => {
                     if self.board.tenure.loss().is_some() {
@@ -298,16 +293,28 @@ impl Transactional {
                     if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
                         return Err(Failure::of(error));
                     }
+                    tries.note(&error);
+                    if rows.len() > 1 && tries.are_over() && self.portion.shrink(size) {
+                        return Err(self.give_up(&tries, size, error));
+                    }
                     let waited = self.board.seams.clock.now().since(began);
                     if waited > settings.give_up && self.board.has_healthy_peer() {
                         return Err(Failure::Instance(error));
                     }
                     tracing::warn!(sink = self.spec.name, %error, "a transaction was not answered; it is repeated unchanged");
-                    let delay = settings.retry.backoff.delay(attempt, &self.board.seams.entropy);
-                    attempt += 1;
+                    let delay = settings.retry.backoff.delay(tries.failed - 1, &self.board.seams.entropy);
                     self.board.tenure.sleep(delay).await;
                 }
             }
         }
+    }
+
+    /// The end of an opening whose transaction takes too long: what it would have written is read again and cut smaller. Where nothing
+    /// of it remains for certain, that is the same tenure. Where it may have taken effect after all, the next one would be taken for
+    /// it: a new tenure fences it, and reads what is so.
+    fn give_up(&self, tries: &Tries, size: usize, error: Error) -> Failure {
+        let (stream, sink, next) = (&self.board.stream.settings.name, &self.spec.name, self.portion.within(None));
+        tracing::warn!(stream, sink, changes = size, next, %error, "a transaction takes too long; the next ones are smaller");
+        if tries.doubtful { Failure::Instance(error) } else { Failure::Transient(error) }
     }
 }

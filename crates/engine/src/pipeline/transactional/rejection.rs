@@ -10,8 +10,32 @@ use crate::pipeline::board::Failure;
 use crate::pipeline::courier::BEHIND;
 
 impl Transactional {
+    /// Applies the policy to all rows that the transaction can not take.
+    pub(super) fn reject_all(
+        &mut self,
+        batch: &Arc<Batch>,
+        rows: &mut Vec<u32>,
+        write: &mut CheckpointWrite,
+        mut faults: Vec<Fault>,
+    ) -> Result<(), Failure> {
+        if faults.is_empty() {
+            let cause = format!("sink {:?} rejected a transaction without saying what of it", self.spec.name);
+            return Err(Failure::Instance(Error::internal(cause)));
+        }
+        faults.sort_by_key(|fault| fault.row);
+        for fault in faults {
+            if !rows.contains(&fault.row) {
+                // It follows a rejected change of its key into the ledger already.
+                continue;
+            }
+            rows.retain(|row| *row != fault.row);
+            self.reject(batch, rows, write, fault)?;
+        }
+        Ok(())
+    }
+
     /// Applies the policy to a row that the transaction can not take.
-    pub(super) fn reject(
+    fn reject(
         &mut self,
         batch: &Arc<Batch>,
         rows: &mut Vec<u32>,

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use watchkeeper_core::payload::{ValueRef, Visit};
+use watchkeeper_core::payload::{JsonPayload, Payload, ValueRef, Visit};
 
 /// Which field of a document a column is taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +16,10 @@ pub(super) struct Column {
 /// What became of a column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The document does not have it.
+    /// There is no field where its way begins.
     #[default]
+    Missing,
+    /// Its way begins, but leads to nothing.
     Absent,
     /// The source did not send it, since it did not change.
     Unchanged,
@@ -34,6 +36,8 @@ pub(super) struct Fields<'a> {
     way: Vec<Step>,
     /// The columns whose values are under way, with where each began and what is written of it.
     open: Vec<Open>,
+    /// The columns that are taken from inside of a field.
+    inner: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -52,7 +56,8 @@ struct Open {
 
 impl<'a> Fields<'a> {
     pub(super) fn of(columns: &'a [Column]) -> Self {
-        Self { columns, told: vec![Told::Absent; columns.len()], way: Vec::new(), open: Vec::new() }
+        let inner = (0..columns.len()).filter(|at| columns[*at].path.len() > 1).collect();
+        Self { columns, told: vec![Told::Missing; columns.len()], way: Vec::new(), open: Vec::new(), inner }
     }
 
     /// What there is of each column.
@@ -67,15 +72,40 @@ impl<'a> Fields<'a> {
 
     /// Whether what is visited now stands where `path` leads.
     fn is_at(&self, path: &[String]) -> bool {
+        self.way.len() == path.len() && self.is_on_way(path)
+    }
+
+    /// Whether what is visited now stands on the way to where `path` leads.
+    fn is_on_way(&self, path: &[String]) -> bool {
         let key = |step: &Step, wanted: &String| matches!(step, Step::Document(Some(key)) if key == wanted);
-        self.way.len() == path.len() && self.way.iter().zip(path).all(|(step, wanted)| key(step, wanted))
+        self.way.len() <= path.len() && self.way.iter().zip(path).all(|(step, wanted)| key(step, wanted))
+    }
+
+    /// Whether a column was found already: the first wins where a key stands twice.
+    fn is_found(&self, column: usize) -> bool {
+        !matches!(self.told[column], Told::Missing | Told::Absent)
+    }
+
+    /// Notes that everything from here on did not change.
+    fn note_unchanged(&mut self) {
+        for (column, wanted) in self.columns.iter().enumerate() {
+            if !self.is_found(column) && self.is_on_way(&wanted.path) {
+                self.told[column] = Told::Unchanged;
+            }
+        }
+    }
+
+    /// Whether this is a JSON document that a column is taken from the inside of.
+    fn is_entered(&self, value: &ValueRef<'_>) -> bool {
+        let ValueRef::Json(text) = value else { return false };
+        let is_inside = |column: &usize| self.is_on_way(&self.columns[*column].path);
+        text.trim_start().starts_with('{') && self.inner.iter().any(is_inside)
     }
 
     /// Begins the columns that are taken from here.
     fn begin_columns(&mut self) {
         for (column, wanted) in self.columns.iter().enumerate() {
-            // The first wins where a key stands twice.
-            if self.told[column] == Told::Absent && self.is_at(&wanted.path) {
+            if !self.is_found(column) && self.is_at(&wanted.path) {
                 self.open.push(Open { column, depth: self.way.len(), json: Vec::new(), comma: false });
             }
         }
@@ -121,16 +151,16 @@ impl Open {
 
 impl Visit for Fields<'_> {
     fn value(&mut self, value: ValueRef<'_>) {
-        self.begin_columns();
-        let here = self.way.len();
         if value == ValueRef::Unchanged {
-            while self.open.last().is_some_and(|open| open.depth == here) {
-                if let Some(open) = self.open.pop() {
-                    self.told[open.column] = Told::Unchanged;
-                }
-            }
+            return self.note_unchanged();
+        }
+        if let ValueRef::Json(text) = &value
+            && self.is_entered(&value)
+            && JsonPayload.walk(text.as_bytes(), self).is_ok()
+        {
             return;
         }
+        self.begin_columns();
         for open in &mut self.open {
             open.separate();
             write_value(&mut open.json, &value);
@@ -145,6 +175,11 @@ impl Visit for Fields<'_> {
     fn key(&mut self, key: &str) {
         if let Some(Step::Document(current)) = self.way.last_mut() {
             *current = Some(key.to_owned());
+        }
+        for column in self.inner.iter().filter(|_| self.way.len() == 1) {
+            if self.told[*column] == Told::Missing && self.columns[*column].path[0] == key {
+                self.told[*column] = Told::Absent;
+            }
         }
         for open in &mut self.open {
             open.separate();
@@ -226,9 +261,6 @@ fn date(millis: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use watchkeeper_core::Payload;
-    use watchkeeper_core::payload::JsonPayload;
-
     use super::*;
 
     fn column(path: &str) -> Column {
@@ -236,18 +268,40 @@ mod tests {
         Column { name: path.join("_"), path, in_key: false }
     }
 
-    #[test]
-    fn fields_are_found_at_the_end_of_their_ways() {
-        let columns = ["a", "b.c", "b", "d", "list.x"].map(column);
-        let body = br#"{"x":{"a":1},"a":[1,{"a":2}],"b":{"c":"t","e":null},"list":[{"x":3}],"a":9}"#;
-        let mut fields = Fields::of(&columns);
-        JsonPayload.walk(body, &mut fields).expect("it is JSON");
+    fn shown(fields: Fields<'_>) -> Vec<String> {
         let shown = |told: Told| match told {
             Told::Value(json) => String::from_utf8(json).expect("JSON is text"),
             other => format!("{other:?}"),
         };
-        let told: Vec<_> = fields.told().into_iter().map(shown).collect();
-        assert_eq!(told, [r#"[1,{"a":2}]"#, r#""t""#, r#"{"c":"t","e":null}"#, "Absent", "Absent"]);
+        fields.told().into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn fields_are_found_at_the_end_of_their_ways() {
+        let columns = ["a", "b.c", "b", "d", "list.x", "d.e"].map(column);
+        let body = br#"{"x":{"a":1},"a":[1,{"a":2}],"b":{"c":"t","e":null},"list":[{"x":3}],"a":9}"#;
+        let mut fields = Fields::of(&columns);
+        JsonPayload.walk(body, &mut fields).expect("it is JSON");
+        let told = [r#"[1,{"a":2}]"#, r#""t""#, r#"{"c":"t","e":null}"#, "Missing", "Absent", "Missing"];
+        assert_eq!(shown(fields), told);
+    }
+
+    #[test]
+    fn json_is_entered_and_what_did_not_change_is_unchanged_all_the_way() {
+        let columns = ["a", "a.b", "a.n.c", "a.x", "big", "big.y", "one.z"].map(column);
+        let mut fields = Fields::of(&columns);
+        fields.begin_document();
+        for (key, value) in [
+            ("a", ValueRef::Json(r#" {"b": 1.10, "n": {"c": "t"}}"#.into())),
+            ("big", ValueRef::Unchanged),
+            ("one", ValueRef::Json("1.50".into())),
+        ] {
+            fields.key(key);
+            fields.value(value);
+        }
+        fields.end_document();
+        let told = [r#"{"b":1.10,"n":{"c":"t"}}"#, "1.10", r#""t""#, "Absent", "Unchanged", "Unchanged", "Absent"];
+        assert_eq!(shown(fields), told);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use watchkeeper_core::payload::{Image, Visit};
 use watchkeeper_core::{Change, Error, Operation, Result};
 
 use super::field::{Fields, Told};
-use super::shape::Shape;
+use super::shape::{Missing, Shape};
 
 /// At most so many rows in one statement, and about so many bytes.
 const ROWS_MAX: usize = 10_000;
@@ -18,7 +18,12 @@ pub(super) enum Fate {
     /// It is taken away.
     Gone,
     /// It is as the columns say that are told.
-    Kept(Vec<bool>),
+    Kept {
+        /// For each column whether it is told.
+        told: Vec<bool>,
+        /// Whether one is not told because it did not change, so that the row has to be there already.
+        needs_old: bool,
+    },
 }
 
 /// What a change does to its row.
@@ -52,22 +57,33 @@ impl Row {
             return Err(untold(change, "the whole row", "let the source tell it (full_document, REPLICA IDENTITY)"));
         }
         let values = fields.told();
-        let told = values.iter().map(|value| *value != Told::Unchanged).collect();
+        let keeps = shape.missing == Missing::Keep;
+        let missing = values.iter().position(|value| *value == Told::Missing);
+        if let Some(at) = missing.filter(|_| !keeps && payload.tells_whole_rows()) {
+            return Err(shape.missing_field(at, change.namespace()));
+        }
+        let is_told = |value: &Told| !(*value == Told::Unchanged || keeps && *value == Told::Missing);
+        let (told, needs_old) = (values.iter().map(is_told).collect(), values.contains(&Told::Unchanged));
         let key = object(shape, &values, |at| shape.columns[at].in_key);
         let key = key.ok_or_else(|| untold(change, "its key", "name the fields of the key in `columns`"))?;
-        let json = object(shape, &values, |at| values[at] != Told::Absent || shape.columns[at].in_key);
-        Ok(Self { fate: Fate::Kept(told), json: json.unwrap_or_default(), key })
+        let json = object(shape, &values, |_| true);
+        Ok(Self { fate: Fate::Kept { told, needs_old }, json: json.unwrap_or_default(), key })
     }
 
     /// Whether it leaves out columns that did not change.
     pub(super) fn is_partial(&self) -> bool {
-        matches!(&self.fate, Fate::Kept(told) if told.contains(&false))
+        matches!(&self.fate, Fate::Kept { needs_old: true, .. })
+    }
+
+    /// Whether it says what becomes of every column, so that nothing depends on what was there before.
+    pub(super) fn is_whole(&self) -> bool {
+        !matches!(&self.fate, Fate::Kept { told, .. } if told.contains(&false))
     }
 
     /// The statement that brings this row under its new key, with what it has under its old one where that did not change.
     /// `$1` is the row, `$2` the old key.
     pub(super) fn rename(&self, shape: &Shape) -> Statement {
-        let told: &[bool] = if let Fate::Kept(told) = &self.fate { told } else { &[] };
+        let told: &[bool] = if let Fate::Kept { told, .. } = &self.fate { told } else { &[] };
         Statement { sql: shape.rename(told), rows: array(&[&self.json]), finds: Some(1) }
     }
 
@@ -104,8 +120,8 @@ fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Opt
     for (at, (column, value)) in shape.columns.iter().zip(values).enumerate() {
         let text = match value {
             Told::Value(text) => std::str::from_utf8(text).ok()?,
-            Told::Absent | Told::Unchanged if column.in_key => return None,
-            Told::Absent | Told::Unchanged => continue,
+            _ if column.in_key => return None,
+            _ => continue,
         };
         if column.in_key && text == "null" {
             return None;
@@ -171,7 +187,7 @@ impl<'a> Plan<'a> {
         let full = self.rows.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
         let earlier = self.rows.get(&(change.namespace(), key)).map(|(_, earlier)| earlier);
         let same_row = match earlier {
-            Some(earlier) => row.is_partial() || earlier.key != row.key,
+            Some(earlier) => !row.is_whole() || earlier.key != row.key,
             None => self.keys.contains(&row.key),
         };
         !full && !same_row
@@ -200,18 +216,17 @@ impl<'a> Plan<'a> {
     /// What goes first, then what comes, by the columns that are told.
     pub(super) fn statements(&self, shape: &Shape) -> Vec<Statement> {
         let mut gone = Vec::new();
-        let mut kept: BTreeMap<&[bool], Vec<&str>> = BTreeMap::new();
+        let mut kept: BTreeMap<(&[bool], bool), Vec<&str>> = BTreeMap::new();
         for (_, row) in self.rows.values() {
             match &row.fate {
                 Fate::Gone => gone.push(row.json.as_str()),
-                Fate::Kept(told) => kept.entry(told).or_default().push(&row.json),
+                Fate::Kept { told, needs_old } => kept.entry((told, *needs_old)).or_default().push(&row.json),
             }
         }
         let deletes = || Statement { sql: shape.delete(), rows: array(&gone), finds: None };
-        let comes = |(told, rows): (&&[bool], &Vec<&str>)| {
-            let is_partial = told.contains(&false);
-            let sql = if is_partial { shape.update(told) } else { shape.upsert(told) };
-            Statement { sql, rows: array(rows), finds: is_partial.then_some(rows.len() as u64) }
+        let comes = |(&(told, needs_old), rows): (&(&[bool], bool), &Vec<&str>)| {
+            let sql = if needs_old { shape.update(told) } else { shape.upsert(told) };
+            Statement { sql, rows: array(rows), finds: needs_old.then_some(rows.len() as u64) }
         };
         let deletes = (!gone.is_empty()).then(deletes);
         deletes.into_iter().chain(kept.iter().map(comes)).collect()

@@ -7,10 +7,22 @@ use super::super::Table;
 use super::field::Column;
 use crate::client::{Client, quoted};
 
+/// What becomes of a column whose field the source does not have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// A change of a source that always tells whole rows is rejected: the column would lose its values without a word. Documents may
+    /// lack fields, and have null there.
+    #[default]
+    Refuse,
+    /// The column is left as it is, and has its default in a row that comes.
+    Keep,
+}
+
 /// Which columns of a table are written, and from where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) columns: Vec<Column>,
+    pub(super) missing: Missing,
     /// As it stands in SQL.
     table: String,
 }
@@ -28,7 +40,13 @@ const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '', coalesce(a.
 
 impl Shape {
     /// As the table is now. Without `fields` every column that can be written is taken from the field of its name.
-    pub(super) async fn look(cx: &Cx, client: &Client, table: &Table, fields: &[(String, String)]) -> Result<Self> {
+    pub(super) async fn look(
+        cx: &Cx,
+        client: &Client,
+        table: &Table,
+        fields: &[(String, String)],
+        missing: Missing,
+    ) -> Result<Self> {
         table.require_foreign(client)?;
         let rows = client.read(cx, COLUMNS, &[(&table.sql(), Type::TEXT)]).await?;
         if rows.is_empty() {
@@ -39,7 +57,18 @@ impl Shape {
             rows.iter().map(|row| Found { name: row.get(0), is_generated: row.get(1), in_key: row.get(2) }).collect();
         let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
         require_key(table, &found, &columns)?;
-        Ok(Self { columns, table: table.sql().to_owned() })
+        Ok(Self { columns, missing, table: table.sql().to_owned() })
+    }
+
+    /// The error of a change whose source has no field for the column at this place.
+    pub(super) fn missing_field(&self, at: usize, source: &str) -> Error {
+        let (Column { name, path, .. }, table) = (&self.columns[at], &self.table);
+        let field = &path[0];
+        let cause = format!("{source} tells no column {field:?} (any more), which {name:?} of {table} is taken from");
+        let remedy = format!(
+            "rename or drop {name:?} in {table}, name the columns to write (columns), or leave it as it is (missing = \"keep\"); then resume the stream"
+        );
+        Error::config(cause).remedy(remedy)
     }
 
     fn names<'a>(&'a self, wanted: impl Fn(usize, &Column) -> bool + 'a) -> impl Iterator<Item = String> + 'a {

@@ -1,0 +1,162 @@
+//! Transactions that take longer than they may.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use watchkeeper_core::memory::TransactionalTable;
+use watchkeeper_core::{
+    Batch, CheckpointWrite, Cx, Epoch, Error, Finding, OpenedSink, Result, Sink, SinkContext, SinkProfile, Transacted,
+    TransactionalWriter,
+};
+
+use crate::support::*;
+
+/// What a transaction was: its epoch, its number there, its rows.
+type Tried = (Epoch, u64, Vec<u32>);
+
+/// A target that needs its time for every row.
+#[derive(Debug, Clone)]
+struct Slow {
+    inner: Arc<dyn Sink>,
+    manner: Arc<Mutex<Manner>>,
+    tried: Arc<Mutex<Vec<Tried>>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    per_row: Duration,
+    /// Who takes longer is broken off.
+    allowed: Duration,
+    /// Whether that is said, or nothing is answered any more, though it was done.
+    says: bool,
+}
+
+impl Slow {
+    fn new(rig: &Rig, per_row: Duration, says: bool) -> Self {
+        let manner = Manner { per_row, allowed: SECOND, says };
+        let inner = Arc::new(TransactionalTable::new(rig.checkpoints.clone()));
+        Self { inner, manner: Arc::new(Mutex::new(manner)), tried: Arc::default() }
+    }
+
+    fn sizes(&self) -> Vec<usize> {
+        self.tried.lock().unwrap().iter().map(|(_, _, rows)| rows.len()).collect()
+    }
+}
+
+#[async_trait]
+impl Sink for Slow {
+    fn profile(&self) -> SinkProfile {
+        self.inner.profile()
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.inner.check(cx).await
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        let OpenedSink::Transactional(inner) = self.inner.open(cx, context).await? else { panic!("a plain writer") };
+        Ok(OpenedSink::Transactional(Box::new(SlowWriter { inner, slow: self.clone() })))
+    }
+}
+
+#[derive(Debug)]
+struct SlowWriter {
+    inner: Box<dyn TransactionalWriter>,
+    slow: Slow,
+}
+
+#[async_trait]
+impl TransactionalWriter for SlowWriter {
+    async fn write_and_commit(
+        &mut self,
+        cx: &Cx,
+        batch: &Arc<Batch>,
+        rows: &[u32],
+        write: &CheckpointWrite,
+    ) -> Result<Transacted> {
+        if rows.is_empty() {
+            return self.inner.write_and_commit(cx, batch, rows, write).await;
+        }
+        self.slow.tried.lock().unwrap().push((write.grant.epoch, write.seq, rows.to_vec()));
+        let Manner { per_row, allowed, says } = *self.slow.manner.lock().unwrap();
+        let takes = per_row * rows.len() as u32;
+        cx.sleep(takes.min(allowed)).await;
+        if takes <= allowed {
+            return self.inner.write_and_commit(cx, batch, rows, write).await;
+        }
+        if says {
+            return Err(Error::unavailable("it took too long, and was undone").late());
+        }
+        std::future::pending().await
+    }
+
+    async fn close(&mut self, cx: &Cx) -> Result<()> {
+        self.inner.close(cx).await
+    }
+}
+
+fn written(rig: &Rig) -> Vec<u64> {
+    numbers(&rig.checkpoints.delivered())
+}
+
+#[test]
+fn what_takes_too_long_at_once_is_written_in_smaller_pieces_by_the_same_tenure() {
+    let rig = Rig::new();
+    let slow = Slow::new(&rig, Duration::from_millis(90), true);
+    rig.append_many(100);
+    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).start();
+    rig.until("all is written", || rig.committed() == 100);
+    assert_eq!(written(&rig), (1..=100).collect::<Vec<_>>(), "once, in order");
+    assert_eq!(slow.sizes()[..9], [100, 100, 50, 50, 25, 25, 12, 12, 6], "twice each, then half of it");
+    assert_eq!((rig.checkpoint().unwrap().epoch, a.status().tenures), (Epoch(1), 1));
+}
+
+#[test]
+fn what_may_have_been_written_is_repeated_unchanged_until_a_new_tenure_cuts_it_smaller() {
+    let rig = Rig::new();
+    let slow = Slow::new(&rig, Duration::from_millis(90), false);
+    rig.append_many(40);
+    let a = rig.instance("a").into_sink(Arc::new(slow.clone()));
+    let a = a.stream(|it| it.timeouts.write = 2 * SECOND).start();
+    rig.until("all is written", || rig.committed() == 40);
+    assert_eq!(written(&rig), (1..=40).collect::<Vec<_>>(), "once, in order");
+    assert!(a.status().tenures > 2, "each cut is a tenure of its own, though nobody else is there");
+    assert_eq!(slow.sizes()[..7], [40, 40, 40, 20, 20, 20, 10]);
+    let mut by_number: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
+    for (epoch, seq, rows) in slow.tried.lock().unwrap().iter() {
+        let first = by_number.entry((epoch.0, *seq)).or_insert_with(|| rows.clone());
+        assert_eq!(first, rows, "number {seq} of epoch {} was another transaction before", epoch.0);
+    }
+}
+
+#[test]
+fn a_single_change_that_takes_too_long_is_tried_again_in_the_same_tenure() {
+    let rig = Rig::new();
+    let slow = Slow::new(&rig, 2 * SECOND, true);
+    rig.append_many(3);
+    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).start();
+    rig.until("it was tried often", || slow.sizes().len() > 20);
+    assert_eq!((rig.committed(), a.status().tenures), (0, 1));
+    assert!(slow.sizes()[4..].iter().all(|size| *size == 1), "{:?}", slow.sizes());
+    slow.manner.lock().unwrap().per_row = Duration::ZERO;
+    rig.until("all is written", || rig.committed() == 3);
+    assert_eq!(written(&rig), [1, 2, 3]);
+}
+
+#[test]
+fn pieces_grow_again_when_the_target_is_quick_again() {
+    let rig = Rig::new();
+    let slow = Slow::new(&rig, Duration::from_millis(90), true);
+    rig.append_many(40);
+    let _a = rig.instance("a").into_sink(Arc::new(slow.clone())).stream(|it| it.limits.rows = 40).start();
+    rig.until("all is written", || rig.committed() == 40);
+    slow.manner.lock().unwrap().per_row = Duration::ZERO;
+    slow.tried.lock().unwrap().clear();
+    rig.append_many(1_200);
+    rig.until("all is written", || rig.committed() == 1_240);
+    let sizes = slow.sizes();
+    assert_eq!((sizes.iter().min(), sizes.last()), (Some(&10), Some(&40)), "{sizes:?}");
+    assert_eq!(written(&rig), (1..=1_240).collect::<Vec<_>>());
+}
