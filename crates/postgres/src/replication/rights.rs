@@ -97,7 +97,7 @@ impl Replication {
     /// Refuses a stream that is to begin with what exists, where its user may not read that, or not all of it.
     pub(super) async fn require_readable(&self, cx: &Cx) -> Result<()> {
         let Spare { mut wire, outlook, .. } = self.look(cx).await?;
-        let listed = tables(&mut wire, &self.0.settings, outlook.has_publication);
+        let listed = tables(&mut wire, &self.0.settings, outlook.has_publication());
         let listed = cx.run(async { listed.await.map_err(|failure| self.told(failure)) }).await?;
         let wanted = self.choice();
         self.refuse_unreadable(&wanted, &listed)
