@@ -91,6 +91,7 @@ impl ChangeLog {
     pub async fn outbox(cx: &Cx, client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
         let name = columns::table_name(table)?;
         shape::require_columns(cx, &client, table, &name, &columns).await?;
+        check::require_order(cx, &client, &name, &columns.id).await?;
         let table = Table::Outbox { name: name.into(), columns: Arc::new(columns) };
         Ok(Self::new(client, consumer, table))
     }

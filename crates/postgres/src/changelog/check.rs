@@ -7,23 +7,18 @@ use watchkeeper_core::{Cx, Error, Finding, Result};
 use super::install::{GRANTS, PART};
 use super::{ChangeLog, Table, shape};
 use crate::check::lacking;
-use crate::client::quoted;
+use crate::client::{Client, quoted};
 
 /// What a look at the log finds.
 pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     match &log.table {
         Table::Own => own(cx, log).await,
         Table::Outbox { name, columns } => {
-            let sql = "SELECT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-                    WHERE i.indrelid = to_regclass($1) AND a.attname = $2),
-                (SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence($1, $3)::regclass)";
-            let values: &[crate::client::Value<'_>] =
-                &[(&&**name, Type::TEXT), (&columns.xid, Type::TEXT), (&columns.id, Type::TEXT)];
-            let rows = log.client.read(cx, sql, values).await?;
-            let (indexed, cache): (bool, Option<i64>) =
-                rows.first().map_or((true, None), |row| (row.get(0), row.get(1)));
+            let sql = "SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+                WHERE i.indrelid = to_regclass($1) AND a.attname = $2";
+            let values: &[crate::client::Value<'_>] = &[(&&**name, Type::TEXT), (&columns.xid, Type::TEXT)];
             let mut found = Vec::new();
-            if !indexed {
+            if log.client.read(cx, sql, values).await?.is_empty() {
                 let what = format!(
                     "the outbox {name} has no index on {:?}: each look for changes reads all of it",
                     columns.xid
@@ -34,15 +29,20 @@ pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
                     format!("CREATE INDEX ON {name} ({})", quoted(&columns.xid)),
                 ));
             }
-            if cache.is_some_and(|cache| cache > 1) {
-                let what = format!(
-                    "sessions keep numbers of the outbox {name} in stock, so that a later change may get a lower one"
-                );
-                found.push(finding(Severity::Error, what, "ALTER SEQUENCE … CACHE 1".to_owned()));
-            }
             Ok(found)
         }
     }
+}
+
+/// Refuses an outbox whose numbers do not tell the order of changes.
+pub(super) async fn require_order(cx: &Cx, client: &Client, table: &str, id: &str) -> Result<()> {
+    let sql = "SELECT s.seqrelid::regclass::text FROM pg_sequence s
+        WHERE s.seqrelid = pg_get_serial_sequence($1, $2)::regclass AND s.seqcache > 1";
+    let rows = client.read(cx, sql, &[(&table, Type::TEXT), (&id, Type::TEXT)]).await?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let cause =
+        format!("sessions keep numbers of the outbox {table} in stock, so that a later change may get a lower one");
+    Err(Error::config(cause).remedy(format!("ALTER SEQUENCE {} CACHE 1", row.get::<_, String>(0))))
 }
 
 fn finding(severity: Severity, what: String, remedy: String) -> Finding {
@@ -54,8 +54,12 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     for (table, words) in GRANTS {
         found.extend(lacking(cx, &log.client, &log.client.sql(&format!("{{schema}}.{table}")), words).await?);
     }
-    for entity in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
-        found.push(finding(Severity::Error, format!("{entity} is not logged any more"), again(&entity)));
+    for (entity, why) in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
+        found.push(finding(Severity::Error, format!("{entity} {why}"), again(&entity)));
+    }
+    for (entity, child) in shape::children(cx, &log.client).await? {
+        let what = format!("{child} inherits from {entity}, and its rows are not logged with those of {entity}");
+        found.push(finding(Severity::Warning, what, format!("install {child} too, or leave it if that is meant")));
     }
     let sql = log.client.sql(
         "SELECT entity, min(tree.relid::regclass::text) FROM {schema}.log_tables
@@ -86,11 +90,8 @@ pub(super) async fn require_logged(cx: &Cx, log: &ChangeLog) -> Result<()> {
         return Ok(());
     }
     let unlogged = shape::unlogged(cx, &log.client, log.wanted.as_deref()).await?;
-    let Some(entity) = unlogged.first() else { return Ok(()) };
-    Err(Error::position_lost(format!(
-        "{entity} is not logged any more: its trigger is gone or disabled, or it was dropped"
-    ))
-    .remedy(format!(
+    let Some((entity, why)) = unlogged.first() else { return Ok(()) };
+    Err(Error::position_lost(format!("{entity} {why}")).remedy(format!(
         "{}, copy the table, and accept the gap: watchkeeper accept-gap STREAM; or uninstall it if it was dropped",
         again(entity)
     )))

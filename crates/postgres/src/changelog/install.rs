@@ -6,7 +6,7 @@ use watchkeeper_core::{Cx, Error, Result};
 use super::columns::literal;
 use super::read::LOST;
 use super::schema::SCHEMA;
-use super::shape::Shape;
+use super::shape::{KEY, Shape};
 use crate::client::{Client, Work, quoted};
 
 /// The trigger that logs rows, and what the others are for. Triggers run in the order of their names: those of the application may
@@ -74,10 +74,11 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> R
 async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake: Wake) -> Result<()> {
     // Waits for those who are writing, and lets nobody write between an old trigger and a new one.
     work.run(cx, &format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", shape.name)).await?;
-    let sql = client.sql(
-        "SELECT relation = $2 AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
-            FROM {schema}.log_tables WHERE entity = $1",
-    );
+    drop_from_namesake(cx, client, work, shape).await?;
+    let sql = client.sql(&format!(
+        "SELECT relation = $2 AND key = {KEY} AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
+            FROM {{schema}}.log_tables WHERE entity = $1",
+    ));
     let values: &[crate::client::Value<'_>] =
         &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID), (&ROW, Type::TEXT)];
     let was_logged: Option<bool> = work.query(cx, &sql, values).await?.first().map(|row| row.get(0));
@@ -86,11 +87,24 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
         work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&LOST, Type::TEXT)]).await?;
     }
     work.run(cx, &triggers(client, shape, wake)).await?;
-    let sql = client.sql(
-        "INSERT INTO {schema}.log_tables VALUES ($1, $2) ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation",
-    );
+    let sql = client.sql(&format!(
+        "INSERT INTO {{schema}}.log_tables (entity, relation, key) SELECT $1, relation, {KEY} FROM (VALUES ($2::oid)) AS t (relation)
+            ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation, key = excluded.key",
+    ));
     work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
     Ok(())
+}
+
+/// A table that had this name when it was logged would go on to tell of its changes under it.
+async fn drop_from_namesake(cx: &Cx, client: &Client, work: &Work, shape: &Shape) -> Result<()> {
+    let sql = client.sql(
+        "SELECT relation FROM {schema}.log_tables JOIN pg_class c ON c.oid = relation WHERE entity = $1 AND relation <> $2",
+    );
+    let rows = work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
+    match rows.first() {
+        Some(row) => drop_own(cx, client, work, row.get(0)).await,
+        None => Ok(()),
+    }
 }
 
 /// What a reader needs, by table.

@@ -36,7 +36,7 @@ INSERT INTO {schema}.log_meta DEFAULT VALUES;
 SELECT setval(pg_get_serial_sequence(format('%I.log', n.nspname), 'id'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, false)
     FROM {schema}.log_meta m JOIN pg_class c ON c.oid = m.tableoid JOIN pg_namespace n ON n.oid = c.relnamespace;
 CREATE TABLE {schema}.log_tables (
-    entity text PRIMARY KEY, relation oid NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp());
+    entity text PRIMARY KEY, relation oid NOT NULL, key int2[] NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE {schema}.log_consumers (
     name text PRIMARY KEY,
     acknowledged pg_snapshot NOT NULL,
@@ -205,6 +205,9 @@ DECLARE
 BEGIN
     -- Of a table that is truncated as a whole, that is told instead.
     IF current_setting('watchkeeper.truncated', true) = TG_ARGV[0] THEN RETURN NULL; END IF;
+    -- A partition that was detached keeps this trigger, and is a table for itself.
+    IF NOT EXISTS (SELECT FROM {schema}.log_tables l JOIN pg_partition_ancestors(TG_RELID) AS a ON a.relid = l.relation
+        WHERE l.entity = TG_ARGV[0]) THEN RETURN NULL; END IF;
     FOR image IN EXECUTE format('SELECT row_to_json("watchkeeper key") AS key, row_to_json("watchkeeper row") AS row
         FROM %I.%I AS "watchkeeper table" CROSS JOIN LATERAL (SELECT %s) AS "watchkeeper key"
         CROSS JOIN LATERAL (SELECT %s) AS "watchkeeper row"', TG_TABLE_SCHEMA, TG_TABLE_NAME,

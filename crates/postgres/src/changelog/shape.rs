@@ -60,10 +60,10 @@ impl Shape {
         };
         let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
         let refuse = |cause: String, remedy: &str| Err(Error::config(cause).remedy(remedy));
-        if !["r", "p"].contains(&kind.as_str()) || row.get::<_, String>(4) == "t" {
+        if !["r", "p"].contains(&kind.as_str()) || row.get::<_, String>(4) != "p" {
             return refuse(
                 format!("{table} is not a table that lasts"),
-                "name a table, not a view or a temporary table",
+                "name a table, not a view, and none that is temporary or unlogged",
             );
         }
         if row.get(10) {
@@ -160,19 +160,41 @@ pub(super) async fn all_wake(cx: &Cx, client: &Client) -> Result<bool> {
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Logged tables whose row trigger is not there, or does not always fire.
-pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<String>> {
+/// The columns of the primary key of a `relation`, by their numbers: those stay when a column gets another name.
+pub(super) const KEY: &str = "(SELECT array_agg(k.attnum ORDER BY k.n) FROM pg_index i
+    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+    WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts)";
+
+/// Logged tables of which the log does not tell any more as it did, each with the reason.
+pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<(String, String)>> {
     let sql = client.sql(&format!(
-        "SELECT entity FROM {{schema}}.log_tables WHERE relation <> 0 AND ($3::text[] IS NULL OR entity = ANY ($3))
-            AND NOT EXISTS (SELECT FROM pg_trigger
-                WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A' AND {OF_OWN})
-            ORDER BY entity",
+        "SELECT * FROM (SELECT entity, CASE
+            WHEN NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A' AND {OF_OWN})
+                THEN 'is not logged any more: its trigger is gone or disabled, or it was dropped'
+            WHEN EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                    WHERE n.nspname || '.' || c.relname = entity AND c.oid <> relation)
+                THEN 'is not logged any more: it has another name, and another table has its name'
+            WHEN key IS DISTINCT FROM {KEY}
+                THEN 'has another primary key than when it was logged: its rows are told by the old one'
+            END AS why FROM {{schema}}.log_tables WHERE relation <> 0 AND ($3::text[] IS NULL OR entity = ANY ($3))) AS t
+            WHERE why IS NOT NULL ORDER BY entity",
     ));
     let wanted = wanted.map(<[String]>::to_vec);
     let values: &[crate::client::Value<'_>] =
         &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
     let rows = client.read(cx, &sql, values).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// Tables that inherit from a logged one and are logged neither as its partitions nor by themselves.
+pub(super) async fn children(cx: &Cx, client: &Client) -> Result<Vec<(String, String)>> {
+    let sql = client.sql(
+        "SELECT l.entity, n.nspname || '.' || c.relname FROM {schema}.log_tables l JOIN pg_inherits i ON i.inhparent = l.relation
+            JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE NOT c.relispartition AND c.oid NOT IN (SELECT relation FROM {schema}.log_tables) ORDER BY 1, 2",
+    );
+    let rows = client.read(cx, &sql, &[]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
 /// Refuses an outbox whose columns are not there, or of types that do not do.

@@ -41,6 +41,11 @@ fn partitions_are_told_as_their_table() {
             shop.run("TRUNCATE orders_27").await;
             let last = read(&mut *stream, 1).await;
             assert_eq!((last[0].operation(), last[0].key()), (Delete, Some(&b"[2027,4]"[..])));
+            // What was detached is a table for itself.
+            shop.run("INSERT INTO orders VALUES (2027, 5); ALTER TABLE orders DETACH PARTITION orders_27").await;
+            shop.run("TRUNCATE orders_27").await;
+            assert_eq!(read(&mut *stream, 1).await[0].operation(), Insert);
+            assert!(is_quiet(&mut *stream).await);
         });
     }
 }
