@@ -185,7 +185,7 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
                 AND coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, true)),
             (SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_index i
-                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
                 WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
         FROM pg_catalog.pg_publication_tables t
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname

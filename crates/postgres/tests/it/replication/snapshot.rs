@@ -171,3 +171,26 @@ fn a_snapshot_of_which_nothing_was_committed_begins_anew() {
         watch.close().await;
     });
 }
+
+/// The rows of the snapshot and what the log tells of them afterwards, first by its own keys.
+async fn read_and_changed(base: &Base<'_>) -> (Vec<Change>, Vec<Change>) {
+    let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
+    base.run("UPDATE things SET v = 'new'; DELETE FROM things").await;
+    let all = watch.changes(3).await;
+    watch.close().await;
+    let (reads, changes) = all.split_at(1);
+    (reads.to_vec(), changes.to_vec())
+}
+
+#[test]
+fn columns_that_an_index_only_includes_are_no_part_of_a_key() {
+    let table = "CREATE TABLE things(id int, k int NOT NULL, v text, PRIMARY KEY (id) INCLUDE (v)); INSERT INTO things VALUES (1, 7, 'old')";
+    for identity in ["DEFAULT", "FULL", "USING INDEX by_k"] {
+        let index = "CREATE UNIQUE INDEX by_k ON things (k) INCLUDE (id)";
+        on_both(&format!("{table}; {index}; ALTER TABLE things REPLICA IDENTITY {identity}"), async |base| {
+            let (reads, changes) = read_and_changed(base).await;
+            assert_eq!(operations(&changes), [Operation::Update, Operation::Delete], "{identity}");
+            assert!(changes.iter().all(|change| change.key() == reads[0].key()), "{identity}");
+        });
+    }
+}
