@@ -10,6 +10,7 @@ mod decode;
 mod drift;
 mod failure;
 mod filling;
+mod keys;
 mod lag;
 mod line;
 mod lineage;

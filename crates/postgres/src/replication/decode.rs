@@ -9,10 +9,11 @@ use watchkeeper_core::{Limits, Operation, Result, RowParts, SourceTime, Version}
 
 use super::body;
 use super::filling::{Filling, Half, Pen, old_image, write_filled};
+use super::keys::Known;
 use super::pgoutput::{Images, Message, odd};
 use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
-use super::relation::{Relation, Relations, keyless};
+use super::relation::{Relation, Relations};
 use super::settings::Choice;
 use super::spool::{self, Spool, Streamed};
 
@@ -24,6 +25,8 @@ pub(super) enum Filled {
     Drained,
     /// Here a table is described whose key has to be asked for before going on.
     AskKey { id: u32, relation: Box<Relation> },
+    /// Here a table is described whose key may be another one than before: the server has to be asked before going on.
+    Rekeyed,
     /// Here the log has arrived at the snapshot that was waiting for it; the piece goes on.
     CaughtUp,
     /// Here a transaction was committed whose changes were laid aside: they come next, then its end.
@@ -93,9 +96,15 @@ impl Decoder {
     }
 
     /// Takes up a table whose key had to be asked for.
-    pub(super) fn learn(&mut self, id: u32, relation: Relation, key: &[String]) {
+    /// Whether the server has to be asked if that is another one than before.
+    pub(super) fn learn(&mut self, id: u32, relation: Relation, key: &[String]) -> bool {
         let relation = relation.with_key(key, &self.relations.types);
-        self.relations.put(id, relation);
+        self.relations.put(id, relation)
+    }
+
+    /// Compares the keys of tables with these.
+    pub(super) fn expect_keys(&mut self, known: Known) {
+        self.relations.keys = known;
     }
 
     /// Reads `piece` from `from` on.
@@ -155,7 +164,9 @@ impl Decoder {
                 if described.is_full {
                     return Ok(Some(Filled::AskKey { id, relation: Box::new(described.relation) }));
                 }
-                self.relations.put(id, described.relation);
+                if self.relations.put(id, described.relation) {
+                    return Ok(Some(Filled::Rekeyed));
+                }
             }
             Message::Type { id, name } => drop(self.relations.types.insert(id, name.to_owned())),
             Message::Insert { relation, tuples } => self.row(Operation::Insert, relation, tuples, filling)?,
@@ -223,8 +234,8 @@ impl Decoder {
         }
         self.step(&transaction);
         let relation = self.relations.get(table)?;
-        if !relation.has_key() {
-            return Err(keyless(&relation.name));
+        if !relation.can_be_told() {
+            return Err(relation.refusal());
         }
         let images = Images::read(tuples)?;
         let [new_key, old_key] = &mut self.keys;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use watchkeeper_core::{Error, Result};
 
+use super::keys;
 use super::scope::{Digest, Entry, OPTIONS, Scope};
 
 /// A publication that lost nothing.
@@ -19,12 +20,16 @@ impl Drift {
     /// Compares a publication with what is remembered of it.
     ///
     /// # Errors
-    /// `PositionLost` when it did not tell of something for a while, of which it tells again.
+    /// `PositionLost` when it did not tell of something for a while, of which it tells again; or when rows have other keys.
     pub(super) fn between(before: Option<&Scope>, now: Option<&Scope>) -> Result<Self> {
         match (before, now) {
             (Some(before), Some(now)) if before.name == now.name => Comparison { name: &now.name, before, now }.drift(),
-            // Nothing is known of it yet, be it because the stream was given another one; or it is not there, which is told when
-            // it is needed.
+            // The tables of another one have the keys that they have.
+            (Some(before), Some(now)) => {
+                let scope = Scope { keys: keys::compared(before, now)?, ..now.clone() };
+                Ok(Self { scope: Some(scope), left: Vec::new() })
+            }
+            // Nothing is known of it yet; or it is not there, which is told when it is needed.
             (before, now) => Ok(Self { scope: now.or(before).cloned(), left: Vec::new() }),
         }
     }
@@ -61,7 +66,8 @@ impl Comparison<'_> {
             None => self.gone(&mut left)?,
         };
         let entries = now.entries.iter().cloned().chain(gone).collect();
-        Ok(Drift { scope: Some(Scope { lapsed, entries, ..Scope::clone(now) }), left })
+        let keys = keys::compared(before, now)?;
+        Ok(Drift { scope: Some(Scope { lapsed, entries, keys, ..Scope::clone(now) }), left })
     }
 
     /// The options that were on, and are off.
@@ -96,10 +102,10 @@ impl Comparison<'_> {
     /// been there before.
     fn gone_of_many(&self, many: &Digest, left: &mut Vec<String>) -> Result<Vec<Entry>> {
         let name = self.name;
-        if many.is_in(&self.now.entries) {
+        if many.is_in(self.now.entries.iter().map(Entry::print)) {
             return Ok(Vec::new());
         }
-        if self.now.entries.iter().any(|entry| many.is_older_than(entry)) {
+        if self.now.entries.iter().any(|entry| many.is_older_than(entry.id)) {
             let cause = format!("tables were taken out of publication {name} and others, or the same, put in");
             return Err(interrupted(&cause));
         }
@@ -157,6 +163,7 @@ mod tests {
     use watchkeeper_core::ErrorKind;
 
     use super::{Drift, Entry, Scope};
+    use crate::replication::keys::Key;
     use crate::replication::settings::Choice;
 
     fn entry(id: u32, name: &str) -> Entry {
@@ -177,6 +184,8 @@ mod tests {
             lapsed: String::new(),
             entries,
             many: None,
+            keys: None,
+            keys_of_many: None,
             chosen: 0,
         }
     }
@@ -260,6 +269,47 @@ mod tests {
         assert!(drift(&stored, &many(&mut (1..10_050))).left.is_empty());
         assert_eq!(drift(&stored, &many(&mut (1..9_000))).left.len(), 1);
         assert_lost(&stored, &many(&mut (2..10_000).chain([10_001])), "taken out");
+    }
+
+    #[test]
+    fn the_keys_of_a_great_many_tables_are_remembered_in_little_room() {
+        let key = |id: u32, columns: &[i16]| Key {
+            id,
+            columns: columns.to_vec(),
+            names: columns.iter().map(|column| format!("c{column}")).collect(),
+            table: format!("public.t{id}"),
+        };
+        let many = |odd: u32, columns: &[i16], last: u32| {
+            let keys = (1..last).map(|id| key(id, if id == odd { columns } else { &[1] }));
+            Scope { keys: Some(keys.collect()), ..scope(&[]) }
+        };
+        let stored = many(0, &[], 10_000).condensed();
+        assert!(serde_json::to_vec(&stored).unwrap().len() < 250, "{stored:?}");
+        assert_eq!(many(0, &[], 50).condensed(), many(0, &[], 50));
+        drift(&stored, &many(0, &[], 10_050));
+        assert_lost(&stored, &many(77, &[2], 10_050), "told apart by other columns");
+        // A table without a key may get it back, and of fewer nothing is known.
+        drift(&stored, &many(77, &[], 10_050));
+        drift(&stored, &many(77, &[2], 9_000));
+    }
+
+    #[test]
+    fn a_key_that_is_taken_away_is_remembered_until_it_comes_back() {
+        let key = |columns: &[i16]| {
+            let (names, table) = (columns.iter().map(|column| format!("c{column}")).collect(), "public.a".to_owned());
+            Scope { keys: Some(vec![Key { id: 7, columns: columns.to_vec(), names, table }]), ..scope(&[]) }
+        };
+        let without = drift(&key(&[1]), &key(&[])).scope.unwrap();
+        assert_eq!(drift(&without, &key(&[1])).scope, Some(key(&[1])));
+        let error = Drift::between(Some(&without), Some(&key(&[2]))).map(|_| ()).expect_err("it is another one");
+        assert!(error.to_string().contains("public.a are told apart by (c2) from here on, not by (c1)"), "{error}");
+        // Also under another publication.
+        let other = Scope { name: "q".to_owned(), id: 2, ..key(&[2]) };
+        assert_eq!(
+            Drift::between(Some(&without), Some(&other)).map(|_| ()).map_err(|error| error.kind()),
+            Err(ErrorKind::PositionLost)
+        );
+        drift(&key(&[]), &key(&[2]));
     }
 
     #[test]

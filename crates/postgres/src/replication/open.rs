@@ -42,7 +42,7 @@ impl Replication {
             }
             _ => self.making(cx, self.make_slot(&mut wire, outlook)).await?,
         };
-        let lineage = self.remembering(lineage, &start, &outlook)?;
+        let (lineage, known) = self.remembering(lineage, &start, &outlook)?;
         let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
         let until = held_until(cx);
         loop {
@@ -63,6 +63,7 @@ impl Replication {
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
         let mut reader = self.reader(wire, lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
+        reader.decoder.expect_keys(known);
         taken.into_iter().for_each(|taken| reader.decoder.catch_up_with(taken));
         Ok(reader)
     }
@@ -145,7 +146,7 @@ impl Replication {
         let Spare { mut wire, lineage, outlook, .. } = self.look(cx).await?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
-        let lineage = self.remembering(lineage, &start, &outlook)?;
+        let (lineage, _) = self.remembering(lineage, &start, &outlook)?;
         let name = outlook.aside_name();
         let opened = cx.run(async {
             let told = |failure| self.told(failure);
@@ -276,6 +277,7 @@ impl Replication {
             piece: None,
             replay: None,
             asked: None,
+            is_rekeyed: false,
             failed: None,
             holds_back: outlook.keeps_all() && tenancy.is_some(),
             acknowledged: time,

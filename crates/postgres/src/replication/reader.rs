@@ -34,6 +34,8 @@ pub(super) struct Reader {
     pub(super) replay: Option<Unspooling>,
     /// A table whose key has to be asked for before going on.
     pub(super) asked: Option<(u32, Box<Relation>)>,
+    /// Whether it has to be asked for by what the rows of tables are told apart, before going on.
+    pub(super) is_rekeyed: bool,
     /// Why reading ended, told when all that came before was given out.
     pub(super) failed: Option<Error>,
     /// Whether the server keeps what was not acknowledged, whatever that costs.
@@ -69,6 +71,7 @@ impl Reader {
                     Filled::Full | Filled::CaughtUp => return Ok(true),
                     Filled::Drained => *piece = None,
                     Filled::AskKey { id, relation } => self.asked = Some((id, relation)),
+                    Filled::Rekeyed => self.is_rekeyed = true,
                     Filled::Committed { streamed, end } => {
                         self.replay = Some(Unspooling { replay: Replay::new(streamed), piece: None, end });
                     }
@@ -89,13 +92,18 @@ impl Reader {
     /// Whether something has to be asked for, written or read before what was received can be taken up.
     fn has_to_wait(&self) -> bool {
         let unread = self.replay.as_ref().is_some_and(|unspooling| unspooling.piece.is_none());
-        self.asked.is_some() || unread || self.decoder.spool.is_over()
+        self.asked.is_some() || self.is_rekeyed || unread || self.decoder.spool.is_over()
     }
 
     /// Does what has to be waited for.
     async fn wait(&mut self, cx: &Cx) -> Result<()> {
         if self.asked.is_some() {
             return self.ask_for_key(cx).await;
+        }
+        if self.is_rekeyed {
+            self.source.require_as_remembered(cx, &self.pedigree).await?;
+            self.is_rekeyed = false;
+            return Ok(());
         }
         if self.decoder.spool.is_over() {
             return self.decoder.spool.spill().await;
@@ -162,7 +170,7 @@ impl Reader {
     async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
         let Some((id, relation)) = &self.asked else { return Ok(()) };
         let key = self.source.primary_key(cx, *id).await?;
-        self.decoder.learn(*id, (**relation).clone(), &key);
+        self.is_rekeyed |= self.decoder.learn(*id, (**relation).clone(), &key);
         self.asked = None;
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Error, Result};
 
+use super::keys::{Compared, Known, other_key};
 use super::pgoutput::{Cell, Cut, Images, Tuple, odd};
 
 /// The replica identity of a table whose old rows are sent whole.
@@ -34,6 +35,8 @@ pub(super) struct Relation {
     /// For each column whether and how it belongs to the key.
     key: Vec<Option<Canon>>,
     columns: Vec<(String, u32)>,
+    /// The key by which its rows have to be told apart, if this is another one.
+    other_key: Option<Vec<String>>,
 }
 
 /// What is known of types that are not built in.
@@ -68,7 +71,7 @@ impl Relation {
         let canon = |kind, is_key: bool| is_key.then(|| canon(kind, types));
         let key = columns.iter().map(|(_, kind, is_key)| canon(*kind, *is_key)).collect();
         let columns: Vec<_> = columns.into_iter().map(|(name, kind, _)| (name, kind)).collect();
-        Ok(Self { name, described: describe(&columns)?, key, columns })
+        Ok(Self { name, described: describe(&columns)?, key, columns, other_key: None })
     }
 
     /// The same table, whose key is these columns.
@@ -78,9 +81,25 @@ impl Relation {
         self
     }
 
-    /// Whether rows of it can be told apart.
-    pub(super) fn has_key(&self) -> bool {
-        self.key.iter().any(Option::is_some)
+    /// Whether its rows can be told apart, and by the key that they have in copies.
+    pub(super) fn can_be_told(&self) -> bool {
+        self.other_key.is_none() && self.key.iter().any(Option::is_some)
+    }
+
+    /// Why its rows can not be told.
+    pub(super) fn refusal(&self) -> Error {
+        let now: Vec<_> = self.key_names().map(str::to_owned).collect();
+        self.other_key.as_ref().map_or_else(|| keyless(&self.name), |before| other_key(&self.name, before, &now))
+    }
+
+    /// The names of the key's columns.
+    pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
+        let named = self.columns.iter().zip(&self.key);
+        named.filter(|(_, key)| key.is_some()).map(|((name, _), _)| name.as_str())
+    }
+
+    pub(super) fn has_column(&self, name: &str) -> bool {
+        self.columns.iter().any(|(column, _)| column == name)
     }
 
     /// Whether an update gives the row another key.
@@ -167,11 +186,19 @@ pub(super) struct Relations {
     /// Whether a table was described that had been described before.
     repeated: bool,
     pub(super) types: TypeNames,
+    pub(super) keys: Known,
 }
 
 impl Relations {
-    pub(super) fn put(&mut self, id: u32, relation: Relation) {
+    /// Takes in a table; whether the server has to be asked if its key is another one than before.
+    pub(super) fn put(&mut self, id: u32, mut relation: Relation) -> bool {
+        let compared = self.keys.describe(id, &relation);
+        let is_doubtful = compared == Compared::Doubtful;
+        if let Compared::Other(before) = compared {
+            relation.other_key = Some(before);
+        }
         self.repeated |= self.known.insert(id, relation).is_some();
+        is_doubtful
     }
 
     /// Whether a table was described again since this was asked last. The server does so when something about it changed, be it

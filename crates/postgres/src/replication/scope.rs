@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::keys::{self, Key};
 use super::settings::{Choice, Settings, literal};
 use super::wire::{Failure, Wire};
 
@@ -46,6 +47,12 @@ pub(super) struct Scope {
     /// In place of the entries, if there are too many of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) many: Option<Digest>,
+    /// What tells the rows of its tables apart; not known in what older versions have stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<Vec<Key>>,
+    /// In place of the keys, if there are too many of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keys_of_many: Option<Digest>,
     /// For which tables it was asked for.
     #[serde(skip)]
     pub(super) chosen: u64,
@@ -76,29 +83,44 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    fn of<'a>(chosen: u64, entries: impl Iterator<Item = &'a Entry>) -> Self {
-        let hash = |entry: &Entry| xxhash_rust::xxh3::xxh3_64(&entry.id.to_be_bytes());
-        entries.fold(Self { chosen, count: 0, newest: 0, sum: 0 }, |digest, entry| Self {
+    /// Of numbers and what stands for them.
+    fn of(chosen: u64, prints: impl Iterator<Item = (u32, u64)>) -> Self {
+        prints.fold(Self { chosen, count: 0, newest: 0, sum: 0 }, |digest, (id, print)| Self {
             chosen,
             count: digest.count + 1,
-            newest: digest.newest.max(entry.id),
-            sum: digest.sum.wrapping_add(hash(entry)),
+            newest: digest.newest.max(id),
+            sum: digest.sum.wrapping_add(print),
         })
     }
 
-    /// Whether all of these entries are still among `entries`.
-    pub(super) fn is_in(&self, entries: &[Entry]) -> bool {
-        let old = Self::of(self.chosen, entries.iter().filter(|entry| !self.is_older_than(entry)));
+    /// Those that were there then, by their numbers.
+    fn old(&self, prints: impl Iterator<Item = (u32, u64)>) -> Self {
+        Self::of(self.chosen, prints.filter(|(id, _)| !self.is_older_than(*id)))
+    }
+
+    /// Whether all of these are still among `prints`.
+    pub(super) fn is_in(&self, prints: impl Iterator<Item = (u32, u64)>) -> bool {
+        let old = self.old(prints);
         (old.count, old.sum) == (self.count, self.sum)
     }
 
-    /// Whether an entry was made after these.
-    pub(super) fn is_older_than(&self, entry: &Entry) -> bool {
-        entry.id > self.newest
+    /// Whether there are still as many of them.
+    pub(super) fn counts_as(&self, prints: impl Iterator<Item = (u32, u64)>) -> bool {
+        self.old(prints).count == self.count
+    }
+
+    /// Whether what has this number was made after these.
+    pub(super) fn is_older_than(&self, id: u32) -> bool {
+        id > self.newest
     }
 }
 
 impl Entry {
+    /// Its part of a [`Digest`].
+    pub(super) fn print(&self) -> (u32, u64) {
+        (self.id, xxhash_rust::xxh3::xxh3_64(&self.id.to_be_bytes()))
+    }
+
     /// What it tells of, in words.
     pub(super) fn subject(&self) -> String {
         match &self.table {
@@ -129,6 +151,10 @@ impl Scope {
         self.many = self.many.filter(|many| many.chosen == self.chosen);
         self.entries.retain(|entry| entry.concerns(choice));
         self.entries.sort();
+        self.keys_of_many = self.keys_of_many.filter(|many| many.chosen == self.chosen);
+        // What is stored has no names of tables; it is found by their numbers.
+        let is_chosen = |key: &Key| key.table.is_empty() || choice.has(&key.table);
+        self.keys.iter_mut().for_each(|keys| keys.retain(is_chosen));
         self
     }
 
@@ -136,8 +162,12 @@ impl Scope {
     pub(super) fn condensed(&self) -> Self {
         let mut stored = self.clone();
         if stored.entries.len() > LISTED_MAX {
-            stored.many = Some(Digest::of(stored.chosen, stored.entries.iter().filter(|entry| !entry.gone)));
+            let there = stored.entries.iter().filter(|entry| !entry.gone);
+            stored.many = Some(Digest::of(stored.chosen, there.map(Entry::print)));
             stored.entries.clear();
+        }
+        if let Some(keys) = stored.keys.take_if(|keys| keys.len() > LISTED_MAX) {
+            stored.keys_of_many = Some(Digest::of(stored.chosen, keys.iter().map(Key::print)));
         }
         stored
     }
@@ -158,9 +188,11 @@ pub(super) fn expression(settings: &Settings, version: u32) -> String {
     let entries = if settings.tables.is_empty() { all_entries(version) } else { entries_of(settings, version) };
     format!(
         "(SELECT pg_catalog.jsonb_build_object('name', p.pubname, 'id', p.oid::bigint, 'all', p.puballtables,
-            'altered', p.xmin::text::bigint, 'owner', p.pubowner::bigint, 'told', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e))
+            'altered', p.xmin::text::bigint, 'owner', p.pubowner::bigint, 'told', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e),
+            'keys', {})
         FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
         letters.join(", "),
+        keys::expression(settings),
         literal(&settings.publication)
     )
 }

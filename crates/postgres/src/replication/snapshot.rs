@@ -33,6 +33,9 @@ const FIRST_ROWS: usize = 100;
 /// No portion has more rows.
 const ROWS_MAX: usize = 5_000;
 
+/// Since this version a publication can tell of generated columns.
+const HAS_GENERATED: u32 = 18;
+
 /// The rows wait for a slow target, and for the log that comes before them; the server is not to end their transaction meanwhile.
 /// Which of these it has depends on its version.
 const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
@@ -178,14 +181,15 @@ struct Wanted {
 /// What the publication tells of: tables with their columns and filters, in the order of their names.
 async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Failure> {
     let settings = source.settings();
-    // Columns and filters are told since version 15.
+    // Columns and filters are told since version 15, and stored generated columns since 18, if the publication says so.
+    let generated = if wire.major < HAS_GENERATED { "a.attgenerated = ''" } else { "a.attgenerated IN ('', 's')" };
     let sql = format!(
         "SELECT t.schemaname || '.' || t.tablename, c.relkind = 'p', pg_catalog.to_jsonb(t) ->> 'rowfilter',
             (SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {generated}
                 AND coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, true)),
             (SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_index i
-                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
                 WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
         FROM pg_catalog.pg_publication_tables t
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname

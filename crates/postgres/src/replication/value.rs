@@ -23,6 +23,7 @@ pub(super) fn visit_value(kind: u32, text: &[u8], visit: &mut dyn Visit) -> Resu
     let read = std::str::from_utf8(text).map_err(|_| odd("a text that is not UTF-8"))?;
     match Type::from_oid(kind) {
         Some(kind) => match element(&kind) {
+            Some(element) if is_vector(&kind) => visit_vector(element, read, visit),
             Some(element) => visit_array(element, read, visit)?,
             None => visit.value(scalar(&kind, read)),
         },
@@ -31,13 +32,17 @@ pub(super) fn visit_value(kind: u32, text: &[u8], visit: &mut dyn Visit) -> Resu
     Ok(())
 }
 
-/// The type of an array's elements; `None` for what is no array. The old vectors of the catalog are written otherwise, and
-/// boxes are parted by other signs.
+/// The type of an array's elements; `None` for what is no array. Boxes are parted by other signs.
 fn element(kind: &Type) -> Option<&Type> {
     match kind.kind() {
         Kind::Array(element) if *element != Type::BOX => Some(element),
         _ => None,
     }
+}
+
+/// Whether it is one of the old vectors of the catalog, which are arrays that are written otherwise.
+fn is_vector(kind: &Type) -> bool {
+    matches!(*kind, Type::INT2_VECTOR | Type::OID_VECTOR)
 }
 
 fn scalar<'a>(kind: &Type, text: &'a str) -> ValueRef<'a> {
@@ -77,6 +82,13 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let pair = |pair: &[u8]| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?);
     digits.chunks(2).map(pair).collect()
+}
+
+/// Visits a vector as the server prints it: `1 2`. Its own JSON functions make an array of it, too.
+fn visit_vector(element: &Type, text: &str, visit: &mut dyn Visit) {
+    visit.begin_array();
+    text.split_whitespace().for_each(|item| visit.value(scalar(element, item)));
+    visit.end_array();
 }
 
 /// Visits an array as the server prints it: `{1,NULL,"a \"b\""}`, nested for more dimensions, and with `[0:1]=` before it
@@ -177,6 +189,9 @@ mod tests {
             (Type::JSONB_ARRAY, r#"{"{\"a\": 1}"}"#, r#"[{"a": 1}]"#),
             (Type::NUMERIC_ARRAY, "{1.10}", r#"[{"$numberDecimal":"1.10"}]"#),
             (Type::TEXT_ARRAY, "{}", "[]"),
+            (Type::INT2_VECTOR, "1 -2", "[1,-2]"),
+            (Type::OID_VECTOR, "", "[]"),
+            (Type::INT2_VECTOR_ARRAY, r#"{"1 2"}"#, r#"["1 2"]"#),
         ];
         for (kind, text, expected) in cases {
             assert_eq!(json(&kind, text), expected, "{kind} {text}");

@@ -5,12 +5,13 @@ use std::sync::PoisonError;
 use watchkeeper_core::{Cx, Error, OperationTime, Pedigree, Result, StartAt};
 
 use super::drift::Drift;
+use super::keys::Known;
 use super::lineage::Lineage;
 use super::place::Place;
 use super::scope::Scope;
 use super::slot::Outlook;
 use super::wire::Failure;
-use super::{Replication, Spare, publication};
+use super::{Replication, Spare, publication, scope};
 
 /// The log of PostgreSQL has places and times, but no operation times.
 pub(super) fn unknown(time: OperationTime) -> Error {
@@ -64,16 +65,27 @@ impl Replication {
         *self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// What is remembered from here on by a reader that begins at `start`. It goes on from what was remembered for that place:
+    /// What is remembered from here on by a reader that begins at `start`, and what is known of the log that comes. It goes on from what was remembered for that place:
     /// the publication may have been altered since that was found to be good.
-    pub(super) fn remembering(&self, lineage: Lineage, start: &StartAt, outlook: &Outlook) -> Result<Lineage> {
+    pub(super) fn remembering(&self, lineage: Lineage, start: &StartAt, outlook: &Outlook) -> Result<(Lineage, Known)> {
         let remembered = self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let before = match (start, remembered) {
             (StartAt::After(position), Some((place, scope))) if Place::read(position)? == place => scope,
             _ => None,
         };
+        let known = Known::of(before.as_ref());
         let drift = self.compared(before, outlook.publication.as_ref())?;
         drift.warn();
-        Ok(Lineage { publication: drift.scope, ..lineage })
+        Ok((Lineage { publication: drift.scope, ..lineage }, known))
+    }
+
+    /// Looks now whether the publication is what `pedigree` remembers.
+    pub(super) async fn require_as_remembered(&self, cx: &Cx, pedigree: &Pedigree) -> Result<()> {
+        let mut wire = self.0.endpoint.connect_to_ask(cx).await?;
+        let told = |failure: Failure| self.told(failure);
+        let now = cx.run(async { scope::ask(&mut wire, &self.0.settings).await.map_err(told) }).await?;
+        let now = now.map(|now| now.narrowed(&self.choice()));
+        let before = Lineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
+        self.compared(before, now.as_ref()).map(drop)
     }
 }

@@ -10,6 +10,7 @@ mod lag;
 mod named;
 mod promotion;
 mod refused;
+mod rekeyed;
 mod resumed;
 mod rows;
 mod slots;

@@ -263,3 +263,22 @@ fn a_row_larger_than_every_limit_is_read_whole() {
         stream.close(&cx()).await.unwrap();
     });
 }
+
+#[test]
+fn vectors_are_told_as_the_arrays_that_the_server_makes_of_them() {
+    let schema = "CREATE TABLE things(id int PRIMARY KEY, few int2vector, none oidvector, ids oidvector);
+        INSERT INTO things VALUES (1, '1 -2', '', '4294967295 7')";
+    on_both(schema, async |base| {
+        let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
+        base.run("UPDATE things SET id = id").await;
+        let told = watch.changes(2).await;
+        let made = base.ask("SELECT row_to_json(things)::text FROM things").await;
+        assert_eq!(made, r#"{"id":1,"few":[1,-2],"none":[],"ids":["4294967295","7"]}"#);
+        let made = made.replace("[\"4294967295\",\"7\"]", "[4294967295,7]");
+        for change in &told {
+            assert!(shown(change).contains(&made), "{} does not tell {made}", shown(change));
+        }
+        assert_eq!(told[0].get(&["after", "few", "1"]).unwrap(), Some(ValueRef::Int32(-2)));
+        watch.close().await;
+    });
+}

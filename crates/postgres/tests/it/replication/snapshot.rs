@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use watchkeeper_core::{Change, Operation, Position, StartAt, ValueRef};
 use watchkeeper_postgres::replication::Settings;
+use watchkeeper_testkit::servers::postgres::Version;
 
-use super::bench::{Base, LIMITS, Watch, cx, on_both, operations};
+use super::bench::{Base, LIMITS, Watch, block_on, cx, on_both, operations, shared};
 
 const TABLES: [&str; 3] = ["a", "b", "c"];
 const ROWS: usize = 700;
@@ -170,4 +171,51 @@ fn a_snapshot_of_which_nothing_was_committed_begins_anew() {
         stuck.close().await;
         watch.close().await;
     });
+}
+
+/// The rows of the snapshot and what the log tells of them afterwards, first by its own keys.
+async fn read_and_changed(base: &Base<'_>) -> (Vec<Change>, Vec<Change>) {
+    let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
+    base.run("UPDATE things SET v = 'new'; DELETE FROM things").await;
+    let all = watch.changes(3).await;
+    watch.close().await;
+    let (reads, changes) = all.split_at(1);
+    (reads.to_vec(), changes.to_vec())
+}
+
+#[test]
+fn columns_that_an_index_only_includes_are_no_part_of_a_key() {
+    let table = "CREATE TABLE things(id int, k int NOT NULL, v text, PRIMARY KEY (id) INCLUDE (v)); INSERT INTO things VALUES (1, 7, 'old')";
+    for identity in ["DEFAULT", "FULL", "USING INDEX by_k"] {
+        let index = "CREATE UNIQUE INDEX by_k ON things (k) INCLUDE (id)";
+        on_both(&format!("{table}; {index}; ALTER TABLE things REPLICA IDENTITY {identity}"), async |base| {
+            let (reads, changes) = read_and_changed(base).await;
+            assert_eq!(operations(&changes), [Operation::Update, Operation::Delete], "{identity}");
+            assert!(changes.iter().all(|change| change.key() == reads[0].key()), "{identity}");
+        });
+    }
+}
+
+#[test]
+fn generated_columns_are_read_where_the_log_tells_them() {
+    let table = "CREATE TABLE things(id int PRIMARY KEY, v text, twice int GENERATED ALWAYS AS (id * 2) STORED,
+        thrice int GENERATED ALWAYS AS (id * 3) VIRTUAL); INSERT INTO things VALUES (1, 'old')";
+    for (publication, names) in [
+        ("things", "id v"),
+        ("things WITH (publish_generated_columns = stored)", "id v twice"),
+        ("things (id, v, twice)", "id v twice"),
+        ("things (id, v) WITH (publish_generated_columns = stored)", "id v"),
+    ] {
+        block_on(async {
+            let schema = format!("{table}; CREATE PUBLICATION changes FOR TABLE {publication}");
+            let base = Base::new(shared(Version::V18), &schema).await;
+            let (reads, changes) = read_and_changed(&base).await;
+            for told in [&reads[0], &changes[0]] {
+                let is_told = |name: &&str| told.get(&["after", name]).unwrap().is_some();
+                let told: Vec<_> = ["id", "v", "twice", "thrice"].into_iter().filter(is_told).collect();
+                assert_eq!(told.join(" "), names, "{publication}");
+            }
+            base.done().await;
+        });
+    }
 }
