@@ -37,6 +37,9 @@ pub struct Halted {
     pub code: String,
     /// Cause and remedy in one line.
     pub cause: String,
+    /// The id of the change that nobody takes, if it is one: only that one may be skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
 }
 
 /// What people want to see of a checkpoint.

@@ -199,6 +199,7 @@ impl Planner<'_> {
             return Err(Error::config("a skipped change stands in the ledger as skipped or as a dead letter"));
         }
         let unit = self.first_unit(cx).await?;
+        self.refuse_another_than_halted(&unit)?;
         // A source may write one place in several ways, so that only a known order speaks against it: the change's id tells which
         // one is meant, and where it was read now is right after it.
         let end = unit.last().map(Change::position).filter(|end| self.may_be_same(end, &to));
@@ -211,6 +212,18 @@ impl Planner<'_> {
         let ledger = unit.iter().map(|change| self.skipped(change, &entry)).collect();
         let pedigree = self.current.and_then(|current| current.pedigree.clone());
         Ok(Plan { position: Some(end), pedigree, ledger, ..Plan::default() })
+    }
+
+    /// What is skipped after a halt is the change that it names: another one before it is good, as far as anybody knows.
+    fn refuse_another_than_halted(&self, unit: &[Change]) -> Result<()> {
+        let halted = self.current.and_then(|current| current.halted.as_ref());
+        let Some(named) = halted.and_then(|halted| halted.change.as_ref()) else { return Ok(()) };
+        if unit.is_empty() || unit.iter().any(|change| change.id().to_string() == *named) {
+            return Ok(());
+        }
+        let (key, next) = (self.subject.key, unit[0].id());
+        Err(Error::config(format!("{key} is halted because of change {named}, and the one after its checkpoint is another, {next}"))
+            .remedy("resume the stream, so that what comes before is delivered; it halts again right before the change, which can be skipped then"))
     }
 
     fn may_be_same(&self, a: &Position, b: &Position) -> bool {

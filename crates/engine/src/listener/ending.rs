@@ -54,13 +54,16 @@ impl Watch {
                 self.close_history(voyage).await;
                 return Next::End(self.leave_failed(&tenure, error).await);
             }
-            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error).await),
+            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
+            Some(Failure::Rejected { change_id, error, .. }) => {
+                return Next::End(self.halt(voyage, error, Some(change_id)).await);
+            }
             Some(Failure::Fatal { change_id, error }) => {
                 return Next::End(self.leave_poisoned(voyage, &change_id, error).await);
             }
             Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
                 Ok(true) => error,
-                Ok(false) => return Next::End(self.halt(voyage, error).await),
+                Ok(false) => return Next::End(self.halt(voyage, error, None).await),
                 Err(Failure::Instance(error)) => {
                     return Next::End(self.leave_failed(&tenure, error).await);
                 }
@@ -183,7 +186,7 @@ impl Watch {
                 let cause = format!("{cause}, on {count} instances");
                 let error = Error::new(error.kind(), cause)
                     .remedy("mend the handler and resume the stream, or skip the change");
-                self.halt(voyage, error).await
+                self.halt(voyage, error, Some(change_id.to_owned())).await
             }
             _ => {
                 self.close_history(voyage).await;
@@ -209,11 +212,11 @@ impl Watch {
         }
     }
 
-    /// Halts the stream by a fenced commit, then releases.
-    pub(super) async fn halt(&self, voyage: &Voyage, error: Error) -> Outcome {
+    /// Halts the stream by a fenced commit, then releases. If it is for a change that nobody takes, the halt names it.
+    pub(super) async fn halt(&self, voyage: &Voyage, error: Error, change: Option<String>) -> Outcome {
         tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
-        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string() };
+        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change };
         let mut committer = voyage.committer.lock().await;
         let committed = self.patiently(committer.commit(Draft::default(), Reason::Final, Some(halted))).await;
         drop(committer);

@@ -8,9 +8,9 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::Task;
 use watchkeeper_core::spawn::panic_text;
-use watchkeeper_core::{Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
+use watchkeeper_core::{Batch, Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
-use super::safe_point::{Passed, SafePoint};
+use super::safe_point::{Passed, PieceNumber, SafePoint};
 use crate::group::view::GroupView;
 use crate::hooks::Hooks;
 use crate::listener::scope::{Scope, scope};
@@ -27,6 +27,15 @@ pub enum Failure {
     Instance(Error),
     /// Halt the stream.
     Stream(Error),
+    /// A sink will never take this change, and nobody may pass it: halt the stream right before it.
+    Rejected {
+        /// Its piece and row.
+        at: (PieceNumber, u32),
+        /// The change.
+        change_id: String,
+        /// What the sink said.
+        error: Error,
+    },
     /// History is gone: the stream's policy decides.
     HistoryLost(Error),
     /// A handler called this change fatal.
@@ -59,6 +68,14 @@ impl Failure {
             }
         }
     }
+}
+
+/// The failure of a change that `sink` will never take, where the policy is to stop.
+pub(super) fn rejected(sink: &str, batch: &Batch, at: (PieceNumber, u32), cause: &str) -> Failure {
+    let change_id = batch.id(at.1).to_string();
+    let error = Error::corrupt(format!("sink {sink:?} rejected change {change_id}: {cause}"))
+        .remedy("fix the change's target and resume the stream, or skip the change");
+    Failure::Rejected { at, change_id, error }
 }
 
 /// What is safe and not yet committed.
@@ -199,7 +216,8 @@ impl Board {
     }
 
     /// Ends the opening. The first failure stays, but one that would only reopen gives way to one that ends the tenure: whoever
-    /// gave up a transaction without knowing what became of it must not go on, since the next one would be taken for it.
+    /// gave up a transaction without knowing what became of it must not go on, since the next one would be taken for it. Of two
+    /// rejected changes the earlier one counts: it is the one right after the checkpoint.
     pub fn fail(&self, failure: Failure) {
         match failure {
             Failure::Interrupted => return,
@@ -212,12 +230,27 @@ impl Board {
         match (&*first, &failure) {
             (Some(Failure::Transient(_)), Failure::Transient(_)) => {}
             (None | Some(Failure::Transient(_)), _) => *first = Some(failure),
+            (Some(Failure::Rejected { at: other, .. }), Failure::Rejected { at, .. }) if at < other => {
+                *first = Some(failure);
+            }
             (Some(_), _) => {}
         }
         drop(first);
         self.failed.cancel();
         self.halt.cancel();
         self.turn();
+    }
+
+    /// Whether nothing of this piece is wanted any more, since the opening has failed. What comes before a rejected change still is:
+    /// the stream halts right before it.
+    pub fn is_past(&self, piece: PieceNumber) -> bool {
+        if !self.failed.is_cancelled() {
+            return false;
+        }
+        match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Failure::Rejected { at, .. }) => piece > at.0,
+            _ => true,
+        }
     }
 
     /// Runs one of the opening's tasks. One that panics fails the opening: the others would wait for it

@@ -35,6 +35,20 @@ pub fn cut(batch: &Batch, every: Option<u64>, barriers: bool) -> Vec<Cut> {
     cuts
 }
 
+/// The rows of the pieces, with one that reaches over the first `rows` rows of the batch cut there, where that can be.
+pub fn split_at(batch: &Batch, cuts: Vec<Cut>, rows: Option<usize>) -> Vec<Range<u32>> {
+    let end = |rows: &usize| batch.rows().get(rows.wrapping_sub(1)).is_some_and(|row| row.committable);
+    let place = rows.filter(end).and_then(|rows| u32::try_from(rows).ok());
+    let mut pieces = Vec::with_capacity(cuts.len() + 1);
+    for Cut { rows, .. } in cuts {
+        match place.filter(|place| rows.start < *place && *place < rows.end) {
+            Some(place) => pieces.extend([rows.start..place, place..rows.end]),
+            None => pieces.push(rows),
+        }
+    }
+    pieces
+}
+
 fn push(cuts: &mut Vec<Cut>, rows: Range<usize>, barrier: bool) {
     if !rows.is_empty() {
         // Rows of a batch are counted in 32 bits.
@@ -121,6 +135,20 @@ mod tests {
     fn the_halves_of_a_key_update_are_never_cut_apart() {
         assert_eq!(cuts("a old- new b", Some(1)), [(0..1, false), (1..3, false), (3..4, false)]);
         assert_eq!(cuts("a old- new b", Some(2)), [(0..3, false), (3..4, false)]);
+    }
+
+    #[test]
+    fn a_piece_is_cut_at_one_more_place_where_it_can_be() {
+        let batch = batch("a b old- new c");
+        let split = |every, rows| split_at(&batch, cut(&batch, every, false), rows);
+        assert_eq!(split(None, None), [0..5]);
+        assert_eq!(split(None, Some(1)), [0..1, 1..5]);
+        assert_eq!(split(Some(2), Some(1)), [0..1, 1..2, 2..4, 4..5]);
+        assert_eq!(split(None, Some(3)), [0..5], "not between the halves of a key update");
+        assert_eq!(
+            (split(None, Some(0)), split(None, Some(5)), split(None, Some(9))),
+            (vec![0..5], vec![0..5], vec![0..5])
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use watchkeeper_core::{Batch, Task};
 
-use super::board::Board;
+use super::board::{Board, Failure};
 use super::courier::Courier;
 use super::safe_point::PieceNumber;
 
@@ -68,15 +68,30 @@ impl Lanes {
 
 async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: mpsc::Receiver<Job>) {
     while let Some(job) = jobs.recv().await {
-        if board.failed.is_cancelled() {
+        if board.is_past(job.piece) {
             return;
         }
-        for courier in couriers {
+        for (index, courier) in couriers.iter().enumerate() {
             if let Err(failure) = courier.deliver(board, lane, &job).await {
+                if let Failure::Rejected { at, .. } = &failure {
+                    finish_before(board, &couriers[index + 1..], lane, &job, at.1).await;
+                }
                 return board.fail(failure);
             }
         }
         board.safe().done(job.piece, job.part);
         board.turn();
     }
+}
+
+/// Gives the other sinks what comes before a rejected change, so that the stream halts right before it.
+async fn finish_before(board: &Board, others: &[Arc<Courier>], lane: usize, job: &Job, row: u32) {
+    let rows = job.rows.iter().copied().take_while(|at| *at < row).collect();
+    let before = Job { piece: job.piece, part: job.part, batch: Arc::clone(&job.batch), rows };
+    for courier in others {
+        if let Err(failure) = courier.deliver(board, lane, &before).await {
+            return board.fail(failure);
+        }
+    }
+    board.safe().done_before(job.piece, job.part, row);
 }

@@ -15,6 +15,7 @@ mod operator;
 mod pipeline;
 mod portions;
 mod regressions;
+mod rejected;
 mod setbacks;
 mod settling;
 mod sinks;

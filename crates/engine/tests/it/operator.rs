@@ -177,7 +177,7 @@ fn at(number: u64) -> Position {
 }
 
 fn halt() -> Option<Halted> {
-    Some(Halted { code: "WK-CONFIG".into(), cause: "rejected".into() })
+    Some(Halted { code: "WK-CONFIG".into(), cause: "rejected".into(), change: None })
 }
 
 #[test]
@@ -327,6 +327,26 @@ fn a_skip_that_would_pass_over_more_is_refused() {
         // There is nothing after the end.
         world.perform(Move::Set(at(10))).await.unwrap();
         assert_eq!(world.perform(skip(&sixth, &at(11))).await.unwrap_err().kind(), ErrorKind::Config);
+    });
+}
+
+#[test]
+fn a_skip_of_another_change_than_the_one_that_halted_the_stream_is_refused() {
+    block_on(async {
+        let world = World::new();
+        let grant = world.run_to(5, TTL).await;
+        let ((sixth, to_sixth), (seventh, _)) = (world.rejected(6).await, world.rejected(7).await);
+        let halted = halt().map(|halt| Halted { change: Some(seventh.change_id.clone()), ..halt });
+        assert_eq!(world.commit(&grant, 6, 5, halted.clone()).await, Commit::Committed);
+        world.leases.release(&world.cx, &grant).await.unwrap();
+        let skip = Move::Skip { entry: Box::new(sixth), to: to_sixth };
+        let error = world.perform(skip.clone()).await.unwrap_err();
+        assert!(error.message().contains(&seventh.change_id), "{error}");
+        assert!(error.advice().unwrap().contains("resume the stream"), "{error}");
+        assert_eq!((world.stands_at().await, world.checkpoint().await.halted), (5, halted));
+        world.perform(Move::Resume).await.unwrap();
+        world.perform(skip).await.unwrap();
+        assert_eq!(world.stands_at().await, 6, "a stream that is not halted has no such change");
     });
 }
 

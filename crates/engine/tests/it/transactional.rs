@@ -99,17 +99,6 @@ fn a_transaction_has_no_more_changes_than_a_commit_is_wanted_after() {
 }
 
 #[test]
-fn a_rejected_row_stops_the_stream_and_nothing_of_its_transaction_is_written() {
-    let rig = Rig::new();
-    let a = plan(&rig, "a").start();
-    a.faults.sink.refuse_row(id(2), FaultKind::Reject, 1);
-    rig.append(&["a", "b", "c"]);
-    rig.until("it is halted", || a.status().halted);
-    assert_eq!((written(&rig), rig.committed()), (vec![], 0));
-    assert!(rig.checkpoint().unwrap().halted.unwrap().cause.contains(&id(2)));
-}
-
-#[test]
 fn a_row_that_asks_to_be_tried_again_is_not_passed_over_at_once() {
     let rig = Rig::new();
     let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).stream(|it| it.retry.attempts = 4).start();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use watchkeeper_core::{Batch, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind};
+use watchkeeper_core::{Error, Fault, FaultKind, FlushRejection, LedgerKind};
 
 use super::{BEHIND, Courier, Load};
 use crate::delivery::parking::{OnReject, Park};
-use crate::pipeline::board::{Board, Failure};
+use crate::pipeline::board::{Board, Failure, rejected};
 use crate::pipeline::lanes::Job;
 
 impl Courier {
@@ -49,14 +49,14 @@ impl Courier {
             OnReject::Stop => {
                 self.done_before(board, job, fault.row);
                 board.safe().block(job.piece, fault.row);
-                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+                return Err(self.rejection(job, fault.row, &cause));
             }
             OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
             OnReject::DeadLetter { .. } if self.profile.acts_on_barriers && job.batch.key(fault.row).is_none() => {
                 // Replayed later, it would act on what came after it.
                 self.done_before(board, job, fault.row);
                 board.safe().block(job.piece, fault.row);
-                return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+                return Err(self.rejection(job, fault.row, &cause));
             }
             OnReject::DeadLetter { .. } => {
                 self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
@@ -67,10 +67,8 @@ impl Courier {
         Ok(())
     }
 
-    fn rejection(&self, batch: &Batch, row: u32, cause: &str) -> Error {
-        let id = batch.id(row);
-        Error::new(ErrorKind::Corrupt, format!("sink {:?} rejected change {id}: {cause}", self.spec.name))
-            .remedy("fix the change's target and resume the stream, or skip the change")
+    fn rejection(&self, job: &Job, row: u32, cause: &str) -> Failure {
+        rejected(&self.spec.name, &job.batch, (job.piece, row), cause)
     }
 
     pub(super) fn check_limit(&self) -> Result<(), Failure> {
@@ -108,7 +106,7 @@ impl Courier {
         if self.spec.on_reject == OnReject::Stop {
             board.safe().block(job.piece, fault.row);
             let cause = fault.error.to_string();
-            return Err(Failure::Stream(self.rejection(&job.batch, fault.row, &cause)));
+            return Err(self.rejection(job, fault.row, &cause));
         }
         self.reject(board, job, fault)
     }

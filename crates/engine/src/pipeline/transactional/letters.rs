@@ -75,11 +75,11 @@ impl Transactional {
         write: CheckpointWrite,
     ) -> Result<bool, Failure> {
         let on_reject = std::mem::replace(&mut self.spec.on_reject, OnReject::Stop);
-        let settled = self.commit(committer, batch, vec![row], write, 0).await;
+        let settled = self.commit(committer, batch, vec![row], write, None).await;
         self.spec.on_reject = on_reject;
         match settled {
             Ok(()) => Ok(true),
-            Err(Failure::Stream(error)) => {
+            Err(Failure::Stream(error) | Failure::Rejected { error, .. }) => {
                 tracing::warn!(sink = self.spec.name, %error, "a dead letter was rejected again");
                 Ok(false)
             }

@@ -25,7 +25,7 @@ use self::portion::Tries;
 use super::board::{Board, Failure};
 use super::committer::Committer;
 use super::courier::{BEHIND, Courier};
-use super::cut::cut;
+use super::cut::{cut, split_at};
 use super::dispatch::Halted;
 use super::flusher;
 use super::lanes::Job;
@@ -171,11 +171,14 @@ impl Transactional {
             return Ok(());
         }
         let wanted = self.board.stream.settings.checkpoint.events;
-        for piece in cut(&batch, self.portion.within(wanted), false) {
+        let pieces = cut(&batch, self.portion.within(wanted), false);
+        for rows in split_at(&batch, pieces, self.portion.before_rejected()) {
             if leave.is_cancelled() {
                 break;
             }
-            self.transact(committer, &batch, piece.rows).await?;
+            let size = rows.len();
+            self.transact(committer, &batch, rows).await?;
+            self.portion.passed(size);
             *due = self.next_due();
         }
         Ok(())
@@ -190,11 +193,22 @@ impl Transactional {
         let write = committer.draft_write(draft, reason, None);
         let empty = watchkeeper_core::BatchBuilder::new("".into(), self.board.stream.source.payload());
         let end = watchkeeper_core::Position::new(Vec::new(), None);
-        self.commit(committer, &Arc::new(empty.finish(end)), Vec::new(), write, 0).await
+        self.commit(committer, &Arc::new(empty.finish(end)), Vec::new(), write, None).await
     }
 
-    /// One piece: the other sinks first, then changes and checkpoint together.
+    /// One piece. Where a change of it is rejected, what comes before is committed first: the piece is read again, and cut there.
     async fn transact(
+        &mut self,
+        committer: &mut Committer,
+        batch: &Arc<Batch>,
+        rows: Range<u32>,
+    ) -> Result<(), Failure> {
+        let transacted = self.write_piece(committer, batch, rows.clone()).await;
+        transacted.map_err(|failure| self.cut_before_rejected(batch, rows, failure))
+    }
+
+    /// The other sinks first, then changes and checkpoint together.
+    async fn write_piece(
         &mut self,
         committer: &mut Committer,
         batch: &Arc<Batch>,
@@ -219,7 +233,7 @@ impl Transactional {
         let mut draft = std::mem::take(&mut *self.board.draft());
         draft.extend(passed);
         let write = committer.draft_write(draft, Reason::Progress, None);
-        self.commit(committer, batch, wanted, write, job.rows.len()).await
+        self.commit(committer, batch, wanted, write, Some(&job)).await
     }
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
@@ -249,15 +263,17 @@ impl Transactional {
         entry_for(kind, &self.spec.name, &Change::new(Arc::clone(batch), row), cause, before)
     }
 
-    /// Repeats one transaction until it is known what became of it. It was cut out of `size` rows, of which less would do.
+    /// Repeats one transaction until it is known what became of it. It is that of `job`, of which less would do, or has no changes of the
+    /// stream's own.
     async fn commit(
         &mut self,
         committer: &mut Committer,
         batch: &Arc<Batch>,
         mut rows: Vec<u32>,
         mut write: CheckpointWrite,
-        size: usize,
+        job: Option<&Job>,
     ) -> Result<(), Failure> {
+        let (size, piece) = job.map_or((0, 0), |job| (job.rows.len(), job.piece));
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
         let (mut tries, mut retries, began) = (Tries::default(), 0, self.board.seams.clock.now());
@@ -284,7 +300,7 @@ impl Transactional {
                 }
                 Ok(Transacted::Rejected(faults)) => {
                     retries = 0;
-                    self.reject_all(batch, &mut rows, &mut write, faults)?;
+                    self.reject_all((batch, piece), &mut rows, &mut write, faults)?;
                 }
                 Err(error) => {
                     if self.board.tenure.loss().is_some() {

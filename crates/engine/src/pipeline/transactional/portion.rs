@@ -55,11 +55,13 @@ struct State {
     patience: u32,
     /// Whether more was tried last.
     grown: bool,
+    /// After so many rows a piece has to end, once: then comes one that was rejected.
+    before_rejected: Option<usize>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { rows: None, succeeded: 0, patience: PATIENCE, grown: false }
+        Self { rows: None, succeeded: 0, patience: PATIENCE, grown: false, before_rejected: None }
     }
 }
 
@@ -86,6 +88,22 @@ impl Portion {
         }
         state.succeeded = 0;
         true
+    }
+
+    /// Ends a piece after the next `rows` rows, once: the one after them was rejected. They begin where the stream is read again.
+    pub(super) fn cut_after(&self, rows: usize) {
+        self.state().before_rejected = Some(rows);
+    }
+
+    /// After how many rows a piece has to end.
+    pub(super) fn before_rejected(&self) -> Option<usize> {
+        self.state().before_rejected
+    }
+
+    /// Takes in that `rows` rows more were committed.
+    pub(super) fn passed(&self, rows: usize) {
+        let mut state = self.state();
+        state.before_rejected = state.before_rejected.and_then(|left| left.checked_sub(rows)).filter(|left| *left > 0);
     }
 
     /// Takes in that `size` rows were written in time.

@@ -1,19 +1,21 @@
 //! What becomes of rows that the transaction can not take.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use watchkeeper_core::{Batch, CheckpointWrite, Error, Fault, LedgerKind};
+use watchkeeper_core::{Batch, CheckpointWrite, Error, Fault, FaultKind, LedgerKind};
 
 use super::Transactional;
 use crate::delivery::parking::OnReject;
-use crate::pipeline::board::Failure;
+use crate::pipeline::board::{Failure, rejected};
 use crate::pipeline::courier::BEHIND;
+use crate::pipeline::safe_point::PieceNumber;
 
 impl Transactional {
     /// Applies the policy to all rows that the transaction can not take.
     pub(super) fn reject_all(
         &mut self,
-        batch: &Arc<Batch>,
+        (batch, piece): (&Arc<Batch>, PieceNumber),
         rows: &mut Vec<u32>,
         write: &mut CheckpointWrite,
         mut faults: Vec<Fault>,
@@ -29,7 +31,7 @@ impl Transactional {
                 continue;
             }
             rows.retain(|row| *row != fault.row);
-            self.reject(batch, rows, write, fault)?;
+            self.reject((batch, piece), rows, write, fault)?;
         }
         Ok(())
     }
@@ -37,24 +39,17 @@ impl Transactional {
     /// Applies the policy to a row that the transaction can not take.
     fn reject(
         &mut self,
-        batch: &Arc<Batch>,
+        (batch, piece): (&Arc<Batch>, PieceNumber),
         rows: &mut Vec<u32>,
         write: &mut CheckpointWrite,
         fault: Fault,
     ) -> Result<(), Failure> {
         let cause = fault.error.to_string();
-        let id = batch.id(fault.row).to_string();
-        match fault.kind {
-            watchkeeper_core::FaultKind::Fatal => return Err(Failure::Fatal { change_id: id, error: fault.error }),
-            watchkeeper_core::FaultKind::Retry | watchkeeper_core::FaultKind::Reject => {}
+        if fault.kind == FaultKind::Fatal {
+            return Err(Failure::Fatal { change_id: batch.id(fault.row).to_string(), error: fault.error });
         }
         match self.spec.on_reject {
-            OnReject::Stop => {
-                let cause = format!("sink {:?} rejected change {id}: {cause}", self.spec.name);
-                return Err(Failure::Stream(
-                    Error::corrupt(cause).remedy("fix the change's target and resume the stream, or skip the change"),
-                ));
-            }
+            OnReject::Stop => return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause)),
             OnReject::Skip => write.ledger.push(self.entry(batch, fault.row, LedgerKind::Skipped, &cause)),
             OnReject::DeadLetter { .. } => {
                 self.letter(batch, fault.row, LedgerKind::DeadLetter, &cause, write);
@@ -63,6 +58,23 @@ impl Transactional {
         }
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::corrupt(cause).remedy("mend the sink, then replay or purge the dead letters")))
+    }
+
+    /// Where a failure is about one change and others of the piece come before it, they are committed first: the opening ends, what it
+    /// would have written is read again, and the piece is cut right before that change. As the first of its piece it then fails
+    /// as it is. So whoever skips the change that a halt names loses no other one.
+    pub(super) fn cut_before_rejected(&self, batch: &Batch, piece: Range<u32>, failure: Failure) -> Failure {
+        let (Failure::Rejected { change_id, error, .. } | Failure::Fatal { change_id, error }) = &failure else {
+            return failure;
+        };
+        let row = piece.clone().find(|row| batch.id(*row).to_string() == *change_id);
+        let Some(before) = row.and_then(|row| place_before(batch, piece.clone(), row)) else { return failure };
+        let (stream, sink) = (&self.board.stream.settings.name, &self.spec.name);
+        let changes = before - piece.start;
+        tracing::warn!(stream, sink, change_id, changes, %error, "a change was rejected; what comes before it is committed first");
+        self.portion.cut_after(changes as usize);
+        let cause = format!("change {change_id} was rejected; what comes before it is committed first");
+        Failure::Transient(Error::unavailable(cause))
     }
 
     fn letter(&mut self, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str, write: &mut CheckpointWrite) {
@@ -86,4 +98,11 @@ impl Transactional {
             self.letter(batch, follower, LedgerKind::Parked, BEHIND, write);
         }
     }
+}
+
+/// The row that a piece can be cut before, so that it begins with `row` or with what can not be told apart from it. None if that is
+/// its first one.
+fn place_before(batch: &Batch, piece: Range<u32>, row: u32) -> Option<u32> {
+    let ends = |at: &u32| batch.rows()[*at as usize].committable;
+    (piece.start..row).rev().find(ends).map(|last| last + 1)
 }

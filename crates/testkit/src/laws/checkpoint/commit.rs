@@ -169,7 +169,8 @@ pub async fn c8_committed_write_is_seen_by_every_client(bench: &CheckpointBench)
 pub async fn c8_every_field_survives(bench: &CheckpointBench) -> Law {
     let grant = bench.grant(u64::from(u32::MAX) + 7);
     bench.claimed(&grant).await?;
-    let halted = Halted { code: "WK-POSITION-LOST".to_owned(), cause: "a \"gap\" – 'lost'".to_owned() };
+    let (code, cause) = ("WK-POSITION-LOST".to_owned(), "a \"gap\" – 'lost'".to_owned());
+    let halted = Halted { code, cause, change: Some("log/7.1".to_owned()) };
     let bare = CheckpointWrite {
         position: None,
         pedigree: None,
