@@ -91,7 +91,8 @@ impl Replication {
     /// The log of the server and the database in `config`. Nothing is asked of it yet.
     pub fn new(config: Config, settings: Settings) -> Self {
         let (spare, tenancy, remembered) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { endpoint: Endpoint(config), settings, spare, tenancy, remembered }))
+        let endpoint = Endpoint::new(config, settings.stream.as_deref());
+        Self(Arc::new(Inner { endpoint, settings, spare, tenancy, remembered }))
     }
 
     /// How it is read.

@@ -101,7 +101,7 @@ impl Replication {
             outlook.require_own(settings, self.database())?;
             match outlook.holding() {
                 Some(pid) => {
-                    let is_ours = outlook.holder() == self.0.endpoint.application();
+                    let is_ours = self.0.endpoint.is_ours(outlook.holder());
                     let displaced = slot::displace(cx, wire, is_ours, pid);
                     cx.run(async { displaced.await.map_err(|failure| self.told(failure)) }).await?;
                 }
@@ -248,7 +248,7 @@ impl Replication {
     ) -> Result<bool> {
         let told = |failure: Failure| self.told(failure);
         if let Some(pid) = slot.holder {
-            let is_ours = outlook.holder() == self.0.endpoint.application();
+            let is_ours = self.0.endpoint.is_ours(outlook.holder());
             slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
