@@ -5,6 +5,7 @@
 
 mod binding;
 mod body;
+mod catalogued;
 mod connect;
 mod decode;
 mod drift;
@@ -91,7 +92,8 @@ impl Replication {
     /// The log of the server and the database in `config`. Nothing is asked of it yet.
     pub fn new(config: Config, settings: Settings) -> Self {
         let (spare, tenancy, remembered) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { endpoint: Endpoint(config), settings, spare, tenancy, remembered }))
+        let endpoint = Endpoint::new(config, settings.stream.as_deref());
+        Self(Arc::new(Inner { endpoint, settings, spare, tenancy, remembered }))
     }
 
     /// How it is read.
@@ -157,10 +159,9 @@ impl Replication {
         Ok((Lineage { publication: outlook.publication.clone(), ..lineage }, outlook))
     }
 
-    async fn primary_key(&self, cx: &Cx, relation: u32) -> Result<Vec<String>> {
+    async fn columns(&self, cx: &Cx, relation: u32) -> Result<Vec<catalogued::Column>> {
         let mut wire = self.connect(cx).await?;
-        cx.run(async { publication::primary_key(&mut wire, relation).await.map_err(|failure| self.told(failure)) })
-            .await
+        cx.run(async { catalogued::columns(&mut wire, relation).await.map_err(|failure| self.told(failure)) }).await
     }
 }
 

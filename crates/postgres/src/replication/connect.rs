@@ -50,11 +50,24 @@ enum Use {
     Questions,
 }
 
-/// A server, and how it is reached.
+/// A server, and how it is reached, and what our connections call themselves there.
 #[derive(Debug, Clone)]
-pub(super) struct Endpoint(pub(super) Config);
+pub(super) struct Endpoint(pub(super) Config, String);
+
+/// What connections call themselves that nobody has named.
+const APPLICATION: &str = "watchkeeper";
+
+/// The longest name of a session that the server keeps whole.
+const SESSION_MAX: usize = 63;
 
 impl Endpoint {
+    /// For readers of a stream, which are known by its name to those who take it over; any without.
+    pub(super) fn new(config: Config, stream: Option<&str>) -> Self {
+        let application = config.postgres().get_application_name().unwrap_or(APPLICATION);
+        let session = stream.map_or_else(|| application.to_owned(), |stream| session(application, stream));
+        Self(config, session)
+    }
+
     /// Connects to the first host that answers and can be written to: of several, the others are standbys.
     pub(super) async fn connect(&self, cx: &Cx) -> Result<Wire> {
         self.connect_for(cx, Use::Replication).await
@@ -89,9 +102,9 @@ impl Endpoint {
         }))
     }
 
-    /// What our connections call themselves.
-    pub(super) fn application(&self) -> &str {
-        self.0.postgres().get_application_name().unwrap_or("watchkeeper")
+    /// Whether a session of this name is one that reads for the same stream, or does not say for which.
+    pub(super) fn is_ours(&self, session: &str) -> bool {
+        session == self.1 || session == self.0.postgres().get_application_name().unwrap_or(APPLICATION)
     }
 
     fn refused(&self, failure: Failure) -> Error {
@@ -146,7 +159,7 @@ impl Endpoint {
     /// Says who we are, and proves it.
     async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>, purpose: Use) -> Result<(), Failure> {
         let mut parameters =
-            vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.application())];
+            vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.1.as_str())];
         parameters.extend(FIXED);
         parameters.extend((purpose == Use::Replication).then_some(("replication", "database")));
         if let Some(options) = self.0.postgres().get_options() {
@@ -223,6 +236,14 @@ impl Endpoint {
         }
         Err(unsupported("the server offers no way to prove a password that is supported").into())
     }
+}
+
+/// What readers of a stream call themselves: readable, in signs that the server keeps, and another name for every stream.
+fn session(application: &str, stream: &str) -> String {
+    let whole = format!("{application} {stream}");
+    let safe = |sign: char| if sign == ' ' || sign.is_ascii_graphic() { sign } else { '_' };
+    let readable: String = whole.chars().map(safe).take(SESSION_MAX - 9).collect();
+    format!("{readable}#{:08x}", xxhash_rust::xxh3::xxh3_64(whole.as_bytes()) >> 32)
 }
 
 /// Connects to the first address that answers.

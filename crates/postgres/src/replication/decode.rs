@@ -8,6 +8,7 @@ use bytes::Bytes;
 use watchkeeper_core::{Limits, Operation, Result, RowParts, SourceTime, Version};
 
 use super::body;
+use super::catalogued::Column;
 use super::filling::{Filling, Half, Pen, old_image, write_filled};
 use super::keys::Known;
 use super::pgoutput::{Images, Message, odd};
@@ -97,8 +98,8 @@ impl Decoder {
 
     /// Takes up a table whose key had to be asked for.
     /// Whether the server has to be asked if that is another one than before.
-    pub(super) fn learn(&mut self, id: u32, relation: Relation, key: &[String]) -> bool {
-        let relation = relation.with_key(key, &self.relations.types);
+    pub(super) fn learn(&mut self, id: u32, relation: Relation, now: &[Column]) -> bool {
+        let relation = relation.with_key_of(now, &self.relations.types);
         self.relations.put(id, relation)
     }
 

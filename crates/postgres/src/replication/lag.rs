@@ -193,7 +193,7 @@ impl Tool for Slots {
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let config = Config::from_options(arguments)?;
         let place = config.place();
-        let mut wire = Endpoint(config).connect(cx).await?;
+        let mut wire = Endpoint::new(config, None).connect(cx).await?;
         let (slots, rate) = standings(cx, &mut wire, &place, None).await?;
         let mut lines = vec![format!("the log grows by {:.1} KiB/s", rate / 1_024.0)];
         lines.extend(slots.iter().map(|slot| slot.line(rate)));

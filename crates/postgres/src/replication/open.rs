@@ -30,7 +30,8 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let Spare { mut wire, lineage, outlook, .. } = self.prepared(cx, &start).await?;
+        let (spare, mut line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
+        let Spare { mut wire, lineage, outlook, .. } = spare;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
             StartAt::After(ref position) if !outlook.begins_anew(&Place::read(position)?) => outlook,
@@ -47,7 +48,7 @@ impl Replication {
         let until = held_until(cx);
         loop {
             let slot = outlook.slot_for(&self.0.settings, self.database(), &place)?;
-            if cx.run(self.began(&mut wire, &outlook, &slot, cx, &place)).await? {
+            if cx.run(self.began((&mut wire, &mut line), &outlook, &slot, cx, &place)).await? {
                 break;
             }
             self.require_patience(cx, until, &outlook)?;
@@ -61,7 +62,7 @@ impl Replication {
         let taken = snapshot.as_ref().map(Snapshot::taken);
         let tenancy = Arc::new(());
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
-        let mut reader = self.reader(wire, lineage, &outlook, place, start, Some(tenancy));
+        let mut reader = self.reader(line, lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
         reader.decoder.expect_keys(known);
         taken.into_iter().for_each(|taken| reader.decoder.catch_up_with(taken));
@@ -100,7 +101,7 @@ impl Replication {
             outlook.require_own(settings, self.database())?;
             match outlook.holding() {
                 Some(pid) => {
-                    let is_ours = outlook.holder() == self.0.endpoint.application();
+                    let is_ours = self.0.endpoint.is_ours(outlook.holder());
                     let displaced = slot::displace(cx, wire, is_ours, pid);
                     cx.run(async { displaced.await.map_err(|failure| self.told(failure)) }).await?;
                 }
@@ -141,9 +142,15 @@ impl Replication {
         if self.0.settings.failover { Kind::Failover } else { Kind::Lasting }
     }
 
+    /// A connection over which nothing was asked about tables. What the server's process once looked up in the catalog of now it keeps,
+    /// and decodes the log of then with it: columns that were renamed, dropped or added since would be told wrong.
+    async fn unspoilt(&self, cx: &Cx) -> Result<Wire> {
+        self.connect(cx).await
+    }
+
     /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
     pub(super) async fn open_aside(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let Spare { mut wire, lineage, outlook, .. } = self.look(cx).await?;
+        let (Spare { lineage, outlook, .. }, mut wire) = tokio::try_join!(biased; self.look(cx), self.unspoilt(cx))?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
         let (lineage, _) = self.remembering(lineage, &start, &outlook)?;
@@ -230,15 +237,22 @@ impl Replication {
         })
     }
 
-    /// Begins to stream; false when someone else has the slot.
-    async fn began(&self, wire: &mut Wire, outlook: &Outlook, slot: &Slot, cx: &Cx, place: &Place) -> Result<bool> {
+    /// Begins to stream over the second connection; false when someone else has the slot.
+    async fn began(
+        &self,
+        (wire, line): (&mut Wire, &mut Wire),
+        outlook: &Outlook,
+        slot: &Slot,
+        cx: &Cx,
+        place: &Place,
+    ) -> Result<bool> {
         let told = |failure: Failure| self.told(failure);
         if let Some(pid) = slot.holder {
-            let is_ours = outlook.holder() == self.0.endpoint.application();
+            let is_ours = self.0.endpoint.is_ours(outlook.holder());
             slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
-        match wire.start(&self.command(&self.0.settings.slot, place)).await {
+        match line.start(&self.command(&self.0.settings.slot, place)).await {
             Ok(()) => Ok(true),
             Err(failure) if failure.code() == Some("55006") => Ok(false),
             Err(failure) => Err(told(failure)),

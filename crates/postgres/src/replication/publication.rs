@@ -204,13 +204,3 @@ pub(super) async fn omissions(wire: &mut Wire, settings: &Settings) -> Result<Op
         )),
     }))
 }
-
-/// The columns of a table's primary key.
-pub(super) async fn primary_key(wire: &mut Wire, relation: u32) -> Result<Vec<String>, Failure> {
-    let sql = format!(
-        "SELECT a.attname FROM pg_catalog.pg_index i
-        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-        WHERE i.indrelid = {relation} AND i.indisprimary ORDER BY a.attnum"
-    );
-    Ok(wire.query(&sql).await?.into_iter().flatten().flatten().collect())
-}

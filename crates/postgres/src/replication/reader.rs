@@ -169,8 +169,8 @@ impl Reader {
 
     async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
         let Some((id, relation)) = &self.asked else { return Ok(()) };
-        let key = self.source.primary_key(cx, *id).await?;
-        self.is_rekeyed |= self.decoder.learn(*id, (**relation).clone(), &key);
+        let columns = self.source.columns(cx, *id).await?;
+        self.is_rekeyed |= self.decoder.learn(*id, (**relation).clone(), &columns);
         self.asked = None;
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Error, Result};
 
+use super::catalogued::{Column, key_of};
 use super::keys::{Compared, Known, other_key};
 use super::pgoutput::{Cell, Cut, Images, Tuple, odd};
 
@@ -37,6 +38,8 @@ pub(super) struct Relation {
     columns: Vec<(String, u32)>,
     /// The key by which its rows have to be told apart, if this is another one.
     other_key: Option<Vec<String>>,
+    /// Whether it is not known any more by what its rows were told apart.
+    is_key_forgotten: bool,
 }
 
 /// What is known of types that are not built in.
@@ -71,13 +74,16 @@ impl Relation {
         let canon = |kind, is_key: bool| is_key.then(|| canon(kind, types));
         let key = columns.iter().map(|(_, kind, is_key)| canon(*kind, *is_key)).collect();
         let columns: Vec<_> = columns.into_iter().map(|(name, kind, _)| (name, kind)).collect();
-        Ok(Self { name, described: describe(&columns)?, key, columns, other_key: None })
+        Ok(Self { name, described: describe(&columns)?, key, columns, other_key: None, is_key_forgotten: false })
     }
 
-    /// The same table, whose key is these columns.
-    pub(super) fn with_key(mut self, names: &[String], types: &TypeNames) -> Self {
-        let is_key = |name: &String| names.contains(name);
-        self.key = self.columns.iter().map(|(name, kind)| is_key(name).then(|| canon(*kind, types))).collect();
+    /// The same table with the key that the catalog has now.
+    pub(super) fn with_key_of(mut self, now: &[Column], types: &TypeNames) -> Self {
+        let key = key_of(&self.columns, now);
+        self.is_key_forgotten = key.is_none();
+        let is_key = |at: usize| key.as_ref().is_some_and(|key| key.contains(&at));
+        let columns = self.columns.iter().enumerate();
+        self.key = columns.map(|(at, (_, kind))| is_key(at).then(|| canon(*kind, types))).collect();
         self
     }
 
@@ -89,7 +95,11 @@ impl Relation {
     /// Why its rows can not be told.
     pub(super) fn refusal(&self) -> Error {
         let now: Vec<_> = self.key_names().map(str::to_owned).collect();
-        self.other_key.as_ref().map_or_else(|| keyless(&self.name), |before| other_key(&self.name, before, &now))
+        match &self.other_key {
+            Some(before) => other_key(&self.name, before, &now),
+            None if self.is_key_forgotten => forgotten(&self.name),
+            None => keyless(&self.name),
+        }
     }
 
     /// The names of the key's columns.
@@ -216,6 +226,16 @@ impl Relations {
 pub(super) fn keyless(table: &str) -> Error {
     Error::config(format!("table {table} has no key that its rows can be told apart by"))
         .remedy(format!("add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …"))
+}
+
+/// The error of rows that were written before their table got the key that it has now, or was dropped.
+fn forgotten(table: &str) -> Error {
+    let cause = format!(
+        "the log has rows of {table} that are older than its key: with REPLICA IDENTITY FULL it does not say by what they were told apart"
+    );
+    Error::position_lost(cause).remedy(
+        "begin anew with a snapshot, into emptied targets; or go on without these rows: watchkeeper accept-gap STREAM --to now",
+    )
 }
 
 #[cfg(test)]

@@ -15,6 +15,9 @@ pub struct Settings {
     pub slot: String,
     /// The publication. It is created for `tables` if it is not there.
     pub publication: String,
+    /// The stream that reads, as its group knows it. Its readers are ended when it is taken over, and those of no other stream, even
+    /// if it was given the same slot.
+    pub stream: Option<String>,
     /// The tables whose changes are given out, with or without their schema; all that are published without any.
     pub tables: Vec<String>,
     /// What was acknowledged is held back for so long, so that an operator can go back. It costs disk on the server.
@@ -42,6 +45,7 @@ impl Settings {
         Self {
             slot: slot.into(),
             publication: publication.into(),
+            stream: None,
             tables: Vec::new(),
             rewind: Duration::ZERO,
             failover: true,
@@ -66,6 +70,7 @@ impl Settings {
         }
         let publication = options.text("publication")?.unwrap_or(usual);
         let mut settings = Self::new(slot, publication);
+        settings.stream = Some(format!("{}/{}", purpose.group, purpose.stream));
         settings.tables = options.texts("tables")?.unwrap_or_default();
         settings.tables.extend(options.text("table")?);
         settings.rewind = options.duration("rewind")?.unwrap_or(settings.rewind);

@@ -94,9 +94,12 @@ fn old_rows_are_told_as_far_as_the_replica_identity_goes() {
         base.run("DELETE FROM things WHERE id = 1").await;
         base.run("ALTER TABLE things REPLICA IDENTITY FULL").await;
         base.run("UPDATE things SET v = 'bb' WHERE id = 2; DELETE FROM things WHERE id = 2").await;
+        let mut changes = watch.changes(6).await;
+        watch.close().await;
         base.run("ALTER TABLE things REPLICA IDENTITY USING INDEX other").await;
+        let mut watch = Watch::open(&base.source(), StartAt::Now).await;
         base.run("UPDATE things SET id = 4 WHERE id = 3; DELETE FROM things WHERE id = 4").await;
-        let changes = watch.changes(8).await;
+        changes.extend(watch.changes(2).await);
         let told: Vec<String> = changes[3..].iter().map(shown).collect();
         let expected = [
             r#"delete {"before":{"id":1},"after":null}"#,
@@ -280,5 +283,31 @@ fn vectors_are_told_as_the_arrays_that_the_server_makes_of_them() {
         }
         assert_eq!(told[0].get(&["after", "few", "1"]).unwrap(), Some(ValueRef::Int32(-2)));
         watch.close().await;
+    });
+}
+
+#[test]
+fn older_rows_are_told_as_their_table_was_then_although_they_are_read_later() {
+    let schema = "CREATE TABLE things(id int PRIMARY KEY, k int, v text)";
+    on_both(schema, async |base| {
+        let source = base.source();
+        let mut watch = Watch::open(&source, StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1, 10, 'read')").await;
+        let position = watch.changes(1).await[0].position();
+        watch.close().await;
+        base.run("INSERT INTO things VALUES (2, 20, 'unread')").await;
+        base.run("ALTER TABLE things RENAME v TO w; ALTER TABLE things DROP k; ALTER TABLE things ADD later int").await;
+        base.run("INSERT INTO things VALUES (3, 'new')").await;
+        let own = Watch::open(&source, StartAt::After(position.clone())).await;
+        let aside = Watch { stream: source.peek(&cx(), StartAt::After(position)).await.unwrap() };
+        for mut watch in [own, aside] {
+            let told: Vec<String> = watch.changes(2).await.iter().map(shown).collect();
+            let expected = [
+                r#"insert {"before":null,"after":{"id":2,"k":20,"v":"unread"}}"#,
+                r#"insert {"before":null,"after":{"id":3,"w":"new","later":null}}"#,
+            ];
+            assert_eq!(told, expected);
+            watch.close().await;
+        }
     });
 }

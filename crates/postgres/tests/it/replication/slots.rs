@@ -166,6 +166,31 @@ fn a_holder_that_is_none_of_ours_is_named_and_left_alone() {
 }
 
 #[test]
+fn the_reader_of_another_stream_is_named_and_left_alone() {
+    on_both(THINGS, async |base| {
+        let stream = |name: &str| {
+            let mut settings = base.settings();
+            settings.stream = Some(format!("shop/{name}"));
+            base.source_with(settings)
+        };
+        let mut first = Watch::open(&stream("orders"), StartAt::Now).await;
+        for start in [StartAt::Now, StartAt::Snapshot] {
+            let refused = stream("parcels").open(&cx(), start).await.map(drop);
+            assert_told(refused, ErrorKind::Unavailable, "is held by \"watchkeeper shop/orders#");
+        }
+        base.run("INSERT INTO things VALUES (1)").await;
+        first.changes(1).await;
+        // Whoever takes the stream over ends it.
+        let mut second = Watch::open(&stream("orders"), StartAt::Now).await;
+        assert_eq!(first.error().await.kind(), ErrorKind::Unavailable);
+        base.run("INSERT INTO things VALUES (2)").await;
+        second.changes(1).await;
+        first.close().await;
+        second.close().await;
+    });
+}
+
+#[test]
 fn a_second_reader_of_this_process_does_not_take_the_slot_from_the_first() {
     on_both(THINGS, async |base| {
         let source = base.source();
