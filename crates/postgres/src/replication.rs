@@ -83,6 +83,9 @@ struct Spare {
     asked: Moment,
     /// The place for which all of it was found to be good.
     verified: Option<Place>,
+    /// Whether something was asked over it about tables. What the server's process once looked up in the catalog of now it keeps, and
+    /// decodes the log of then with it.
+    is_spoilt: bool,
 }
 
 /// What was learned so long ago is asked again. Verifying, identifying and opening follow each other at once.
@@ -131,16 +134,23 @@ impl Replication {
 
     /// A connection, and what is known over it now.
     async fn look(&self, cx: &Cx) -> Result<Spare> {
+        self.look_again(cx, None).await
+    }
+
+    /// The same, where the publication is presumed to be what is remembered of it.
+    async fn look_again(&self, cx: &Cx, remembered: Option<&Scope>) -> Result<Spare> {
         let (asked, verified) = (cx.now(), None);
-        if let Some(Spare { mut wire, .. }) = self.take_spare()
-            && let Ok(Ok((lineage, outlook))) = cx.run(async { Ok(self.ask(&mut wire).await) }).await
+        if let Some(Spare { mut wire, is_spoilt, .. }) = self.take_spare()
+            && let Ok(Ok((lineage, outlook))) = cx.run(async { Ok(self.ask(&mut wire, remembered).await) }).await
         {
-            return Ok(Spare { wire, lineage, outlook, asked, verified });
+            let is_spoilt = is_spoilt || !outlook.presumes;
+            return Ok(Spare { wire, lineage, outlook, asked, verified, is_spoilt });
         }
         let mut wire = self.connect(cx).await?;
         let (lineage, outlook) =
-            cx.run(async { self.ask(&mut wire).await.map_err(|failure| self.told(failure)) }).await?;
-        Ok(Spare { wire, lineage, outlook, asked, verified })
+            cx.run(async { self.ask(&mut wire, remembered).await.map_err(|failure| self.told(failure)) }).await?;
+        let is_spoilt = !outlook.presumes;
+        Ok(Spare { wire, lineage, outlook, asked, verified, is_spoilt })
     }
 
     /// What was learned a moment ago, which is good enough for someone who is waited for.
@@ -153,9 +163,9 @@ impl Replication {
         self.take_fresh(cx).filter(|spare| spare.verified.as_ref() == Some(place))
     }
 
-    async fn ask(&self, wire: &mut Wire) -> Result<(Lineage, Outlook), Failure> {
+    async fn ask(&self, wire: &mut Wire, remembered: Option<&Scope>) -> Result<(Lineage, Outlook), Failure> {
         let (lineage, choice) = (Lineage::ask(wire).await?, self.choice());
-        let outlook = Outlook::take(wire, &self.0.settings, &choice).await?;
+        let outlook = Outlook::take(wire, &self.0.settings, &choice, remembered).await?;
         Ok((Lineage { publication: outlook.publication.clone(), ..lineage }, outlook))
     }
 
@@ -220,13 +230,14 @@ impl Source for Replication {
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
         let place = Place::read(position)?;
         self.remember(None);
-        let mut spare = self.look(cx).await?;
+        let before = Lineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
+        // A takeover is waited for: what the publication is made of is looked at right after it.
+        let mut spare = self.look_again(cx, before.as_ref()).await?;
         let Spare { wire, lineage, outlook, .. } = &mut spare;
         let recognised =
             cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.told(failure)) });
         recognised.await??;
         outlook.require(&self.0.settings, self.database(), &place)?;
-        let before = Lineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
         let drift = self.compared(before, outlook.publication.as_ref())?;
         drift.warn();
         self.remember(Some((place.clone(), drift.scope)));

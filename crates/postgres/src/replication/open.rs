@@ -10,6 +10,7 @@ use super::lineage::Lineage;
 use super::place::{Aside, Lsn, Place, Progress};
 use super::pump::{self, Manner};
 use super::reader::Reader;
+use super::scope::Scope;
 use super::sentry::Sentry;
 use super::settings::{identifier, literal};
 use super::slot::{self, Kind, Outlook, Slot};
@@ -30,7 +31,13 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (spare, mut line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
+        let (spare, mut line) = match self.take_ready(cx, &start)? {
+            Some(spare) => (spare, None),
+            None => {
+                let (spare, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
+                (spare, Some(line))
+            }
+        };
         let Spare { mut wire, lineage, outlook, .. } = spare;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
@@ -48,11 +55,11 @@ impl Replication {
         let until = held_until(cx);
         loop {
             let slot = outlook.slot_for(&self.0.settings, self.database(), &place)?;
-            if cx.run(self.began((&mut wire, &mut line), &outlook, &slot, cx, &place)).await? {
+            if cx.run(self.began((&mut wire, line.as_mut()), &outlook, &slot, cx, &place)).await? {
                 break;
             }
             self.require_patience(cx, until, &outlook)?;
-            outlook = cx.run(self.outlook(&mut wire)).await?;
+            outlook = cx.run(self.outlook_again(&mut wire, outlook.publication.as_ref())).await?;
         }
         if let (None, Aside::Snapshot(progress)) = (&snapshot, &place.aside)
             && !progress.complete
@@ -62,11 +69,23 @@ impl Replication {
         let taken = snapshot.as_ref().map(Snapshot::taken);
         let tenancy = Arc::new(());
         *self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&tenancy);
-        let mut reader = self.reader(line, lineage, &outlook, place, start, Some(tenancy));
+        let mut reader = self.reader(line.unwrap_or(wire), lineage, &outlook, place, start, Some(tenancy));
         reader.snapshot = snapshot;
         reader.decoder.expect_keys(known);
         taken.into_iter().for_each(|taken| reader.decoder.catch_up_with(taken));
         Ok(reader)
+    }
+
+    /// What was verified a moment ago, if nothing has to be asked that would spoil it.
+    fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<Spare>> {
+        let StartAt::After(position) = start else { return Ok(None) };
+        let Some(spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
+        if spare.outlook.presumes && !spare.is_spoilt {
+            spare.outlook.require_logical(&self.place())?;
+            return Ok(Some(spare));
+        }
+        self.put_spare(spare);
+        Ok(None)
     }
 
     /// A connection over which everything is ready for a slot.
@@ -183,7 +202,13 @@ impl Replication {
     }
 
     async fn outlook(&self, wire: &mut Wire) -> Result<Outlook> {
-        Outlook::take(wire, &self.0.settings, &self.choice()).await.map_err(|failure| self.told(failure))
+        self.outlook_again(wire, None).await
+    }
+
+    /// The same, where the publication is presumed to be what is remembered of it.
+    async fn outlook_again(&self, wire: &mut Wire, remembered: Option<&Scope>) -> Result<Outlook> {
+        let taken = Outlook::take(wire, &self.0.settings, &self.choice(), remembered).await;
+        taken.map_err(|failure| self.told(failure))
     }
 
     /// Makes the publication if it is missing, unless reading is to go on: the log is decoded with the catalog of its own time,
@@ -237,10 +262,10 @@ impl Replication {
         })
     }
 
-    /// Begins to stream over the second connection; false when someone else has the slot.
+    /// Begins to stream, over the second connection if there is one; false when someone else has the slot.
     async fn began(
         &self,
-        (wire, line): (&mut Wire, &mut Wire),
+        (wire, line): (&mut Wire, Option<&mut Wire>),
         outlook: &Outlook,
         slot: &Slot,
         cx: &Cx,
@@ -252,7 +277,7 @@ impl Replication {
             slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
-        match line.start(&self.command(&self.0.settings.slot, place)).await {
+        match line.unwrap_or(wire).start(&self.command(&self.0.settings.slot, place)).await {
             Ok(()) => Ok(true),
             Err(failure) if failure.code() == Some("55006") => Ok(false),
             Err(failure) => Err(told(failure)),
@@ -296,7 +321,7 @@ impl Replication {
             holds_back: outlook.keeps_all() && tenancy.is_some(),
             acknowledged: time,
             pedigree: lineage.to_pedigree(),
-            sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage)),
+            sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage, outlook.presumes)),
             _tenancy: tenancy,
         }
     }

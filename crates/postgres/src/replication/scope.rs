@@ -173,6 +173,28 @@ impl Scope {
     }
 }
 
+/// What changes when a publication is made anew, or its options are altered.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Mark {
+    id: u32,
+    altered: u32,
+}
+
+impl Mark {
+    pub(super) fn is_of(&self, scope: &Scope) -> bool {
+        (self.id, self.altered) == (scope.id, scope.altered)
+    }
+}
+
+/// An expression that is the [`Mark`] of the publication as JSON, or null if there is none.
+pub(super) fn mark(settings: &Settings) -> String {
+    format!(
+        "(SELECT pg_catalog.jsonb_build_object('id', p.oid::bigint, 'altered', p.xmin::text::bigint)
+        FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
+        literal(&settings.publication)
+    )
+}
+
 /// The publication as it is now, if there is one.
 pub(super) async fn ask(wire: &mut Wire, settings: &Settings) -> Result<Option<Scope>, Failure> {
     let rows = wire.query(&format!("SELECT {}", expression(settings, wire.major))).await?;

@@ -30,11 +30,11 @@ pub(super) struct Sentry {
 }
 
 impl Sentry {
-    /// Begins to look after the publication that `lineage` remembers.
-    pub(super) fn begin(source: Replication, lineage: Lineage) -> Self {
+    /// Begins to look after the publication that `lineage` remembers. One that is only presumed to be as it was is looked at soon.
+    pub(super) fn begin(source: Replication, lineage: Lineage, presumes: bool) -> Self {
         let (sender, found) = mpsc::channel(1);
         let occasion = Arc::new(Notify::new());
-        let watch = Lookout { source, lineage, occasion: Arc::clone(&occasion) };
+        let watch = Lookout { source, lineage, presumes, occasion: Arc::clone(&occasion) };
         if watch.lineage.publication.is_none() {
             watch.occasion.notify_one();
         }
@@ -77,16 +77,19 @@ enum Seen {
 struct Lookout {
     source: Replication,
     lineage: Lineage,
+    /// Whether nobody has looked since it was remembered.
+    presumes: bool,
     occasion: Arc<Notify>,
 }
 
 impl Lookout {
     async fn stand(mut self, found: mpsc::Sender<Result<Pedigree>>) {
         loop {
+            let rest = if self.presumes { REST } else { LOOK_EVERY };
             tokio::select! {
                 biased;
                 () = self.occasion.notified() => {}
-                () = BootClock.sleep_until(BootClock.now() + LOOK_EVERY) => {}
+                () = BootClock.sleep_until(BootClock.now() + rest) => {}
             }
             let told = match self.look().await {
                 Ok(Seen::AsBefore) => Ok(()),
@@ -119,11 +122,12 @@ impl Lookout {
             Err(error) => return Ok(Seen::Broken(error)),
         };
         drift.warn();
-        if !drift.left.is_empty()
+        if (self.presumes || !drift.left.is_empty())
             && let Err(error) = self.require_named(&cx, &mut wire).await?
         {
             return Ok(Seen::Broken(error));
         }
+        self.presumes = false;
         if drift.scope == self.lineage.publication {
             return Ok(Seen::AsBefore);
         }

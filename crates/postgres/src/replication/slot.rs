@@ -7,7 +7,7 @@ use serde_json::Value;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::place::{Aside, Lsn, Place};
-use super::scope::{self, Scope};
+use super::scope::{self, Mark, Scope};
 use super::settings::{Choice, Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
@@ -25,7 +25,14 @@ pub(super) struct Outlook {
     patience_millis: u64,
     keep_megabytes: i64,
     /// The publication, if there is one.
+    #[serde(default)]
     pub(super) publication: Option<Scope>,
+    /// What it is known by, where no more was asked for.
+    #[serde(default)]
+    mark: Option<Mark>,
+    /// Whether it is only presumed to be what was remembered of it.
+    #[serde(skip)]
+    pub(super) presumes: bool,
 }
 
 /// A slot as it is now.
@@ -38,8 +45,20 @@ pub(super) struct Slot {
 }
 
 impl Outlook {
-    pub(super) async fn take(wire: &mut Wire, settings: &Settings, choice: &Choice) -> Result<Self, Failure> {
-        let (slot, publication) = (literal(&settings.slot), scope::expression(settings, wire.major));
+    /// Looks at the server. Where the publication is `remembered`, it is presumed to be as it was if it has the same mark: what it
+    /// is made of takes the server's new process longer to find out than all the rest.
+    pub(super) async fn take(
+        wire: &mut Wire,
+        settings: &Settings,
+        choice: &Choice,
+        remembered: Option<&Scope>,
+    ) -> Result<Self, Failure> {
+        let remembered = remembered.filter(|scope| scope.name == settings.publication);
+        let slot = literal(&settings.slot);
+        let publication = match remembered {
+            Some(_) => format!("'mark', {}", scope::mark(settings)),
+            None => format!("'publication', {}", scope::expression(settings, wire.major)),
+        };
         let sql = format!(
             "SELECT pg_catalog.jsonb_build_object(
                 'slot', (SELECT pg_catalog.to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = {slot}),
@@ -52,13 +71,19 @@ impl Outlook {
                 'wal_level', pg_catalog.current_setting('wal_level'),
                 'patience_millis', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
                 'keep_megabytes', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
-                'publication', {publication})"
+                {publication})"
         );
         let rows = wire.query(&sql).await?;
         let text = rows.first().and_then(|row| row.first()).and_then(Option::as_deref).unwrap_or_default();
         let outlook: Self = serde_json::from_str(text).map_err(|error| Failure::Io(std::io::Error::other(error)))?;
-        let publication = outlook.publication.map(|publication| publication.narrowed(choice));
-        Ok(Self { publication, ..outlook })
+        let as_before = remembered.filter(|scope| outlook.mark.as_ref().is_some_and(|mark| mark.is_of(scope)));
+        let publication = match (as_before, &outlook.mark) {
+            (Some(remembered), _) => Some(remembered.clone()),
+            (None, Some(_)) => scope::ask(wire, settings).await?,
+            (None, None) => outlook.publication,
+        };
+        let publication = publication.map(|publication| publication.narrowed(choice));
+        Ok(Self { publication, presumes: as_before.is_some(), ..outlook })
     }
 
     /// Where the log ends now.
