@@ -65,8 +65,8 @@ pub struct Replication(Arc<Inner>);
 struct Inner {
     endpoint: Endpoint,
     settings: Settings,
-    /// A connection over which everything is known before it reads: opening follows identifying and verifying, and need not
-    /// prove anew who we are.
+    /// A connection over which everything is known before reading begins: opening follows identifying and verifying, and need not
+    /// ask again. The log itself is read over another one.
     spare: Mutex<Option<Spare>>,
     /// Lives as long as the reader of the slot in this process.
     tenancy: Mutex<Weak<()>>,

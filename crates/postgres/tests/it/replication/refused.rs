@@ -200,6 +200,25 @@ fn who_may_not_replicate_is_told_what_is_missing() {
 }
 
 #[test]
+fn rows_that_a_policy_hides_are_not_left_out_of_a_snapshot() {
+    on_both(THINGS, async |base| {
+        let user = format!("u{}", &base.name[5..21]);
+        base.run(&format!(
+            "CREATE ROLE {user} LOGIN REPLICATION; GRANT SELECT ON things TO {user}; INSERT INTO things VALUES (1), (2);
+            CREATE PUBLICATION changes FOR TABLE things; ALTER TABLE things ENABLE ROW LEVEL SECURITY;
+            CREATE POLICY few ON things USING (id > 1)"
+        ))
+        .await;
+        let url = base.server.url_of(&user, &base.name);
+        let source = Replication::new(Config::new(&url).unwrap(), base.settings());
+        let mut watch = Watch::open(&source, StartAt::Snapshot).await;
+        let told = watch.stream.next_batch(&cx(), LIMITS).await;
+        assert_told(told.map(|batch| batch.len()), ErrorKind::Denied, "row-level security");
+        watch.close().await;
+    });
+}
+
+#[test]
 fn tables_without_an_identity_are_refused() {
     for (change, what) in [
         ("ALTER TABLE things DROP CONSTRAINT things_pkey", "no primary key"),
