@@ -199,7 +199,7 @@ const QUOTED_CHARS_MAX: usize = 300;
 pub fn told(native: Native, doing: Doing, place: &str) -> Error {
     let class = Class::of(&native);
     let (cause, remedy) = class.words();
-    let remedy = tls_remedy(&native).unwrap_or(remedy);
+    let remedy = tls_remedy(&native).or_else(|| hidden_remedy(&native)).unwrap_or(remedy);
     let said: String = said(&native).replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
     Error::new(class.kind(doing), format!("{place}: {cause} ({said})")).remedy(remedy).caused_by(native)
 }
@@ -223,9 +223,23 @@ fn tls_remedy(native: &Native) -> Option<&'static str> {
     )
 }
 
+/// What to do about policies that would hide rows.
+pub(crate) const UNHIDE: &str =
+    "let the role see all rows (ALTER ROLE … BYPASSRLS), or be the table's owner without FORCE ROW LEVEL SECURITY";
+
+fn hidden_remedy(native: &Native) -> Option<&'static str> {
+    let said = native.as_db_error().filter(|said| said.code().code() == "42501")?;
+    said.message().contains("row-level security").then_some(UNHIDE)
+}
+
 /// What the driver had said, of an error that was made of it.
 pub(crate) fn native(error: &Error) -> Option<&Native> {
     error.source().and_then(|cause| cause.downcast_ref())
+}
+
+/// Whether a table has a column no more that a statement named.
+pub(crate) fn is_column_gone(error: &Error) -> bool {
+    native(error).and_then(Native::code).is_some_and(|code| code.code() == "42703")
 }
 
 /// What is not known of something that no one can see is at least no change.

@@ -1,5 +1,6 @@
 //! Changes and checkpoint in one transaction.
 
+mod divide;
 mod image;
 mod name;
 mod rekey;
@@ -24,7 +25,7 @@ pub use versioned::Versioned;
 
 use crate::checkpoint::Checkpoints;
 use crate::client::{Client, Value, Work};
-use crate::error::{Class, Doing, native, told, unchanged};
+use crate::error::{Class, Doing, is_column_gone, native, told, unchanged};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -61,14 +62,6 @@ impl Failure {
     fn at(self, place: usize) -> Self {
         match self {
             Self::Refused(_, error) => Self::Refused(Some(place), error),
-            failed @ Self::Failed(_) => failed,
-        }
-    }
-
-    /// The same failure, told of some changes that begin at this place: of the last of them if it does not say which one it is of.
-    fn among(self, start: usize, count: usize) -> Self {
-        match self {
-            Self::Refused(at, error) => Self::Refused(Some(start + at.unwrap_or(count.saturating_sub(1))), error),
             failed @ Self::Failed(_) => failed,
         }
     }
@@ -172,6 +165,12 @@ impl Open<'_> {
         &self.cx
     }
 
+    /// Sends statements without values.
+    async fn run(&self, sql: &str) -> Result<(), Failure> {
+        let sent = async { Ok(self.work.connection().batch_execute(sql).await) };
+        self.cx.run(sent).await?.map_err(Failure::from)
+    }
+
     /// Sends a statement about changes; the answer is how many rows it was about.
     async fn state(&self, sql: &str, values: &[Value<'_>]) -> Result<u64, Failure> {
         let sent = async { Ok(self.work.connection().execute_typed(sql, values).await) };
@@ -255,14 +254,15 @@ impl std::fmt::Debug for Writer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Portion {
     All,
-    /// To find the one that is refused.
-    Single,
+    /// In ever smaller parts, to find all that are refused.
+    Divided,
 }
 
 /// What became of one try.
 enum Tried {
     Answered(Transacted),
-    Refused(Option<usize>, Error),
+    /// With the places and the reasons of those that were found.
+    Refused(Vec<(usize, Error)>),
 }
 
 impl Writer {
@@ -278,32 +278,25 @@ impl Writer {
             }
         }
         let open = Open { cx: self.checkpoints.client().bounded(cx), work: &work, write };
-        match self.fill(&open, changes, portion).await {
-            Ok(()) => work.commit(cx).await.map(|()| Tried::Answered(Transacted::Committed)),
+        let filled = match portion {
+            Portion::All => self.apply.apply(&open, changes).await.map(|()| Vec::new()),
+            Portion::Divided => divide::apply(&*self.apply, &open, changes).await,
+        };
+        match filled {
+            Ok(refused) if refused.is_empty() => work.commit(cx).await.map(|()| Tried::Answered(Transacted::Committed)),
+            Ok(refused) => {
+                work.rollback(cx).await;
+                Ok(Tried::Refused(refused))
+            }
             Err(failure) => {
                 work.rollback(cx).await;
                 match failure {
-                    Failure::Refused(at, error) => Ok(Tried::Refused(at, error)),
+                    Failure::Refused(at, error) => Ok(Tried::Refused(vec![(at.unwrap_or(0), error)])),
                     // Nothing was committed, so nothing is changed.
                     Failure::Failed(error) => Err(unchanged(overdue(error, changes.len()))),
                 }
             }
         }
-    }
-
-    async fn fill(&self, open: &Open<'_>, changes: &[Change], portion: Portion) -> Result<(), Failure> {
-        if portion == Portion::All {
-            return self.apply.apply(open, changes).await;
-        }
-        let mut start = 0;
-        while start < changes.len() {
-            // The second half of a key update needs what the first takes away.
-            let count = if rekey::halves(&changes[start..]).is_some() { 2 } else { 1 };
-            let unit = &changes[start..start + count];
-            self.apply.apply(open, unit).await.map_err(|failure| failure.among(start, count))?;
-            start += count;
-        }
-        Ok(())
     }
 }
 
@@ -341,19 +334,29 @@ impl TransactionalWriter for Writer {
             return Ok(answers.first().map_or(Transacted::Fenced, |commit| transacted(*commit)));
         }
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let (at, error) = match self.transact(cx, &changes, write, Portion::All).await? {
+        let mut tried = self.transact(cx, &changes, write, Portion::All).await;
+        if tried.as_ref().is_err_and(is_column_gone) {
+            // The table is another one than it was when this writer was opened.
+            self.apply.prepare(cx, self.checkpoints.client()).await?;
+            tried = self.transact(cx, &changes, write, Portion::All).await;
+        }
+        let refused = match tried? {
             Tried::Answered(answer) => return Ok(answer),
-            Tried::Refused(Some(at), error) => (at, error),
-            Tried::Refused(None, _) => match self.transact(cx, &changes, write, Portion::Single).await? {
+            Tried::Refused(refused) if changes.len() == 1 => refused,
+            Tried::Refused(_) => match self.transact(cx, &changes, write, Portion::Divided).await? {
                 Tried::Answered(answer) => return Ok(answer),
-                Tried::Refused(at, error) => (at.unwrap_or(0), error),
+                Tried::Refused(refused) => refused,
             },
         };
-        let row = rows.get(at).copied().ok_or_else(|| Error::internal("a change was rejected that was not there"))?;
-        let error = Error::new(ErrorKind::Config, error.message().to_owned())
-            .remedy(error.advice().unwrap_or("correct the row or the table").to_owned())
-            .caused_by(error);
-        Ok(Transacted::Rejected(vec![Fault { row, kind: FaultKind::Reject, error }]))
+        let faults = refused.into_iter().map(|(at, error)| {
+            let row =
+                rows.get(at).copied().ok_or_else(|| Error::internal("a change was rejected that was not there"))?;
+            let error = Error::new(ErrorKind::Config, error.message().to_owned())
+                .remedy(error.advice().unwrap_or("correct the row or the table").to_owned())
+                .caused_by(error);
+            Ok(Fault { row, kind: FaultKind::Reject, error })
+        });
+        faults.collect::<Result<_>>().map(Transacted::Rejected)
     }
 
     async fn close(&mut self, _cx: &Cx) -> Result<()> {

@@ -55,8 +55,8 @@ impl Watch {
                 return Next::End(self.leave_failed(&tenure, error).await);
             }
             Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
-            Some(Failure::Rejected { change_id, error, .. }) => {
-                return Next::End(self.halt(voyage, error, Some(change_id)).await);
+            Some(Failure::Rejected { change, error }) => {
+                return Next::End(self.halt(voyage, error, Some(change.id)).await);
             }
             Some(Failure::Fatal { change_id, error }) => {
                 return Next::End(self.leave_poisoned(voyage, &change_id, error).await);

@@ -18,6 +18,15 @@ use crate::seams::Seams;
 use crate::stream::StreamSpec;
 use crate::tenure::{Loss, Tenure};
 
+/// A change that a sink will never take.
+#[derive(Debug)]
+pub struct Untaken {
+    /// Its piece and row.
+    pub at: (PieceNumber, u32),
+    /// Its id.
+    pub id: String,
+}
+
 /// Why an opening ended, when it was not asked to.
 #[derive(Debug)]
 pub enum Failure {
@@ -29,10 +38,8 @@ pub enum Failure {
     Stream(Error),
     /// A sink will never take this change, and nobody may pass it: halt the stream right before it.
     Rejected {
-        /// Its piece and row.
-        at: (PieceNumber, u32),
         /// The change.
-        change_id: String,
+        change: Box<Untaken>,
         /// What the sink said.
         error: Error,
     },
@@ -72,10 +79,10 @@ impl Failure {
 
 /// The failure of a change that `sink` will never take, where the policy is to stop.
 pub(super) fn rejected(sink: &str, batch: &Batch, at: (PieceNumber, u32), cause: &str) -> Failure {
-    let change_id = batch.id(at.1).to_string();
-    let error = Error::corrupt(format!("sink {sink:?} rejected change {change_id}: {cause}"))
+    let change = Box::new(Untaken { at, id: batch.id(at.1).to_string() });
+    let error = Error::corrupt(format!("sink {sink:?} rejected change {}: {cause}", change.id))
         .remedy("fix the change's target and resume the stream, or skip the change");
-    Failure::Rejected { at, change_id, error }
+    Failure::Rejected { change, error }
 }
 
 /// What is safe and not yet committed.
@@ -230,7 +237,9 @@ impl Board {
         match (&*first, &failure) {
             (Some(Failure::Transient(_)), Failure::Transient(_)) => {}
             (None | Some(Failure::Transient(_)), _) => *first = Some(failure),
-            (Some(Failure::Rejected { at: other, .. }), Failure::Rejected { at, .. }) if at < other => {
+            (Some(Failure::Rejected { change: other, .. }), Failure::Rejected { change, .. })
+                if change.at < other.at =>
+            {
                 *first = Some(failure);
             }
             (Some(_), _) => {}
@@ -248,7 +257,7 @@ impl Board {
             return false;
         }
         match &*self.failure.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Failure::Rejected { at, .. }) => piece > at.0,
+            Some(Failure::Rejected { change, .. }) => piece > change.at.0,
             _ => true,
         }
     }

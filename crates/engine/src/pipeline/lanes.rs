@@ -73,8 +73,8 @@ async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: m
         }
         for (index, courier) in couriers.iter().enumerate() {
             if let Err(failure) = courier.deliver(board, lane, &job).await {
-                if let Failure::Rejected { at, .. } = &failure {
-                    finish_before(board, &couriers[index + 1..], lane, &job, at.1).await;
+                if let Failure::Rejected { change, .. } = &failure {
+                    finish_before(board, &couriers[index + 1..], lane, &job, change.at.1).await;
                 }
                 return board.fail(failure);
             }

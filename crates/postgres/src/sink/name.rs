@@ -56,6 +56,17 @@ impl Table {
             .remedy("choose another schema"))
     }
 
+    /// Refuses a table of which policies hide rows from this role: those would be neither deleted nor overwritten.
+    pub(crate) async fn require_seen(&self, cx: &Cx, client: &Client) -> Result<()> {
+        let sql = "SELECT coalesce(row_security_active(to_regclass($1)::oid), false)";
+        let rows = client.read(cx, sql, &[(&self.quoted, Type::TEXT)]).await?;
+        if !rows.first().is_some_and(|row| row.get(0)) {
+            return Ok(());
+        }
+        let cause = format!("policies of {:?} (row level security) hide rows from this role", self.written);
+        Err(Error::config(cause).remedy(crate::error::UNHIDE))
+    }
+
     /// Makes it where it is missing. Only then is the right to create something asked for.
     pub(crate) async fn ensure(&self, cx: &Cx, client: &Client, columns: &str) -> Result<()> {
         self.require_foreign(client)?;
@@ -71,6 +82,6 @@ impl Table {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        self.require_seen(cx, client).await
     }
 }

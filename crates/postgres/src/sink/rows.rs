@@ -1,10 +1,12 @@
 //! Changes into tables whose columns have types of their own.
 
 mod field;
+mod follow;
 mod plan;
 mod shape;
 mod versioned;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -72,7 +74,8 @@ impl Rows {
     /// Looks at the table, and refuses what can not be written into.
     pub(crate) async fn look(&self, cx: &Cx, client: &Client) -> Result<()> {
         let shape = Shape::look(cx, client, &self.table, &self.fields, self.missing).await?;
-        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shape));
+        self.table.require_seen(cx, client).await?;
+        self.keep(Arc::new(shape));
         Ok(())
     }
 
@@ -87,6 +90,17 @@ impl Rows {
         shape.ok_or_else(|| Error::internal("rows were written before their table was looked at"))
     }
 
+    /// Looks at the table again, for columns that take the `strangers` among the fields.
+    fn follow(&self, found: Shape, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
+        let next = Arc::new(found.following(&*self.shape()?, strangers));
+        self.keep(Arc::clone(&next));
+        Ok(next)
+    }
+
+    fn keep(&self, shape: Arc<Shape>) {
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Some(shape);
+    }
+
     async fn send(&self, open: &Open<'_>, shape: &Shape, plan: &mut Plan<'_>) -> Result<(), Failure> {
         for statement in std::mem::take(plan).statements(shape) {
             let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT)]).await?;
@@ -97,21 +111,47 @@ impl Rows {
         Ok(())
     }
 
-    /// Does both halves of a key update at once if the second leaves something out; if not, it is left to others.
-    async fn rekey(
+    /// What a change does, by the table as it is now: it is looked at again where the change tells a field that no column takes yet.
+    /// Once for all changes of a transaction, since all of them were read before it.
+    async fn row<'a>(
         &self,
         open: &Open<'_>,
-        shape: &Shape,
-        plan: &mut Plan<'_>,
-        changes: &[Change],
+        sight: &mut Sight,
+        plan: &mut Plan<'a>,
+        change: &'a Change,
+    ) -> Result<Result<Row>, Failure> {
+        let row = Row::of(&sight.shape, change, &mut sight.strangers);
+        if sight.is_new || sight.strangers.is_empty() {
+            return Ok(row);
+        }
+        self.send(open, &sight.shape, plan).await?;
+        self.look_within(open, sight).await?;
+        Ok(Row::of(&sight.shape, change, &mut sight.strangers))
+    }
+
+    async fn look_within(&self, open: &Open<'_>, sight: &mut Sight) -> Result<(), Failure> {
+        let found = Shape::look_within(open, &self.table, self.missing).await?;
+        sight.shape = self.follow(found, &std::mem::take(&mut sight.strangers))?;
+        sight.is_new = true;
+        Ok(())
+    }
+
+    /// Does both halves of a key update at once if the second leaves something out; if not, it is left to others.
+    async fn rekey<'a>(
+        &self,
+        open: &Open<'_>,
+        sight: &mut Sight,
+        plan: &mut Plan<'a>,
+        changes: &'a [Change],
     ) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
-        let (Ok(old), Ok(new)) = (Row::of(shape, old), Row::of(shape, new)) else { return Ok(false) };
+        let Ok(new) = self.row(open, sight, plan, new).await? else { return Ok(false) };
+        let Ok(old) = Row::of(&sight.shape, old, &mut sight.strangers) else { return Ok(false) };
         if new.is_whole() {
             return Ok(false);
         }
-        self.send(open, shape, plan).await?;
-        let (statement, key) = (new.rename(shape), old.only_key());
+        self.send(open, &sight.shape, plan).await?;
+        let (statement, key) = (new.rename(&sight.shape), old.only_key());
         let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT), (&key, Type::TEXT)]).await?;
         match statement.is_done_by(found) {
             true => Ok(true),
@@ -120,6 +160,15 @@ impl Rows {
             false => Ok(false),
         }
     }
+}
+
+/// How the table is seen while changes are applied.
+struct Sight {
+    shape: Arc<Shape>,
+    /// Fields of the changes that no column is known to take.
+    strangers: BTreeSet<String>,
+    /// Whether it was looked at since these changes were read.
+    is_new: bool,
 }
 
 /// Whether all rows go with a change.
@@ -135,29 +184,38 @@ impl Apply for Rows {
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         let shape = self.shape()?;
+        let is_due = shape.follows.as_ref().is_some_and(follow::Follows::is_due);
+        let mut sight = Sight { shape, strangers: BTreeSet::new(), is_new: false };
+        if is_due {
+            self.look_within(open, &mut sight).await?;
+        }
         let (mut plan, mut at) = (Plan::default(), 0);
         while let Some(change) = changes.get(at) {
-            if self.rekey(open, &shape, &mut plan, &changes[at..]).await? {
+            if self.rekey(open, &mut sight, &mut plan, &changes[at..]).await? {
                 at += 2;
                 continue;
             }
             if let Some(key) = change.key() {
-                let row = Row::of(&shape, change).map_err(|error| Failure::Refused(Some(at), error))?;
+                let row = self.row(open, &mut sight, &mut plan, change).await?;
+                let row = row.map_err(|error| Failure::Refused(Some(at), error))?;
                 if row.is_partial() && change.operation() == Operation::Insert {
                     // Nothing under its key belongs to a row that comes.
                     return Err(Failure::Refused(Some(at), incomplete()));
                 }
                 if !plan.takes(change, key, &row) {
-                    self.send(open, &shape, &mut plan).await?;
+                    self.send(open, &sight.shape, &mut plan).await?;
                 }
                 plan.note(change, key, row);
             } else if clears(change) {
-                self.send(open, &shape, &mut plan).await?;
-                open.state(&shape.clear(), &[]).await?;
+                self.send(open, &sight.shape, &mut plan).await?;
+                open.state(&sight.shape.clear(), &[]).await?;
             }
             at += 1;
         }
-        self.send(open, &shape, &mut plan).await
+        if !sight.strangers.is_empty() {
+            self.keep(Arc::new(sight.shape.remembering(&sight.strangers)));
+        }
+        self.send(open, &sight.shape, &mut plan).await
     }
 
     fn acts_on_barriers(&self) -> bool {

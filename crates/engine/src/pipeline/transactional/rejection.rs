@@ -56,6 +56,7 @@ impl Transactional {
                 self.divert_followers(batch, fault.row, rows, write);
             }
         }
+        tracing::warn!(sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::corrupt(cause).remedy("mend the sink, then replay or purge the dead letters")))
     }
@@ -64,8 +65,10 @@ impl Transactional {
     /// would have written is read again, and the piece is cut right before that change. As the first of its piece it then fails
     /// as it is. So whoever skips the change that a halt names loses no other one.
     pub(super) fn cut_before_rejected(&self, batch: &Batch, piece: Range<u32>, failure: Failure) -> Failure {
-        let (Failure::Rejected { change_id, error, .. } | Failure::Fatal { change_id, error }) = &failure else {
-            return failure;
+        let (change_id, error) = match &failure {
+            Failure::Rejected { change, error } => (&change.id, error),
+            Failure::Fatal { change_id, error } => (change_id, error),
+            _ => return failure,
         };
         let row = piece.clone().find(|row| batch.id(*row).to_string() == *change_id);
         let Some(before) = row.and_then(|row| place_before(batch, piece.clone(), row)) else { return failure };

@@ -70,6 +70,11 @@ impl<'a> Fields<'a> {
         self.way.is_empty()
     }
 
+    /// Whether what is visited now is a field of the document itself.
+    pub(super) fn is_outermost(&self) -> bool {
+        self.way.len() == 1
+    }
+
     /// Whether what is visited now stands where `path` leads.
     fn is_at(&self, path: &[String]) -> bool {
         self.way.len() == path.len() && self.is_on_way(path)

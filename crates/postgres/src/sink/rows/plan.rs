@@ -6,6 +6,7 @@ use watchkeeper_core::payload::{Image, Visit};
 use watchkeeper_core::{Change, Error, Operation, Result};
 
 use super::field::{Fields, Told};
+use super::follow::Follows;
 use super::shape::{Missing, Shape};
 
 /// At most so many rows in one statement, and about so many bytes.
@@ -37,18 +38,18 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What a change with a key does.
+    /// What a change with a key does. Fields that no column is known to take are noted in `strangers`.
     ///
     /// # Errors
     /// The change does not tell it: it can never be written.
-    pub(super) fn of(shape: &Shape, change: &Change) -> Result<Self> {
+    pub(super) fn of(shape: &Shape, change: &Change, strangers: &mut BTreeSet<String>) -> Result<Self> {
         if change.operation() == Operation::Delete {
             return Self::gone(shape, change);
         }
         let (mut fields, mut nothing) = (Fields::of(&shape.columns), Nothing::default());
         let payload = change.batch().payload();
-        let told =
-            payload.image(change.body(), change.operation(), Image::After, &mut Both(&mut fields, &mut nothing))?;
+        let mut both = Both { fields: &mut fields, nothing: &mut nothing, follows: shape.follows.as_ref(), strangers };
+        let told = payload.image(change.body(), change.operation(), Image::After, &mut both)?;
         if nothing.0 {
             // It was deleted since; the change that did so will come.
             return Self::gone(shape, change);
@@ -141,33 +142,41 @@ fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Opt
 #[derive(Default)]
 struct Nothing(bool);
 
-/// Lets two see the same.
-struct Both<'a, 'b>(&'a mut Fields<'b>, &'a mut Nothing);
+/// Lets two see the same, and notes fields that are not known.
+struct Both<'a, 'b> {
+    fields: &'a mut Fields<'b>,
+    nothing: &'a mut Nothing,
+    follows: Option<&'a Follows>,
+    strangers: &'a mut BTreeSet<String>,
+}
 
 impl Visit for Both<'_, '_> {
     fn value(&mut self, value: watchkeeper_core::ValueRef<'_>) {
-        self.1.0 |= self.0.is_outside() && value == watchkeeper_core::ValueRef::Null;
-        self.0.value(value);
+        self.nothing.0 |= self.fields.is_outside() && value == watchkeeper_core::ValueRef::Null;
+        self.fields.value(value);
     }
 
     fn begin_document(&mut self) {
-        self.0.begin_document();
+        self.fields.begin_document();
     }
 
     fn key(&mut self, key: &str) {
-        self.0.key(key);
+        if self.fields.is_outermost() && self.follows.is_some_and(|follows| !follows.knows(key)) {
+            self.strangers.insert(key.to_owned());
+        }
+        self.fields.key(key);
     }
 
     fn end_document(&mut self) {
-        self.0.end_document();
+        self.fields.end_document();
     }
 
     fn begin_array(&mut self) {
-        self.0.begin_array();
+        self.fields.begin_array();
     }
 
     fn end_array(&mut self) {
-        self.0.end_array();
+        self.fields.end_array();
     }
 }
 

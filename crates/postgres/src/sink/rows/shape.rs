@@ -1,10 +1,12 @@
 //! The columns of a table that rows are written into.
 
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::super::Table;
+use super::super::{Failure, Open, Table};
 use super::field::Column;
+use super::follow::Follows;
 use crate::client::{Client, quoted};
 
 /// What becomes of a column whose field the source does not have.
@@ -24,7 +26,9 @@ pub(super) struct Shape {
     pub(super) columns: Vec<Column>,
     pub(super) missing: Missing,
     /// As it stands in SQL.
-    table: String,
+    pub(super) table: String,
+    /// What is known of the fields, where columns are taken from those of their names.
+    pub(super) follows: Option<Follows>,
 }
 
 /// A column as the server has it.
@@ -32,9 +36,13 @@ struct Found {
     name: String,
     is_generated: bool,
     in_key: bool,
+    /// Whether its key is looked at only when a transaction ends.
+    is_late: bool,
 }
 
-const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '', coalesce(a.attnum = ANY (i.indkey), false)
+/// The columns of the table `$1`. An index may have more columns than its key (INCLUDE).
+const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '',
+        coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), coalesce(NOT i.indimmediate, false)
     FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
@@ -49,15 +57,28 @@ impl Shape {
     ) -> Result<Self> {
         table.require_foreign(client)?;
         let rows = client.read(cx, COLUMNS, &[(&table.sql(), Type::TEXT)]).await?;
+        Self::of(&rows, table, fields, missing)
+    }
+
+    /// The same, as an open transaction sees it.
+    pub(super) async fn look_within(open: &Open<'_>, table: &Table, missing: Missing) -> Result<Self, Failure> {
+        let asked = async { Ok(open.query_typed(COLUMNS, &[(&table.sql(), Type::TEXT)]).await) };
+        let rows = open.cx().run(asked).await??;
+        Ok(Self::of(&rows, table, &[], missing)?)
+    }
+
+    fn of(rows: &[Row], table: &Table, fields: &[(String, String)], missing: Missing) -> Result<Self> {
         if rows.is_empty() {
             return Err(Error::config(format!("there is no table {:?} to write rows into", table.written()))
                 .remedy("create it with the columns and types that you want; only you can know them"));
         }
-        let found: Vec<_> =
-            rows.iter().map(|row| Found { name: row.get(0), is_generated: row.get(1), in_key: row.get(2) }).collect();
+        let found =
+            |row: &Row| Found { name: row.get(0), is_generated: row.get(1), in_key: row.get(2), is_late: row.get(3) };
+        let found: Vec<_> = rows.iter().map(found).collect();
         let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
         require_key(table, &found, &columns)?;
-        Ok(Self { columns, missing, table: table.sql().to_owned() })
+        let follows = fields.is_empty().then(|| Follows::of(&columns));
+        Ok(Self { columns, missing, table: table.sql().to_owned(), follows })
     }
 
     /// The error of a change whose source has no field for the column at this place.
@@ -171,6 +192,15 @@ fn require_key(table: &Table, found: &[Found], columns: &[Column]) -> Result<()>
     if key.peek().is_none() {
         return Err(Error::config(format!("{written:?} has no primary key, so its rows can not be told apart"))
             .remedy(format!("ALTER TABLE {} ADD PRIMARY KEY (…)", table.sql())));
+    }
+    if key.peek().is_some_and(|found| found.is_late) {
+        let cause = format!(
+            "the primary key of {written:?} is DEFERRABLE, so the server finds no row by it before it writes one"
+        );
+        return Err(Error::config(cause).remedy(format!(
+            "make it NOT DEFERRABLE: drop the constraint and ALTER TABLE {} ADD PRIMARY KEY (…)",
+            table.sql()
+        )));
     }
     let missing = key.find(|found| !columns.iter().any(|column| column.name == found.name));
     missing.map_or(Ok(()), |found| {

@@ -15,10 +15,12 @@ use super::super::Table;
 use super::super::rekey::{incomplete, incomplete_key_update};
 use super::super::tables::number;
 use super::super::versioned::{Put, TOMBSTONES, write};
+use super::follow::Follows;
 use super::plan::{Fate, Plan, Row};
 use super::shape::Shape;
 use super::{Rows, clears};
 use crate::client::{Client, Value, Work};
+use crate::error::is_column_gone;
 
 /// Typed rows as those of [`Rows`], of which an older version never overwrites a newer one.
 ///
@@ -50,13 +52,12 @@ impl VersionedRows {
         &self.versions
     }
 
-    async fn prepare(&self, cx: &Cx) -> Result<Arc<Shape>> {
+    async fn prepare(&self, cx: &Cx) -> Result<()> {
         self.rows.look(cx, &self.client).await?;
         self.versions.ensure(cx, &self.client, VERSIONS).await?;
         let table = self.versions.sql();
         let sql = format!("DELETE FROM {table} WHERE deleted < clock_timestamp() - interval '{TOMBSTONES}'");
-        self.client.write(cx, &sql, &[]).await?;
-        self.rows.shape()
+        self.client.write(cx, &sql, &[]).await.map(drop)
     }
 }
 
@@ -76,15 +77,15 @@ impl Sink for VersionedRows {
 
     async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
         let (client, versions) = (self.client.clone(), self.versions.sql().to_owned());
-        let shape = self.prepare(cx).await?;
-        Ok(OpenedSink::Plain(Arc::new(Writer { client, shape, versions })))
+        self.prepare(cx).await?;
+        Ok(OpenedSink::Plain(Arc::new(Writer { client, rows: self.rows.clone(), versions })))
     }
 }
 
 #[derive(Debug)]
 struct Writer {
     client: Client,
-    shape: Arc<Shape>,
+    rows: Rows,
     /// As it stands in SQL.
     versions: String,
 }
@@ -126,14 +127,14 @@ impl Writer {
     }
 
     /// The versions first: what follows is a statement of its own, which sees what whoever was waited for has written.
-    async fn send(&self, cx: &Cx, plan: &mut Plan<'_>) -> Result<()> {
+    async fn send(&self, cx: &Cx, shape: &Shape, plan: &mut Plan<'_>) -> Result<()> {
         let mut plan = std::mem::take(plan);
         if plan.is_empty() {
             return Ok(());
         }
         let (work, winners) = self.advance(cx, &plan).await?;
         plan.keep(&winners);
-        for statement in plan.statements(&self.shape) {
+        for statement in plan.statements(shape) {
             let found = work.execute(cx, &statement.sql, &[(&statement.rows, Type::TEXT)]).await?;
             if !statement.is_done_by(found) {
                 work.rollback(cx).await;
@@ -144,7 +145,7 @@ impl Writer {
     }
 
     /// Takes away everything that is older than a truncate.
-    async fn clear(&self, cx: &Cx, change: &Change) -> Result<()> {
+    async fn clear(&self, cx: &Cx, shape: &Shape, change: &Change) -> Result<()> {
         let sql = format!(
             "UPDATE {} SET deleted = clock_timestamp(), version_time = $2, version_ordinal = $3
             WHERE namespace = $1 AND (version_time, version_ordinal) < ($2, $3) RETURNING row::text",
@@ -155,36 +156,69 @@ impl Writer {
         let (work, gone) = Work::begin_with(&self.client, cx, &sql, &values).await?;
         let keys: Vec<String> = gone.iter().map(|row| row.get(0)).collect();
         let keys = format!("[{}]", keys.join(","));
-        work.query(cx, &self.shape.delete(), &[(&keys, Type::TEXT)]).await?;
+        work.query(cx, &shape.delete(), &[(&keys, Type::TEXT)]).await?;
         work.commit(cx).await
     }
 }
 
-#[async_trait]
-impl Put for Writer {
-    async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+impl Writer {
+    /// Looks at the table again, for columns that take the `strangers` among the fields.
+    async fn look(&self, cx: &Cx, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
+        let found = Shape::look(cx, &self.client, &self.rows.table, &[], self.rows.missing).await?;
+        self.rows.follow(found, strangers)
+    }
+
+    async fn put_now(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+        let mut shape = self.rows.shape()?;
+        let (mut strangers, mut is_new) = (BTreeSet::new(), shape.follows.as_ref().is_some_and(Follows::is_due));
+        if is_new {
+            shape = self.look(cx, &strangers).await?;
+        }
         let (mut plan, mut rejected) = (Plan::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
             if let Some(key) = change.key() {
-                match Row::of(&self.shape, change) {
+                let mut row = Row::of(&shape, change, &mut strangers);
+                if !is_new && !strangers.is_empty() {
+                    // Once for all of them, since all were read before.
+                    self.send(cx, &shape, &mut plan).await?;
+                    (shape, is_new) = (self.look(cx, &std::mem::take(&mut strangers)).await?, true);
+                    row = Row::of(&shape, change, &mut strangers);
+                }
+                match row {
                     Err(error) => rejected.push((at, error)),
                     Ok(row) if row.is_partial() && change.operation() == Operation::Insert => {
                         rejected.push((at, incomplete_key_update()));
                     }
                     Ok(row) => {
                         if !plan.takes(change, key, &row) {
-                            self.send(cx, &mut plan).await?;
+                            self.send(cx, &shape, &mut plan).await?;
                         }
                         plan.note(change, key, row);
                     }
                 }
             } else if clears(change) {
-                self.send(cx, &mut plan).await?;
-                self.clear(cx, change).await?;
+                self.send(cx, &shape, &mut plan).await?;
+                self.clear(cx, &shape, change).await?;
             }
         }
-        self.send(cx, &mut plan).await?;
+        self.send(cx, &shape, &mut plan).await?;
+        if !strangers.is_empty() {
+            self.rows.keep(Arc::new(shape.remembering(&strangers)));
+        }
         Ok(rejected)
+    }
+}
+
+#[async_trait]
+impl Put for Writer {
+    async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+        match self.put_now(cx, changes).await {
+            Err(error) if is_column_gone(&error) => {
+                self.rows.look(cx, &self.client).await?;
+                self.put_now(cx, changes).await
+            }
+            answer => answer,
+        }
     }
 }
 

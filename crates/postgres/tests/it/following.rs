@@ -1,0 +1,168 @@
+//! Targets that change, or hide rows, while rows are written into them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper_core::payload::JsonRows;
+use watchkeeper_core::{Batch, ErrorKind, OpenedSink, Operation, Sink, SinkContext, SinkWriter, Transacted};
+use watchkeeper_postgres::{Apply, Client, Events, Mirror, Rows, Transactional, VersionedRows};
+use watchkeeper_testkit::servers::postgres::Version;
+
+use crate::sink::{INSERT, Row, Stage, batch_of, grant, shown};
+use crate::support::{Base, assert_told, block_on, cx};
+
+/// Rows of a source that tells every column.
+fn rows(rows: &[Row<'_>]) -> Arc<Batch> {
+    batch_of(rows, Arc::new(JsonRows))
+}
+
+async fn commit(stage: &mut Stage, seq: u64, changes: &[Row<'_>]) {
+    let answer = stage.deliver(seq, &rows(changes)).await.expect("the server answers");
+    assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+}
+
+#[test]
+fn a_column_that_comes_while_rows_are_written_is_written_from_the_first_change_that_tells_it() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("followed");
+    block_on(async {
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE TABLE $t (id int PRIMARY KEY, v text, gone int)").await;
+        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let held = format!("SELECT t::text FROM {table} t ORDER BY id");
+        commit(&mut stage, 1, &[(INSERT, Some("1"), r#"{"id":1,"v":"a","gone":1,"left":0}"#)]).await;
+        // A column that came to the target only is not asked of a source that does not tell it yet, also when the table is looked at.
+        alter("ALTER TABLE $t ADD x int").await;
+        commit(&mut stage, 2, &[(INSERT, Some("2"), r#"{"id":2,"v":"b","gone":1,"left":0,"other":0}"#)]).await;
+        let both: [Row<'_>; 3] = [
+            (INSERT, Some("3"), r#"{"id":3,"v":"c","gone":1,"left":0}"#),
+            (INSERT, Some("4"), r#"{"id":4,"v":"d","gone":1,"left":0,"x":44}"#),
+            (Operation::Update, Some("1"), r#"{"id":1,"v":"a","gone":1,"left":0,"x":11}"#),
+        ];
+        let answer = stage.deliver(3, &rows(&both)).await.expect("the server answers");
+        assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+        assert_eq!(stage.shown(&held).await, ["(1,a,1,11)", "(2,b,1,)", "(3,c,1,)", "(4,d,1,44)"]);
+        // One that goes is written no more.
+        alter("ALTER TABLE $t DROP gone").await;
+        commit(&mut stage, 4, &[(INSERT, Some("5"), r#"{"id":5,"v":"e","gone":1,"left":0,"x":55}"#)]).await;
+        assert_eq!(stage.shown(&format!("SELECT x::text FROM {table} WHERE id = 5")).await, ["55"]);
+        // One that comes after its field is found a second later.
+        alter("ALTER TABLE $t ADD \"left\" int").await;
+        let begun = std::time::Instant::now();
+        for seq in 5.. {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the column is not found");
+            commit(&mut stage, seq, &[(INSERT, Some("6"), r#"{"id":6,"v":"f","left":7,"x":66,"gone":1}"#)]).await;
+            if stage.shown(&format!("SELECT \"left\"::text FROM {table} WHERE id = 6 AND \"left\" = 7")).await == ["7"]
+            {
+                break;
+            }
+        }
+    });
+}
+
+async fn opened(sink: &dyn Sink, stage: &Stage) -> Arc<dyn SinkWriter> {
+    let context = SinkContext {
+        grant: grant(1),
+        stream: "orders".to_owned(),
+        sink: "copy".to_owned(),
+        partition: 0,
+        lanes: 1,
+        store: stage.sink.checkpoints().store_identity(),
+    };
+    let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it opens") else { panic!("plain") };
+    writer
+}
+
+#[test]
+fn a_column_that_comes_is_written_by_versioned_rows_too() {
+    let base = Base::schema(Version::V18);
+    let table = base.table("versioned");
+    block_on(async {
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE TABLE $t (id int PRIMARY KEY, v text, gone int)").await;
+        let client = base.client().await;
+        let target = Rows::into(&table).expect("a name");
+        let stage = Stage::new(client.clone(), target.clone()).await;
+        let writer = opened(&VersionedRows::new(client.clone(), target).expect("a name"), &stage).await;
+        let put = async |changes: &[Row<'_>]| {
+            let (batch, places) = (rows(changes), (0..).take(changes.len()).collect::<Vec<u32>>());
+            let written = writer.write(&cx(), 0, &batch, &places).await.expect("the server answers");
+            assert!(written.rejected.is_empty(), "{written:?}");
+        };
+        put(&[(INSERT, Some("1"), r#"{"id":1,"v":"a","gone":1}"#)]).await;
+        alter("ALTER TABLE $t ADD x int").await;
+        let both: [Row<'_>; 2] = [
+            (INSERT, Some("2"), r#"{"id":2,"v":"b","gone":1}"#),
+            (INSERT, Some("3"), r#"{"id":3,"v":"c","gone":1,"x":33}"#),
+        ];
+        put(&both).await;
+        alter("ALTER TABLE $t DROP gone").await;
+        put(&[(INSERT, Some("4"), r#"{"id":4,"v":"d","gone":1,"x":44}"#)]).await;
+        let held = shown(&client, &format!("SELECT t::text FROM {table} t ORDER BY id")).await;
+        assert_eq!(held, ["(1,a,)", "(2,b,)", "(3,c,33)", "(4,d,44)"]);
+    });
+}
+
+#[test]
+fn a_key_that_the_server_can_not_find_rows_by_is_refused_and_one_that_includes_more_is_taken() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("keyed");
+    block_on(async {
+        let client = base.client().await;
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE TABLE $t (id int PRIMARY KEY DEFERRABLE, v text)").await;
+        let sink = Transactional::open(&cx(), client.clone(), Rows::into(&table).expect("a name")).await;
+        let sink = sink.expect("the tables can be made");
+        assert_told(sink.check(&cx()).await, ErrorKind::Config, "is DEFERRABLE");
+        alter("DROP TABLE $t; CREATE TABLE $t (id int, v text, PRIMARY KEY (id) INCLUDE (v))").await;
+        let mut stage = Stage::new(client, Rows::into(&table).expect("a name")).await;
+        commit(&mut stage, 1, &[(INSERT, Some("1"), r#"{"id":1,"v":"a"}"#)]).await;
+        commit(&mut stage, 2, &[(Operation::Update, Some("1"), r#"{"id":1,"v":"b"}"#)]).await;
+        assert_eq!(stage.shown(&format!("SELECT t::text FROM {table} t")).await, ["(1,b)"]);
+    });
+}
+
+/// A client of a role that policies apply to.
+async fn mate(base: &Base) -> (Client, String) {
+    let user = base.user().await;
+    let sql = format!(
+        "GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {user}; GRANT USAGE ON SCHEMA {schema} TO {user}",
+        schema = base.schema_name()
+    );
+    let events = Events::into(&base.table("made")).expect("a name");
+    Transactional::open(&cx(), base.client().await, events).await.expect("the tables can be made");
+    base.admin().await.batch_execute(&sql).await.expect("the superuser may");
+    (Client::open(&cx(), base.config_of(&user)).await.expect("the server is there"), user)
+}
+
+#[test]
+fn a_target_whose_rows_are_hidden_is_refused_and_nothing_is_passed_over_in_silence() {
+    let base = Base::schema(Version::V18);
+    block_on(async {
+        let (client, user) = mate(&base).await;
+        let admin = base.admin().await;
+        let table = base.table("hidden");
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter(&format!("CREATE TABLE $t (id int PRIMARY KEY, v text); GRANT ALL ON $t TO {user}; CREATE POLICY visible ON $t USING (v <> 'hidden')")).await;
+        let mut stage = Stage::new(client.clone(), Rows::into(&table).expect("a name")).await;
+        commit(&mut stage, 1, &[(INSERT, Some("1"), r#"{"id":1,"v":"hidden"}"#)]).await;
+        alter("ALTER TABLE $t ENABLE ROW LEVEL SECURITY").await;
+        let deleted = stage.deliver(2, &rows(&[(Operation::Delete, Some("1"), r#"{"id":1}"#)])).await;
+        let remedy = deleted.as_ref().err().and_then(|error| error.advice()).unwrap_or_default().to_owned();
+        assert!(remedy.contains("BYPASSRLS"), "{deleted:?}");
+        assert_told(deleted, ErrorKind::Denied, "row-level security");
+        let rows =
+            Transactional::open(&cx(), client.clone(), Rows::into(&table).expect("a name")).await.expect("it opens");
+        assert_told(rows.check(&cx()).await, ErrorKind::Config, "hide rows from this role");
+        let mirror = base.table("mirrored");
+        let made = Mirror::into(&mirror).expect("a name");
+        made.prepare(&cx(), &base.client().await).await.expect("it can be made");
+        admin.batch_execute(&format!("ALTER TABLE {mirror} ENABLE ROW LEVEL SECURITY")).await.expect("it may");
+        assert_told(made.prepare(&cx(), &client).await, ErrorKind::Config, "hide rows from this role");
+        alter(&format!("ALTER ROLE {user} BYPASSRLS")).await;
+        made.prepare(&cx(), &client).await.expect("it sees all rows");
+    });
+}
