@@ -15,6 +15,7 @@ mod keys;
 mod lag;
 mod line;
 mod lineage;
+mod mark;
 mod open;
 mod pgoutput;
 mod place;

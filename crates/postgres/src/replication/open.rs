@@ -31,7 +31,7 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (spare, mut line) = match self.take_ready(cx, &start)? {
+        let (spare, mut line) = match self.take_ready(cx, &start).await? {
             Some(spare) => (spare, None),
             None => {
                 let (spare, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
@@ -77,15 +77,18 @@ impl Replication {
     }
 
     /// What was verified a moment ago, if nothing has to be asked that would spoil it.
-    fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<Spare>> {
+    async fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<Spare>> {
         let StartAt::After(position) = start else { return Ok(None) };
-        let Some(spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
-        if spare.outlook.presumes && !spare.is_spoilt {
-            spare.outlook.require_logical(&self.place())?;
-            return Ok(Some(spare));
+        let Some(mut spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
+        if spare.is_spoilt {
+            self.put_spare(spare);
+            return Ok(None);
         }
-        self.put_spare(spare);
-        Ok(None)
+        // Its connection may have ended since, and with it all of this.
+        let again = self.outlook_again(&mut spare.wire, spare.outlook.publication.as_ref());
+        let Ok(outlook) = cx.run(again).await else { return Ok(None) };
+        outlook.require_logical(&self.place())?;
+        Ok(outlook.presumes.then_some(Spare { outlook, ..spare }))
     }
 
     /// A connection over which everything is ready for a slot.

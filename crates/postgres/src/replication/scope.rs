@@ -15,7 +15,7 @@ use super::wire::{Failure, Wire};
 const LISTED_MAX: usize = 100;
 
 /// Since this version a publication can tell of all tables of a schema.
-const HAS_SCHEMAS: u32 = 15;
+pub(super) const HAS_SCHEMAS: u32 = 15;
 
 /// What a publication can be told to leave out: its letter, its column in the catalog, and its name.
 pub(super) const OPTIONS: [(char, &str, &str); 5] = [
@@ -171,28 +171,6 @@ impl Scope {
         }
         stored
     }
-}
-
-/// What changes when a publication is made anew, or its options are altered.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Mark {
-    id: u32,
-    altered: u32,
-}
-
-impl Mark {
-    pub(super) fn is_of(&self, scope: &Scope) -> bool {
-        (self.id, self.altered) == (scope.id, scope.altered)
-    }
-}
-
-/// An expression that is the [`Mark`] of the publication as JSON, or null if there is none.
-pub(super) fn mark(settings: &Settings) -> String {
-    format!(
-        "(SELECT pg_catalog.jsonb_build_object('id', p.oid::bigint, 'altered', p.xmin::text::bigint)
-        FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
-        literal(&settings.publication)
-    )
 }
 
 /// The publication as it is now, if there is one.

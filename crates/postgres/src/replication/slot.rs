@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use watchkeeper_core::{Cx, Error, Result};
 
+use super::mark::{self, Mark};
 use super::place::{Aside, Lsn, Place};
-use super::scope::{self, Mark, Scope};
+use super::scope::{self, Scope};
 use super::settings::{Choice, Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
@@ -53,10 +54,10 @@ impl Outlook {
         choice: &Choice,
         remembered: Option<&Scope>,
     ) -> Result<Self, Failure> {
-        let remembered = remembered.filter(|scope| scope.name == settings.publication);
+        let remembered = remembered.filter(|scope| scope.name == settings.publication && mark::is_enough_for(scope));
         let slot = literal(&settings.slot);
         let publication = match remembered {
-            Some(_) => format!("'mark', {}", scope::mark(settings)),
+            Some(scope) => format!("'mark', {}", mark::expression(scope, wire.major)),
             None => format!("'publication', {}", scope::expression(settings, wire.major)),
         };
         let sql = format!(

@@ -23,7 +23,7 @@ async fn all_are_told_at_once(base: &Base, table: &str, apply: impl Apply, check
     let sql = format!("ALTER TABLE {table} ADD CHECK ({check})");
     base.admin().await.batch_execute(&sql).await.expect("the table is there");
     // Some fit no column, some violate the constraint, beginning with the first and ending with the last.
-    let value = |n: u32| if n % 7 == 0 { "1000".to_owned() } else { n.to_string() };
+    let value = |n: u32| if n.is_multiple_of(7) { "1000".to_owned() } else { n.to_string() };
     let bodies: Vec<(String, String)> =
         (0..92).map(|n| (n.to_string(), format!(r#"{{"id":{n},"n":{}}}"#, value(n)))).collect();
     let rows: Vec<Row<'_>> = bodies.iter().map(|(key, body)| (INSERT, Some(key.as_str()), body.as_str())).collect();
