@@ -24,7 +24,8 @@ pub(super) struct Outlook {
     pub(super) version: u32,
     wal_level: String,
     patience_millis: u64,
-    keep_megabytes: i64,
+    /// Whether the server keeps everything that the slot needs, whatever it costs.
+    keeps_all: bool,
     /// The publication, if there is one.
     #[serde(default)]
     pub(super) publication: Option<Scope>,
@@ -70,8 +71,8 @@ impl Outlook {
                 'pid', pg_catalog.pg_backend_pid(),
                 'version', pg_catalog.current_setting('server_version_num')::int,
                 'wal_level', pg_catalog.current_setting('wal_level'),
-                'patience_millis', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
-                'keep_megabytes', (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
+                'patience_millis', (extract(epoch FROM pg_catalog.current_setting('wal_sender_timeout')::interval) * 1000)::bigint,
+                'keeps_all', pg_catalog.current_setting('max_slot_wal_keep_size') = '-1',
                 {publication})"
         );
         let rows = wire.query(&sql).await?;
@@ -98,7 +99,7 @@ impl Outlook {
 
     /// Whether the server keeps everything that the slot needs, whatever it costs.
     pub(super) fn keeps_all(&self) -> bool {
-        self.keep_megabytes < 0
+        self.keeps_all
     }
 
     /// A name for a slot that lives as long as this connection.
