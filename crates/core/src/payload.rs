@@ -218,11 +218,11 @@ pub struct JsonRows;
 
 impl Payload for JsonRows {
     fn get<'a>(&self, body: &'a [u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
-        json::find(body, path)
+        JsonPayload.get(body, path)
     }
 
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
-        json::walk(body, visit)
+        JsonPayload.walk(body, visit)
     }
 
     fn tells_whole_rows(&self) -> bool {

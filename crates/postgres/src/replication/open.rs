@@ -50,6 +50,7 @@ impl Replication {
             }
             _ => self.making(cx, self.make_slot(&mut wire, outlook)).await?,
         };
+        self.keep_unspoilt(cx, &outlook, &mut line).await?;
         let (lineage, known) = self.remembering(lineage, &start, &outlook)?;
         let place = place.map_or_else(|| self.first_place(&outlook, &start), Ok)?;
         let until = held_until(cx);
@@ -60,6 +61,7 @@ impl Replication {
             }
             self.require_patience(cx, until, &outlook)?;
             outlook = cx.run(self.outlook_again(&mut wire, outlook.publication.as_ref())).await?;
+            self.keep_unspoilt(cx, &outlook, &mut line).await?;
         }
         if let (None, Aside::Snapshot(progress)) = (&snapshot, &place.aside)
             && !progress.complete
@@ -168,6 +170,14 @@ impl Replication {
     /// and decodes the log of then with it: columns that were renamed, dropped or added since would be told wrong.
     async fn unspoilt(&self, cx: &Cx) -> Result<Wire> {
         self.connect(cx).await
+    }
+
+    /// Makes a connection for the log where more was asked over the only one than it can be read over after.
+    async fn keep_unspoilt(&self, cx: &Cx, outlook: &Outlook, line: &mut Option<Wire>) -> Result<()> {
+        if line.is_none() && !outlook.presumes {
+            *line = Some(self.unspoilt(cx).await?);
+        }
+        Ok(())
     }
 
     /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
