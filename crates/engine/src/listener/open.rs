@@ -39,10 +39,19 @@ impl Watch {
         let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
         let opened = async {
             self.recall(&board, voyage).await?;
-            let sinks = self.open_sinks(&board, voyage).await?;
-            let source = self.open_source(&board, voyage).await;
-            let counted = source.inspect_err(|error| metrics::source_failed(self.post.name(), error.class()));
-            Ok((sinks, counted?))
+            let goes_on = voyage.gap.is_none() && voyage.committed().await.is_some();
+            let sinks = self.open_sinks(&board, voyage);
+            let source = async {
+                let source = self.open_source(&board, voyage).await;
+                source.inspect_err(|error| metrics::source_failed(self.post.name(), error.class()))
+            };
+            if goes_on {
+                // A takeover is waited for, so neither waits for the other.
+                tokio::try_join!(biased; sinks, source)
+            } else {
+                // Nothing is made at the source for a stream whose sinks can not be opened.
+                Ok((sinks.await?, source.await?))
+            }
         };
         let opened = tokio::select! {
             biased;

@@ -70,7 +70,7 @@ pub(super) struct Voyage {
 
 impl Voyage {
     /// The committed position, by which progress is told.
-    async fn committed(&self) -> Option<Position> {
+    pub(super) async fn committed(&self) -> Option<Position> {
         self.committer.lock().await.position().cloned()
     }
 }
