@@ -3,6 +3,7 @@
 //! A *slot* on the server holds the log back for this stream, a *publication* says which tables it tells of. The position is
 //! the place of a transaction's commit and how many of its changes were read; the slot is moved only by what was committed.
 
+mod anchor;
 mod binding;
 mod body;
 mod catalogued;
@@ -47,7 +48,7 @@ use watchkeeper_core::{
 pub use body::RowPayload;
 pub use lag::Slots;
 pub use place::Lsn;
-pub use settings::Settings;
+pub use settings::{Keyless, Settings};
 
 use crate::config::Config;
 use connect::Endpoint;
@@ -170,9 +171,9 @@ impl Replication {
         Ok((Lineage { publication: outlook.publication.clone(), ..lineage }, outlook))
     }
 
-    async fn columns(&self, cx: &Cx, relation: u32) -> Result<Vec<catalogued::Column>> {
+    async fn catalogued(&self, cx: &Cx, relation: u32) -> Result<catalogued::Catalogued> {
         let mut wire = self.connect(cx).await?;
-        cx.run(async { catalogued::columns(&mut wire, relation).await.map_err(|failure| self.told(failure)) }).await
+        cx.run(async { catalogued::table(&mut wire, relation).await.map_err(|failure| self.told(failure)) }).await
     }
 }
 

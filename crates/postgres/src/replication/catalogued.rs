@@ -15,11 +15,23 @@ pub(super) struct Column {
     is_key: bool,
 }
 
-/// The columns of a table, in their order; none if it is not there any more.
-pub(super) async fn columns(wire: &mut Wire, relation: u32) -> Result<Vec<Column>, Failure> {
+/// A table as it is now.
+#[derive(Debug, Clone)]
+pub(super) struct Catalogued {
+    /// Schema and table, with a point between; none if it is not there any more.
+    pub(super) name: Option<String>,
+    /// Its columns, in their order.
+    pub(super) columns: Vec<Column>,
+}
+
+/// The table of this number.
+pub(super) async fn table(wire: &mut Wire, relation: u32) -> Result<Catalogued, Failure> {
     let sql = format!(
-        "SELECT a.attname, a.atttypid, coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
-        FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+        "SELECT a.attname, a.atttypid, coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false),
+            n.nspname || '.' || c.relname
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+        LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
         WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
     );
     let column = |row: Vec<Option<String>>| {
@@ -27,7 +39,9 @@ pub(super) async fn columns(wire: &mut Wire, relation: u32) -> Result<Vec<Column
         let kind = text(1).parse().map_err(std::io::Error::other)?;
         Ok(Column { name: text(0).to_owned(), kind, is_key: text(2) == "t" })
     };
-    wire.query(&sql).await?.into_iter().map(column).collect()
+    let rows = wire.query(&sql).await?;
+    let name = rows.first().and_then(|row| row.get(3)?.clone());
+    Ok(Catalogued { name, columns: rows.into_iter().map(column).collect::<Result<_, Failure>>()? })
 }
 
 /// Which of the columns of `then`, of which names and types are given, are the key of `now`. `None` when that can not be found out:

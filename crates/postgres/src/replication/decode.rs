@@ -8,14 +8,14 @@ use bytes::Bytes;
 use watchkeeper_core::{Limits, Operation, Result, RowParts, SourceTime, Version};
 
 use super::body;
-use super::catalogued::Column;
+use super::catalogued::Catalogued;
 use super::filling::{Filling, Half, Pen, old_image, write_filled};
 use super::keys::Known;
 use super::pgoutput::{Images, Message, odd};
 use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
-use super::relation::{Relation, Relations};
-use super::settings::Choice;
+use super::relation::{Described, Relation, Relations};
+use super::settings::{Choice, Keyless};
 use super::spool::{self, Spool, Streamed};
 
 /// What became of a piece of the log.
@@ -24,8 +24,8 @@ pub(super) enum Filled {
     Full,
     /// All of it was taken up.
     Drained,
-    /// Here a table is described whose key has to be asked for before going on.
-    AskKey { id: u32, relation: Box<Relation> },
+    /// Here a table is described whose key or name has to be asked for before going on.
+    AskKey { id: u32, described: Box<Described> },
     /// Here a table is described whose key may be another one than before: the server has to be asked before going on.
     Rekeyed,
     /// Here the log has arrived at the snapshot that was waiting for it; the piece goes on.
@@ -61,6 +61,7 @@ pub(super) struct Decoder {
     catching_up: Option<Lsn>,
     /// The only tables that are told of; all without it.
     wanted: Choice,
+    keyless: Keyless,
     keys: [Vec<u8>; 2],
     position: Vec<u8>,
     /// Transactions that are told before they are committed.
@@ -70,12 +71,12 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(at: Place, time: Option<SourceTime>, wanted: Choice, spool: Spool) -> Self {
+    pub(super) fn new(at: Place, time: Option<SourceTime>, (wanted, keyless): (Choice, Keyless), spool: Spool) -> Self {
         let awaited = at.ordinal > 0;
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
         let undone = BTreeSet::new();
         let (transaction, catching_up) = (None, None);
-        Self { relations, transaction, at, time, awaited, catching_up, wanted, keys, position, spool, undone }
+        Self { relations, transaction, at, time, awaited, catching_up, wanted, keyless, keys, position, spool, undone }
     }
 
     pub(super) fn end(&self) -> watchkeeper_core::Position {
@@ -96,11 +97,30 @@ impl Decoder {
         self.relations.take_repeated()
     }
 
-    /// Takes up a table whose key had to be asked for.
-    /// Whether the server has to be asked if that is another one than before.
-    pub(super) fn learn(&mut self, id: u32, relation: Relation, now: &[Column]) -> bool {
-        let relation = relation.with_key_of(now, &self.relations.types);
+    /// Takes up a table that had to be asked for.
+    /// Whether the server has to be asked if its key is another one than before.
+    pub(super) fn learn(&mut self, id: u32, described: Described, now: &Catalogued) -> bool {
+        let Described { mut relation, is_full } = described;
+        if self.is_renamed(id, &relation) {
+            relation.go_by(now.name.as_deref(), &self.wanted);
+        }
+        if is_full {
+            relation = relation.with_key_of(&now.columns, &self.relations.types);
+        }
+        self.put(id, relation)
+    }
+
+    fn put(&mut self, id: u32, relation: Relation) -> bool {
+        if self.wanted.has(&relation.name) {
+            self.relations.keys.choose(id);
+        }
         self.relations.put(id, relation)
+    }
+
+    /// Whether a table is one of those that are told of, but comes under another name: it was renamed, be it for a while. Its number
+    /// tells what it is.
+    fn is_renamed(&self, id: u32, relation: &Relation) -> bool {
+        !self.wanted.has(&relation.name) && self.relations.keys.has_chosen(id)
     }
 
     /// Compares the keys of tables with these.
@@ -162,10 +182,10 @@ impl Decoder {
             Message::Commit { end } => self.commit(Lsn(end)),
             Message::Relation { id, rest } => {
                 let described = Relation::read(rest, &self.relations.types)?;
-                if described.is_full {
-                    return Ok(Some(Filled::AskKey { id, relation: Box::new(described.relation) }));
+                if described.is_full || self.is_renamed(id, &described.relation) {
+                    return Ok(Some(Filled::AskKey { id, described: Box::new(described) }));
                 }
-                if self.relations.put(id, described.relation) {
+                if self.put(id, described.relation) {
                     return Ok(Some(Filled::Rekeyed));
                 }
             }
@@ -205,7 +225,7 @@ impl Decoder {
         let is_wanted = self.wanted.has(&relation.name);
         let told = match &self.at.aside {
             _ if !is_wanted => Told::Nothing,
-            Aside::Snapshot(progress) => progress.told(&relation.name, transaction.commit),
+            Aside::Snapshot(progress) => progress.told((table, &relation.name), transaction.commit),
             _ => Told::Everything,
         };
         Ok((transaction, told))
@@ -228,9 +248,18 @@ impl Decoder {
         }
     }
 
+    /// Whether rows of a table are passed over because nothing tells them apart.
+    fn passes_over(&mut self, table: u32) -> Result<bool> {
+        let is_passed = self.keyless == Keyless::Pass && self.relations.get(table)?.is_keyless();
+        if is_passed {
+            self.relations.warn_of(table);
+        }
+        Ok(is_passed)
+    }
+
     fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut Filling) -> Result<()> {
         let (transaction, told) = self.count(table, tuples.len())?;
-        if !self.is_given_out(told, operation, table, tuples)? {
+        if !self.is_given_out(told, operation, table, tuples)? || self.passes_over(table)? {
             return Ok(());
         }
         self.step(&transaction);
@@ -239,6 +268,9 @@ impl Decoder {
             return Err(relation.refusal());
         }
         let images = Images::read(tuples)?;
+        if let Some(old) = images.old.filter(|_| !images.is_whole) {
+            relation.require_key(old)?;
+        }
         let [new_key, old_key] = &mut self.keys;
         new_key.clear();
         old_key.clear();

@@ -5,7 +5,7 @@
 //! position, by numbers that they keep when they are renamed, and each description of a table in the log is compared with
 //! the one before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Error, Result};
@@ -100,6 +100,8 @@ pub(super) struct Known {
     /// Whether all that comes has to have the keys that were remembered. Otherwise what is left of older ones may still come.
     is_strict: bool,
     names: BTreeMap<u32, Vec<String>>,
+    /// The numbers of the tables that are given out, as far as they are known.
+    chosen: BTreeSet<u32>,
 }
 
 /// How a description of a table compares with what was known.
@@ -119,7 +121,18 @@ impl Known {
         let keys = remembered.and_then(|scope| scope.keys.as_deref());
         let with_columns = keys.unwrap_or_default().iter().filter(|key| !key.columns.is_empty());
         let names = with_columns.map(|key| (key.id, key.names.clone())).collect();
-        Self { is_strict: keys.is_some(), names }
+        let chosen = keys.unwrap_or_default().iter().map(|key| key.id).collect();
+        Self { is_strict: keys.is_some(), names, chosen }
+    }
+
+    /// Whether a table is one of those that are given out.
+    pub(super) fn has_chosen(&self, id: u32) -> bool {
+        self.chosen.contains(&id)
+    }
+
+    /// Takes in that a table is given out.
+    pub(super) fn choose(&mut self, id: u32) {
+        self.chosen.insert(id);
     }
 
     /// Takes in how the log describes a table.

@@ -3,8 +3,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use watchkeeper_core::{Cx, Error, Moment, Result, StartAt};
+use watchkeeper_core::{Cx, Error, ErrorKind, Moment, Result, StartAt};
 
+use super::anchor::Anchor;
 use super::decode::Decoder;
 use super::lineage::Lineage;
 use super::place::{Aside, Lsn, Place, Progress};
@@ -23,6 +24,9 @@ use super::{Replication, Spare, publication};
 /// How long a slot that someone else has is waited for.
 const HELD_FOR: Duration = Duration::from_secs(5);
 
+/// What was asked so shortly ago is not asked again before reading begins.
+const AT_HAND_FOR: Duration = Duration::from_millis(100);
+
 /// Long enough for a holder to go, and early enough to say who it is.
 fn held_until(cx: &Cx) -> Moment {
     cx.now() + cx.remaining().map_or(HELD_FOR, |left| HELD_FOR.min(left / 2))
@@ -31,13 +35,19 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (spare, mut line) = match self.take_ready(cx, &start).await? {
-            Some(spare) => (spare, None),
-            None => {
-                let (spare, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
-                (spare, Some(line))
+        if let Some(spare) = self.take_ready(cx, &start).await? {
+            match self.open_over(cx, start.clone(), spare, None).await {
+                // Its connection may have ended since.
+                Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                opened => return opened,
             }
-        };
+        }
+        let (spare, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
+        self.open_over(cx, start, spare, Some(line)).await
+    }
+
+    /// Opens the slot over a connection, or where that was asked about tables over `line`.
+    async fn open_over(&self, cx: &Cx, start: StartAt, spare: Spare, mut line: Option<Wire>) -> Result<Reader> {
         let Spare { mut wire, lineage, outlook, .. } = spare;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
@@ -48,7 +58,7 @@ impl Replication {
                 snapshot = Some(begun);
                 cx.run(self.outlook(&mut wire)).await?
             }
-            _ => self.making(cx, self.make_slot(&mut wire, outlook)).await?,
+            _ => self.making(cx, &self.0.settings.slot, self.make_slot(&mut wire, outlook)).await?,
         };
         self.keep_unspoilt(cx, &outlook, &mut line).await?;
         let (lineage, known) = self.remembering(lineage, &start, &outlook)?;
@@ -81,15 +91,22 @@ impl Replication {
     /// What was verified a moment ago, if nothing has to be asked that would spoil it.
     async fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<Spare>> {
         let StartAt::After(position) = start else { return Ok(None) };
-        let Some(mut spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
+        let Some(spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
         if spare.is_spoilt {
             self.put_spare(spare);
             return Ok(None);
         }
-        // Its connection may have ended since, and with it all of this.
+        spare.outlook.require_logical(&self.place())?;
+        if spare.outlook.holding().is_none() && cx.now().since(spare.asked) < AT_HAND_FOR {
+            return Ok(Some(spare));
+        }
+        self.seen_again(cx, spare).await
+    }
+
+    /// The same as it is now: its connection may have ended since, and the slot may have another holder or none.
+    async fn seen_again(&self, cx: &Cx, mut spare: Spare) -> Result<Option<Spare>> {
         let again = self.outlook_again(&mut spare.wire, spare.outlook.publication.as_ref());
         let Ok(outlook) = cx.run(again).await else { return Ok(None) };
-        outlook.require_logical(&self.place())?;
         Ok(outlook.presumes.then_some(Spare { outlook, ..spare }))
     }
 
@@ -136,7 +153,7 @@ impl Replication {
         }
         let kind = self.kind();
         let made = slot::create(wire, &settings.slot, outlook.version, kind, true);
-        let made = self.making(cx, async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let made = self.making(cx, &settings.slot, async { made.await.map_err(|failure| self.told(failure)) }).await?;
         let name = made.snapshot.unwrap_or_default();
         // The snapshot is taken up before anything else is asked over the connection that made it.
         Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))
@@ -145,12 +162,9 @@ impl Replication {
     /// A snapshot for the tables that are left: the first one went with its connection. The log is read up to it first.
     async fn another_snapshot(&self, cx: &Cx, version: u32, progress: &Progress) -> Result<Snapshot> {
         let mut wire = self.connect(cx).await?;
-        let made = cx.run(async {
-            let outlook = self.outlook(&mut wire).await?;
-            let made = slot::create(&mut wire, &outlook.aside_name(), version, Kind::Temporary, true).await;
-            made.map_err(|failure| self.told(failure))
-        });
-        let made = made.await?;
+        let name = cx.run(self.outlook(&mut wire)).await?.aside_name();
+        let made = slot::create(&mut wire, &name, version, Kind::Temporary, true);
+        let made = self.making(cx, &name, async { made.await.map_err(|failure| self.told(failure)) }).await?;
         Snapshot::begin(self, cx, &made.snapshot.unwrap_or_default(), made.begin, progress).await
     }
 
@@ -320,10 +334,12 @@ impl Replication {
             _ => None,
         };
         let manner = Manner { patience: outlook.patience(), rewind: self.0.settings.rewind };
+        let pumped = pump::start(wire, manner);
+        let committed = tenancy.is_some().then(|| pumped.committed.subscribe());
         Reader {
             source: self.clone(),
-            pumped: pump::start(wire, manner),
-            decoder: Decoder::new(place, time, self.choice(), Spool::new(&self.0.settings)),
+            pumped,
+            decoder: Decoder::new(place, time, (self.choice(), self.0.settings.keyless), Spool::new(&self.0.settings)),
             origin: lineage.origin().into(),
             snapshot: None,
             piece: None,
@@ -335,6 +351,7 @@ impl Replication {
             acknowledged: time,
             pedigree: lineage.to_pedigree(),
             sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage, outlook.presumes)),
+            _anchor: committed.and_then(|committed| Anchor::begin(self.clone(), outlook.version, committed)),
             _tenancy: tenancy,
         }
     }

@@ -28,9 +28,9 @@ impl Lsn {
 /// How far a snapshot has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// The tables up to this one in the order of names were read to their end, and where in the log their rows were taken:
-    /// older changes are in them. One entry for each attempt, since every attempt takes its rows at another place.
-    pub(super) done: Vec<(String, Lsn)>,
+    /// The tables up to this one were read to their end, and where in the log their rows were taken: older changes are in them. One
+    /// entry for each attempt, since every attempt takes its rows at another place.
+    pub(super) done: Vec<(Last, Lsn)>,
     /// Where in the log the rows of the table that is being read were taken, and how many of them were given out. The
     /// rows of another attempt are other changes, since it begins at another place of the log.
     pub(super) reading: Option<(Lsn, u64)>,
@@ -38,9 +38,29 @@ pub(super) struct Progress {
     pub(super) complete: bool,
 }
 
+/// The last table that was read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Last {
+    /// In the order of names, as older versions have read.
+    Name(String),
+    /// In the order of the numbers that tables keep when they are renamed. New ones have larger numbers.
+    Id(u32),
+}
+
+impl Last {
+    /// Whether a table was read up to here.
+    fn is_behind(&self, (id, name): (u32, &str)) -> bool {
+        match self {
+            Self::Name(last) => name <= last.as_str(),
+            Self::Id(last) => id <= *last,
+        }
+    }
+}
+
 impl Progress {
     /// What the log tells of this table in a transaction that was committed at `commit`.
-    pub(super) fn told(&self, table: &str, commit: Lsn) -> Told {
+    pub(super) fn told(&self, table: (u32, &str), commit: Lsn) -> Told {
         match self.read_at(table) {
             Some(at) if commit < at => Told::Nothing,
             None if !self.complete => Told::Removals,
@@ -54,20 +74,20 @@ impl Progress {
     }
 
     /// Whether a table was read to its end.
-    pub(super) fn has(&self, table: &str) -> bool {
+    pub(super) fn has(&self, table: (u32, &str)) -> bool {
         self.read_at(table).is_some()
     }
 
     /// Where in the log the rows of a table were taken.
-    pub(super) fn read_at(&self, table: &str) -> Option<Lsn> {
-        self.done.iter().find(|(last, _)| table <= last.as_str()).map(|(_, at)| *at)
+    fn read_at(&self, table: (u32, &str)) -> Option<Lsn> {
+        self.done.iter().find(|(last, _)| last.is_behind(table)).map(|(_, at)| *at)
     }
 
     /// A table was read to its end, as it was at `at`.
-    pub(super) fn finish(&mut self, table: &str, at: Lsn) {
+    pub(super) fn finish(&mut self, table: u32, at: Lsn) {
         match self.done.last_mut() {
-            Some((last, same)) if *same == at => table.clone_into(last),
-            _ => self.done.push((table.to_owned(), at)),
+            Some((last, same)) if *same == at => *last = Last::Id(table),
+            _ => self.done.push((Last::Id(table), at)),
         }
         self.reading = None;
     }
@@ -172,11 +192,9 @@ pub(super) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
 }
 
 /// Orders the places of a snapshot, all of which lie at one place of the log; without one it is over.
-fn steps(aside: &Aside) -> (bool, Option<&str>, Option<(Lsn, u64)>) {
+fn steps(aside: &Aside) -> (bool, Option<&Last>, Option<(Lsn, u64)>) {
     match aside {
-        Aside::Snapshot(progress) => {
-            (progress.complete, progress.done.last().map(|(last, _)| last.as_str()), progress.reading)
-        }
+        Aside::Snapshot(progress) => (progress.complete, progress.done.last().map(|(last, _)| last), progress.reading),
         // Without a name above all names: only a snapshot that is complete is compared with it, and counts as the same.
         _ => (true, None, None),
     }
@@ -188,12 +206,12 @@ mod tests {
 
     use watchkeeper_core::Position;
 
-    use super::{Aside, Lsn, Place, Progress, compare};
+    use super::{Aside, Last, Lsn, Place, Progress, compare};
 
     #[test]
     fn places_survive_being_stored() {
-        let progress =
-            Progress { done: vec![("public.a".to_owned(), Lsn(7))], reading: Some((Lsn(9), 3)), complete: false };
+        let done = vec![(Last::Name("public.a".to_owned()), Lsn(7)), (Last::Id(16_384), Lsn(9))];
+        let progress = Progress { done, reading: Some((Lsn(9), 3)), complete: false };
         for aside in [Aside::Nothing, Aside::NotBefore(5), Aside::Snapshot(Box::new(progress))] {
             let place = Place { lsn: Lsn(0x16_b374_d848), ordinal: 3, aside };
             assert_eq!(Place::read(&place.position(None)).unwrap(), place);
@@ -213,18 +231,26 @@ mod tests {
     #[test]
     fn every_table_remembers_the_attempt_that_read_it() {
         let mut progress = Progress::default();
-        for (table, at) in [("a", 1), ("c", 1), ("e", 2), ("f", 2)] {
+        for (table, at) in [(1, 1), (3, 1), (5, 2), (6, 2)] {
             progress.finish(table, Lsn(at));
         }
-        assert_eq!(progress.done, [("c".to_owned(), Lsn(1)), ("f".to_owned(), Lsn(2))]);
-        let read_at = ["a", "b", "c", "d", "f", "g"].map(|table| progress.read_at(table).map(|at| at.0));
+        assert_eq!(progress.done, [(Last::Id(3), Lsn(1)), (Last::Id(6), Lsn(2))]);
+        let read_at = [1, 2, 3, 4, 6, 7].map(|table| progress.read_at((table, "of any name")).map(|at| at.0));
         assert_eq!(read_at, [Some(1), Some(1), Some(1), Some(2), Some(2), None]);
+    }
+
+    #[test]
+    fn what_older_versions_have_read_by_names_goes_on_by_numbers() {
+        let mut progress = Progress { done: vec![(Last::Name("public.c".to_owned()), Lsn(1))], ..Progress::default() };
+        progress.finish(7, Lsn(2));
+        let read_at = [(9, "public.b"), (9, "public.d"), (7, "public.d"), (5, "public.c")];
+        assert_eq!(read_at.map(|table| progress.read_at(table).map(|at| at.0)), [Some(1), None, Some(2), Some(1)]);
     }
 
     #[test]
     fn a_snapshot_lies_before_the_log_that_follows_it() {
         let at = |done: usize, row, complete| {
-            let done = ["a", "b"][..done].iter().map(|table| ((*table).to_owned(), Lsn(4))).collect();
+            let done = [7, 8][..done].iter().map(|table| (Last::Id(*table), Lsn(4))).collect();
             let progress = Progress { done, reading: Some((Lsn(4), row)), complete };
             Place { lsn: Lsn(4), ordinal: 0, aside: Aside::Snapshot(Box::new(progress)) }.position(None)
         };

@@ -3,7 +3,7 @@
 use watchkeeper_core::{Error, Finding, Result, Severity};
 
 use super::relation::keyless;
-use super::settings::{Settings, identifier, literal, table_identifier};
+use super::settings::{Keyless, Settings, identifier, literal, table_identifier};
 use super::wire::{Failure, Wire};
 
 /// A published table.
@@ -17,6 +17,17 @@ pub(super) struct Published {
     is_deferrable: bool,
     /// The whole to which it belongs as a part.
     whole: Option<String>,
+    /// A part of it that tells its rows apart by other columns.
+    unlike: Option<String>,
+}
+
+/// The names of the columns by which rows of the table `c` are told apart, in their order.
+fn identity(c: &str) -> String {
+    format!(
+        "(SELECT pg_catalog.array_agg(a.attname ORDER BY a.attname) FROM pg_catalog.pg_index i
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+            WHERE i.indrelid = {c}.oid AND CASE {c}.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END)"
+    )
 }
 
 /// The tables that the publication tells of.
@@ -48,11 +59,16 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             (SELECT rn.nspname || '.' || r.relname FROM pg_catalog.pg_class r
                 JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
                 WHERE c.relispartition AND r.oid = pg_catalog.pg_partition_root(c.oid)),
-            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
+            EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+            (SELECT min(part.relid::regclass::text) FROM pg_catalog.pg_partition_tree(c.oid) part
+                JOIN pg_catalog.pg_class p ON p.oid = part.relid
+                WHERE c.relkind = 'p' AND p.relkind = 'r' AND {} IS DISTINCT FROM {})
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-        ORDER BY 1"
+        ORDER BY 1",
+        identity("p"),
+        identity("c")
     );
     let rows = wire.query(&sql).await?;
     let published = rows.into_iter().map(|row| {
@@ -62,8 +78,9 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             "i" => text(3) == "t",
             _ => false,
         };
-        let whole = row.get(4).cloned().flatten();
-        Published { name: text(0).to_owned(), has_key, is_full: text(1) == "f", is_deferrable: text(5) == "t", whole }
+        let (whole, unlike) = (row.get(4).cloned().flatten(), row.get(6).cloned().flatten());
+        let (is_full, is_deferrable) = (text(1) == "f", text(5) == "t");
+        Published { name: text(0).to_owned(), has_key, is_full, is_deferrable, whole, unlike }
     });
     Ok(published.collect())
 }
@@ -125,9 +142,17 @@ pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()
         }));
     }
     let is_wanted = |table: &&Published| wanted.is_empty() || wanted.contains(&table.name);
+    let unlike = published.iter().filter(is_wanted).find_map(|table| Some((table, table.unlike.as_ref()?)));
+    if let Some((table, part)) = unlike {
+        let cause = format!("partition {part} tells its rows apart by other columns than {}", table.name);
+        return Err(Error::config(format!("{cause}: a copy would keep rows that were deleted")).remedy(format!(
+            "ALTER TABLE {part} REPLICA IDENTITY …, as {} has it: new partitions do not inherit it",
+            table.name
+        )));
+    }
     match published.iter().filter(is_wanted).find(|table| !table.has_key) {
-        Some(table) => Err(keyless(&table.name)),
-        None => Ok(()),
+        Some(table) if settings.keyless == Keyless::Refuse => Err(keyless(&table.name)),
+        _ => Ok(()),
     }
 }
 
@@ -162,6 +187,11 @@ fn deferrable(tables: &[Published]) -> impl Iterator<Item = Finding> {
     })
 }
 
+fn passed_over(table: &Published) -> Finding {
+    let what = format!("table {} has no key: its rows are passed over, as keyless = \"pass\" says", table.name);
+    Finding { severity: Severity::Warning, what, remedy: None }
+}
+
 fn finding(error: &Error) -> Finding {
     let (what, remedy) = (error.message().to_owned(), error.advice().map(str::to_owned));
     Finding { severity: Severity::Error, what, remedy }
@@ -171,6 +201,9 @@ fn finding(error: &Error) -> Finding {
 pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(require(settings, published).err().iter().map(finding));
+    if settings.keyless == Keyless::Pass {
+        findings.extend(published.iter().filter(|table| !table.has_key).map(passed_over));
+    }
     for table in published.iter().filter(|table| table.is_full) {
         let what =
             format!("table {} tells whole old rows (REPLICA IDENTITY FULL), which makes the log larger", table.name);

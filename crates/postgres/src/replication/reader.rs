@@ -10,11 +10,12 @@ use watchkeeper_core::{
 };
 
 use super::Replication;
+use super::anchor::Anchor;
 use super::decode::{Decoder, Filled};
 use super::filling::Filling;
 use super::place::{Aside, Lsn, Place};
 use super::pump::Pumped;
-use super::relation::Relation;
+use super::relation::Described;
 use super::sentry::Sentry;
 use super::snapshot::Snapshot;
 use super::spool::Replay;
@@ -32,8 +33,8 @@ pub(super) struct Reader {
     pub(super) piece: Option<(Bytes, usize)>,
     /// A transaction that comes out of the spool before the piece goes on.
     pub(super) replay: Option<Unspooling>,
-    /// A table whose key has to be asked for before going on.
-    pub(super) asked: Option<(u32, Box<Relation>)>,
+    /// A table whose key or name has to be asked for before going on.
+    pub(super) asked: Option<(u32, Box<Described>)>,
     /// Whether it has to be asked for by what the rows of tables are told apart, before going on.
     pub(super) is_rekeyed: bool,
     /// Why reading ended, told when all that came before was given out.
@@ -46,6 +47,8 @@ pub(super) struct Reader {
     pub(super) pedigree: Pedigree,
     /// Looks after the publication, if this is the stream's own reader.
     pub(super) sentry: Option<Sentry>,
+    /// Keeps short what is decoded again after it, where the server can be asked to.
+    pub(super) _anchor: Option<Anchor>,
     /// While it is there, this process reads the slot itself.
     pub(super) _tenancy: Option<Arc<()>>,
 }
@@ -70,7 +73,7 @@ impl Reader {
                 match self.decoder.fill(bytes, from, filling, limits)? {
                     Filled::Full | Filled::CaughtUp => return Ok(true),
                     Filled::Drained => *piece = None,
-                    Filled::AskKey { id, relation } => self.asked = Some((id, relation)),
+                    Filled::AskKey { id, described } => self.asked = Some((id, described)),
                     Filled::Rekeyed => self.is_rekeyed = true,
                     Filled::Committed { streamed, end } => {
                         self.replay = Some(Unspooling { replay: Replay::new(streamed), piece: None, end });
@@ -98,7 +101,7 @@ impl Reader {
     /// Does what has to be waited for.
     async fn wait(&mut self, cx: &Cx) -> Result<()> {
         if self.asked.is_some() {
-            return self.ask_for_key(cx).await;
+            return self.ask_for_table(cx).await;
         }
         if self.is_rekeyed {
             self.source.require_as_remembered(cx, &self.pedigree).await?;
@@ -167,11 +170,12 @@ impl Reader {
         Ok(())
     }
 
-    async fn ask_for_key(&mut self, cx: &Cx) -> Result<()> {
-        let Some((id, relation)) = &self.asked else { return Ok(()) };
-        let columns = self.source.columns(cx, *id).await?;
-        self.is_rekeyed |= self.decoder.learn(*id, (**relation).clone(), &columns);
-        self.asked = None;
+    async fn ask_for_table(&mut self, cx: &Cx) -> Result<()> {
+        let Some((id, _)) = &self.asked else { return Ok(()) };
+        let now = self.source.catalogued(cx, *id).await?;
+        if let Some((id, described)) = self.asked.take() {
+            self.is_rekeyed |= self.decoder.learn(id, *described, &now);
+        }
         Ok(())
     }
 }

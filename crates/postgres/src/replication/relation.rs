@@ -8,6 +8,7 @@ use watchkeeper_core::{Error, Result};
 use super::catalogued::{Column, key_of};
 use super::keys::{Compared, Known, other_key};
 use super::pgoutput::{Cell, Cut, Images, Tuple, odd};
+use super::settings::Choice;
 
 /// The replica identity of a table whose old rows are sent whole.
 const FULL: u8 = b'f';
@@ -40,6 +41,8 @@ pub(super) struct Relation {
     other_key: Option<Vec<String>>,
     /// Whether it is not known any more by what its rows were told apart.
     is_key_forgotten: bool,
+    /// Whether it was said that its rows are passed over.
+    is_warned_of: bool,
 }
 
 /// What is known of types that are not built in.
@@ -74,7 +77,15 @@ impl Relation {
         let canon = |kind, is_key: bool| is_key.then(|| canon(kind, types));
         let key = columns.iter().map(|(_, kind, is_key)| canon(*kind, *is_key)).collect();
         let columns: Vec<_> = columns.into_iter().map(|(name, kind, _)| (name, kind)).collect();
-        Ok(Self { name, described: describe(&columns)?, key, columns, other_key: None, is_key_forgotten: false })
+        Ok(Self {
+            name,
+            described: describe(&columns)?,
+            key,
+            columns,
+            other_key: None,
+            is_key_forgotten: false,
+            is_warned_of: false,
+        })
     }
 
     /// The same table with the key that the catalog has now.
@@ -87,9 +98,38 @@ impl Relation {
         self
     }
 
+    /// Gives it the name that its table has now, under which it is wanted.
+    pub(super) fn go_by(&mut self, now: Option<&str>, wanted: &Choice) {
+        let then = &self.name;
+        match now.filter(|now| wanted.has(now)) {
+            Some(now) => now.clone_into(&mut self.name),
+            None if now == Some(then.as_str()) => {}
+            None => {
+                tracing::warn!(table = %then, ?now, "a table that was told of goes by a name that the stream does not name; its changes under it are not told")
+            }
+        }
+    }
+
     /// Whether its rows can be told apart, and by the key that they have in copies.
     pub(super) fn can_be_told(&self) -> bool {
         self.other_key.is_none() && self.key.iter().any(Option::is_some)
+    }
+
+    /// Whether nothing tells its rows apart, and nothing did before.
+    pub(super) fn is_keyless(&self) -> bool {
+        !self.can_be_told() && self.other_key.is_none() && !self.is_key_forgotten
+    }
+
+    /// Refuses an old key that lacks a part. No key has nulls: it is then that of a partition which tells its rows apart by other
+    /// columns than the whole under whose name they come.
+    pub(super) fn require_key(&self, mut old: Tuple<'_>) -> Result<()> {
+        for canon in &self.key {
+            let cell = old.next()?.ok_or_else(|| odd("a row with fewer columns than its table"))?;
+            if canon.is_some() && !matches!(cell, Cell::Text(_)) {
+                return Err(unlike(&self.name));
+            }
+        }
+        Ok(())
     }
 
     /// Why its rows can not be told.
@@ -217,6 +257,14 @@ impl Relations {
         std::mem::take(&mut self.repeated)
     }
 
+    /// Says once that rows of a table are passed over.
+    pub(super) fn warn_of(&mut self, id: u32) {
+        if let Some(relation) = self.known.get_mut(&id).filter(|relation| !relation.is_warned_of) {
+            relation.is_warned_of = true;
+            tracing::warn!(table = %relation.name, "a table has no key: its rows are passed over");
+        }
+    }
+
     pub(super) fn get(&self, id: u32) -> Result<&Relation> {
         self.known.get(&id).ok_or_else(|| odd(&format!("a change of a table that was not described ({id})")))
     }
@@ -225,7 +273,21 @@ impl Relations {
 /// The error of a table whose rows can not be told apart.
 pub(super) fn keyless(table: &str) -> Error {
     Error::config(format!("table {table} has no key that its rows can be told apart by"))
-        .remedy(format!("add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …"))
+        .remedy(format!(
+            "add a primary key, or a unique index and ALTER TABLE {table} REPLICA IDENTITY USING INDEX …; what was written before that stays \
+             without one in the log: name the other tables in `tables`, or pass over such rows: keyless = \"pass\""
+        ))
+}
+
+/// The error of rows whose old keys are not those of their table.
+fn unlike(table: &str) -> Error {
+    let cause = format!(
+        "a partition of {table} tells its rows apart by other columns than {table} itself: a copy would keep the old rows"
+    );
+    Error::position_lost(cause).remedy(format!(
+        "give each partition the REPLICA IDENTITY of {table} (new ones do not inherit it), then begin anew with a snapshot, into emptied \
+         targets, or go on with what the targets have: watchkeeper accept-gap STREAM --to now"
+    ))
 }
 
 /// The error of rows that were written before their table got the key that it has now, or was dropped.

@@ -33,6 +33,18 @@ pub struct Settings {
     pub spool_limit: u64,
     /// Where the files lie. They have no name there, so that nothing of them is left behind.
     pub spool_folder: PathBuf,
+    /// What becomes of rows of tables without a key, which can not be told apart.
+    pub keyless: Keyless,
+}
+
+/// What becomes of rows that nothing tells apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Keyless {
+    /// The stream does not go on.
+    #[default]
+    Refuse,
+    /// They are passed over, and the log of the program names their table.
+    Pass,
 }
 
 /// What is held of large transactions in memory, and at all, if the settings do not say.
@@ -53,11 +65,12 @@ impl Settings {
             spool_memory: SPOOL_MEMORY,
             spool_limit: SPOOL_LIMIT,
             spool_folder: std::env::temp_dir(),
+            keyless: Keyless::Refuse,
         }
     }
 
-    /// The settings `slot`, `publication`, `table`, `tables`, `rewind`, `failover`, `streaming`, `spool_memory`, `spool_limit`
-    /// and `spool_folder` of a stream's source.
+    /// The settings `slot`, `publication`, `table`, `tables`, `rewind`, `failover`, `streaming`, `spool_memory`, `spool_limit`,
+    /// `spool_folder` and `keyless` of a stream's source.
     ///
     /// # Errors
     /// `Config` with the place where the setting was written.
@@ -81,6 +94,8 @@ impl Settings {
         settings.spool_memory = spool_memory.unwrap_or(settings.spool_memory);
         settings.spool_limit = options.bytes("spool_limit")?.unwrap_or(settings.spool_limit);
         settings.spool_folder = options.text("spool_folder")?.map_or(settings.spool_folder, PathBuf::from);
+        let keyless = options.choice("keyless", &[("refuse", Keyless::Refuse), ("pass", Keyless::Pass)])?;
+        settings.keyless = keyless.unwrap_or(settings.keyless);
         Ok(settings)
     }
 

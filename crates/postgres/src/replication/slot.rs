@@ -13,10 +13,13 @@ use super::settings::{Choice, Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
 /// Everything that is asked of the server before reading, as one document: columns that a version does not have are then
-/// simply not there.
+/// simply not there. A new process of the server answers, and whatever it has not used yet costs it time: so functions are asked,
+/// not the views over them.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Outlook {
     slot: Option<Value>,
+    /// The database that the slot belongs to.
+    database: Option<String>,
     holder: Option<String>,
     now: Option<String>,
     /// The server's process that answers.
@@ -63,9 +66,11 @@ impl Outlook {
         };
         let sql = format!(
             "SELECT pg_catalog.jsonb_build_object(
-                'slot', (SELECT pg_catalog.to_jsonb(s) FROM pg_catalog.pg_replication_slots s WHERE slot_name = {slot}),
-                'holder', (SELECT application_name FROM pg_catalog.pg_stat_activity a
-                    JOIN pg_catalog.pg_replication_slots s ON s.active_pid = a.pid WHERE s.slot_name = {slot}),
+                'slot', (SELECT pg_catalog.to_jsonb(s) FROM pg_catalog.pg_get_replication_slots() s WHERE s.slot_name = {slot}),
+                'database', (SELECT d.datname FROM pg_catalog.pg_get_replication_slots() s
+                    JOIN pg_catalog.pg_database d ON d.oid = s.datoid WHERE s.slot_name = {slot}),
+                'holder', (SELECT a.application_name FROM pg_catalog.pg_get_replication_slots() s,
+                    pg_catalog.pg_stat_get_activity(s.active_pid) a WHERE s.slot_name = {slot} AND s.active),
                 'now', CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                     ELSE pg_catalog.pg_current_wal_insert_lsn() END,
                 'pid', pg_catalog.pg_backend_pid(),
@@ -153,8 +158,8 @@ impl Outlook {
             return Err(Error::config(format!("slot {name} is not a logical one of pgoutput"))
                 .remedy("choose another name, or drop it: SELECT pg_drop_replication_slot(…)"));
         }
-        if text("database") != Some(database) {
-            let other = text("database").unwrap_or_default();
+        if self.database.as_deref() != Some(database) {
+            let other = self.database.as_deref().unwrap_or_default();
             return Err(Error::config(format!("slot {name} belongs to the database {other}, not to {database}"))
                 .remedy("choose another name: the names of slots are shared by all databases of a server"));
         }

@@ -1,7 +1,7 @@
 //! Everything that exists, before the changes since.
 //!
 //! A new slot comes with a snapshot of exactly the rows that its log begins after. The tables are read in the order of
-//! their names. Whoever has to begin anew in the middle takes a new snapshot for the tables that are left, and remembers for
+//! their numbers, which they keep when they are renamed. Whoever has to begin anew in the middle takes a new snapshot for the tables that are left, and remembers for
 //! which of them the log is older than their rows.
 //!
 //! Some rows of a table that is left may have been delivered, and be gone by the time of the new snapshot. So the log is read up
@@ -20,7 +20,7 @@ use fallible_iterator::FallibleIterator;
 use super::filling::{Filling, write_text};
 use super::place::{Aside, Lsn, Place, Progress};
 use super::relation::{Relation, TypeNames};
-use super::settings::{literal, table_identifier};
+use super::settings::{Keyless, literal, table_identifier};
 use super::wire::{Failure, Wire};
 use super::{Replication, body};
 
@@ -36,6 +36,9 @@ const ROWS_MAX: usize = 5_000;
 /// Since this version a publication can tell of generated columns.
 const HAS_GENERATED: u32 = 18;
 
+/// There is no table of this name any more.
+const GONE: &str = "42P01";
+
 /// The rows wait for a slow target, and for the log that comes before them; the server is not to end their transaction meanwhile.
 /// Which of these it has depends on its version.
 const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
@@ -43,6 +46,7 @@ const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_ca
 
 /// Rows of one table as they came.
 struct Portion {
+    id: u32,
     table: Arc<Relation>,
     rows: Vec<DataRowBody>,
     /// Whether the table has no more.
@@ -72,7 +76,7 @@ impl Snapshot {
             Ok((tables(&mut wire, source).await.map_err(told)?, SourceTime(millis.unwrap_or_default())))
         });
         let (mut left, time) = begun.await?;
-        left.retain(|table| !progress.has(&table.name));
+        left.retain(|table| !progress.has((table.id, &table.name)));
         let (sender, portions) = mpsc::channel(2);
         tokio::spawn(async move {
             if let Err(failure) = read(wire, left, &sender).await {
@@ -116,7 +120,7 @@ impl Snapshot {
             let is_done = *from == portion.rows.len();
             if is_done {
                 if let (true, Aside::Snapshot(progress)) = (portion.is_last, &mut place.aside) {
-                    progress.finish(&portion.table.name, self.at);
+                    progress.finish(portion.id, self.at);
                 }
                 self.current = None;
             }
@@ -171,6 +175,7 @@ fn write_row(row: &DataRowBody, out: &mut Vec<u8>) -> Result<()> {
 
 /// A table that is to be read.
 struct Wanted {
+    id: u32,
     name: String,
     from: String,
     filter: Option<String>,
@@ -178,7 +183,7 @@ struct Wanted {
     key: Vec<String>,
 }
 
-/// What the publication tells of: tables with their columns and filters, in the order of their names.
+/// What the publication tells of: tables with their columns and filters, in the order of their numbers.
 async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Failure> {
     let settings = source.settings();
     // Columns and filters are told since version 15, and stored generated columns since 18, if the publication says so.
@@ -190,7 +195,7 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
                 AND coalesce(pg_catalog.to_jsonb(t) -> 'attnames' ? a.attname::text, true)),
             (SELECT pg_catalog.jsonb_agg(a.attname) FROM pg_catalog.pg_index i
                 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-                WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
+                WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END), c.oid
         FROM pg_catalog.pg_publication_tables t
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -210,9 +215,14 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
         let from = if text(1) == Some("t") { quoted } else { format!("ONLY {quoted}") };
         let columns = names(text(3)).map_err(std::io::Error::other)?.unwrap_or_default();
         let key = names(text(4)).map_err(std::io::Error::other)?.unwrap_or_default();
-        tables.push(Wanted { name, from, filter: text(2).map(str::to_owned), columns, key });
+        if key.is_empty() && settings.keyless == Keyless::Pass {
+            tracing::warn!(table = %name, "a table has no key: its rows are passed over");
+            continue;
+        }
+        let id = text(5).unwrap_or_default().parse().map_err(std::io::Error::other)?;
+        tables.push(Wanted { id, name, from, filter: text(2).map(str::to_owned), columns, key });
     }
-    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    tables.sort_by_key(|table| table.id);
     Ok(tables)
 }
 
@@ -226,7 +236,9 @@ async fn read(
         let columns: Vec<_> = table.columns.iter().map(|name| super::settings::identifier(name)).collect();
         let filter = table.filter.as_ref().map(|filter| format!(" WHERE {filter}")).unwrap_or_default();
         let select = format!("SELECT {} FROM {}{filter}", columns.join(", "), table.from);
-        wire.query(&format!("DECLARE watchkeeper_rows NO SCROLL CURSOR FOR {select}")).await?;
+        let declared = wire.query(&format!("DECLARE watchkeeper_rows NO SCROLL CURSOR FOR {select}")).await;
+        declared.map_err(|failure| if failure.code() == Some(GONE) { altered(&table) } else { failure })?;
+        require_as_it_was(&mut wire, &table).await?;
         let (mut count, mut relation) = (FIRST_ROWS, None);
         loop {
             let (rows, columns) = wire.rows(&format!("FETCH {count} FROM watchkeeper_rows")).await?;
@@ -237,7 +249,7 @@ async fn read(
             let is_last = rows.len() < count;
             let size: usize = rows.iter().map(|row| row.buffer().len()).sum();
             count = (count * PORTION / size.max(1)).clamp(1, ROWS_MAX);
-            if sender.send(Ok(Portion { table: relation, rows, is_last })).await.is_err() {
+            if sender.send(Ok(Portion { id: table.id, table: relation, rows, is_last })).await.is_err() {
                 return Ok(());
             }
             if is_last {
@@ -247,6 +259,28 @@ async fn read(
         wire.query("CLOSE watchkeeper_rows").await?;
     }
     wire.query("COMMIT").await.map(drop)
+}
+
+/// Refuses a table that was rewritten, truncated, or made anew since the snapshot was taken. To the snapshot it is empty, and the log
+/// does not tell of its rows either: they are read with a new snapshot. The table is locked by now and stays as it is.
+async fn require_as_it_was(wire: &mut Wire, table: &Wanted) -> Result<(), Failure> {
+    let Wanted { id, name, .. } = table;
+    let quoted = literal(&table_identifier(name).map_err(std::io::Error::other)?);
+    // What is selected is of the time of the snapshot, and what functions say is of now.
+    let sql = format!(
+        "SELECT coalesce(pg_catalog.to_regclass({quoted})::oid = {id} AND NOT EXISTS (
+            SELECT FROM (SELECT {id}::oid UNION SELECT relid FROM pg_catalog.pg_partition_tree({id})) part (id)
+            JOIN pg_catalog.pg_class c ON c.oid = part.id
+            WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)), false)"
+    );
+    let rows = wire.query(&sql).await?;
+    if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") { Ok(()) } else { Err(altered(table)) }
+}
+
+fn altered(table: &Wanted) -> Failure {
+    let cause =
+        "was renamed, rewritten or truncated since the snapshot was taken; another one is taken for what is left";
+    std::io::Error::other(format!("table {} {cause}", table.name)).into()
 }
 
 fn describe(table: &Wanted, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {

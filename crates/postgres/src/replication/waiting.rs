@@ -15,11 +15,11 @@ const TELL_AFTER: Duration = Duration::from_secs(3);
 impl Replication {
     /// Waits for a slot that is being made. When that takes long, whoever keeps it waiting is named, in the log and, if there is
     /// no slot in the end, by the error.
-    pub(super) async fn making<T>(&self, cx: &Cx, made: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn making<T>(&self, cx: &Cx, slot: &str, made: impl Future<Output = Result<T>>) -> Result<T> {
         let mut made = std::pin::pin!(cx.run(made));
         let late = async {
             cx.sleep(TELL_AFTER).await;
-            self.held_up(cx).await
+            self.held_up(cx, slot).await
         };
         let held_up = tokio::select! {
             biased;
@@ -35,9 +35,8 @@ impl Replication {
         }
     }
 
-    async fn held_up(&self, cx: &Cx) -> Option<Error> {
+    async fn held_up(&self, cx: &Cx, slot: &str) -> Option<Error> {
         let mut wire = self.connect(cx).await.ok()?;
-        let slot = &self.0.settings.slot;
         let asked = cx.run(async { blocker(&mut wire, slot).await.map_err(|failure| self.told(failure)) });
         let (pid, user) = asked.await.ok()??;
         let (whose, remedy) = match pid.as_str() {
