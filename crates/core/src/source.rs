@@ -114,6 +114,12 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// takes the safe side.
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
 
+    /// A place that is known to be before `current`, from which everything comes again that comes after `target`; for a target of which
+    /// [`Source::compare`] can not tell. Pure and offline; `None` means that there is none.
+    fn drawn_back(&self, _target: &Position, _current: &Position) -> Option<Position> {
+        None
+    }
+
     /// What a stream that stands at `position` is busy with, if it is not yet the changes. Pure and offline.
     fn stage(&self, _position: &Position) -> Option<Stage> {
         None

@@ -317,6 +317,10 @@ impl Source for ChangeLog {
         Place::of(a).ok()?.compare(&Place::of(b).ok()?)
     }
 
+    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
+        Some(Place::of(target).ok()?.drawn_back(&Place::of(current).ok()?)?.position())
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         if self.is_own() { Arc::new(JsonRows) } else { Arc::new(JsonPayload) }
     }

@@ -143,12 +143,18 @@ impl Planner<'_> {
     async fn rewind(&self, cx: &Cx, back: Back) -> Result<Plan> {
         let nothing = || Error::config(format!("{} has no checkpoint to go back from", self.subject.key));
         let current = self.position().ok_or_else(nothing)?;
-        let target = match back {
+        let mut target = match back {
             Back::To(entry) => *entry,
             Back::Steps(steps) => self.steps_back(cx, current, steps).await?,
             Back::Changes(changes) => self.changes_back(cx, current, changes).await?,
         };
-        if self.subject.source.compare(&target.position, current) != Some(Ordering::Less) {
+        let source = self.subject.source;
+        if source.compare(&target.position, current).is_none()
+            && let Some(drawn_back) = source.drawn_back(&target.position, current)
+        {
+            target.position = drawn_back;
+        }
+        if source.compare(&target.position, current) != Some(Ordering::Less) {
             let (target, key) = (&target.position, self.subject.key);
             return Err(Error::config(format!("{target} is not known to be before the checkpoint of {key}")).remedy(
                 "pick an earlier checkpoint of the history, or set the position, which records what it passes",

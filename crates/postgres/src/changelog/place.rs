@@ -75,6 +75,12 @@ impl Place {
         Some(Self { read, target, last: u64::from_be_bytes(*last), time })
     }
 
+    /// The same place of what `current` has read: what ended later comes after it in any case, whatever its number.
+    pub(crate) fn drawn_back(&self, current: &Self) -> Option<Self> {
+        let is_narrower = self.target.is_some() && self.read.is_in(&current.read) && self.read != current.read;
+        is_narrower.then(|| Self { target: Some(current.read.clone()), ..self.clone() })
+    }
+
     /// Which is earlier, as far as that can be known.
     pub(crate) fn compare(&self, other: &Self) -> Option<Ordering> {
         if self.read == other.read && self.target == other.target {

@@ -2,13 +2,31 @@
 
 use watchkeeper_core::format::JsonWriter;
 use watchkeeper_core::payload::{Image, ValueRef, Visit};
-use watchkeeper_core::{Change, Error, Result};
+use watchkeeper_core::{Change, Error, Operation, Result};
 
-/// A document, and whether values are missing that the source did not send because they did not change.
+/// A document, and which values are missing that the source did not send because they did not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Document {
     pub(super) json: String,
-    pub(super) partial: bool,
+    /// The names of their fields.
+    pub(super) unchanged: Vec<String>,
+}
+
+impl Document {
+    pub(super) fn is_partial(&self) -> bool {
+        !self.unchanged.is_empty()
+    }
+}
+
+/// Refuses a row of which nothing says which one it is.
+pub(super) fn require_key(change: &Change) -> Result<()> {
+    use Operation::{Delete, Insert, Read, Replace, Update};
+    let operation = change.operation();
+    if change.key().is_some() || !matches!(operation, Insert | Update | Replace | Delete | Read) {
+        return Ok(());
+    }
+    Err(Error::config(format!("this {} has no key: nothing says which row it is of", operation.as_str()))
+        .remedy("give every row of the outbox a key, or keep such changes as events (mode = \"events\")"))
 }
 
 /// Everything that a change's body tells.
@@ -24,10 +42,10 @@ pub(super) fn body(change: &Change) -> Result<Option<String>> {
 /// What was changed, as it is since the change. An error when the body does not tell it, `None` when it is no more.
 pub(super) fn after(change: &Change) -> Result<Option<Document>> {
     let mut out = Vec::with_capacity(change.body().len());
-    let mut known = Known { writer: JsonWriter::new(&mut out), key: None, partial: false };
+    let mut known = Known { writer: JsonWriter::new(&mut out), key: None, unchanged: Vec::new() };
     let payload = change.batch().payload();
     let told = payload.image(change.body(), change.operation(), Image::After, &mut known)?;
-    let partial = known.partial;
+    let unchanged = std::mem::take(&mut known.unchanged);
     if !told || out.is_empty() {
         let operation = change.operation().as_str();
         let cause = format!("this {operation} does not tell the whole row, so it can not be mirrored");
@@ -37,7 +55,7 @@ pub(super) fn after(change: &Change) -> Result<Option<Document>> {
     if out == b"null" {
         return Ok(None);
     }
-    Ok(Some(Document { json: text(out)?, partial }))
+    Ok(Some(Document { json: text(out)?, unchanged }))
 }
 
 fn text(out: Vec<u8>) -> Result<String> {
@@ -49,7 +67,7 @@ struct Known<'a> {
     writer: JsonWriter<'a>,
     /// The key that is due, until it is known that a value follows.
     key: Option<String>,
-    partial: bool,
+    unchanged: Vec<String>,
 }
 
 impl Known<'_> {
@@ -63,7 +81,7 @@ impl Known<'_> {
 impl Visit for Known<'_> {
     fn value(&mut self, value: ValueRef<'_>) {
         if value == ValueRef::Unchanged {
-            (self.key, self.partial) = (None, true);
+            self.unchanged.extend(self.key.take());
             return;
         }
         self.due();

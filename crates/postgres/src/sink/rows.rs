@@ -18,6 +18,7 @@ pub use versioned::VersionedRows;
 
 use self::plan::{Plan, Row};
 use self::shape::Shape;
+use super::image::require_key;
 use super::rekey::{halves, incomplete};
 use super::{Apply, Failure, Open, Table};
 use crate::client::Client;
@@ -209,6 +210,8 @@ impl Apply for Rows {
             } else if clears(change) {
                 self.send(open, &sight.shape, &mut plan).await?;
                 open.state(&sight.shape.clear(), &[]).await?;
+            } else {
+                require_key(change).map_err(|error| Failure::Refused(Some(at), error))?;
             }
             at += 1;
         }

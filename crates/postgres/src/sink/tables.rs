@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Change, Cx, Operation, Result};
 
-use super::image::{Document, after, body};
+use super::image::{Document, after, body, require_key};
 use super::rekey::{halves, incomplete};
 use super::{Apply, Failure, Open, Table};
 use crate::client::{Client, Value};
@@ -168,7 +168,7 @@ pub(super) struct Fates<'a> {
 impl<'a> Fates<'a> {
     /// Whether a change can be noted over what was noted before: not if it needs what that leaves.
     pub(super) fn takes(&self, change: &'a Change, key: &'a [u8], document: Option<&Document>) -> bool {
-        let depends = document.is_some_and(|document| document.partial);
+        let depends = document.is_some_and(Document::is_partial);
         let full = self.by_key.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
         let follows = depends && self.by_key.contains_key(&(change.namespace(), key));
         !full && !follows
@@ -186,13 +186,18 @@ impl<'a> Fates<'a> {
             columns.namespaces.push(namespace);
             columns.keys.push(key);
             columns.documents.push(fate.document.as_ref().map(|document| document.json.as_str()));
-            columns.partial.push(fate.document.as_ref().is_some_and(|document| document.partial));
+            columns.unchanged.push(fate.document.as_ref().filter(|document| document.is_partial()).map(unchanged));
             columns.times.push(number(fate.change.time().0));
             columns.versions.push(number(version.time));
             columns.ordinals.push(number(version.ordinal));
         }
         columns
     }
+}
+
+/// The names of the fields that a document leaves out, as JSON.
+fn unchanged(document: &Document) -> String {
+    serde_json::Value::from(document.unchanged.clone()).to_string()
 }
 
 /// The document of a change with a key.
@@ -203,7 +208,7 @@ pub(super) fn document(change: &Change) -> Result<Option<Document>> {
 /// The same, but not of a row that comes and leaves something out: nothing under its key belongs to it.
 fn whole_insert(change: &Change) -> Result<Option<Document>> {
     let document = document(change)?;
-    let is_partial = document.as_ref().is_some_and(|document| document.partial);
+    let is_partial = document.as_ref().is_some_and(Document::is_partial);
     if is_partial && change.operation() == Operation::Insert { Err(incomplete()) } else { Ok(document) }
 }
 
@@ -213,21 +218,27 @@ pub(super) struct FateColumns<'a> {
     namespaces: Vec<&'a str>,
     keys: Vec<&'a [u8]>,
     documents: Vec<Option<&'a str>>,
-    partial: Vec<bool>,
+    /// Which fields each leaves out; none where it is whole.
+    unchanged: Vec<Option<String>>,
     times: Vec<i64>,
     versions: Vec<i64>,
     ordinals: Vec<i64>,
 }
 
 /// How the columns are named in a statement.
-pub(super) const FATES: &str = "(SELECT namespace, key, document::json AS document, partial,
+pub(super) const FATES: &str = "(SELECT namespace, key, document::json AS document, unchanged::jsonb AS unchanged, unchanged IS NOT NULL AS partial,
     timestamptz 'epoch' + time * interval '1 millisecond' AS time, version, ordinal
     FROM unnest($1, $2, $3, $4, $5, $6, $7) WITH ORDINALITY
-        AS f (namespace, key, document, partial, time, version, ordinal, n) ORDER BY n) AS f";
+        AS f (namespace, key, document, unchanged, time, version, ordinal, n) ORDER BY n) AS f";
 
 /// A document over the stored one `m`, from which it takes what did not change.
 pub(super) const MERGED: &str = "CASE WHEN f.partial AND m.document IS NOT NULL
-    THEN (m.document::jsonb || f.document::jsonb)::json ELSE f.document END";
+    THEN (f.document::jsonb || (SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}')
+        FROM jsonb_each(m.document::jsonb) o WHERE f.unchanged ? o.key))::json ELSE f.document END";
+
+/// Whether the stored document does not have all that a document leaves out.
+pub(super) const LACKING: &str = "(f.partial AND (m.document IS NULL
+    OR NOT m.document::jsonb ?& ARRAY(SELECT jsonb_array_elements_text(f.unchanged))))";
 
 impl FateColumns<'_> {
     pub(super) fn is_empty(&self) -> bool {
@@ -236,7 +247,7 @@ impl FateColumns<'_> {
 
     /// Whether any of them leaves out what did not change.
     pub(super) fn are_partial(&self) -> bool {
-        self.partial.contains(&true)
+        self.unchanged.iter().any(Option::is_some)
     }
 
     /// How many documents there are to be.
@@ -249,7 +260,7 @@ impl FateColumns<'_> {
             (&self.namespaces, Type::TEXT_ARRAY),
             (&self.keys, Type::BYTEA_ARRAY),
             (&self.documents, Type::TEXT_ARRAY),
-            (&self.partial, Type::BOOL_ARRAY),
+            (&self.unchanged, Type::TEXT_ARRAY),
             (&self.times, Type::INT8_ARRAY),
             (&self.versions, Type::INT8_ARRAY),
             (&self.ordinals, Type::INT8_ARRAY),
@@ -278,7 +289,7 @@ impl Mirror {
             INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal
             FROM f LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
-            WHERE f.document IS NOT NULL AND NOT (f.partial AND m.document IS NULL) {OVER}"
+            WHERE f.document IS NOT NULL AND NOT {LACKING} {OVER}"
         );
         let written = open.state(&sql, &columns.values()).await?;
         if written == columns.kept() { Ok(()) } else { Err(Failure::Refused(None, incomplete())) }
@@ -291,7 +302,7 @@ impl Mirror {
             "WITH m AS (DELETE FROM {table} WHERE namespace = $8 AND key = $9 RETURNING document)
             INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal
-            FROM {FATES} CROSS JOIN m WHERE m.document IS NOT NULL {OVER}"
+            FROM {FATES} CROSS JOIN m WHERE NOT {LACKING} {OVER}"
         );
         let mut fates = Fates::default();
         fates.note(new, new.key().unwrap_or_default(), Some(document));
@@ -306,7 +317,7 @@ impl Mirror {
     async fn rekey(&self, open: &Open<'_>, fates: &mut Fates<'_>, changes: &[Change]) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
         let (Some(old), Ok(Some(document))) = (old.key(), document(new)) else { return Ok(false) };
-        if !document.partial || new.key().is_none() {
+        if !document.is_partial() || new.key().is_none() {
             return Ok(false);
         }
         self.send(open, fates).await?;
@@ -342,6 +353,8 @@ impl Apply for Mirror {
                 self.send(open, &mut fates).await?;
                 let sql = format!("DELETE FROM {} WHERE namespace = $1", self.table.sql());
                 open.state(&sql, &[(&change.namespace(), Type::TEXT)]).await?;
+            } else {
+                require_key(change).map_err(|error| Failure::Refused(Some(at), error))?;
             }
             at += 1;
         }

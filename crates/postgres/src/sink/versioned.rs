@@ -10,8 +10,9 @@ use watchkeeper_core::{
     SinkContext, SinkProfile, SinkWriter, Written,
 };
 
+use super::image::require_key;
 use super::rekey::{incomplete, incomplete_key_update, is_incomplete};
-use super::tables::{FATES, FateColumns, Fates, MERGED, Mirror, document, number};
+use super::tables::{FATES, FateColumns, Fates, LACKING, MERGED, Mirror, document, number};
 use crate::client::Client;
 use crate::error::{Class, native};
 
@@ -87,7 +88,7 @@ impl Writer {
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal,
                 CASE WHEN f.document IS NULL THEN clock_timestamp() END
             FROM {FATES} LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
-            WHERE NOT (f.partial AND m.document IS NULL)
+            WHERE NOT {LACKING}
             ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
                 version_time = excluded.version_time, version_ordinal = excluded.version_ordinal,
                 deleted = excluded.deleted
@@ -100,7 +101,7 @@ impl Writer {
     async fn lack_documents(&self, cx: &Cx, columns: &FateColumns<'_>) -> Result<bool> {
         let sql = format!(
             "SELECT 1 FROM {FATES} LEFT JOIN {} m ON m.namespace = f.namespace AND m.key = f.key
-            WHERE f.partial AND m.document IS NULL
+            WHERE {LACKING}
                 AND (m.key IS NULL OR (m.version_time, m.version_ordinal) < (f.version, f.ordinal)) LIMIT 1",
             self.mirror.table.sql()
         );
@@ -129,7 +130,7 @@ impl Put for Writer {
             if let Some(key) = change.key() {
                 match document(change) {
                     Err(error) => rejected.push((at, error)),
-                    Ok(Some(document)) if document.partial && change.operation() == Operation::Insert => {
+                    Ok(Some(document)) if document.is_partial() && change.operation() == Operation::Insert => {
                         rejected.push((at, incomplete_key_update()));
                     }
                     Ok(document) => {
@@ -142,6 +143,8 @@ impl Put for Writer {
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
                 self.send(cx, &mut fates).await?;
                 self.clear(cx, change).await?;
+            } else if let Err(error) = require_key(change) {
+                rejected.push((at, error));
             }
         }
         self.send(cx, &mut fates).await?;

@@ -102,6 +102,42 @@ fn what_did_not_change_stays_as_it_is() {
     });
 }
 
+/// Only what did not change is taken from what is there: columns may have been dropped or renamed since that was written.
+#[test]
+fn what_is_no_more_does_not_stay_beside_what_did_not_change() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("copy");
+    block_on(async {
+        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let first =
+            [(INSERT, Some("a"), r#"{"n":1,"gone":1,"large":"x"}"#), (INSERT, Some("b"), r#"{"n":1,"large":"y"}"#)];
+        let second = [(Operation::Update, Some("a"), r#"{"n":2,"large":"~"}"#)];
+        for (seq, rows) in [(1, &first[..]), (2, &second[..])] {
+            let answer = stage.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
+            assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+        }
+        let sql = format!("SELECT document::jsonb::text FROM {table} WHERE convert_from(key, 'UTF8') = 'a'");
+        assert_eq!(stage.shown(&sql).await, [r#"{"n": 2, "large": "x"}"#]);
+        let renamed = [(Operation::Update, Some("b"), r#"{"n":2,"body":"~"}"#)];
+        let answer = stage.deliver(3, &batch_of(&renamed, Arc::new(Toasted))).await.expect("the server answers");
+        assert!(matches!(&answer, Transacted::Rejected(faults) if faults.len() == 1), "{answer:?}");
+    });
+}
+
+#[test]
+fn a_row_without_a_key_is_rejected_and_not_passed_over() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("copy");
+    block_on(async {
+        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        for (seq, operation) in [(1, INSERT), (2, Operation::Update), (3, Operation::Delete)] {
+            let answer =
+                stage.deliver(seq, &batch(&[(operation, None, r#"{"n":1}"#)])).await.expect("the server answers");
+            assert!(matches!(&answer, Transacted::Rejected(faults) if faults.len() == 1), "{answer:?}");
+        }
+    });
+}
+
 #[test]
 fn a_mirror_elsewhere_lets_no_older_version_win() {
     let base = Base::schema(Version::V15);

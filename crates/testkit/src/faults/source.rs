@@ -44,6 +44,10 @@ impl Source for FaultySource {
         self.inner.compare(a, b)
     }
 
+    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
+        self.inner.drawn_back(target, current)
+    }
+
     fn stage(&self, position: &Position) -> Option<Stage> {
         self.inner.stage(position)
     }

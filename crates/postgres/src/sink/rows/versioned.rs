@@ -12,6 +12,7 @@ use watchkeeper_core::{
 };
 
 use super::super::Table;
+use super::super::image::require_key;
 use super::super::rekey::{incomplete, incomplete_key_update};
 use super::super::tables::number;
 use super::super::versioned::{Put, TOMBSTONES, write};
@@ -199,6 +200,8 @@ impl Writer {
             } else if clears(change) {
                 self.send(cx, &shape, &mut plan).await?;
                 self.clear(cx, &shape, change).await?;
+            } else if let Err(error) = require_key(change) {
+                rejected.push((at, error));
             }
         }
         self.send(cx, &shape, &mut plan).await?;

@@ -6,7 +6,7 @@ use watchkeeper_core::{ChangeStream, Entropy, ErrorKind, Limits, Source, StartAt
 use watchkeeper_postgres::changelog::{Retention, Unread, prune};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, is_quiet, read, read_with};
+use super::support::{LIMITS, Shop, is_quiet, read, read_with, told};
 use crate::support::{assert_told, block_on, cx};
 
 async fn rows(shop: &Shop) -> i64 {
@@ -103,6 +103,33 @@ fn a_time_is_found_in_the_log() {
             ErrorKind::Config,
             "can not begin with a snapshot",
         );
+    });
+}
+
+/// A time lies between numbers, and what has a lower number may have ended later: that comes after whatever was read.
+#[test]
+fn a_time_before_a_place_is_known_to_be_before_it() {
+    block_on(async {
+        let shop = Shop::new(Version::V15).await;
+        let late = shop.session().await;
+        late.batch_execute("BEGIN; INSERT INTO things VALUES (1)").await.unwrap();
+        shop.run("INSERT INTO things VALUES (2)").await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        shop.run("INSERT INTO things VALUES (3)").await;
+        let log = shop.log().await;
+        let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
+        let read_so_far = read(&mut *stream, 2).await;
+        let current = stream.position().expect("it is somewhere");
+        late.batch_execute("COMMIT").await.unwrap();
+        let then = log.peek(&cx(), StartAt::Time(read_so_far[1].time())).await.unwrap().position().expect("a place");
+        assert_eq!(log.compare(&then, &current), None, "the one that ended late is in neither");
+        let back = log.drawn_back(&then, &current).expect("there is a place");
+        assert_eq!(log.compare(&back, &current), Some(std::cmp::Ordering::Less));
+        let mut again = log.open(&cx(), StartAt::After(back)).await.unwrap();
+        let mut keys: Vec<_> = told(&read(&mut *again, 2).await).into_iter().map(|(_, key, _)| key).collect();
+        keys.sort();
+        assert_eq!(keys, ["[1]", "[3]"]);
+        assert!(is_quiet(&mut *again).await);
     });
 }
 
