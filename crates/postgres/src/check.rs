@@ -7,6 +7,10 @@ use crate::client::{Client, Schema, quoted};
 use crate::sink::Table;
 use crate::{checkpoint, lease, records};
 
+mod columns;
+
+pub(crate) use columns::{Column, EVENTS, MIRROR, VERSIONED};
+
 /// What a store consists of.
 pub(crate) const ROLES: [Schema; 3] = [lease::SCHEMA, checkpoint::SCHEMA, records::SCHEMA];
 
@@ -131,11 +135,19 @@ pub(crate) async fn lacking(cx: &Cx, client: &Client, name: &str, words: &str) -
     Ok(rows.iter().map(|row| told(row.get(0))).collect())
 }
 
-/// Whether the table of a sink is there and may be written, or may be made.
-pub(crate) async fn target(cx: &Cx, client: &Client, table: &Table, words: &str) -> Result<Vec<Finding>> {
+/// Whether the table of a sink is there with these columns and may be written, or may be made.
+pub(crate) async fn target(
+    cx: &Cx,
+    client: &Client,
+    table: &Table,
+    words: &str,
+    columns: &[Column],
+) -> Result<Vec<Finding>> {
     table.require_foreign(client)?;
     if table.exists(cx, client).await? {
-        return lacking(cx, client, table.sql(), words).await;
+        let mut found = lacking(cx, client, table.sql(), words).await?;
+        found.extend(columns::unfit(cx, client, table, columns).await?);
+        return Ok(found);
     }
     let what = format!("the table {:?} is not there yet", table.written());
     Ok(vec![match refusal(cx, client, table).await? {
