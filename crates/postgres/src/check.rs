@@ -33,7 +33,7 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
     let sql =
         "SELECT pg_is_in_recovery(), current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
         current_setting('max_connections')::int8, (SELECT count(*) FROM pg_catalog.pg_stat_activity
-            WHERE backend_type = 'client backend')";
+            WHERE backend_type = 'client backend'), current_setting('default_transaction_read_only') = 'on'";
     let rows = client.read(cx, sql, &[]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let (standby, unsafe_disk, lazy): (bool, bool, bool) = (row.get(0), row.get(1), row.get(2));
@@ -46,6 +46,12 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
             what,
             "name the primary, or all servers with target_session_attrs=read-write",
         ));
+    }
+    if !standby && row.get(5) {
+        let what = format!("{} takes no writes of this user: default_transaction_read_only is on", client.place());
+        let remedy =
+            "set it off for this user (ALTER ROLE … SET default_transaction_read_only = off), unless that is meant";
+        found.push(finding(Severity::Error, what, remedy));
     }
     if unsafe_disk {
         let what = "the server runs with fsync = off: after a crash of its machine committed checkpoints may be gone";

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use watchkeeper_core::{Limits, Source, StartAt};
+use watchkeeper_core::{
+    Backend, ErrorKind, Limits, Options, Origin, Purpose, Severity, Source, StartAt, WrittenSetting,
+};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_postgres::replication::Settings;
-use watchkeeper_postgres::{ChangeLog, Client, Config, Replication, Rows};
+use watchkeeper_postgres::{ChangeLog, Client, Config, Postgres, Replication, Rows};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::columns::Flow;
-use crate::support::{Base, block_on, connect, cx, fresh_name};
+use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name};
 
 /// What may be set for a role, beside what keeps it from working at all.
 const SETTINGS: [&str; 21] = [
@@ -115,6 +117,64 @@ fn what_the_write_ahead_log_tells_does_not_depend_on_settings_of_the_role() {
             carry(flow).await;
         });
     }
+}
+
+fn written(settings: &[(&str, &str)]) -> Options {
+    let origin = Origin::new("test.toml:1");
+    let mut options = Options::new("", origin.clone());
+    for (name, value) in settings {
+        options.insert(*name, WrittenSetting::text(*value, origin.clone()));
+    }
+    options
+}
+
+/// Everything that a file can name is looked at and opened.
+#[test]
+fn what_a_file_names_opens_whatever_is_set_for_its_role() {
+    for version in Version::ALL {
+        block_on(async {
+            let base = Base::new(version).await;
+            base.admin().await.batch_execute(TABLES).await.unwrap();
+            let user = role(&base.url(), version).await;
+            let url = base.url_of(&user);
+            let client = Client::open(&cx(), Config::new(&url).unwrap()).await.unwrap();
+            install(&cx(), &client, &["public.things"], Wake::Notify).await.unwrap();
+            Postgres.check_store(&cx(), &mut written(&[("url", &url)])).await.unwrap();
+            Postgres.store(&cx(), &mut written(&[("url", &url)])).await.unwrap();
+            let source = written(&[("url", &url)]);
+            let purpose = Purpose::new("shop", "orders").reading(&Postgres, &source);
+            let log = Postgres.source(&cx(), &purpose, &mut source.clone()).await.unwrap();
+            assert_eq!(log.check(&cx()).await.unwrap(), []);
+            for mode in ["events", "mirror", "versioned", "rows", "versioned_rows"] {
+                let table = if mode.ends_with("rows") { "public.copy".to_owned() } else { format!("public.{mode}") };
+                let settings = [("url", url.as_str()), ("mode", mode), ("table", &table)];
+                // Before the table is there, and after.
+                for _ in 0..2 {
+                    let seen = Postgres.check_sink(&cx(), &purpose, &mut written(&settings)).await.unwrap();
+                    let wrong = seen.findings.iter().any(|finding| finding.severity == Severity::Error);
+                    assert!(!wrong, "{mode}: {seen:?}");
+                    let target = Postgres.sink(&cx(), &purpose, &mut written(&settings)).await.unwrap();
+                    target.sink.check(&cx()).await.unwrap();
+                }
+            }
+            let settings = [("url", url.as_str()), ("mode", "events"), ("table", "public.things")];
+            let fed = Postgres.check_sink(&cx(), &purpose, &mut written(&settings)).await.map(drop);
+            assert_told(fed, ErrorKind::Config, "watches public.things, which this sink writes to");
+        });
+    }
+}
+
+#[test]
+fn a_role_that_may_only_read_by_default_is_told_so() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let user = base.user().await;
+        let sql = format!("ALTER ROLE {user} SUPERUSER; ALTER ROLE {user} SET default_transaction_read_only = on");
+        base.admin().await.batch_execute(&sql).await.unwrap();
+        let found = Postgres.check_store(&cx(), &mut written(&[("url", &base.url_of(&user))])).await.unwrap();
+        let told = found.iter().find(|finding| finding.severity == Severity::Error).expect("it could write nothing");
+        assert!(told.what.contains("default_transaction_read_only is on") && told.remedy.is_some(), "{told:?}");
+    });
 }
 
 /// Keys that are cast to text are the same whoever reads them.
