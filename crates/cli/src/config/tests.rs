@@ -131,7 +131,7 @@ fn one_slot_is_for_one_stream() {
         let error = streams(first, second).expect_err(second);
         let text = error.to_string();
         assert!(text.contains("the streams \"a\" and \"b\" name one slot, \"s\""), "{text}");
-        assert!(text.contains("shop.toml:6"), "{text}");
+        assert!(text.contains("shop.toml:9"), "{text}");
         assert!(error.advice().is_some_and(|advice| advice.contains("leave `slot` out")), "{error:?}");
     }
     for (first, second) in [
