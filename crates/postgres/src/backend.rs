@@ -9,7 +9,7 @@ use watchkeeper_core::{
     Source, Target, Tool,
 };
 
-use crate::check::{ROLES, server, store, target};
+use crate::check::{self, ROLES, server, store, target};
 use crate::reach::{self, Watched};
 use crate::tools::Setup;
 use crate::{
@@ -38,6 +38,16 @@ impl Mode {
             Self::Events(events) => (events.table(), "INSERT"),
             Self::Mirror(mirror) | Self::Versioned(mirror) => (mirror.table(), "SELECT, INSERT, UPDATE, DELETE"),
             Self::Rows(rows) | Self::VersionedRows(rows) => (rows.table(), "SELECT, INSERT, UPDATE, DELETE"),
+        }
+    }
+
+    /// The columns that the table has to have. Those of rows are looked at by whoever writes them.
+    fn columns(&self) -> &'static [check::Column] {
+        match self {
+            Self::Events(_) => &check::EVENTS,
+            Self::Mirror(_) => &check::MIRROR,
+            Self::Versioned(_) => &check::VERSIONED,
+            Self::Rows(_) | Self::VersionedRows(_) => &[],
         }
     }
 
@@ -184,12 +194,12 @@ impl Backend for Postgres {
             reach::require_key(watched.as_ref(), rows)?;
         }
         let (table, words) = mode.needs();
-        findings.extend(target(cx, &client, table, words).await?);
+        findings.extend(target(cx, &client, table, words, mode.columns()).await?);
         let profile = match mode {
             Mode::Versioned(mirror) => Versioned::new(client, mirror).profile(),
             Mode::VersionedRows(rows) => {
                 let sink = VersionedRows::new(client.clone(), rows)?;
-                findings.extend(target(cx, &client, sink.versions(), words).await?);
+                findings.extend(target(cx, &client, sink.versions(), words, &[]).await?);
                 sink.profile()
             }
             Mode::Events(_) | Mode::Mirror(_) | Mode::Rows(_) => {

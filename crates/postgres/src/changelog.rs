@@ -221,7 +221,9 @@ impl ChangeLog {
     /// A connection for one reader.
     async fn line(&self, cx: &Cx) -> Result<Line> {
         if self.client.can_listen() {
-            return Ok(Line::Own(self.client.dedicated(cx).await?));
+            let own = self.client.dedicated(cx).await?;
+            own.be_patient();
+            return Ok(Line::Own(own));
         }
         Ok(Line::Pooled(self.client.get(cx).await?))
     }

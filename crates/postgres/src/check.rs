@@ -7,6 +7,10 @@ use crate::client::{Client, Schema, quoted};
 use crate::sink::Table;
 use crate::{checkpoint, lease, records};
 
+mod columns;
+
+pub(crate) use columns::{Column, EVENTS, MIRROR, VERSIONED};
+
 /// What a store consists of.
 pub(crate) const ROLES: [Schema; 3] = [lease::SCHEMA, checkpoint::SCHEMA, records::SCHEMA];
 
@@ -29,7 +33,7 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
     let sql =
         "SELECT pg_is_in_recovery(), current_setting('fsync') = 'off', current_setting('synchronous_commit') = 'off',
         current_setting('max_connections')::int8, (SELECT count(*) FROM pg_catalog.pg_stat_activity
-            WHERE backend_type = 'client backend')";
+            WHERE backend_type = 'client backend'), current_setting('default_transaction_read_only') = 'on'";
     let rows = client.read(cx, sql, &[]).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let (standby, unsafe_disk, lazy): (bool, bool, bool) = (row.get(0), row.get(1), row.get(2));
@@ -42,6 +46,12 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
             what,
             "name the primary, or all servers with target_session_attrs=read-write",
         ));
+    }
+    if !standby && row.get(5) {
+        let what = format!("{} takes no writes of this user: default_transaction_read_only is on", client.place());
+        let remedy =
+            "set it off for this user (ALTER ROLE … SET default_transaction_read_only = off), unless that is meant";
+        found.push(finding(Severity::Error, what, remedy));
     }
     if unsafe_disk {
         let what = "the server runs with fsync = off: after a crash of its machine committed checkpoints may be gone";
@@ -131,11 +141,19 @@ pub(crate) async fn lacking(cx: &Cx, client: &Client, name: &str, words: &str) -
     Ok(rows.iter().map(|row| told(row.get(0))).collect())
 }
 
-/// Whether the table of a sink is there and may be written, or may be made.
-pub(crate) async fn target(cx: &Cx, client: &Client, table: &Table, words: &str) -> Result<Vec<Finding>> {
+/// Whether the table of a sink is there with these columns and may be written, or may be made.
+pub(crate) async fn target(
+    cx: &Cx,
+    client: &Client,
+    table: &Table,
+    words: &str,
+    columns: &[Column],
+) -> Result<Vec<Finding>> {
     table.require_foreign(client)?;
     if table.exists(cx, client).await? {
-        return lacking(cx, client, table.sql(), words).await;
+        let mut found = lacking(cx, client, table.sql(), words).await?;
+        found.extend(columns::unfit(cx, client, table, columns).await?);
+        return Ok(found);
     }
     let what = format!("the table {:?} is not there yet", table.written());
     Ok(vec![match refusal(cx, client, table).await? {

@@ -201,7 +201,7 @@ impl Client {
     /// # Errors
     /// Nothing was changed.
     pub async fn read(&self, cx: &Cx, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>> {
-        self.alone(cx, "BEGIN READ ONLY", sql, values, Doing::Reading).await.map_err(unchanged)
+        self.alone(cx, "READ ONLY", sql, values, Doing::Reading).await.map_err(unchanged)
     }
 
     /// Rows of a statement that is a transaction by itself.
@@ -212,14 +212,14 @@ impl Client {
     /// # Cancel safety
     /// Not cancel safe: it may have been done all the same.
     pub async fn write(&self, cx: &Cx, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>> {
-        self.alone(cx, "BEGIN", sql, values, Doing::Writing).await
+        self.alone(cx, "", sql, values, Doing::Writing).await
     }
 
-    async fn alone(&self, cx: &Cx, begin: &str, sql: &str, values: &[Value<'_>], doing: Doing) -> Result<Vec<Row>> {
+    async fn alone(&self, cx: &Cx, mode: &str, sql: &str, values: &[Value<'_>], doing: Doing) -> Result<Vec<Row>> {
         let cx = self.bounded(cx);
         let link = self.get(&cx).await?;
         let durable = if doing == Doing::Reading { "" } else { work::DURABLE };
-        let begin = format!("{begin}; {}; {durable}", work::limits(&cx));
+        let begin = format!("{} {mode}; {}; {durable}", work::BEGIN, work::limits(&cx));
         let call = async {
             // All three are sent before the first answer. A refused statement turns the commit into a rollback.
             let all = futures_util::future::join3(

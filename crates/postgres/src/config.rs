@@ -9,11 +9,17 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use watchkeeper_core::{Error, Options, Result};
 
 mod address;
+mod around;
+mod passfile;
+mod service;
 mod tls;
+mod url;
 mod words;
 
-use address::{Parameters, Process, Surroundings, unreadable};
+use address::Parameters;
+use around::{Process, Surroundings};
 use tls::Trust;
+use url::unreadable;
 
 /// The schema that holds the tables, unless another one is named.
 const SCHEMA: &str = "watchkeeper";

@@ -193,6 +193,9 @@ impl Source for Replication {
             let published = publication::tables(&mut wire, settings);
             let published = cx.run(async { published.await.map_err(|failure| self.told(failure)) }).await?;
             findings.extend(publication::findings(settings, &published));
+            let choice = self.choice();
+            let children = publication::children(&mut wire, &published, |table| choice.has(table));
+            findings.extend(cx.run(async { children.await.map_err(|failure| self.told(failure)) }).await?);
             let omissions = publication::omissions(&mut wire, settings);
             findings.extend(cx.run(async { omissions.await.map_err(|failure| self.told(failure)) }).await?);
         } else if settings.tables.is_empty() {
@@ -202,6 +205,9 @@ impl Source for Replication {
             let named = publication::named(&mut wire, settings);
             let named = cx.run(async { named.await.map_err(|failure| self.told(failure)) }).await?;
             findings.extend(publication::obstacles(settings, &named));
+            let choice = self.choice();
+            let children = publication::children(&mut wire, &named, |table| choice.has(table));
+            findings.extend(cx.run(async { children.await.map_err(|failure| self.told(failure)) }).await?);
             let rights = rights::to_publish(&mut wire, settings, self.0.endpoint.0.user());
             findings.extend(cx.run(async { rights.await.map_err(|failure| self.told(failure)) }).await?);
         }

@@ -6,6 +6,7 @@ pub(crate) mod secrets;
 mod stream;
 mod system;
 mod toml;
+mod twins;
 mod variables;
 
 use std::path::Path;
@@ -67,19 +68,8 @@ fn read(mut root: Options) -> Result<Config> {
     let read = |stream| stream::read(stream, lease);
     let streams = root.tables("stream")?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
     root.finish()?;
-    refuse_twins(&streams)?;
+    twins::refuse(&streams)?;
     Ok(Config { group, streams })
-}
-
-fn refuse_twins(streams: &[Stream]) -> Result<()> {
-    for (at, stream) in streams.iter().enumerate() {
-        let name = &stream.settings.name;
-        if let Some(first) = streams[..at].iter().find(|earlier| earlier.settings.name == *name) {
-            let cause = format!("two streams are named {name:?}; the other one is at {}", first.origin);
-            return Err(Error::config(cause).remedy("name them apart").at(&stream.origin));
-        }
-    }
-    Ok(())
 }
 
 impl Config {

@@ -110,3 +110,36 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
+
+#[test]
+fn one_slot_is_for_one_stream() {
+    let streams = |first: &str, second: &str| {
+        let stream = |name: &str, url: &str| {
+            format!(
+                "[[stream]]\nname = \"{name}\"\nsource = {{ url = \"{url}\", mode = \"replication\", slot = \"s\" }}\n"
+            )
+        };
+        config(&format!("{GROUP}{}{}", stream("a", first), stream("b", second))).map(drop)
+    };
+    for (first, second) in [
+        ("postgres://u@db/shop", "postgres://u@db/shop"),
+        ("postgres://u:p@DB:5432/shop", "postgresql://other@db/other?sslmode=disable"),
+        ("postgres://u@db1,db2:5432/shop", "postgres://u@db2,db1/shop"),
+        ("postgres://u@127.0.0.1:6000/shop", "postgres://u@localhost:6000/shop"),
+        ("postgres:///shop?service=x", "postgres:///other?service=x"),
+    ] {
+        let error = streams(first, second).expect_err(second);
+        let text = error.to_string();
+        assert!(text.contains("the streams \"a\" and \"b\" name one slot, \"s\""), "{text}");
+        assert!(text.contains("shop.toml:9"), "{text}");
+        assert!(error.advice().is_some_and(|advice| advice.contains("leave `slot` out")), "{error:?}");
+    }
+    for (first, second) in [
+        ("postgres://u@db1/shop", "postgres://u@db2/shop"),
+        ("postgres://u@db/shop", "postgres://u@db:6000/shop"),
+        ("postgres:///shop?service=x", "postgres:///shop?service=y"),
+        ("postgres://u@localhosts/shop", "postgres://u@localhost/shop"),
+    ] {
+        streams(first, second).expect("these are two");
+    }
+}

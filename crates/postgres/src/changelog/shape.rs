@@ -205,7 +205,7 @@ pub(super) async fn require_columns(
     name: &str,
     columns: &Columns,
 ) -> Result<()> {
-    let sql = "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a
+    let sql = "SELECT a.attname::text, replace(format_type(a.atttypid, NULL), '\"', '') FROM pg_attribute a
         WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
     let rows = client.read(cx, sql, &[(&name, Type::TEXT)]).await?;
     let there: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,7 +22,18 @@ pub struct Dedicated {
     driver: JoinHandle<()>,
 }
 
+/// For whoever waits for others on a connection of its own: the server is to have patience with it, and to write values as text in
+/// one way. What an administrator has set for a role or a database is meant for others.
+const PATIENT: &str = "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_session_timeout = 0;
+    SET idle_in_transaction_session_timeout = 0; SET default_transaction_isolation = 'read committed'; SET timezone = 'UTC';
+    SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET bytea_output = 'hex'; SET extra_float_digits = 1";
+
 impl Dedicated {
+    /// Asks the server to have patience. Nobody waits for the answer: it comes before that to whatever is asked next.
+    pub(crate) fn be_patient(&self) {
+        let _ = self.client.batch_execute(PATIENT).now_or_never();
+    }
+
     pub(super) fn start<S, T>(client: tokio_postgres::Client, mut connection: Connection<S, T>) -> Self
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

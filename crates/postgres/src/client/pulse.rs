@@ -40,6 +40,7 @@ impl Pulse {
             Some(ear) => ear,
             None => {
                 let ear = Arc::new(client.dedicated(cx).await?);
+                ear.be_patient();
                 *client.tail.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&ear);
                 ear
             }

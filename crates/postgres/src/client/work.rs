@@ -28,6 +28,10 @@ pub(super) fn limits(cx: &Cx) -> String {
     )
 }
 
+/// Begins a transaction in which every statement sees what others have committed, whatever is the default here: rows are locked
+/// before they are looked at, and whoever waited for one goes on with what it is by then.
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// Stands between what we have written and what others write in the same transaction.
 const MARK: &str = "SAVEPOINT watchkeeper";
 
@@ -39,7 +43,7 @@ impl Work {
     pub(super) async fn begin(client: &Client, cx: &Cx) -> Result<Self> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("BEGIN; {}; {DURABLE}", limits(&cx));
+        let begin = format!("{BEGIN}; {}; {DURABLE}", limits(&cx));
         let call = async { link.batch_execute(&begin).await.map_err(|native| client.error(native, Doing::Reading)) };
         cx.run(call).await.map_err(unchanged)?;
         Ok(Self { client: client.clone(), link, marked: false })
@@ -55,7 +59,7 @@ impl Work {
     ) -> Result<(Self, Vec<Row>)> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("BEGIN; {}; {DURABLE}", limits(&cx));
+        let begin = format!("{BEGIN}; {}; {DURABLE}", limits(&cx));
         let call = async {
             let all = futures_util::future::join3(
                 link.batch_execute(&begin),

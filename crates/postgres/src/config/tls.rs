@@ -11,7 +11,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use watchkeeper_core::{Error, Result};
 
-use super::address::{Parameters, Surroundings};
+use super::address::Parameters;
+use super::around::Surroundings;
 
 /// Where systems keep the certificates that they trust.
 const SYSTEM: [&str; 3] =

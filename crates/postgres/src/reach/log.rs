@@ -31,7 +31,7 @@ impl Log {
     /// The name under which it tells of a table, if it does.
     pub(super) async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {
         // The first argument of the trigger is the table as the log names it: a partition has the name of its whole table.
-        let sql = "SELECT convert_from(substring(g.tgargs FROM 1 FOR position('\\x00'::bytea IN g.tgargs) - 1), getdatabaseencoding())
+        let sql = "SELECT convert_from(substring(g.tgargs FROM 1 FOR position(decode('00', 'hex') IN g.tgargs) - 1), getdatabaseencoding())
             FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
             JOIN pg_namespace n ON n.oid = p.pronamespace
             WHERE g.tgrelid = to_regclass($1) AND g.tgname = $2 AND n.nspname = $3";

@@ -348,7 +348,6 @@ impl Replication {
             is_rekeyed: false,
             failed: None,
             holds_back: outlook.keeps_all() && tenancy.is_some(),
-            acknowledged: time,
             pedigree: lineage.to_pedigree(),
             sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage, outlook.presumes)),
             _anchor: committed.and_then(|committed| Anchor::begin(self.clone(), outlook.version, committed)),

@@ -218,6 +218,43 @@ pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Find
     findings
 }
 
+/// Tables that inherit from one that is given out and are not given out themselves. Whoever reads that one finds their rows in it, and
+/// the log tells them as the others' own.
+pub(super) async fn children(
+    wire: &mut Wire,
+    tables: &[Published],
+    is_given_out: impl Fn(&str) -> bool,
+) -> Result<Vec<Finding>, Failure> {
+    let names: Vec<_> =
+        tables.iter().map(|table| table.name.as_str()).filter(|name| is_given_out(name)).map(literal).collect();
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "SELECT pn.nspname || '.' || p.relname, cn.nspname || '.' || c.relname FROM pg_catalog.pg_inherits i
+        JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+        JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND pn.nspname || '.' || p.relname IN ({}) ORDER BY 1, 2",
+        names.join(", ")
+    );
+    let mut findings = Vec::new();
+    for row in wire.query(&sql).await? {
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+        let (parent, child) = (text(0), text(1));
+        if is_given_out(child) && tables.iter().any(|table| table.name == child) {
+            continue;
+        }
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: format!("{child} inherits from {parent}, and its rows are not told with those of {parent}"),
+            remedy: Some(format!(
+                "publish {child} too, and name it in `tables` if those are named, unless that is meant"
+            )),
+        });
+    }
+    Ok(findings)
+}
+
 /// What the publication leaves out of what happens to its tables.
 pub(super) async fn omissions(wire: &mut Wire, settings: &Settings) -> Result<Option<Finding>, Failure> {
     let name = literal(&settings.publication);

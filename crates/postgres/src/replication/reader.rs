@@ -5,9 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc::error::TryRecvError;
-use watchkeeper_core::{
-    Batch, ChangeStream, Cx, Error, Limits, Moment, Pedigree, Position, Result, SourceTime, Window,
-};
+use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Moment, Pedigree, Position, Result, Window};
 
 use super::Replication;
 use super::anchor::Anchor;
@@ -41,8 +39,6 @@ pub(super) struct Reader {
     pub(super) failed: Option<Error>,
     /// Whether the server keeps what was not acknowledged, whatever that costs.
     pub(super) holds_back: bool,
-    /// The time of what was acknowledged last.
-    pub(super) acknowledged: Option<SourceTime>,
     /// What is stored beside the positions that are given out.
     pub(super) pedigree: Pedigree,
     /// Looks after the publication, if this is the stream's own reader.
@@ -247,7 +243,6 @@ impl ChangeStream for Reader {
 
     async fn acknowledge(&mut self, _cx: &Cx, position: &Position) -> Result<()> {
         let committed = Place::read(position)?.lsn.0;
-        self.acknowledged = position.time;
         self.pumped.committed.send_if_modified(|known| {
             let is_newer = committed > *known;
             *known = committed.max(*known);
@@ -260,9 +255,10 @@ impl ChangeStream for Reader {
         self.holds_back
     }
 
+    /// The server keeps the log by its size: to what time that reaches back nobody knows. How much room a slot has left is told
+    /// by a look at it.
     async fn window(&mut self, _cx: &Cx) -> Result<Window> {
-        // The log has no times but those of the transactions that were seen.
-        Ok(Window { oldest: self.acknowledged, newest: self.decoder.time(), room: None })
+        Ok(Window { oldest: None, newest: self.decoder.time(), room: None })
     }
 
     async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {

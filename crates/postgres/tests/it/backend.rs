@@ -2,7 +2,7 @@
 
 use watchkeeper_core::{
     Acquired, Backend, Claim, Commit, Entropy, ErrorKind, Lease, Options, Origin, Put, Released, Renewal, Resolution,
-    WrittenSetting,
+    Severity, WrittenSetting,
 };
 use watchkeeper_postgres::{Client, Events, Leases, Postgres};
 use watchkeeper_testkit::servers::postgres::Version;
@@ -108,4 +108,65 @@ fn what_a_file_says_about_a_sink_is_looked_at() {
         let wrong = options(&[("url", &url), ("schema", "Robert'); --"), ("table", "t")]);
         assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "schema");
     });
+}
+
+/// What a table lacks is found before the first change is written.
+#[test]
+fn a_table_of_other_columns_is_found_before_it_is_written() {
+    for version in Version::ALL {
+        let base = Base::schema(version);
+        block_on(async {
+            let (url, admin) = (base.url(), base.admin().await);
+            let purpose = watchkeeper_core::Purpose::new("g", "s");
+            let look = async |mode: &str, table: &str| {
+                let settings =
+                    [("url", url.as_str()), ("table", table), ("mode", mode), ("schema", base.schema_name())];
+                let seen = Postgres.check_sink(&cx(), &purpose, &mut options(&settings)).await.expect("it can look");
+                let wrong = seen.findings.into_iter().filter(|found| found.severity == Severity::Error);
+                let (what, remedies): (Vec<_>, Vec<_>) = wrong.map(|found| (found.what, found.remedy)).unzip();
+                assert!(
+                    remedies
+                        .iter()
+                        .all(|remedy| remedy.as_ref().is_some_and(|remedy| remedy.contains("it will be made"))
+                            || remedy.as_ref().is_some_and(|remedy| remedy.contains("ADD PRIMARY KEY"))),
+                    "{remedies:?}"
+                );
+                what
+            };
+            for mode in ["events", "mirror", "versioned"] {
+                let table = base.table(mode);
+                let settings =
+                    [("url", url.as_str()), ("table", &table), ("mode", mode), ("schema", base.schema_name())];
+                let target = Postgres.sink(&cx(), &purpose, &mut options(&settings)).await.expect("it opens");
+                target.sink.check(&cx()).await.expect("it can be made");
+                assert_eq!(look(mode, &table).await, Vec::<String>::new(), "what it makes itself is good");
+            }
+            let table = base.table("wrong");
+            let sql = format!(
+                "CREATE TABLE {table} (id varchar, operation text, namespace text, key text, time bigint, version_time bigint,
+                    version_ordinal numeric, event jsonb, epoch bigint, tenure uuid, number int NOT NULL,
+                    filled int NOT NULL DEFAULT 1)"
+            );
+            admin.batch_execute(&sql).await.expect("it is new");
+            assert_eq!(
+                look("events", &table).await,
+                [
+                    format!("the column \"time\" of {table:?} is bigint, and does not take a timestamp with time zone"),
+                    format!("the table {table:?} has no column \"seq\""),
+                    format!("the column \"number\" of {table:?} can not be empty, and nothing is written to it"),
+                ]
+            );
+            let mirror = base.table("keyless");
+            let sql = format!(
+                "CREATE TABLE {mirror} (namespace text, key bytea, document json, time timestamptz, version_time bigint,
+                    version_ordinal bigint); CREATE UNIQUE INDEX ON {mirror} (key) INCLUDE (namespace)"
+            );
+            admin.batch_execute(&sql).await.expect("it is new");
+            let cause = format!("nothing keeps two rows of one namespace and key out of the table {mirror:?}");
+            assert_eq!(look("mirror", &mirror).await, [cause]);
+            assert_eq!(look("versioned", &mirror).await, [format!("the table {mirror:?} has no column \"deleted\"")]);
+            admin.batch_execute(&format!("CREATE UNIQUE INDEX ON {mirror} (key, namespace)")).await.expect("it can");
+            assert_eq!(look("mirror", &mirror).await, Vec::<String>::new());
+        });
+    }
 }

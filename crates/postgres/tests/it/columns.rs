@@ -19,8 +19,8 @@ const TABLES: &str = "CREATE TABLE things (id int PRIMARY KEY, v text, place jso
     CREATE TABLE copy (id int PRIMARY KEY, v text DEFAULT 'none', city text, n int)";
 
 /// What is read and where it goes.
-struct Flow {
-    application: watchkeeper_postgres::tokio_postgres::Client,
+pub(crate) struct Flow {
+    pub(crate) application: watchkeeper_postgres::tokio_postgres::Client,
     stream: Box<dyn ChangeStream>,
     client: Client,
     stage: Stage,
@@ -36,7 +36,12 @@ fn rows() -> Rows {
 
 impl Flow {
     async fn new(url: &str, source: &dyn Source, start: StartAt, rows: Rows) -> Self {
-        let client = Client::open(&cx(), Config::new(url).expect("a URL")).await.expect("the server is there");
+        Self::between((url, url), source, start, rows).await
+    }
+
+    /// From the application's URL to that of the sink.
+    pub(crate) async fn between((url, to): (&str, &str), source: &dyn Source, start: StartAt, rows: Rows) -> Self {
+        let client = Client::open(&cx(), Config::new(to).expect("a URL")).await.expect("the server is there");
         let stage = Stage::new(client.clone(), rows).await;
         let stream = source.open(&cx(), start).await.expect("it opens");
         Self { application: connect(url).await, stream, client, stage, seq: 0 }
@@ -60,7 +65,7 @@ impl Flow {
     }
 
     /// Expects that so many changes that statements make are written.
-    async fn carry(&mut self, sql: &str, changes: usize) {
+    pub(crate) async fn carry(&mut self, sql: &str, changes: usize) {
         self.run(sql).await;
         let mut through = 0;
         while through < changes {

@@ -7,6 +7,7 @@ mod conformance;
 mod divided;
 mod errors;
 mod following;
+mod hostile;
 mod mirror;
 mod replication;
 mod rows;

@@ -16,19 +16,26 @@ fn text(options: &mut Options, name: &str, value: &str) {
 }
 
 fn options(base: &Base) -> Options {
+    options_at(&base.url())
+}
+
+pub(super) fn options_at(url: &str) -> Options {
     let mut options = Options::new("stream.orders.source", origin());
-    text(&mut options, "url", &base.url());
+    text(&mut options, "url", url);
     options
 }
 
 fn with_tables(base: &Base, name: &str, tables: &[&str]) -> Options {
-    let mut options = options(base);
+    listed(options(base), name, tables)
+}
+
+pub(super) fn listed(mut options: Options, name: &str, tables: &[&str]) -> Options {
     let list = tables.iter().map(|table| WrittenSetting::text(*table, origin())).collect();
     options.insert(name, WrittenSetting { setting: Setting::List(list), origin: origin() });
     options
 }
 
-fn flagged(mut options: Options, name: &str) -> Options {
+pub(super) fn flagged(mut options: Options, name: &str) -> Options {
     options.insert(name, WrittenSetting { setting: Setting::Flag(true), origin: origin() });
     options
 }
@@ -37,7 +44,7 @@ fn purpose() -> Purpose {
     Purpose::new("shop", "orders")
 }
 
-async fn run(tool: &str, mut options: Options) -> watchkeeper_core::Result<Vec<String>> {
+pub(super) async fn run(tool: &str, mut options: Options) -> watchkeeper_core::Result<Vec<String>> {
     let tools = Postgres.tools();
     let tool = tools.iter().find(|known| known.name() == tool).expect("there is such a tool");
     let report = tool.run(&cx(), &mut options).await?;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use watchkeeper_core::{ChangeStream, Entropy, ErrorKind, Limits, Source, StartAt};
+use watchkeeper_core::{ChangeStream, Entropy, ErrorKind, Limits, Position, Source, StartAt};
+use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::{Retention, Unread, prune};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, is_quiet, read, read_with, told};
+use super::support::{LIMITS, Shop, is_quiet, moved_on, read, read_with, told};
 use crate::support::{assert_told, block_on, cx};
 
 async fn rows(shop: &Shop) -> i64 {
@@ -58,6 +59,90 @@ fn what_all_have_acknowledged_goes_and_nothing_else() {
         assert_told(slow.verify(&cx(), &start, &pedigree).await, ErrorKind::PositionLost, "pruned");
         shop.run("INSERT INTO things VALUES (6)").await;
         assert_eq!(read(&mut *behind, 1).await[0].key(), Some(&b"[6]"[..]), "reading goes on");
+    });
+}
+
+/// Goes on from a position to the end of a log in which nothing happens, and acknowledges that.
+async fn pass(log: &ChangeLog, from: Position) -> Position {
+    let mut stream = log.open(&cx(), StartAt::After(from.clone())).await.unwrap();
+    let end = moved_on(log, &from).await;
+    stream.acknowledge(&cx(), &end).await.unwrap();
+    stream.close(&cx()).await.unwrap();
+    end
+}
+
+#[test]
+fn a_slow_consumer_keeps_what_it_has_not_read() {
+    for version in Version::ALL {
+        block_on(async {
+            let shop = Shop::new(version).await;
+            let retention = Retention { rewind: Duration::ZERO, ..Retention::default() };
+            let log = async |consumer: &str| {
+                ChangeLog::open(&cx(), shop.client.clone(), consumer).await.unwrap().keep(retention)
+            };
+            let (fast, slow) = (log("fast").await, log("slow").await);
+            let beginning = slow.open(&cx(), StartAt::Now).await.unwrap();
+            let start = beginning.position().unwrap();
+            beginning.close(&cx()).await.unwrap();
+            shop.run("INSERT INTO things VALUES (1), (2), (3), (4), (5)").await;
+            let read_by = async |log: &ChangeLog| {
+                let mut stream = log.open(&cx(), StartAt::After(start.clone())).await.unwrap();
+                read(&mut *stream, 5).await[4].position()
+            };
+            let mut of_fast = read_by(&fast).await;
+            for _ in 0..4 {
+                of_fast = pass(&fast, of_fast).await;
+            }
+            assert_eq!(rows(&shop).await, 5, "the slow one has read nothing");
+            let mut of_slow = read_by(&slow).await;
+            // So often is enough for both.
+            for _ in 0..4 {
+                of_fast = pass(&fast, of_fast).await;
+                of_slow = pass(&slow, of_slow).await;
+            }
+            assert_eq!(rows(&shop).await, 0);
+        });
+    }
+}
+
+/// What a consumer has acknowledged, as the log knows it.
+async fn noted(shop: &Shop) -> String {
+    shop.application.query_one("SELECT acknowledged::text FROM watchkeeper.log_consumers", &[]).await.unwrap().get(0)
+}
+
+#[test]
+fn an_opening_further_on_lets_go_of_nothing() {
+    block_on(async {
+        let shop = Shop::new(Version::V15).await;
+        let log = shop.log().await;
+        let first = log.open(&cx(), StartAt::Now).await.unwrap();
+        let known = noted(&shop).await;
+        shop.run("INSERT INTO things VALUES (1)").await;
+        let mut aside = log.peek(&cx(), StartAt::After(first.position().unwrap())).await.unwrap();
+        let read = read(&mut *aside, 1).await[0].batch().end.clone();
+        let end = moved_on(&log, &read).await;
+        let second = log.open(&cx(), StartAt::After(end.clone())).await.unwrap();
+        assert_eq!(noted(&shop).await, known, "the first one may still read it");
+        second.close(&cx()).await.unwrap();
+        pass(&log, end).await;
+        assert_ne!(noted(&shop).await, known, "what is acknowledged is let go");
+    });
+}
+
+#[test]
+fn nothing_is_noted_in_a_log_that_is_another_one_by_now() {
+    block_on(async {
+        let shop = Shop::new(Version::V18).await;
+        let log = shop.log().await;
+        let mut stream = log.open(&cx(), StartAt::Now).await.unwrap();
+        let known = noted(&shop).await;
+        shop.run("INSERT INTO things VALUES (1)").await;
+        let read = read(&mut *stream, 1).await[0].batch().end.clone();
+        let end = moved_on(&log, &read).await;
+        shop.run("UPDATE watchkeeper.log_meta SET log_uuid = gen_random_uuid()").await;
+        stream.acknowledge(&cx(), &end).await.unwrap();
+        stream.close(&cx()).await.unwrap();
+        assert_eq!(noted(&shop).await, known);
     });
 }
 

@@ -5,9 +5,14 @@ mod crowd;
 mod duties;
 mod interleavings;
 mod keeping;
+mod keys;
 mod laws;
 mod mapping;
 mod partitions;
+mod prepared;
+mod quiet;
 mod restored;
 mod support;
 mod triggers;
+
+pub(crate) use support::LIMITS;

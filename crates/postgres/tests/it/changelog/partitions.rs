@@ -49,3 +49,46 @@ fn partitions_are_told_as_their_table() {
         });
     }
 }
+
+/// What is told of the whole is told for as long as the whole is truncated, not for the rest of the transaction.
+#[test]
+fn a_part_that_is_truncated_after_the_whole_is_told() {
+    use Operation::{Delete, Insert, Truncate};
+    for version in Version::ALL {
+        block_on(async {
+            let shop = Shop::with(version, ORDERS, "orders").await;
+            let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
+            shop.run(
+                "BEGIN; INSERT INTO orders VALUES (2025, 1); TRUNCATE orders; INSERT INTO orders VALUES (2026, 2);
+                TRUNCATE orders_26; COMMIT",
+            )
+            .await;
+            let told: Vec<_> = read(&mut *stream, 4).await.iter().map(watchkeeper_core::Change::operation).collect();
+            assert_eq!(told, [Insert, Truncate, Insert, Delete]);
+        });
+    }
+}
+
+/// A table that becomes a part is logged as one, also where triggers of the application are off.
+#[test]
+fn a_part_that_is_attached_is_logged_from_then_on() {
+    for version in Version::ALL {
+        block_on(async {
+            let shop = Shop::with(version, ORDERS, "orders").await;
+            let log = shop.log().await;
+            let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
+            shop.run(
+                "CREATE TABLE later (LIKE orders INCLUDING ALL); INSERT INTO later VALUES (2027, 1);
+                ALTER TABLE orders ATTACH PARTITION later FOR VALUES FROM (2027) TO (2028);
+                SET session_replication_role = replica; INSERT INTO orders VALUES (2027, 2); UPDATE later SET r = 1 WHERE id = 1",
+            )
+            .await;
+            let told: Vec<_> =
+                told(&read(&mut *stream, 2).await).into_iter().map(|(operation, key, _)| (operation, key)).collect();
+            let expected = [(Operation::Insert, "[2027,2]"), (Operation::Update, "[2027,1]")];
+            assert_eq!(told, expected.map(|(operation, key)| (operation, key.to_owned())));
+            let found = log.check(&cx()).await.unwrap();
+            assert!(found.iter().any(|finding| finding.what.contains("later")), "{found:?}");
+        });
+    }
+}

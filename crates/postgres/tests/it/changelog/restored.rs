@@ -10,7 +10,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 use super::support::{Shop, THINGS, read};
 use crate::support::{assert_told, block_on, connect, cx};
 
-async fn log_on(url: &str) -> ChangeLog {
+pub(super) async fn log_on(url: &str) -> ChangeLog {
     let client = Client::open(&cx(), Config::new(url).unwrap()).await.unwrap();
     ChangeLog::open(&cx(), client, "it").await.unwrap()
 }
@@ -110,7 +110,7 @@ fn a_standby_is_refused_and_another_timeline_recognised() {
 }
 
 /// Undoes transactions until the disk does not know of some dozens of them. Whole pages of the write-ahead log are written in any case.
-async fn undo(application: &tokio_postgres::Client) {
+pub(super) async fn undo(application: &tokio_postgres::Client) {
     let some = "DO $$ BEGIN FOR n IN 1 .. 30 LOOP PERFORM pg_current_xact_id(); ROLLBACK; END LOOP; END $$";
     let known = "SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn() < 1500";
     while application.query_one(known, &[]).await.unwrap().get(0) {
@@ -139,7 +139,8 @@ fn numbers_that_a_crash_gives_again_are_new() {
             let mut stream = log.open(&cx(), StartAt::Now).await.unwrap();
             application.batch_execute("INSERT INTO things VALUES (1)").await.unwrap();
             undo(&application).await;
-            read(&mut *stream, 1).await[0].position()
+            // What is committed when all of the batch is.
+            read(&mut *stream, 1).await[0].batch().end.clone()
         });
         server.kill();
         server.restart();

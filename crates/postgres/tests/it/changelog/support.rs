@@ -1,7 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Change, ChangeStream, Limits, Operation};
+use watchkeeper_core::{
+    BootClock, Change, ChangeStream, Clock, Cx, Limits, Moment, Operation, Position, Source, StartAt,
+};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_postgres::{ChangeLog, Client};
 use watchkeeper_testkit::servers::postgres::Version;
@@ -46,7 +48,7 @@ impl Shop {
 }
 
 /// A wait that no machine is too slow for, unless nothing comes.
-pub(super) const LIMITS: Limits = Limits { rows: 1_000, bytes: 1 << 30, wait: Duration::from_millis(50) };
+pub(crate) const LIMITS: Limits = Limits { rows: 1_000, bytes: 1 << 30, wait: Duration::from_millis(50) };
 
 /// Reads until so many changes came, for at most a minute.
 pub(super) async fn read(stream: &mut dyn ChangeStream, count: usize) -> Vec<Change> {
@@ -60,6 +62,7 @@ pub(super) async fn read_with(stream: &mut dyn ChangeStream, count: usize, limit
         let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("the log can be read"));
         changes.extend((0..).take(batch.len()).map(|row| Change::new(Arc::clone(&batch), row)));
     }
+    assert_eq!(changes.len(), count, "more came than there should be");
     changes
 }
 
@@ -73,4 +76,42 @@ pub(super) fn told(changes: &[Change]) -> Vec<(Operation, String, String)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("keys and bodies are text");
     let key = |change: &Change| change.key().map(text).unwrap_or_default();
     changes.iter().map(|change| (change.operation(), key(change), text(change.body()))).collect()
+}
+
+/// A clock that is a minute ahead: what is told from time to time is told now.
+#[derive(Debug)]
+struct Ahead;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl Clock for Ahead {
+    fn now(&self) -> Moment {
+        BootClock.now() + MINUTE
+    }
+
+    fn sleep_until(&self, moment: Moment) -> watchkeeper_core::clock::Sleep {
+        BootClock.sleep_until(BootClock.now() + moment.since(self.now()))
+    }
+
+    fn wall_millis(&self) -> u64 {
+        BootClock.wall_millis()
+    }
+}
+
+/// The end of a log in which nothing has happened since a position. As long as others write to the server it is not certain yet.
+pub(super) async fn moved_on(log: &ChangeLog, from: &Position) -> Position {
+    let begun = cx().now();
+    loop {
+        assert!(cx().now().since(begun) < MINUTE, "a quiet log does not move on");
+        let mut stream = log.peek(&cx(), StartAt::After(from.clone())).await.expect("it opens");
+        let told = stream.next_batch(&Cx::new(Arc::new(Ahead)), LIMITS).await.expect("the log can be read");
+        assert!(told.is_empty());
+        if log.compare(from, &told.end) == Some(std::cmp::Ordering::Less) {
+            return told.end;
+        }
+    }
+}
+
+pub(super) fn ahead() -> Cx {
+    Cx::new(Arc::new(Ahead))
 }
