@@ -71,7 +71,7 @@ recorded! {
         metrics::gauge!("watchkeeper_checkpoint_lag_seconds", "stream" => stream.to_owned()).set(lag.as_secs_f64());
     }
 
-    /// A change was passed over.
+    /// The commit that passes a change over, and notes that in the ledger, was made.
     fn ledgered(stream: &str, kind: LedgerKind) {
         let kind = match kind {
             LedgerKind::DeadLetter => "dead-letter",

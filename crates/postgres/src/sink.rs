@@ -1,5 +1,6 @@
 //! Changes and checkpoint in one transaction.
 
+mod deferred;
 mod divide;
 mod image;
 mod name;
@@ -283,7 +284,11 @@ impl Writer {
             Portion::Divided => divide::apply(&*self.apply, &open, changes).await,
         };
         match filled {
-            Ok(refused) if refused.is_empty() => work.commit(cx).await.map(|()| Tried::Answered(Transacted::Committed)),
+            Ok(refused) if refused.is_empty() => match work.commit(cx).await {
+                // By a constraint that is looked at only when a transaction ends; the server has undone it.
+                Err(error) if portion == Portion::All && is_refused(&error) => Ok(Tried::Refused(vec![(0, error)])),
+                committed => committed.map(|()| Tried::Answered(Transacted::Committed)),
+            },
             Ok(refused) => {
                 work.rollback(cx).await;
                 Ok(Tried::Refused(refused))
@@ -298,6 +303,11 @@ impl Writer {
             }
         }
     }
+}
+
+/// Whether the server does not take a change, and nothing is wrong with the rest.
+fn is_refused(error: &Error) -> bool {
+    native(error).is_some_and(|native| Class::of(native) == Class::Refused)
 }
 
 /// Says what can be done about a transaction that was broken off because its time was up: tried again it would take as long.

@@ -113,7 +113,6 @@ impl Watch {
             before: committer.position().cloned(),
             change: None,
         };
-        metrics::ledgered(self.post.name(), LedgerKind::Gap);
         tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
         let draft = Draft { ledger: vec![entry], ..Draft::default() };
         self.patiently(committer.commit(draft, Reason::Progress, None)).await?;

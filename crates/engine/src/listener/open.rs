@@ -229,7 +229,7 @@ impl Watch {
         drop(call);
         let opened = stream.position();
         let first = match (&voyage.gap, position, opened) {
-            (Some((_, cause)), old, opened) => told_gap(cause, old, committer.pedigree(), opened),
+            (Some((_, cause)), old, opened) => told_gap(cause, (old, committer.pedigree()), (opened, &pedigree)),
             (None, None, Some(opened)) if moves_on => {
                 // Otherwise whoever opens before the first commit would start at another "now", or with a later snapshot,
                 // which does not tell of rows that were delivered out of the first one and deleted since.
@@ -280,19 +280,16 @@ fn as_error(failure: Failure) -> Error {
 
 /// The change that tells every sink of a gap. It is under the position from which reading goes on, so that
 /// the commit that passes it passes the gap; where the source does not tell that, under the last good
-/// position, with the pedigree of the log that this one belongs to.
+/// position. Either way with the pedigree of the log that the position belongs to: beside that of another one the gap would be found
+/// again.
 fn told_gap(
     cause: &str,
-    old: Option<Position>,
-    old_pedigree: Option<&Pedigree>,
-    opened: Option<Position>,
+    (old, old_pedigree): (Option<Position>, Option<&Pedigree>),
+    (opened, pedigree): (Option<Position>, &Pedigree),
 ) -> Option<Batch> {
-    let is_new = opened.is_some();
-    let position = opened.or(old)?;
-    let mut batch = gap_batch(&position, cause);
-    if !is_new {
-        batch.pedigree = old_pedigree.cloned();
-    }
+    let pedigree = if opened.is_some() { Some(pedigree) } else { old_pedigree };
+    let mut batch = gap_batch(&opened.or(old)?, cause);
+    batch.pedigree = pedigree.cloned();
     Some(batch)
 }
 

@@ -133,6 +133,9 @@ impl Committer {
         let event = write.facts.last_event_time.map_or(0, |time| time.0);
         let lag = Duration::from_millis(self.seams.clock.wall_millis().saturating_sub(event));
         metrics::delivered(&self.settings.name, changes, lag);
+        for entry in &write.ledger {
+            metrics::ledgered(&self.settings.name, entry.kind);
+        }
         self.seq = write.seq;
         self.position = write.position.clone();
         self.pedigree = write.pedigree.clone();

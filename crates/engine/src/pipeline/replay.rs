@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, LeaseKey, LedgerQuery, LedgerRecord, Limits, Operation, Resolution, Result,
-    Source, StartAt, StoredChange,
+    Batch, Change, CheckpointStore, Error, Grade, LeaseKey, LedgerQuery, LedgerRecord, Limits, Operation, Resolution,
+    Result, Source, StartAt, StoredChange,
 };
 
 use super::board::{Board, Failure};
 use super::courier::Courier;
 use super::lanes::Job;
-use crate::delivery::parking::replay_order;
+use crate::delivery::parking::{OnReject, Park, replay_order};
 use crate::group::control::Controls;
+use crate::stream::SinkSpec;
 
 /// What people ask of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,6 +211,20 @@ impl Letters {
         cx.run(stream.close(&cx)).await?;
         found.ok_or_else(|| Error::position_lost(format!("change {} is gone", record.entry.change_id)))
     }
+}
+
+/// Says that a letter may be older than what the target has of its key. Only a key that is parked waits for its letters; a versioned
+/// target itself leaves out what is older.
+pub fn warn_if_stale(spec: &SinkSpec, batch: &Batch, row: u32) {
+    let waits = spec.on_reject != OnReject::DeadLetter { park: Park::Change };
+    if waits || spec.sink.profile().grade == Grade::Versioned {
+        return;
+    }
+    tracing::warn!(
+        sink = spec.name,
+        change = %batch.id(row),
+        "a dead letter is delivered although later changes of its key may have been before it: the target may have an older row now; change the row once more in the source, or purge such letters, or let later changes wait (park = \"key\")"
+    );
 }
 
 /// All open letters under `key`, in the order of their numbers.

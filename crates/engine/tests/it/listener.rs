@@ -6,7 +6,7 @@ use std::time::Duration;
 use watchkeeper_core::memory::Log;
 use watchkeeper_core::{
     CheckpointStore, Claim, Epoch, ErrorKind, FaultKind, Grade, Grant, LedgerKind, Operation, Reason, Records,
-    SinkProfile, StartAt,
+    SinkProfile, Source, StartAt,
 };
 use watchkeeper_engine::checkpoint::operator::Move;
 use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
@@ -195,6 +195,29 @@ fn lost_history_that_is_accepted_leaves_a_gap_in_the_ledger_and_at_the_sinks() {
     assert_eq!(ledger[0].entry.kind, LedgerKind::Gap);
     assert_eq!(ledger[0].entry.before, Some(Log::position(2, Some(watchkeeper_core::SourceTime(2)))));
     assert!(ledger[0].entry.cause.contains("pruned through 4"), "{}", ledger[0].entry.cause);
+}
+
+#[test]
+fn a_gap_into_another_log_is_committed_with_the_identity_of_that_log() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["a", "b"]);
+    rig.until("two are committed", || rig.committed() == 2);
+    a.stop(&rig);
+    let restored = Rig { log: Log::new("restored"), ..rig.clone() };
+    restored.append(&["x", "y"]);
+    let b = restored.instance("b").stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Oldest));
+    // The gap is told to the sinks and committed before anything more is read.
+    b.faults.source.next("next_batch", Fault::Hold(Gate::default()));
+    let b = b.start();
+    rig.until("the gap is committed", || rig.committed() == 0);
+    let expected = memory(restored.log.identity(&rig.cx()));
+    assert_eq!(rig.checkpoint().unwrap().pedigree, Some(expected));
+    b.node.kill();
+    // Whoever goes on from there finds no second one, and would halt if it did.
+    let _c = restored.start("c");
+    rig.until("the rest is committed", || rig.committed() == 2);
+    assert_eq!(rig.ledger().len(), 1);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod rejected;
 mod setbacks;
 mod settling;
 mod sinks;
+mod stale;
 mod standby;
 mod support;
 mod tenure;

@@ -7,12 +7,13 @@ use ::metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 
-use watchkeeper_core::memory::Log;
+use watchkeeper_core::memory::{Log, TransactionalTable};
 use watchkeeper_core::{
-    Batch, ChangeStream, Cx, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Room, Source, SourceTime,
-    Stage, StartAt, Window,
+    Batch, ChangeStream, Cx, ErrorKind, FaultKind, Finding, Limits, Payload, Pedigree, Position, Result, Room, Source,
+    SourceTime, Stage, StartAt, Window,
 };
-use watchkeeper_testkit::faults::Fault;
+use watchkeeper_engine::delivery::parking::{OnReject, Park};
+use watchkeeper_testkit::faults::{Fault, Gate};
 
 use crate::support::*;
 
@@ -191,6 +192,40 @@ fn errors_of_a_source_are_counted() {
         rig.until("it is committed", || rig.committed() == 5);
         assert_eq!(board.get("watchkeeper_source_errors_total"), 2.0);
     });
+}
+
+/// An instance that keeps what is rejected for a replay, in the database of its checkpoints or in another.
+fn lettered(rig: &Rig, in_transactions: bool) -> Plan {
+    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key });
+    match in_transactions {
+        true => plan.into_sink(Arc::new(TransactionalTable::new(rig.checkpoints.clone()))),
+        false => plan,
+    }
+}
+
+#[test]
+fn what_is_passed_over_is_counted_when_it_is_committed() {
+    for in_transactions in [false, true] {
+        let board = Board::default();
+        ::metrics::with_local_recorder(&board, || {
+            let rig = Rig::new();
+            let plan = lettered(&rig, in_transactions).stream(|it| it.timeouts.write = SECOND);
+            plan.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+            let gate = Gate::default();
+            let faults = if in_transactions { &plan.faults.sink } else { &plan.faults.checkpoints };
+            let call = if in_transactions { "write_and_commit" } else { "commit" };
+            faults.next(call, Fault::Hold(gate.clone()));
+            faults.next(call, Fault::Lose);
+            let _a = plan.start();
+            rig.append(&["k", "k", "other"]);
+            rig.until("the commit hangs", || gate.arrived() == 1);
+            assert!(board.get("watchkeeper_ledger_entries_total").is_nan(), "it may never be committed");
+            gate.open();
+            rig.until("all is committed", || rig.committed() == 3);
+            rig.run_for(5 * SECOND);
+            assert_eq!(board.get("watchkeeper_ledger_entries_total"), 2.0, "in transactions: {in_transactions}");
+        });
+    }
 }
 
 #[test]

@@ -160,3 +160,19 @@ fn pieces_grow_again_when_the_target_is_quick_again() {
     assert_eq!((sizes.iter().min(), sizes.last()), (Some(&10), Some(&40)), "{sizes:?}");
     assert_eq!(written(&rig), (1..=1_240).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_transaction_that_a_filter_leaves_one_change_of_is_not_given_up_to_be_cut_smaller() {
+    let rig = Rig::new();
+    let slow = Slow::new(&rig, 2 * SECOND, false);
+    rig.append_many(10);
+    let only = |batch: &Batch, row: u32| batch.rows()[row as usize].version.time == 4;
+    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).sink(|it| it.filter = Some(Arc::new(only)));
+    let a = a.stream(|it| it.timeouts.write = 2 * SECOND).start();
+    rig.until("it was tried often", || slow.sizes().len() > 8);
+    assert_eq!((a.status().tenures, rig.committed()), (1, 0));
+    slow.manner.lock().unwrap().per_row = Duration::ZERO;
+    rig.until("all is passed", || rig.committed() == 10);
+    assert_eq!((written(&rig), a.status().tenures), (vec![4], 1));
+    assert!(slow.tried.lock().unwrap().iter().all(|(_, seq, rows)| (*seq, &rows[..]) == (1, &[3][..])));
+}

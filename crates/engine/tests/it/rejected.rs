@@ -6,7 +6,7 @@ use watchkeeper_core::memory::{Log, TransactionalTable};
 use watchkeeper_core::{FaultKind, LedgerEntry, LedgerKind, Operation};
 use watchkeeper_engine::checkpoint::operator::Move;
 use watchkeeper_engine::stream::SinkSpec;
-use watchkeeper_testkit::faults::{FaultySink, Script};
+use watchkeeper_testkit::faults::{Fault, FaultySink, Gate, Script};
 
 use crate::support::*;
 
@@ -136,5 +136,34 @@ fn what_comes_before_a_change_that_one_of_several_sinks_rejects_reaches_the_othe
             delivered.dedup();
             assert_eq!(delivered, expected, "{concurrency} lanes");
         }
+    }
+}
+
+#[test]
+fn what_comes_before_a_rejected_change_reaches_the_other_sinks_in_order() {
+    let rig = Rig::new();
+    let mut plan = rig.instance("a");
+    let (probe, _) = beside(&rig, &mut plan);
+    let a = plan.start();
+    a.faults.sink.refuse_row(id(5), FaultKind::Reject, ALWAYS);
+    rig.append(&["k"; 6]);
+    rig.until("it is halted", || a.status().halted);
+    assert_eq!((rig.committed(), numbers(&probe.delivered())), (4, vec![1, 2, 3, 4]));
+}
+
+#[test]
+fn a_lane_that_is_behind_finishes_what_comes_before_a_change_that_another_lane_rejects() {
+    for other in ["b", "c", "d", "e", "f", "g"] {
+        let rig = Rig::new();
+        let a = rig.instance("a").stream(|it| (it.concurrency, it.limits.rows) = (4, 1)).start();
+        let gate = Gate::default();
+        a.faults.sink.next("write", Fault::Hold(gate.clone()));
+        a.faults.sink.refuse_row(id(4), FaultKind::Reject, ALWAYS);
+        rig.append(&["a", "a", "a", other, "a", other]);
+        rig.until("the first lane is held", || gate.arrived() == 1);
+        rig.run_for(SECOND);
+        gate.open();
+        rig.until("it is halted", || a.status().halted);
+        assert_eq!((rig.committed(), named(&rig)), (3, Some(id(4))), "beside key {other}");
     }
 }

@@ -5,14 +5,14 @@ use std::ops::Range;
 use watchkeeper_core::{Change, Error};
 
 use super::rekey::halves;
-use super::{Apply, Failure, Open};
+use super::{Apply, Failure, Open, deferred};
 
 const MARK: &str = "SAVEPOINT watchkeeper_part";
 const KEEP: &str = "RELEASE SAVEPOINT watchkeeper_part";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT watchkeeper_part; RELEASE SAVEPOINT watchkeeper_part";
 
-/// Applies changes in order, without those that are refused: the answer is their places, with the reasons. A part that is refused is
-/// undone and halved, so that a few bad ones among many good ones cost little, and many cost no more than each change alone.
+/// Applies changes in order, without those that are refused, also by constraints that are looked at only at the end: the answer is
+/// their places, with the reasons. If there are any, nothing is applied for certain.
 ///
 /// # Errors
 /// Nothing is known of any change, and the transaction is good for nothing.
@@ -21,6 +21,20 @@ pub(super) async fn apply(
     open: &Open<'_>,
     changes: &[Change],
 ) -> Result<Vec<(usize, Error)>, Failure> {
+    open.run(deferred::MARK).await?;
+    let mut refused = apply_parts(apply, open, changes).await?;
+    if deferred::refusal(open).await?.is_some() {
+        open.run(deferred::UNDO).await?;
+        let is_good = |place: &usize| !refused.iter().any(|(at, _)| at == place);
+        let rest: Vec<usize> = (0..changes.len()).filter(is_good).collect();
+        refused.extend(deferred::blame(apply, open, changes, &rest).await?);
+    }
+    Ok(refused)
+}
+
+/// Applies changes in order, without those that are refused at once. A part that is refused is undone and halved, so that a few bad
+/// ones among many good ones cost little, and many cost no more than each change alone.
+async fn apply_parts(apply: &dyn Apply, open: &Open<'_>, changes: &[Change]) -> Result<Vec<(usize, Error)>, Failure> {
     let (mut refused, mut parts) = (Vec::new(), Vec::new());
     push(&mut parts, 0..changes.len());
     while let Some(part) = parts.pop() {

@@ -189,6 +189,8 @@ impl Apply for Rows {
         let mut sight = Sight { shape, strangers: BTreeSet::new(), is_new: false };
         if is_due {
             self.look_within(open, &mut sight).await?;
+            // It was looked for fields of before. One that comes with these changes is still looked for.
+            sight.is_new = false;
         }
         let (mut plan, mut at) = (Plan::default(), 0);
         while let Some(change) = changes.get(at) {

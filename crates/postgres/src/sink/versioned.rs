@@ -14,7 +14,6 @@ use super::image::require_key;
 use super::rekey::{incomplete, incomplete_key_update, is_incomplete};
 use super::tables::{FATES, FateColumns, Fates, LACKING, MERGED, Mirror, document, number};
 use crate::client::Client;
-use crate::error::{Class, native};
 
 /// How long the mark of a deleted row is kept.
 pub(super) const TOMBSTONES: &str = "1 day";
@@ -160,7 +159,7 @@ pub(super) trait Put: Send + Sync {
 }
 
 fn is_refused(error: &Error) -> bool {
-    is_incomplete(error) || native(error).is_some_and(|native| Class::of(native) == Class::Refused)
+    is_incomplete(error) || super::is_refused(error)
 }
 
 /// Puts the rows of a batch, and finds those that the server refuses.

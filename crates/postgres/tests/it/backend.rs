@@ -170,3 +170,22 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
         });
     }
 }
+
+#[test]
+fn a_store_is_peeked_at_without_making_anything_of_it() {
+    let base = Base::schema(Version::V15);
+    block_on(async {
+        let (url, schema) = (base.url(), base.schema_name().to_owned());
+        let settings = [("url", url.as_str()), ("schema", schema.as_str())];
+        let offer = Postgres.peek_store(&cx(), &mut options(&settings)).await.expect("it can look").expect("it looks");
+        assert!(offer.leases.is_none() && offer.checkpoints.is_none() && offer.records.is_none());
+        let count = format!("SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'");
+        let made = base.admin().await.query_one(&count, &[]).await.expect("it answers").get::<_, i64>(0);
+        assert_eq!(made, 0, "nothing was made");
+        let store = Postgres.store(&cx(), &mut options(&settings)).await.expect("it opens");
+        let offer = Postgres.peek_store(&cx(), &mut options(&settings)).await.expect("it can look").expect("it looks");
+        assert!(offer.leases.is_some() && offer.records.is_some());
+        let (made, seen) = (store.checkpoints.expect("it has them"), offer.checkpoints.expect("it has them"));
+        assert_eq!(made.identity(&cx()).await.expect("it answers"), seen.identity(&cx()).await.expect("it answers"));
+    });
+}

@@ -61,7 +61,7 @@ fn a_column_that_comes_while_rows_are_written_is_written_from_the_first_change_t
     });
 }
 
-async fn opened(sink: &dyn Sink, stage: &Stage) -> Arc<dyn SinkWriter> {
+pub(crate) async fn opened(sink: &dyn Sink, stage: &Stage) -> Arc<dyn SinkWriter> {
     let context = SinkContext {
         grant: grant(1),
         stream: "orders".to_owned(),
@@ -102,6 +102,38 @@ fn a_column_that_comes_is_written_by_versioned_rows_too() {
         put(&[(INSERT, Some("4"), r#"{"id":4,"v":"d","gone":1,"x":44}"#)]).await;
         let held = shown(&client, &format!("SELECT t::text FROM {table} t ORDER BY id")).await;
         assert_eq!(held, ["(1,a,)", "(2,b,)", "(3,c,33)", "(4,d,44)"]);
+    });
+}
+
+#[test]
+fn a_column_that_comes_is_written_also_where_others_are_looked_for_at_the_same_time() {
+    let base = Base::schema(Version::V15);
+    let (here, there) = (base.table("here"), base.table("there"));
+    block_on(async {
+        let admin = base.admin().await;
+        let client = base.client().await;
+        for table in [&here, &there] {
+            let sql = format!("CREATE TABLE {table} (id int PRIMARY KEY)");
+            admin.batch_execute(&sql).await.expect("it is new");
+        }
+        let mut stage = Stage::new(client.clone(), Rows::into(&here).expect("a name")).await;
+        let target = Rows::into(&there).expect("a name");
+        let writer = opened(&VersionedRows::new(client.clone(), target).expect("a name"), &stage).await;
+        let first: [Row<'_>; 1] = [(INSERT, Some("1"), r#"{"id":1,"left":0}"#)];
+        commit(&mut stage, 1, &first).await;
+        writer.write(&cx(), 0, &rows(&first), &[0]).await.expect("the server answers");
+        for table in [&here, &there] {
+            admin.batch_execute(&format!("ALTER TABLE {table} ADD x int")).await.expect("it may");
+        }
+        // After so long the table is looked at again for `left`, before it is known that `x` is told, too.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let second: [Row<'_>; 1] = [(INSERT, Some("2"), r#"{"id":2,"left":0,"x":22}"#)];
+        commit(&mut stage, 2, &second).await;
+        writer.write(&cx(), 0, &rows(&second), &[0]).await.expect("the server answers");
+        for table in [&here, &there] {
+            let held = shown(&client, &format!("SELECT t::text FROM {table} t ORDER BY id")).await;
+            assert_eq!(held, ["(1,)", "(2,22)"], "{table}");
+        }
     });
 }
 

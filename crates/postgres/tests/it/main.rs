@@ -4,6 +4,7 @@ mod backend;
 mod changelog;
 mod columns;
 mod conformance;
+mod deferred;
 mod divided;
 mod errors;
 mod following;

@@ -234,6 +234,13 @@ fn rows_elsewhere_let_no_older_version_win() {
         assert_eq!(write(&*writer, &newer).await, [3], "what does not fit is told, the rest is written");
         let older: [Row<'_>; 2] = [(INSERT, Some("1"), r#"{"id":1,"n":1}"#), (INSERT, Some("2"), r#"{"id":2,"n":1}"#)];
         assert_eq!(write(&*writer, &older).await, [0_u32; 0]);
+        // The same versions as the newer ones have, as when a change is delivered again.
+        let equal: [Row<'_>; 3] = [
+            (INSERT, Some("9"), r#"{"id":9,"n":1}"#),
+            (INSERT, Some("1"), r#"{"id":1,"n":1}"#),
+            (INSERT, Some("2"), r#"{"id":2,"n":1}"#),
+        ];
+        assert_eq!(write(&*writer, &equal).await, [0_u32; 0]);
         let look = format!("SELECT id || ' ' || n FROM {table} ORDER BY id");
         assert_eq!(shown(&client, &look).await, ["1 2", "9 9"], "the older insert did not bring back what was deleted");
         // A truncate takes away what is older than it, and lets nothing older come.

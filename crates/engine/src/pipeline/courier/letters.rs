@@ -7,10 +7,12 @@ use watchkeeper_core::{Error, FaultKind};
 use super::{Courier, Load};
 use crate::pipeline::board::{Board, Failure};
 use crate::pipeline::lanes::Job;
+use crate::pipeline::replay::warn_if_stale;
 
 impl Courier {
     /// Delivers a dead letter past the parked keys and makes it durable; false when it is rejected again.
     pub async fn deliver_letter(&self, board: &Board, job: &Job) -> Result<bool, Failure> {
+        job.rows.iter().for_each(|row| warn_if_stale(&self.spec, &job.batch, *row));
         let retry = board.stream.settings.retry;
         let mut attempts = 0;
         loop {

@@ -10,8 +10,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use watchkeeper_core::{
-    Batch, Change, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind, LedgerRecord, SinkProfile,
-    SinkWriter, Written,
+    Batch, Change, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind, LedgerRecord, Operation,
+    SinkProfile, SinkWriter, Written,
 };
 
 use super::board::{Board, Failure};
@@ -19,7 +19,6 @@ use super::lanes::Job;
 use super::safe_point::PieceNumber;
 use crate::delivery::breaker::{Breaker, Permit};
 use crate::delivery::parking::{OnReject, Park, ParkLimits, Parked, entry_for};
-use crate::metrics;
 use crate::progress::Pulse;
 use crate::stream::SinkSpec;
 
@@ -118,8 +117,8 @@ impl Courier {
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
     fn select<'a>(&self, board: &Board, job: &Job, rows: Cow<'a, [u32]>) -> Result<Cow<'a, [u32]>, Failure> {
-        let nothing_parked = self.parked().keys() == 0;
-        if self.spec.filter.is_none() && nothing_parked {
+        let letters_wait = self.parked().entries() > 0;
+        if self.spec.filter.is_none() && !letters_wait {
             return Ok(rows);
         }
         // A filter is somebody's code: one that blocks must be seen to.
@@ -130,12 +129,9 @@ impl Courier {
                 continue;
             }
             let key = job.batch.key(row);
-            if key.is_none() && self.profile.acts_on_barriers {
-                // Dead letters that are replayed after it would undo what it did.
+            if letters_wait && self.profile.acts_on_barriers && is_barrier(&job.batch, row) {
                 board.safe().block(job.piece, row);
-                let cause = format!("sink {:?}: {} came while dead letters wait", self.spec.name, job.batch.id(row));
-                let remedy = "replay or purge the dead letters and resume the stream";
-                return Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)));
+                return Err(Failure::Stream(before_letters(&self.spec.name, &job.batch, row)));
             }
             if key.is_some_and(|key| self.parked().is_parked(job.batch.namespace(row), key)) {
                 self.note(board, job.piece, &job.batch, row, LedgerKind::Parked, BEHIND);
@@ -154,7 +150,6 @@ impl Courier {
         if board.safe().note(piece, row, self.index, entry.clone()) {
             self.parked().park(&entry);
         }
-        metrics::ledgered(&board.stream.settings.name, kind);
     }
 
     /// Takes in how far a write came.
@@ -274,6 +269,19 @@ impl Courier {
 
 /// Why a change that nobody rejected stands in the ledger.
 pub const BEHIND: &str = "an earlier change of this key waits";
+
+/// Whether a sink may act on a change without a key. One that tells of a gap does nothing to any row.
+pub fn is_barrier(batch: &Batch, row: u32) -> bool {
+    let row = &batch.rows()[row as usize];
+    row.is_barrier() && row.operation != Operation::Gap
+}
+
+/// The error of a change without a key that a sink acts on, while dead letters wait: replayed after it, they would undo what it did.
+pub fn before_letters(sink: &str, batch: &Batch, row: u32) -> Error {
+    let (id, operation) = (batch.id(row), batch.rows()[row as usize].operation.as_str());
+    Error::corrupt(format!("sink {sink:?}: {operation} {id} came while dead letters wait, which would undo it later"))
+        .remedy("purge the dead letters, or skip this change, and resume the stream")
+}
 
 /// The bookkeeping of parked keys that a sink asks for.
 pub fn parking_of(spec: &SinkSpec) -> Parked {

@@ -8,7 +8,7 @@ use super::Transactional;
 use crate::delivery::parking::{OnReject, replay_order};
 use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::committer::Committer;
-use crate::pipeline::replay::Wish;
+use crate::pipeline::replay::{Wish, warn_if_stale};
 
 impl Transactional {
     pub(super) async fn serve_wish(&mut self, committer: &mut Committer) -> Result<(), Failure> {
@@ -74,6 +74,7 @@ impl Transactional {
         row: u32,
         write: CheckpointWrite,
     ) -> Result<bool, Failure> {
+        warn_if_stale(&self.spec, batch, row);
         let on_reject = std::mem::replace(&mut self.spec.on_reject, OnReject::Stop);
         let settled = self.commit(committer, batch, vec![row], write, None).await;
         self.spec.on_reject = on_reject;

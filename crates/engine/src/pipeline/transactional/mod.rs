@@ -24,7 +24,7 @@ pub use self::portion::Portion;
 use self::portion::Tries;
 use super::board::{Board, Failure};
 use super::committer::Committer;
-use super::courier::{BEHIND, Courier};
+use super::courier::{BEHIND, Courier, is_barrier};
 use super::cut::{cut, split_at};
 use super::dispatch::Halted;
 use super::flusher;
@@ -223,7 +223,7 @@ impl Transactional {
         if !self.couriers.is_empty() {
             flusher::flush(&self.board, &self.couriers).await?;
         }
-        let wanted = self.select(&job);
+        let wanted = self.select(&job)?;
         let passed = {
             let mut safe = self.board.safe();
             safe.done(piece, 0);
@@ -237,7 +237,7 @@ impl Transactional {
     }
 
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
-    fn select(&mut self, job: &Job) -> Vec<u32> {
+    fn select(&mut self, job: &Job) -> Result<Vec<u32>, Failure> {
         // A filter is somebody's code: one that blocks must be seen to.
         let pulse = Arc::clone(&self.pulse);
         let _mark = pulse.call(self.board.seams.clock.now() + self.board.stream.settings.timeouts.write);
@@ -247,6 +247,9 @@ impl Transactional {
                 continue;
             }
             let key = job.batch.key(row);
+            if self.parked.entries() > 0 && is_barrier(&job.batch, row) && self.acts_on_barriers() {
+                return Err(self.too_soon(&job.batch, (job.piece, row)));
+            }
             if key.is_some_and(|key| self.parked.is_parked(job.batch.namespace(row), key)) {
                 let entry = self.entry(&job.batch, row, LedgerKind::Parked, BEHIND);
                 self.parked.park(&entry);
@@ -255,7 +258,7 @@ impl Transactional {
                 wanted.push(row);
             }
         }
-        wanted
+        Ok(wanted)
     }
 
     fn entry(&self, batch: &Arc<Batch>, row: u32, kind: LedgerKind, cause: &str) -> watchkeeper_core::LedgerEntry {

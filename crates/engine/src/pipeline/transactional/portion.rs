@@ -164,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_is_cut_before_a_rejected_change_once() {
+        let portion = Portion::default();
+        portion.cut_after(5);
+        assert_eq!(portion.before_rejected(), Some(5));
+        portion.passed(3);
+        assert_eq!(portion.before_rejected(), Some(2), "in the next batch, less what was committed");
+        portion.passed(2);
+        assert_eq!(portion.before_rejected(), None);
+        portion.cut_after(5);
+        portion.passed(6);
+        assert_eq!(portion.before_rejected(), None, "it was passed by another way");
+    }
+
+    #[test]
     fn a_transaction_is_tried_for_longer_while_nobody_knows_what_became_of_it() {
         let tried = |errors: &[Error]| {
             let mut tries = Tries::default();

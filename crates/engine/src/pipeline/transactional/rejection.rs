@@ -7,8 +7,8 @@ use watchkeeper_core::{Batch, CheckpointWrite, Error, Fault, FaultKind, LedgerKi
 
 use super::Transactional;
 use crate::delivery::parking::OnReject;
-use crate::pipeline::board::{Failure, rejected};
-use crate::pipeline::courier::BEHIND;
+use crate::pipeline::board::{Failure, Untaken, rejected};
+use crate::pipeline::courier::{BEHIND, before_letters, is_barrier};
 use crate::pipeline::safe_point::PieceNumber;
 
 impl Transactional {
@@ -50,8 +50,16 @@ impl Transactional {
         }
         match self.spec.on_reject {
             OnReject::Stop => return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause)),
+            OnReject::DeadLetter { .. } if is_barrier(batch, fault.row) && self.acts_on_barriers() => {
+                // Replayed later, it would act on what came after it.
+                return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause));
+            }
             OnReject::Skip => write.ledger.push(self.entry(batch, fault.row, LedgerKind::Skipped, &cause)),
             OnReject::DeadLetter { .. } => {
+                let acted_on = |at: &u32| *at > fault.row && is_barrier(batch, *at);
+                if let Some(barrier) = rows.iter().copied().find(acted_on).filter(|_| self.acts_on_barriers()) {
+                    return Err(self.too_soon(batch, (piece, barrier)));
+                }
                 self.letter(batch, fault.row, LedgerKind::DeadLetter, &cause, write);
                 self.divert_followers(batch, fault.row, rows, write);
             }
@@ -59,6 +67,17 @@ impl Transactional {
         tracing::warn!(sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::corrupt(cause).remedy("mend the sink, then replay or purge the dead letters")))
+    }
+
+    /// Whether a change without a key does more at the transactional sink than be noted.
+    pub(super) fn acts_on_barriers(&self) -> bool {
+        self.spec.sink.profile().acts_on_barriers
+    }
+
+    /// The failure of a change without a key that the sink would act on while dead letters wait.
+    pub(super) fn too_soon(&self, batch: &Batch, at: (PieceNumber, u32)) -> Failure {
+        let change = Box::new(Untaken { at, id: batch.id(at.1).to_string() });
+        Failure::Rejected { change, error: before_letters(&self.spec.name, batch, at.1) }
     }
 
     /// Where a failure is about one change and others of the piece come before it, they are committed first: the opening ends, what it
@@ -108,4 +127,35 @@ impl Transactional {
 fn place_before(batch: &Batch, piece: Range<u32>, row: u32) -> Option<u32> {
     let ends = |at: &u32| batch.rows()[*at as usize].committable;
     (piece.start..row).rev().find(ends).map(|last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use watchkeeper_core::payload::JsonPayload;
+    use watchkeeper_core::{BatchBuilder, Operation, Position, RowParts, SourceTime, Version};
+
+    use super::*;
+
+    #[test]
+    fn a_piece_is_never_cut_between_what_can_not_be_told_apart() {
+        let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
+        let namespace = builder.namespace("orders");
+        for committable in [true, false, false, true, true] {
+            builder.push(RowParts {
+                operation: Operation::Insert,
+                namespace,
+                half: 0,
+                committable,
+                key: Some(b"k"),
+                position: b"p",
+                body: b"{}",
+                time: SourceTime(0),
+                version: Version::default(),
+            });
+        }
+        let batch = builder.finish(Position::new("end", None));
+        let places: Vec<_> = (0..5).map(|row| place_before(&batch, 0..5, row)).collect();
+        assert_eq!(places, [None, Some(1), Some(1), Some(1), Some(4)]);
+        assert_eq!(place_before(&batch, 1..5, 3), None, "it is the first that a piece can begin with");
+    }
 }

@@ -171,8 +171,9 @@ impl Writer {
 
     async fn put_now(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
         let mut shape = self.rows.shape()?;
-        let (mut strangers, mut is_new) = (BTreeSet::new(), shape.follows.as_ref().is_some_and(Follows::is_due));
-        if is_new {
+        let (mut strangers, mut is_new) = (BTreeSet::new(), false);
+        if shape.follows.as_ref().is_some_and(Follows::is_due) {
+            // For fields of before. One that comes with these changes is still looked for.
             shape = self.look(cx, &strangers).await?;
         }
         let (mut plan, mut rejected) = (Plan::default(), Vec::new());

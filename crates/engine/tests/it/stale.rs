@@ -1,0 +1,184 @@
+//! Dead letters, and what comes after them at a sink that acts on more than keys.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+use watchkeeper_core::memory::TransactionalTable;
+use watchkeeper_core::{Cx, FaultKind, Finding, Grade, OpenedSink, Resolution, Result, Sink, SinkContext, SinkProfile};
+use watchkeeper_engine::checkpoint::operator::Move;
+use watchkeeper_engine::delivery::filter::All;
+use watchkeeper_engine::delivery::parking::{OnReject, Park};
+use watchkeeper_engine::group::control::ReplayRequest;
+
+use crate::support::*;
+
+/// A sink that acts on changes without a key, as one does that empties its table.
+#[derive(Debug)]
+struct Acting(TransactionalTable);
+
+#[async_trait]
+impl Sink for Acting {
+    fn profile(&self) -> SinkProfile {
+        SinkProfile { acts_on_barriers: true, ..self.0.profile() }
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        self.0.check(cx).await
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        self.0.open(cx, context).await
+    }
+}
+
+/// An instance whose sink acts on barriers, with lanes or in transactions.
+fn plan(rig: &Rig, in_transactions: bool, park: Park) -> Plan {
+    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park });
+    if in_transactions {
+        return plan.into_sink(Arc::new(Acting(TransactionalTable::new(rig.checkpoints.clone()))));
+    }
+    plan.profile(SinkProfile { acts_on_barriers: true, ..SinkProfile::new(Grade::Idempotent, Duration::ZERO) })
+}
+
+/// What either of them was given.
+fn delivered(rig: &Rig) -> Vec<u64> {
+    [rig.delivered(), numbers(&rig.checkpoints.delivered())].concat()
+}
+
+fn is_halted(rig: &Rig) -> bool {
+    rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some())
+}
+
+fn ask_for_replay(rig: &Rig, request: u64) {
+    rig.want(|control| control.replay = Some(ReplayRequest { id: request, sink: None, numbers: Vec::new() }));
+}
+
+#[test]
+fn a_truncate_behind_dead_letters_halts_the_stream_until_they_are_settled() {
+    for (in_transactions, park) in [(false, Park::Key), (false, Park::Change), (true, Park::Key), (true, Park::Change)]
+    {
+        for at_once in [false, true] {
+            let case = format!("in transactions: {in_transactions}, {park:?}, at once: {at_once}");
+            let rig = Rig::new();
+            let a = plan(&rig, in_transactions, park).start();
+            // Once more where the transaction is cut before the truncate.
+            let times = 1 + u64::from(in_transactions && at_once);
+            a.faults.sink.refuse_row(id(2), FaultKind::Reject, times);
+            rig.append(&["a", "k", "b"]);
+            if !at_once {
+                rig.until("the letter is passed", || rig.committed() == 3);
+            }
+            rig.append_barrier();
+            rig.append(&["c"]);
+            rig.until("it is halted", || is_halted(&rig));
+            assert_eq!((rig.committed(), delivered(&rig)), (3, vec![1, 3]), "{case}");
+            let halted = rig.checkpoint().unwrap().halted.unwrap();
+            assert!(halted.cause.contains("truncate") && halted.cause.contains("dead letters wait"), "{halted:?}");
+            ask_for_replay(&rig, 1);
+            rig.perform(Move::Resume);
+            rig.until("all is passed", || rig.committed() == 5);
+            assert_eq!(delivered(&rig), [1, 3, 2, 4, 5], "{case}: the letter before what clears it away");
+            assert_eq!(rig.ledger().len(), 1, "{case}");
+            assert_eq!(rig.ledger()[0].resolution, Some(Resolution::Replayed), "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_truncate_that_is_rejected_is_no_dead_letter_that_would_clear_away_what_came_after_it() {
+    for in_transactions in [false, true] {
+        let rig = Rig::new();
+        let a = plan(&rig, in_transactions, Park::Key).start();
+        // Once more where the transaction is cut before it.
+        a.faults.sink.refuse_row(id(2), FaultKind::Reject, 1 + u64::from(in_transactions));
+        rig.append(&["a"]);
+        rig.append_barrier();
+        rig.append(&["b"]);
+        rig.until("it is halted", || is_halted(&rig));
+        assert_eq!((rig.committed(), rig.ledger().len(), delivered(&rig)), (1, 0, vec![1]));
+        rig.perform(Move::Resume);
+        rig.until("all is passed", || rig.committed() == 3);
+        assert_eq!(delivered(&rig), [1, 2, 3]);
+    }
+}
+
+#[test]
+fn a_truncate_passes_a_filter_while_no_dead_letters_wait() {
+    for in_transactions in [false, true] {
+        let rig = Rig::new();
+        let _a = plan(&rig, in_transactions, Park::Key).sink(|it| it.filter = Some(Arc::new(All::default()))).start();
+        rig.append(&["a"]);
+        rig.append_barrier();
+        rig.append(&["b"]);
+        rig.until("all is passed", || rig.committed() == 3);
+        assert_eq!(delivered(&rig), [1, 2, 3]);
+    }
+}
+
+/// What is logged as a warning on this thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Visit for Warnings {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// How often a replay of one letter, behind which its key went on or waited, was warned of.
+fn warned(rig: &Rig, plan: Plan) -> usize {
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let a = plan.start();
+        a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+        rig.append(&["k"]);
+        rig.until("it is passed", || rig.committed() == 1);
+        rig.append(&["k"]);
+        rig.until("all is passed", || rig.committed() == 2);
+        ask_for_replay(rig, 1);
+        rig.until("all letters are settled", || rig.checkpoint().unwrap().facts.letters == 0);
+    });
+    let told = warnings.0.lock().unwrap();
+    told.iter().filter(|warning| warning.contains("may have an older row now")).count()
+}
+
+#[test]
+fn a_letter_that_may_be_older_than_what_the_target_has_is_told_of_when_it_is_replayed() {
+    for in_transactions in [false, true] {
+        for (park, expected) in [(Park::Key, 0), (Park::Change, 1)] {
+            let rig = Rig::new();
+            let warned = warned(&rig, plan(&rig, in_transactions, park));
+            assert_eq!(warned, expected, "in transactions: {in_transactions}, {park:?}");
+        }
+    }
+    let rig = Rig::new();
+    let versioned = plan(&rig, false, Park::Change).grade(Grade::Versioned);
+    assert_eq!(warned(&rig, versioned), 0, "the target itself leaves out what is older");
+}
