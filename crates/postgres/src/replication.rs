@@ -17,6 +17,7 @@ mod line;
 mod lineage;
 mod mark;
 mod open;
+mod origin;
 mod pgoutput;
 mod place;
 mod publication;

@@ -324,7 +324,7 @@ impl Replication {
             source: self.clone(),
             pumped: pump::start(wire, manner),
             decoder: Decoder::new(place, time, self.choice(), Spool::new(&self.0.settings)),
-            origin: lineage.origin().into(),
+            origin: lineage.origin(),
             snapshot: None,
             piece: None,
             replay: None,
