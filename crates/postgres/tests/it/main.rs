@@ -5,6 +5,7 @@ mod changelog;
 mod columns;
 mod conformance;
 mod divided;
+mod domains;
 mod errors;
 mod following;
 mod mirror;
