@@ -310,7 +310,11 @@ impl Source for ChangeLog {
     }
 
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
-        Finding::of_start(self.vetted(cx, start, pedigree).await)
+        let mut found = Finding::of_start(self.vetted(cx, start, pedigree).await)?;
+        if let (StartAt::After(position), true) = (start, found.is_empty()) {
+            found.extend(check::restarted(cx, self, Place::of(position)?.last).await?);
+        }
+        Ok(found)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

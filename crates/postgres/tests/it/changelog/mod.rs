@@ -8,6 +8,7 @@ mod keeping;
 mod laws;
 mod mapping;
 mod partitions;
+mod renamed;
 mod restored;
 mod support;
 mod triggers;
