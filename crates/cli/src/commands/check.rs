@@ -13,11 +13,14 @@ use super::history::{History, stored};
 use super::home;
 use crate::answer;
 use crate::args::Common;
-use crate::config::{self, Config, Stream, System};
+use crate::config::{self, Config, Stream, System, Target};
 use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// So many names are told in one message.
+const NAMED_MAX: usize = 5;
 
 /// What was found out about one part of the file.
 #[derive(Debug, Default)]
@@ -110,6 +113,7 @@ fn titled(role: &str, system: &System) -> String {
 
 async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
+        .with_lanes(stream.settings.concurrency)
         .reading(&*stream.source.backend, &stream.source.options);
     let within = cx.within(LOOK_WITHIN);
     let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
@@ -118,13 +122,21 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     for target in &stream.sinks {
         let within = cx.within(LOOK_WITHIN);
         let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
-        let found = looked.await.map(|inspection| {
+        let mut found = looked.await.map(|inspection| {
             if inspection.profile.grade == Grade::Transactional {
                 keeper = &target.system;
             }
             profiles.push(inspection.profile);
             inspection.findings
         });
+        if parts[0].failed.is_none()
+            && let Ok(findings) = &mut found
+        {
+            match filtered(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
+                Ok(more) => findings.extend(more),
+                Err(error) => found = Err(error),
+            }
+        }
         parts.push(Part::of(titled(&format!("sink {}", target.name), &target.system), found));
     }
     let within = cx.within(LOOK_WITHIN);
@@ -144,6 +156,27 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let whole = whole(stream, &profiles).and_then(|()| rows(stream, &profiles, outline));
     parts.push(Part::of("stream".to_owned(), whole.map(|()| Vec::new())));
     Answer { name: stream.settings.name.clone(), profiles, parts, history }
+}
+
+/// What is to be said of the names in a sink's filter: one that no watched table has passes over everything.
+async fn filtered(cx: &Cx, stream: &Stream, purpose: &Purpose, target: &Target) -> Result<Vec<Finding>> {
+    let Some(names) = stream.namespaces(cx, purpose, target).await? else { return Ok(Vec::new()) };
+    let mut options = stream.source.options.clone();
+    let Some(watched) = stream.source.backend.watched(cx, purpose, &mut options).await? else { return Ok(Vec::new()) };
+    let unknown = names.into_iter().filter(|name| !name.ends_with('*') && !watched.contains(name));
+    let told = |name: String| {
+        let (shown, more) = watched.split_at(watched.len().min(NAMED_MAX));
+        let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
+        Finding {
+            severity: Severity::Warning,
+            what: format!(
+                "its filter names {name}, and the stream watches nothing of that name; what it watches: {}{more}",
+                shown.join(", ")
+            ),
+            remedy: Some("correct the name in `namespaces`, or leave it if it is yet to come".to_owned()),
+        }
+    };
+    Ok(unknown.map(told).collect())
 }
 
 /// Where the stream would go on or begin, if there is something to say of that.
