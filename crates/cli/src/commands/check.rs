@@ -1,5 +1,7 @@
 //! `check`: whether everything in the file can work, without changing anything.
 
+mod filter;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,14 +15,11 @@ use super::history::{History, stored};
 use super::home;
 use crate::answer;
 use crate::args::Common;
-use crate::config::{self, Config, Stream, System, Target};
+use crate::config::{self, Config, Stream, System};
 use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
-
-/// So many names are told in one message.
-const NAMED_MAX: usize = 5;
 
 /// What was found out about one part of the file.
 #[derive(Debug, Default)]
@@ -132,7 +131,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
         if parts[0].failed.is_none()
             && let Ok(findings) = &mut found
         {
-            match filtered(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
+            match filter::findings(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
                 Ok(more) => findings.extend(more),
                 Err(error) => found = Err(error),
             }
@@ -156,27 +155,6 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let whole = whole(stream, &profiles).and_then(|()| rows(stream, &profiles, outline));
     parts.push(Part::of("stream".to_owned(), whole.map(|()| Vec::new())));
     Answer { name: stream.settings.name.clone(), profiles, parts, history }
-}
-
-/// What is to be said of the names in a sink's filter: one that no watched table has passes over everything.
-async fn filtered(cx: &Cx, stream: &Stream, purpose: &Purpose, target: &Target) -> Result<Vec<Finding>> {
-    let Some(names) = stream.namespaces(cx, purpose, target).await? else { return Ok(Vec::new()) };
-    let mut options = stream.source.options.clone();
-    let Some(watched) = stream.source.backend.watched(cx, purpose, &mut options).await? else { return Ok(Vec::new()) };
-    let unknown = names.into_iter().filter(|name| !name.ends_with('*') && !watched.contains(name));
-    let told = |name: String| {
-        let (shown, more) = watched.split_at(watched.len().min(NAMED_MAX));
-        let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
-        Finding {
-            severity: Severity::Warning,
-            what: format!(
-                "its filter names {name}, and the stream watches nothing of that name; what it watches: {}{more}",
-                shown.join(", ")
-            ),
-            remedy: Some("correct the name in `namespaces`, or leave it if it is yet to come".to_owned()),
-        }
-    };
-    Ok(unknown.map(told).collect())
 }
 
 /// Where the stream would go on or begin, if there is something to say of that.
