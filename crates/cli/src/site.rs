@@ -1,9 +1,14 @@
 //! What a file describes, opened: the group's stores and the streams on them. All commands work on this.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper::core::Purpose;
-use watchkeeper::{Error, ErrorKind, InstanceSettings, LeaseKey, Result, Seams, SinkSpec, StartAt, Stores, StreamSpec};
+use watchkeeper::engine::delivery::filter::All;
+use watchkeeper::{
+    Error, ErrorKind, Filter, InstanceSettings, LeaseKey, Namespaces, Result, Seams, SinkSpec, StartAt, Stores,
+    StreamSpec,
+};
 
 use crate::args::Common;
 use crate::config::{self, Config, Group, Stream, System};
@@ -116,7 +121,9 @@ async fn stores(seams: &Seams, group: &Group) -> Result<Stores> {
 async fn stream(seams: &Seams, group: &str, described: &Stream) -> Result<StreamSpec> {
     let cx = seams.cx().within(OPEN_WITHIN);
     let reading = &described.source;
-    let purpose = Purpose::new(group, &described.settings.name).reading(&*reading.backend, &reading.options);
+    let purpose = Purpose::new(group, &described.settings.name)
+        .with_lanes(described.settings.concurrency)
+        .reading(&*reading.backend, &reading.options);
     let source = described.source.open(async |backend, options| backend.source(&cx, &purpose, options).await).await?;
     if let StartAt::After(position) = &described.settings.start
         && source.compare(position, position).is_none()
@@ -129,7 +136,11 @@ async fn stream(seams: &Seams, group: &str, described: &Stream) -> Result<Stream
         let opened = target.system.open(async |backend, options| backend.sink(&cx, &purpose, options).await).await?;
         // A transactional target keeps the checkpoint; that there is one at most is validated below.
         checkpoints = checkpoints.or(opened.checkpoints);
-        let (name, on_reject, filter) = (target.name.clone(), target.on_reject, target.filter.clone());
+        let (name, on_reject) = (target.name.clone(), target.on_reject);
+        let named = described.namespaces(&cx, &purpose, target).await?;
+        let named = named.map(|names| Arc::new(names.into_iter().collect::<Namespaces>()) as Arc<dyn Filter>);
+        let filters: Vec<_> = target.filter.iter().cloned().chain(named).collect();
+        let filter = (!filters.is_empty()).then(|| Arc::new(All(filters)) as Arc<dyn Filter>);
         sinks.push(SinkSpec { name, sink: opened.sink, on_reject, filter });
     }
     let stream = StreamSpec { settings: described.settings.clone(), source, sinks, checkpoints };

@@ -73,6 +73,8 @@ pub struct Purpose {
     pub stream: String,
     /// The source of the stream, where it is known: a target of the same system looks whether it would feed it.
     pub reading: Option<Reading>,
+    /// How many lanes will write into a target, each the changes of its own keys in their order.
+    pub lanes: usize,
 }
 
 /// The source of a stream, as it is written.
@@ -87,7 +89,13 @@ pub struct Reading {
 impl Purpose {
     /// For a stream of a group, whose source is not known.
     pub fn new(group: impl Into<String>, stream: impl Into<String>) -> Self {
-        Self { group: group.into(), stream: stream.into(), reading: None }
+        Self { group: group.into(), stream: stream.into(), reading: None, lanes: 1 }
+    }
+
+    /// The same, with so many lanes.
+    #[must_use]
+    pub fn with_lanes(self, lanes: usize) -> Self {
+        Self { lanes, ..self }
     }
 
     /// The same, for a stream that reads this source.
@@ -201,6 +209,30 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// As [`check_source`](Self::check_source).
     async fn outline(&self, _cx: &Cx, _options: &mut Options) -> Result<Outline> {
         Ok(Outline::default())
+    }
+
+    /// What the names in a sink's filter are in the changes of a source with these settings, one for one: people leave out the
+    /// schema of a table, or the database of a collection. A system whose names are always written in full leaves them.
+    ///
+    /// # Errors
+    /// `Config` for a name of which such a source tells nothing, whatever happens; all changes would be passed over.
+    async fn namespaces(
+        &self,
+        _cx: &Cx,
+        _purpose: &Purpose,
+        _options: &mut Options,
+        names: Vec<String>,
+    ) -> Result<Vec<String>> {
+        Ok(names)
+    }
+
+    /// The namespaces whose changes a source with these settings tells of now, without changing anything there. `None` where that
+    /// is not known.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source).
+    async fn watched(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Option<Vec<String>>> {
+        Ok(None)
     }
 
     /// Looks at a target, without changing anything there. One that changes something when it is made or checked

@@ -16,8 +16,8 @@ use crate::sink::Name;
 use crate::source::share;
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
-    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Shown, Transactional, Versioned,
-    View, checkpoint, records,
+    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Scope, Shown, Transactional,
+    Versioned, View, checkpoint, records,
 };
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
@@ -62,6 +62,12 @@ fn watched(purpose: &Purpose) -> Option<Watched> {
     let reading = purpose.reading.as_ref().filter(|reading| reading.backend == MongoDb.name())?;
     let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(&mut reading.options.clone()).ok()?;
     Some(Watched::new([vec![config], fallbacks].concat(), &view))
+}
+
+/// The names that changes of the watched collections have, where only some are watched.
+fn collections(config: &Config, view: &View) -> Option<Vec<String>> {
+    let Scope::Collections(names) = &view.scope else { return None };
+    Some(names.iter().map(|name| format!("{}.{name}", config.database())).collect())
 }
 
 /// What a sink does with changes.
@@ -131,6 +137,34 @@ impl Backend for MongoDb {
             [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
             // Any of them may be away just now: which one is read is found out when it is opened.
             _ => Ok(Arc::new(settings.harbours()?)),
+        }
+    }
+
+    async fn namespaces(
+        &self,
+        _cx: &Cx,
+        _purpose: &Purpose,
+        options: &mut Options,
+        names: Vec<String>,
+    ) -> Result<Vec<String>> {
+        let SourceSettings { config, view, .. } = SourceSettings::take(options)?;
+        let database = config.database();
+        if view.scope == Scope::Cluster {
+            return Ok(names);
+        }
+        // What happens to the database itself has its name alone.
+        let is_full = |name: &String| name == database || name.starts_with(&format!("{database}."));
+        let full = |name: String| if is_full(&name) { name } else { format!("{database}.{name}") };
+        let names: Vec<_> = names.into_iter().map(full).collect();
+        let Some(watched) = collections(&config, &view) else { return Ok(names) };
+        match names.iter().find(|name| *name != database && !watched.contains(name)) {
+            Some(name) => {
+                let cause =
+                    format!("a filter names {name}, of which the stream never tells: everything would be passed over");
+                Err(Error::config(cause)
+                    .remedy(format!("correct `namespaces`; the stream watches: {}", watched.join(", "))))
+            }
+            None => Ok(names),
         }
     }
 

@@ -200,6 +200,7 @@ impl Backend for Postgres {
             Mode::VersionedRows(rows) => {
                 let sink = VersionedRows::new(client.clone(), rows)?;
                 findings.extend(target(cx, &client, sink.versions(), words, &[]).await?);
+                sink.require_independence(cx, purpose.lanes).await?;
                 sink.profile()
             }
             Mode::Events(_) | Mode::Mirror(_) | Mode::Rows(_) => {
@@ -220,6 +221,20 @@ impl Backend for Postgres {
         let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
+    }
+
+    async fn namespaces(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        names: Vec<String>,
+    ) -> Result<Vec<String>> {
+        reach::resolved(cx, purpose, options, names).await
+    }
+
+    async fn watched(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
+        reach::watched(cx, purpose, options).await
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

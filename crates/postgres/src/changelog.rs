@@ -149,6 +149,32 @@ impl ChangeLog {
         self.is_own().then(|| self.wanted.as_ref().map(|wanted| wanted.to_vec()))
     }
 
+    /// The names in a sink's filter, as changes have them.
+    pub(crate) async fn namespaces(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        let names = match &self.table {
+            Table::Own => shape::spelled(cx, &self.client, names).await?,
+            Table::Outbox { name, columns } if columns.entity.is_none() => {
+                let cause = format!("a filter has `namespaces`, and changes of the outbox {name} have none");
+                return Err(Error::config(cause).remedy("map `entity` in `columns`, or leave `namespaces` out"));
+            }
+            Table::Outbox { .. } => names,
+        };
+        let is_wanted = |name: &&String| self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
+        match names.iter().find(|name| !is_wanted(name)) {
+            Some(name) => Err(crate::reach::unwatched(name)),
+            None => Ok(names),
+        }
+    }
+
+    /// The names that changes have now, where they are known.
+    pub(crate) async fn told_of(&self, cx: &Cx) -> Result<Option<Vec<String>>> {
+        match (&self.wanted, &self.table) {
+            (Some(wanted), _) => Ok(Some(wanted.to_vec())),
+            (None, Table::Own) => shape::entities(cx, &self.client).await.map(Some),
+            (None, Table::Outbox { .. }) => Ok(None),
+        }
+    }
+
     fn is_own(&self) -> bool {
         matches!(self.table, Table::Own)
     }
@@ -312,7 +338,11 @@ impl Source for ChangeLog {
     }
 
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
-        Finding::of_start(self.vetted(cx, start, pedigree).await)
+        let mut found = Finding::of_start(self.vetted(cx, start, pedigree).await)?;
+        if let (StartAt::After(position), true) = (start, found.is_empty()) {
+            found.extend(check::restarted(cx, self, Place::of(position)?.last).await?);
+        }
+        Ok(found)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {

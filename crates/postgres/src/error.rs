@@ -101,7 +101,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         class: Class::Settings,
-        codes: &["0A000", "22023", "42601", "42602", "42P02", "42P10", "42804", "42809", "42939", "55000"],
+        codes: &["0A000", "21000", "22023", "42601", "42602", "42P02", "42P10", "42804", "42809", "42939", "55000"],
         cause: "the server does not do this",
         remedy: "use PostgreSQL 14 or newer, and correct the setting that the cause names",
     },
@@ -199,7 +199,8 @@ const QUOTED_CHARS_MAX: usize = 300;
 pub fn told(native: Native, doing: Doing, place: &str) -> Error {
     let class = Class::of(&native);
     let (cause, remedy) = class.words();
-    let remedy = tls_remedy(&native).or_else(|| hidden_remedy(&native)).unwrap_or(remedy);
+    let remedy =
+        tls_remedy(&native).or_else(|| hidden_remedy(&native)).or_else(|| merged_remedy(&native)).unwrap_or(remedy);
     let said: String = said(&native).replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
     Error::new(class.kind(doing), format!("{place}: {cause} ({said})")).remedy(remedy).caused_by(native)
 }
@@ -230,6 +231,14 @@ pub(crate) const UNHIDE: &str =
 fn hidden_remedy(native: &Native) -> Option<&'static str> {
     let said = native.as_db_error().filter(|said| said.code().code() == "42501")?;
     said.message().contains("row-level security").then_some(UNHIDE)
+}
+
+/// What to do about rows with different keys that have the same one in their target.
+fn merged_remedy(native: &Native) -> Option<&'static str> {
+    let said = native.as_db_error().filter(|said| said.code().code() == "21000")?;
+    said.message().contains("ON CONFLICT").then_some(
+        "give the primary key of the target types that hold as much as those of the source: different keys become one there",
+    )
 }
 
 /// What the driver had said, of an error that was made of it.

@@ -3,11 +3,14 @@
 //! Such a stream would be fed by its own sink for ever. Whoever has a sink made says what the stream reads ([`Purpose`]).
 
 mod log;
+mod named;
 mod published;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use watchkeeper_core::{Backend, Cx, Error, Purpose, Result};
+
+pub(crate) use self::named::{resolved, unwatched, watched};
 
 use self::log::Log;
 use self::published::Published;

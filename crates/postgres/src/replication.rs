@@ -18,6 +18,7 @@ mod line;
 mod lineage;
 mod mark;
 mod open;
+mod origin;
 mod pgoutput;
 mod place;
 mod publication;

@@ -11,7 +11,7 @@ use watchkeeper_core::{
 };
 
 use crate::source::{findings, logged, require_log};
-use crate::tools::{Install, Uninstall};
+use crate::tools::{Install, Uninstall, installed};
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional, checkpoint,
     records,
@@ -197,6 +197,42 @@ impl Backend for Sqlite {
         let settings = SourceSettings::take(options)?;
         let settings = SourceSettings { config: settings.config.to_look(), ..settings };
         settings.open(cx, purpose).await?.vet(cx, start, pedigree).await
+    }
+
+    async fn namespaces(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        names: Vec<String>,
+    ) -> Result<Vec<String>> {
+        let is_narrowed = options.peek("tables").is_some() || options.peek("table").is_some();
+        let watched = self.watched(cx, purpose, options).await?.unwrap_or_default();
+        let spelled = |name: String| match watched.iter().find(|known| known.eq_ignore_ascii_case(&name)) {
+            Some(known) => Ok(known.clone()),
+            None if is_narrowed => {
+                let cause =
+                    format!("a filter names {name}, of which the stream never tells: everything would be passed over");
+                Err(Error::config(cause)
+                    .remedy(format!("correct `namespaces`; the stream watches: {}", watched.join(", "))))
+            }
+            None => Ok(name),
+        };
+        names.into_iter().map(spelled).collect()
+    }
+
+    async fn watched(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
+        let settings = SourceSettings::take(options)?;
+        let client = Client::open(cx, settings.config.to_look()).await?;
+        let (file, tables) = (client.config().path.clone(), settings.tables);
+        let look = move |connection: &mut rusqlite::Connection| {
+            require_log(connection, &file, tables.as_deref().unwrap_or_default())?;
+            match tables {
+                Some(tables) => logged(connection, &file, &tables),
+                None => Ok(installed(connection)?.into_iter().map(|(table, _)| table).collect()),
+            }
+        };
+        client.run(cx, look).await.map(Some)
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {

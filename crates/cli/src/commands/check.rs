@@ -1,5 +1,7 @@
 //! `check`: whether everything in the file can work, without changing anything.
 
+mod filter;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -110,6 +112,7 @@ fn titled(role: &str, system: &System) -> String {
 
 async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
+        .with_lanes(stream.settings.concurrency)
         .reading(&*stream.source.backend, &stream.source.options);
     let within = cx.within(LOOK_WITHIN);
     let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
@@ -118,13 +121,21 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     for target in &stream.sinks {
         let within = cx.within(LOOK_WITHIN);
         let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
-        let found = looked.await.map(|inspection| {
+        let mut found = looked.await.map(|inspection| {
             if inspection.profile.grade == Grade::Transactional {
                 keeper = &target.system;
             }
             profiles.push(inspection.profile);
             inspection.findings
         });
+        if parts[0].failed.is_none()
+            && let Ok(findings) = &mut found
+        {
+            match filter::findings(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
+                Ok(more) => findings.extend(more),
+                Err(error) => found = Err(error),
+            }
+        }
         parts.push(Part::of(titled(&format!("sink {}", target.name), &target.system), found));
     }
     let within = cx.within(LOOK_WITHIN);

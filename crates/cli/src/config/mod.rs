@@ -15,7 +15,7 @@ use watchkeeper::core::Options;
 use watchkeeper::{Error, Result};
 
 pub(crate) use group::Group;
-pub(crate) use stream::Stream;
+pub(crate) use stream::{Stream, Target};
 pub(crate) use system::System;
 
 /// A whole configuration.

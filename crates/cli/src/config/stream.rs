@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use watchkeeper::core::{Options, Origin};
+use watchkeeper::core::{Cx, Options, Origin, Purpose};
 use watchkeeper::engine::delivery::backoff::Backoff;
-use watchkeeper::engine::delivery::filter::All;
 use watchkeeper::{
-    Error, Filter, Namespaces, OnHistoryLost, OnReject, Operation, OperationTime, Operations, Park, Position, Result,
-    SourceTime, StartAt, StreamSettings, registry,
+    Error, Filter, OnHistoryLost, OnReject, Operation, OperationTime, Operations, Park, Position, Result, SourceTime,
+    StartAt, StreamSettings, registry,
 };
 
 use super::system::System;
@@ -30,7 +29,10 @@ pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) system: System,
     pub(crate) on_reject: OnReject,
+    /// Which operations it gets.
     pub(crate) filter: Option<Arc<dyn Filter>>,
+    /// Which namespaces it gets, as they are written: what they are in changes, the source knows.
+    pub(crate) namespaces: Option<Vec<String>>,
 }
 
 /// Reads a stream of a group whose leases last for `lease`.
@@ -190,11 +192,26 @@ fn on_history_lost(stream: &mut Options) -> Result<OnHistoryLost> {
 fn sink(mut options: Options) -> Result<Target> {
     let name = options.text("name")?;
     let on_reject = on_reject(&mut options)?;
-    let filter = filter(&mut options)?;
+    let (filter, namespaces) = filter(&mut options)?;
     let is_typed = options.peek("type").is_some();
     let system = System::of(options).map_err(|error| if is_typed { error } else { or_by_type(&error) })?;
     let name = name.unwrap_or_else(|| system.backend.name().to_owned());
-    Ok(Target { name, system, on_reject, filter })
+    Ok(Target { name, system, on_reject, filter, namespaces })
+}
+
+impl Stream {
+    /// The namespaces in the filter of one of its sinks, as its source tells them.
+    ///
+    /// # Errors
+    /// `Config` for one of which the source never tells, and what kept it from being asked.
+    pub(crate) async fn namespaces(&self, cx: &Cx, purpose: &Purpose, target: &Target) -> Result<Option<Vec<String>>> {
+        let Some(written) = &target.namespaces else { return Ok(None) };
+        let (patterns, names): (Vec<_>, Vec<_>) = written.iter().cloned().partition(|name| name.ends_with('*'));
+        let (source, mut options) = (&self.source, self.source.options.clone());
+        let names = source.backend.namespaces(cx, purpose, &mut options, names).await;
+        let names = names.map_err(|error| error.at(target.system.options.origin()))?;
+        Ok(Some([patterns, names].concat()))
+    }
 }
 
 /// The same error of a URL, for a sink: some systems have none, and are named by their type.
@@ -240,8 +257,11 @@ const OPERATIONS: [Operation; 15] = [
     Operation::ShardCollection,
 ];
 
-fn filter(sink: &mut Options) -> Result<Option<Arc<dyn Filter>>> {
-    let mut filters: Vec<Arc<dyn Filter>> = Vec::new();
+/// The operations, and the namespaces as they are written.
+type Chosen = (Option<Arc<dyn Filter>>, Option<Vec<String>>);
+
+fn filter(sink: &mut Options) -> Result<Chosen> {
+    let (mut filter, mut namespaces) = (None, None);
     below(sink, "filter", |table| {
         if let Some(names) = table.texts("operations")? {
             let named = |name: &String| {
@@ -252,12 +272,10 @@ fn filter(sink: &mut Options) -> Result<Option<Arc<dyn Filter>>> {
                 })
             };
             let operations = names.iter().map(named).collect::<Result<Vec<_>>>()?;
-            filters.push(Arc::new(Operations::from(operations.as_slice())));
+            filter = Some(Arc::new(Operations::from(operations.as_slice())) as Arc<dyn Filter>);
         }
-        if let Some(namespaces) = table.texts("namespaces")? {
-            filters.push(Arc::new(namespaces.into_iter().collect::<Namespaces>()));
-        }
+        namespaces = table.texts("namespaces")?;
         Ok(())
     })?;
-    Ok((!filters.is_empty()).then(|| Arc::new(All(filters)) as Arc<dyn Filter>))
+    Ok((filter, namespaces))
 }

@@ -48,6 +48,7 @@ fn what_the_engine_can_do_can_be_written() {
     let sink = &stream.sinks[0];
     assert_eq!((sink.name.as_str(), sink.on_reject), ("out", OnReject::DeadLetter { park: Park::Change }));
     assert!(sink.filter.is_some());
+    assert_eq!(sink.namespaces.as_deref(), Some(&["orders".to_owned()][..]));
 }
 
 #[test]

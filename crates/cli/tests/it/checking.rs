@@ -182,3 +182,14 @@ fn the_settings_in_the_guide_are_accepted() {
     let checked = desk.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
+
+#[test]
+fn a_filter_that_names_nothing_is_warned_of() {
+    for (name, warned) in [("ORDERS", false), ("orders.*", false), ("order", true)] {
+        let filter = format!("filter = {{ namespaces = [{name:?}] }}\n");
+        let checked = Desk::with(&format!("{GOOD}{INTO_FILES}{filter}")).run(&["check"]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        let told = "its filter names order, and the stream watches nothing of that name; what it watches: orders";
+        assert_eq!(checked.out.contains(told), warned, "{checked:?}");
+    }
+}

@@ -8,6 +8,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::desk::{Desk, until};
 
+mod filtering;
 mod refusing;
 mod slow;
 mod telling;

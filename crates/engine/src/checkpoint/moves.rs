@@ -99,8 +99,9 @@ impl Planner<'_> {
             Move::Rewind(back) => self.rewind(cx, back).await,
             Move::Skip { entry, to } => self.skip(cx, *entry, to).await,
             Move::AcceptGap { to, cause } => {
-                self.refuse_without_a_gap(cx).await?;
+                require_gap(cx, self.subject.source, self.subject.stream, self.current).await?;
                 let plan = self.set(cx, to, &cause).await?;
+                self.refuse_to_go_back(&plan)?;
                 Ok(Plan { ledger: vec![self.gap(&cause)], ..plan })
             }
             Move::Resume => Ok(self.stay()),
@@ -108,19 +109,17 @@ impl Planner<'_> {
         }
     }
 
-    /// A gap that nobody has would be a false entry in the ledger, and deliver changes again.
-    async fn refuse_without_a_gap(&self, cx: &Cx) -> Result<()> {
-        let Some(current) = self.current.filter(|current| current.halted.is_none()) else { return Ok(()) };
-        let (Some(position), Some(pedigree)) = (&current.position, &current.pedigree) else { return Ok(()) };
-        match self.subject.source.verify(cx, position, pedigree).await {
-            Err(error) if error.kind() == ErrorKind::PositionLost => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => Err(Error::config(format!(
-                "stream {} has lost no history: there is no gap to accept",
-                self.subject.stream
-            ))
-            .remedy("leave it as it is, or move its checkpoint with `watchkeeper checkpoint set`")),
+    /// What is there after the checkpoint, in the same log, is delivered by going on, not by going back to before it.
+    fn refuse_to_go_back(&self, plan: &Plan) -> Result<()> {
+        let Some(current) = self.current else { return Ok(()) };
+        let (Some(to), Some(from)) = (&plan.position, &current.position) else { return Ok(()) };
+        if current.pedigree != plan.pedigree || self.subject.source.compare(to, from) != Some(Ordering::Less) {
+            return Ok(());
         }
+        let cause = format!("{to} is before the checkpoint of stream {}, in the same log", self.subject.stream);
+        Err(Error::config(cause).remedy(
+            "deal with what halted the stream and resume it, or go on with what happens from now on: `watchkeeper accept-gap STREAM --to now`",
+        ))
     }
 
     /// The current position, with the halt lifted.
@@ -305,6 +304,47 @@ impl Planner<'_> {
     fn position(&self) -> Option<&Position> {
         self.current.and_then(|current| current.position.as_ref())
     }
+}
+
+/// Refuses to accept a gap that is none: it would be a false entry in the ledger, and deliver changes again. A halt that tells of lost
+/// history is believed; otherwise the source is asked.
+///
+/// # Errors
+/// `Config` where nothing is lost, and what kept the source from being asked.
+pub async fn require_gap(cx: &Cx, source: &dyn Source, stream: &str, current: Option<&Checkpoint>) -> Result<()> {
+    let Some(current) = current else { return Ok(()) };
+    let halted = current.halted.as_ref();
+    if halted.is_some_and(|halted| halted.code == ErrorKind::PositionLost.code()) {
+        return Ok(());
+    }
+    let (Some(position), Some(pedigree)) = (&current.position, &current.pedigree) else { return Ok(()) };
+    let remedy = match halted {
+        Some(halted) if halted.change.is_some() => {
+            "pass over the change that halted it with `watchkeeper skip STREAM`, or deal with the cause and `watchkeeper resume STREAM`"
+        }
+        Some(_) => "deal with what halted it, and `watchkeeper resume STREAM`",
+        None => "leave it as it is, or move its checkpoint with `watchkeeper checkpoint set`",
+    };
+    match source.verify(cx, position, pedigree).await {
+        Err(error) if error.kind() == ErrorKind::PositionLost => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => {
+            let cause = format!("stream {stream} has lost no history: there is no gap to accept");
+            Err(Error::config(cause).remedy(remedy))
+        }
+    }
+}
+
+/// What a person should know of versioned sinks before a stream goes on in another log than that of its checkpoint, whose versions may be
+/// lower: new changes of known keys would be taken for old ones.
+pub fn outranked(sinks: &[(String, SinkProfile)]) -> Vec<String> {
+    let versioned = sinks.iter().filter(|(_, profile)| profile.grade == Grade::Versioned);
+    let sentence = |(name, _): &(String, SinkProfile)| {
+        format!(
+            "Sink {name} keeps the newest version of each key. If the log is that of an older server than before, it ignores NEW changes too: empty its target first, then copy anew."
+        )
+    };
+    versioned.map(sentence).collect()
 }
 
 /// What each sink that will swallow a replay does with it, in a sentence. Transactional and fenced

@@ -367,32 +367,45 @@ fn both_halves_of_a_key_update_are_skipped_together() {
     });
 }
 
+/// A stream that stands at 5, halted since it lost history.
+async fn lost() -> World {
+    let world = World::new();
+    let grant = world.run_to(5, TTL).await;
+    let code = watchkeeper_core::ErrorKind::PositionLost.code().to_owned();
+    world.commit(&grant, 6, 5, Some(Halted { code, cause: "lost".into(), change: None })).await;
+    world.leases.release(&world.cx, &grant).await.unwrap();
+    world
+}
+
 #[test]
-fn an_accepted_gap_is_recorded_whatever_the_order() {
+fn an_accepted_gap_is_recorded_and_never_goes_back() {
     block_on(async {
-        for to in [at(9), at(3)] {
-            let world = World::new();
-            let grant = world.run_to(5, TTL).await;
-            world.commit(&grant, 6, 5, halt()).await;
-            world.leases.release(&world.cx, &grant).await.unwrap();
-            let wish = Move::AcceptGap { to, cause: "the oplog was too small".into() };
-            assert_eq!(world.perform(wish).await.unwrap().ledgered, 1);
-            let ledger = world.ledger().await;
-            assert_eq!((ledger.len(), ledger[0].entry.kind), (1, LedgerKind::Gap));
-            assert_eq!(ledger[0].entry.cause, "the oplog was too small");
-        }
+        let world = lost().await;
+        let wish = |to| Move::AcceptGap { to, cause: "the oplog was too small".into() };
+        let error = world.perform(wish(at(3))).await.unwrap_err();
+        assert!(error.message().contains("is before the checkpoint") && error.advice().is_some(), "{error}");
+        assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
+        assert_eq!(world.perform(wish(at(9))).await.unwrap().ledgered, 1);
+        let ledger = world.ledger().await;
+        assert_eq!((ledger.len(), ledger[0].entry.kind), (1, LedgerKind::Gap));
+        assert_eq!(ledger[0].entry.cause, "the oplog was too small");
     });
 }
 
 #[test]
 fn a_gap_that_nobody_has_is_not_accepted() {
     block_on(async {
-        let world = World::new();
-        world.stood_at(5).await;
-        let wish = Move::AcceptGap { to: at(3), cause: "by mistake".into() };
-        let error = world.perform(wish).await.unwrap_err();
-        assert!(error.message().contains("has lost no history"), "{error}");
-        assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
+        for (halted, remedy) in [(None, "checkpoint set"), (halt(), "watchkeeper resume")] {
+            let world = World::new();
+            let grant = world.run_to(5, TTL).await;
+            world.commit(&grant, 6, 5, halted).await;
+            world.leases.release(&world.cx, &grant).await.unwrap();
+            let wish = Move::AcceptGap { to: at(7), cause: "by mistake".into() };
+            let error = world.perform(wish).await.unwrap_err();
+            assert!(error.message().contains("has lost no history"), "{error}");
+            assert!(error.advice().is_some_and(|advice| advice.contains(remedy)), "{error:?}");
+            assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
+        }
     });
 }
 

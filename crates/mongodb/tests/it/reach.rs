@@ -157,3 +157,27 @@ fn collections_of_several_databases_do_not_meet_in_one() {
         }
     });
 }
+
+/// Changes have the names of their collections with that of the database, which people leave out.
+#[test]
+fn collections_in_a_filter_are_named_as_changes_name_them() {
+    block_on(async {
+        let named = async |settings: &[(&str, &str)], names: &[&str]| {
+            let (purpose, mut options) =
+                (Purpose::new("shop", "orders"), options("mongodb://localhost/shop", settings));
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            MongoDb.namespaces(&cx(), &purpose, &mut options, names).await
+        };
+        let orders = [("collection", "orders")];
+        let told = named(&orders, &["orders", "shop.orders", "shop"]).await.expect("all are watched");
+        assert_eq!(told, ["shop.orders", "shop.orders", "shop"]);
+        let refused = named(&orders, &["items"]).await.expect_err("it is not watched");
+        assert_eq!(refused.kind(), ErrorKind::Config);
+        assert!(refused.message().contains("shop.items, of which the stream never tells"), "{refused}");
+        assert!(refused.advice().is_some_and(|advice| advice.contains("shop.orders")), "{refused:?}");
+        let database = named(&[("scope", "database")], &["items", "a.b"]).await.expect("they may come");
+        assert_eq!(database, ["shop.items", "shop.a.b"]);
+        let cluster = named(&[("scope", "cluster")], &["crm.items"]).await.expect("it may come");
+        assert_eq!(cluster, ["crm.items"]);
+    });
+}

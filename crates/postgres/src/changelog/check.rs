@@ -45,6 +45,21 @@ pub(super) async fn require_order(cx: &Cx, client: &Client, table: &str, id: &st
     Err(Error::config(cause).remedy(format!("ALTER SEQUENCE {} CACHE 1", row.get::<_, String>(0))))
 }
 
+/// That the numbers of an outbox began anew since the change `highest` was read: they are versions, and those of new changes are lower.
+pub(super) async fn restarted(cx: &Cx, log: &ChangeLog, highest: u64) -> Result<Option<Finding>> {
+    let Table::Outbox { name, columns } = &log.table else { return Ok(None) };
+    let sql = "SELECT c.oid::regclass::text, CASE WHEN has_sequence_privilege(c.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(c.oid) END
+        FROM pg_class c WHERE c.oid = pg_get_serial_sequence($1, $2)::regclass";
+    let rows = log.client.read(cx, sql, &[(&&**name, Type::TEXT), (&columns.id, Type::TEXT)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(last) = row.get::<_, Option<i64>>(1).filter(|last| last.unsigned_abs() < highest) else { return Ok(None) };
+    let what = format!(
+        "change {highest} of the outbox {name} was read, and its numbers are at {last}: they began anew, so that targets which keep the newest version of each key take what is new for old"
+    );
+    let remedy = format!("let them go on: SELECT setval('{}', {highest})", row.get::<_, String>(0));
+    Ok(Some(finding(Severity::Warning, what, remedy)))
+}
+
 fn finding(severity: Severity, what: String, remedy: String) -> Finding {
     Finding { severity, what, remedy: Some(remedy) }
 }
@@ -57,6 +72,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     for (entity, why) in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
         found.push(finding(Severity::Error, format!("{entity} {why}"), again(&entity)));
     }
+    found.extend(bereft(cx, log).await?);
     for (entity, child) in shape::children(cx, &log.client).await? {
         let what = format!("{child} inherits from {entity}, and its rows are not logged with those of {entity}");
         found.push(finding(Severity::Warning, what, format!("install {child} too, or leave it if that is meant")));
@@ -78,6 +94,21 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         found.push(finding(Severity::Note, what, "install without --silent where latency counts".to_owned()));
     }
     Ok(found)
+}
+
+/// Tables that have lost partitions.
+pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
+    if !log.is_own() {
+        return Ok(Vec::new());
+    }
+    let told = |entity: String| {
+        let what = format!(
+            "partitions of {entity} were dropped or detached since it was installed: nobody told of their rows"
+        );
+        let remedy = format!("delete those rows in the targets if they should go too, then {}", again(&entity));
+        finding(Severity::Warning, what, remedy)
+    };
+    Ok(shape::bereft(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
 }
 
 fn again(entity: &str) -> String {

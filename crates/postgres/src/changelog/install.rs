@@ -6,7 +6,7 @@ use watchkeeper_core::{Cx, Error, Result};
 use super::columns::literal;
 use super::read::LOST;
 use super::schema::SCHEMA;
-use super::shape::{KEY, Shape};
+use super::shape::{KEY, PARTS, Shape};
 use crate::client::{Client, Work, quoted};
 
 /// The trigger that logs rows, and what the others are for. Triggers run in the order of their names: those of the application may
@@ -64,6 +64,7 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> R
     for table in tables {
         let shape = Shape::look(cx, client, &work, table).await?;
         shape.require_unlogged_elsewhere()?;
+        refuse_kin(cx, client, &work, &shape).await?;
         install_one(cx, client, &work, &shape, wake).await?;
         entities.push(shape.entity);
     }
@@ -71,10 +72,29 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> R
     Ok(entities)
 }
 
+/// A row is logged once: with its table, or with the partition that it lies in.
+async fn refuse_kin(cx: &Cx, client: &Client, work: &Work, shape: &Shape) -> Result<()> {
+    let sql = client.sql(
+        "SELECT min(entity) FROM {schema}.log_tables WHERE relation <> $1 AND relation IN
+            (SELECT relid FROM pg_partition_tree($1::regclass) UNION SELECT relid FROM pg_partition_ancestors($1::regclass))",
+    );
+    let rows = work.query(cx, &sql, &[(&shape.oid, Type::OID)]).await?;
+    let Some(kin) = rows.first().and_then(|row| row.get::<_, Option<String>>(0)) else { return Ok(()) };
+    let cause = format!(
+        "{kin} is logged already, and has rows in common with {}: it is a part of it, or the whole",
+        shape.entity
+    );
+    Err(Error::config(cause).remedy(format!(
+        "log one of them only: watchkeeper postgres uninstall --url URL --table {kin}, or leave {} out",
+        shape.entity
+    )))
+}
+
 async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake: Wake) -> Result<()> {
     // Waits for those who are writing, and lets nobody write between an old trigger and a new one.
     work.run(cx, &format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", shape.name)).await?;
     drop_from_namesake(cx, client, work, shape).await?;
+    end_former_name(cx, client, work, shape).await?;
     let sql = client.sql(&format!(
         "SELECT relation = $2 AND key = {KEY} AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
             FROM {{schema}}.log_tables WHERE entity = $1",
@@ -88,8 +108,8 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
     }
     work.run(cx, &triggers(client, shape, wake)).await?;
     let sql = client.sql(&format!(
-        "INSERT INTO {{schema}}.log_tables (entity, relation, key) SELECT $1, relation, {KEY} FROM (VALUES ($2::oid)) AS t (relation)
-            ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation, key = excluded.key",
+        "INSERT INTO {{schema}}.log_tables (entity, relation, key, parts) SELECT $1, relation, {KEY}, {PARTS} FROM (VALUES ($2::oid)) AS t (relation)
+            ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation, key = excluded.key, parts = excluded.parts",
     ));
     work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
     Ok(())
@@ -105,6 +125,17 @@ async fn drop_from_namesake(cx: &Cx, client: &Client, work: &Work, shape: &Shape
         Some(row) => drop_own(cx, client, work, row.get(0)).await,
         None => Ok(()),
     }
+}
+
+/// A table that was logged under another name is told under its new one from now on: whoever reads it by the old one has to know.
+async fn end_former_name(cx: &Cx, client: &Client, work: &Work, shape: &Shape) -> Result<()> {
+    let sql = client.sql(
+        "WITH former AS (UPDATE {schema}.log_tables SET relation = 0 WHERE relation = $1 AND entity <> $2 RETURNING entity)
+            INSERT INTO {schema}.log (entity, operation) SELECT entity, $3 FROM former",
+    );
+    let values: &[crate::client::Value<'_>] =
+        &[(&shape.oid, Type::OID), (&shape.entity, Type::TEXT), (&LOST, Type::TEXT)];
+    work.query(cx, &sql, values).await.map(drop)
 }
 
 /// What a reader needs, by table.

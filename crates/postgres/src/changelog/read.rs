@@ -138,13 +138,13 @@ impl Draft {
                 add(Operation::Delete, 0, false, old_key, [before, None, None]);
                 add(Operation::Insert, 1, true, key, [None, after, None]);
             }
-            word => add(operation(word, number)?, 0, true, key, images),
+            word => add(operation(word, number, entity)?, 0, true, key, images),
         }
         Ok(())
     }
 }
 
-fn operation(word: &str, number: u64) -> Result<Operation> {
+fn operation(word: &str, number: u64, entity: &str) -> Result<Operation> {
     let is = |known: &str| word.eq_ignore_ascii_case(known);
     match word {
         _ if is("insert") => Ok(Operation::Insert),
@@ -152,9 +152,9 @@ fn operation(word: &str, number: u64) -> Result<Operation> {
         _ if is("delete") => Ok(Operation::Delete),
         _ if is("truncate") => Ok(Operation::Truncate),
         LOST => Err(Error::position_lost(format!(
-            "history is lost before change {number}: a table was not logged for a while"
+            "history is lost before change {number}: {entity} was not logged for a while, or is logged under another name since"
         ))
-        .remedy("copy the table again, and accept the gap: watchkeeper accept-gap STREAM")),
+        .remedy("name the table as it is now, copy it again, and accept the gap: watchkeeper accept-gap STREAM")),
         _ => Err(Error::config(format!("change {number} is a {word:?}, which is no operation")).remedy(
             "map `operation` to a column of insert, update, delete and truncate, or leave it out: then all are inserts",
         )),

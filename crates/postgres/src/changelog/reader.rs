@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Batch, BatchBuilder, ChangeStream, Cx, Limits, Moment, Position, Result, Source, Window};
+use watchkeeper_core::{
+    Batch, BatchBuilder, ChangeStream, Cx, Finding, Limits, Moment, Position, Result, Source, Window,
+};
 
 use super::ask::{About, Ask, Line, Script};
 use super::pedigree::require_unpruned;
@@ -67,6 +69,10 @@ pub(super) struct Reader {
     noted: Moment,
     /// When the tables were last seen to be logged.
     logged: Option<Moment>,
+    /// The highest number that was read, or was when a lower one was warned of.
+    highest: u64,
+    /// What was warned of that partitions are gone.
+    bereft: Vec<Finding>,
 }
 
 impl Reader {
@@ -74,7 +80,7 @@ impl Reader {
         let Start { line, pulse, origin, place, consumes } = start;
         let (script, line, pruned) = (log.script(), Arc::new(line), Snapshot::nothing());
         let (told, noted) = ((place.position(), cx.now()), cx.now());
-        let (log, ask, draft, acknowledged) = (log.clone(), None, None, None);
+        let (log, ask, draft, acknowledged, highest) = (log.clone(), None, None, None, place.last);
         Self {
             log,
             script,
@@ -92,6 +98,8 @@ impl Reader {
             acknowledged,
             noted,
             logged: None,
+            highest,
+            bereft: Vec::new(),
         }
     }
 
@@ -222,9 +230,21 @@ impl Reader {
     async fn look_at_tables(&mut self, cx: &Cx) -> Result<()> {
         if self.logged.is_none_or(|logged| cx.now().since(logged) >= TABLES_EVERY) {
             check::require_logged(cx, &self.log).await?;
+            if let Some(found) = check::restarted(cx, &self.log, self.highest).await? {
+                self.warn(&found);
+                self.highest = self.place.last;
+            }
+            self.highest = self.highest.max(self.place.last);
+            let bereft = check::bereft(cx, &self.log).await?;
+            bereft.iter().filter(|found| !self.bereft.contains(found)).for_each(|found| self.warn(found));
+            self.bereft = bereft;
             self.logged = Some(cx.now());
         }
         Ok(())
+    }
+
+    fn warn(&self, found: &Finding) {
+        tracing::warn!(consumer = %self.log.consumer, remedy = found.remedy, "{}", found.what);
     }
 
     fn empty(&mut self, cx: &Cx) -> Batch {

@@ -36,7 +36,8 @@ INSERT INTO {schema}.log_meta DEFAULT VALUES;
 SELECT setval(pg_get_serial_sequence(format('%I.log', n.nspname), 'id'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, false)
     FROM {schema}.log_meta m JOIN pg_class c ON c.oid = m.tableoid JOIN pg_namespace n ON n.oid = c.relnamespace;
 CREATE TABLE {schema}.log_tables (
-    entity text PRIMARY KEY, relation oid NOT NULL, key int2[] NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp());
+    entity text PRIMARY KEY, relation oid NOT NULL, key int2[] NOT NULL, since timestamptz NOT NULL DEFAULT clock_timestamp(),
+    parts oid[] NOT NULL DEFAULT '{}');
 CREATE TABLE {schema}.log_consumers (
     name text PRIMARY KEY,
     acknowledged pg_snapshot NOT NULL,
@@ -83,14 +84,26 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
             ELSE a.attgenerated <> 'v' END
 $body$;
 
--- What finds the row that has the key of $1 now. The names in it are those of no column.
+-- What finds the row that has the key of $1 now, or null without a key. The names in it are those of no column. Operators are those of
+-- the index: types of extensions have theirs in other schemas than the search path holds.
 CREATE FUNCTION {schema}.log_look(relation oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
     SELECT format('SELECT row_to_json("watchkeeper row") FROM (SELECT %s FROM %s AS "watchkeeper table" WHERE %s LIMIT 1)
             AS "watchkeeper row"',
         {schema}.log_columns(relation, false, '"watchkeeper table".%I', ', '),
-        coalesce(pg_partition_root(relation), relation)::regclass,
-        {schema}.log_columns(relation, true, '"watchkeeper table".%1$I = ($1).%1$I', ' AND '))
+        coalesce(pg_partition_root(relation), relation)::regclass, condition)
+    FROM (SELECT string_agg(format('"watchkeeper table".%1$I OPERATOR(%2$I.%3$s) ($1).%1$I',
+                a.attname, coalesce(o.schema, 'pg_catalog'), coalesce(o.name, '=')), ' AND ') AS condition
+            FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS k(attnum, class, n)
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+            LEFT JOIN LATERAL (SELECT p.oprname AS name, n.nspname AS schema FROM pg_opclass c
+                JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+                JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
+                    AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+                JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
+                WHERE c.oid = k.class) AS o ON true
+            WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts) AS key
+    WHERE condition IS NOT NULL
 $body$;
 
 CREATE FUNCTION {schema}.log_row() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -108,6 +121,8 @@ DECLARE
     changed json;
     still json;
     list text;
+    key_index oid := nullif(split_part(TG_ARGV[1], 'key=', 2), '');
+    is_renamed boolean := false;
     part constant text := 'SELECT row_to_json("watchkeeper row") FROM (SELECT %s) AS "watchkeeper row"';
 BEGIN
     IF TG_ARGV[1] LIKE '%virtual%' THEN
@@ -138,18 +153,21 @@ BEGIN
                 INTO changed USING OLD, NEW;
         END IF;
     END IF;
-    -- A key whose columns have other names by now is looked up; without any key left the change is told without one.
-    IF TG_OP <> 'INSERT' THEN
-        old_key := coalesce({schema}.log_key(was, columns), {schema}.log_key_now(was, TG_RELID));
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        key := coalesce({schema}.log_key(is_now, columns), {schema}.log_key_now(is_now, TG_RELID));
-    END IF;
+    -- A key whose columns have other names by now is looked up; without any key left the change is told without one. Another column may
+    -- have such a name since, so that it is not enough that all are there.
+    FOR n IN 1 .. cardinality(columns) LOOP
+        IF pg_get_indexdef(key_index, n, true) <> quote_ident(columns[n]) THEN is_renamed := true; END IF;
+    END LOOP;
+    IF TG_OP <> 'INSERT' AND NOT is_renamed THEN old_key := {schema}.log_key(was, columns); END IF;
+    IF TG_OP <> 'DELETE' AND NOT is_renamed THEN key := {schema}.log_key(is_now, columns); END IF;
+    IF TG_OP <> 'INSERT' AND old_key IS NULL THEN old_key := {schema}.log_key_now(was, TG_RELID); END IF;
+    IF TG_OP <> 'DELETE' AND key IS NULL THEN key := {schema}.log_key_now(is_now, TG_RELID); END IF;
     IF TG_OP = 'UPDATE' AND key <> old_key THEN operation := 'rekey'; END IF;
     -- Where several rows may have one key until a statement or a transaction ends, a row that leaves a key may leave another
     -- one behind, which is told instead.
     IF operation IN ('rekey', 'delete') AND TG_ARGV[1] LIKE '%deferrable%' THEN
-        EXECUTE {schema}.log_look(TG_RELID) INTO still USING OLD;
+        list := {schema}.log_look(TG_RELID);
+        IF list IS NOT NULL THEN EXECUTE list INTO still USING OLD; END IF;
         IF still IS NOT NULL THEN
             INSERT INTO {schema}.log (entity, operation, key, before, after) VALUES (TG_ARGV[0], 'update', old_key, before, still);
             IF operation = 'delete' THEN RETURN NULL; END IF;

@@ -43,7 +43,8 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
         AND (n.nspname = $2 OR EXISTS (SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'log_meta')),
     (SELECT min(pn.nspname::text) FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
         JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2),
-    row_security_active(c.oid), has_table_privilege(c.oid, 'SELECT'), current_user::text
+    row_security_active(c.oid), has_table_privilege(c.oid, 'SELECT'), current_user::text,
+    (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
 
 impl Shape {
@@ -104,7 +105,7 @@ impl Shape {
             is_partitioned: kind == "p",
             key,
             leaves: row.get(7),
-            traits: traits(row.get(8), row.get(9)),
+            traits: traits(row.get(8), row.get(9), row.get(15)),
             other_log: row.get(11),
         })
     }
@@ -120,34 +121,77 @@ impl Shape {
     }
 }
 
-fn traits(is_deferrable: bool, has_virtual: bool) -> String {
-    let words = [(is_deferrable, "deferrable"), (has_virtual, "virtual")];
-    words.into_iter().filter_map(|(is_so, word)| is_so.then_some(word)).collect::<Vec<_>>().join(" ")
+/// The index of the key is the last of them, by its number: it tells the names that the columns of the key have when a row changes.
+fn traits(is_deferrable: bool, has_virtual: bool, index: u32) -> String {
+    let words = [(is_deferrable, "deferrable "), (has_virtual, "virtual ")];
+    let words: String = words.into_iter().filter_map(|(is_so, word)| is_so.then_some(word)).collect();
+    format!("{words}key={index}")
 }
 
 /// The condition that a trigger calls a function of the log's own schema, which is `$2`.
 const OF_OWN: &str =
     "tgfoid IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2)";
 
+/// The name under which the trigger `g` tells of changes: its first argument.
+const TOLD_AS: &str =
+    "convert_from(substring(g.tgargs FROM 1 FOR position('\\x00'::bytea IN g.tgargs) - 1), getdatabaseencoding())";
+
 /// The tables as the log names them.
 pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
-    let sql = client.sql("SELECT entity, relation FROM {schema}.log_tables WHERE relation <> 0 ORDER BY entity");
-    let rows = client.read(cx, &sql, &[]).await?;
+    // A table that was logged under two names is told under that of its triggers.
+    let sql = client.sql(&format!(
+        "SELECT entity, relation FROM {{schema}}.log_tables WHERE relation <> 0 ORDER BY EXISTS (SELECT FROM pg_trigger g
+            WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity) DESC, entity",
+    ));
+    let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT)]).await?;
     let known: Vec<(String, u32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     let mut entities = Vec::new();
     for table in tables {
         let rows = client.read(cx, "SELECT to_regclass($1)::oid", &[(&table_name(table)?, Type::TEXT)]).await?;
         let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
         let found = known.iter().find(|(entity, relation)| Some(*relation) == oid || entity == table);
-        let Some((entity, _)) = found else {
-            let names: Vec<_> = known.iter().map(|(entity, _)| entity.as_str()).collect();
-            let cause = format!("the table {table} is not logged; those that are: {}", names.join(", "));
-            let remedy = format!("run `watchkeeper postgres install --url URL --table {table}`");
-            return Err(Error::config(cause).remedy(remedy));
-        };
+        let Some((entity, _)) = found else { return Err(not_logged(table, known.iter().map(|(entity, _)| entity))) };
         entities.push(entity.clone());
     }
     Ok(entities)
+}
+
+fn not_logged<'a>(table: &str, known: impl Iterator<Item = &'a String>) -> Error {
+    let names: Vec<_> = known.map(String::as_str).collect();
+    Error::config(format!("the table {table} is not logged; those that are: {}", names.join(", ")))
+        .remedy(format!("run `watchkeeper postgres install --url URL --table {table}`"))
+}
+
+/// All tables of which the log tells.
+pub(super) async fn entities(cx: &Cx, client: &Client) -> Result<Vec<String>> {
+    let sql = client.sql("SELECT entity FROM {schema}.log_tables WHERE relation <> 0 ORDER BY entity");
+    Ok(client.read(cx, &sql, &[]).await?.iter().map(|row| row.get(0)).collect())
+}
+
+/// The names of tables with their schemas, as changes have them. The log may hold changes of tables that are gone, or whose
+/// logging is yet to begin.
+pub(super) async fn spelled(cx: &Cx, client: &Client, names: Vec<String>) -> Result<Vec<String>> {
+    let known = entities(cx, client).await?;
+    let mut spelled = Vec::new();
+    for name in names {
+        if known.contains(&name) {
+            spelled.push(name);
+            continue;
+        }
+        let sql = client.sql(
+            "SELECT n.nspname || '.' || c.relname, (SELECT min(entity) FROM {schema}.log_tables WHERE relation = c.oid)
+                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)",
+        );
+        let rows = client.read(cx, &sql, &[(&table_name(&name)?, Type::TEXT)]).await?;
+        let full = match rows.first() {
+            // A table that has another name since it was logged is told under the old one.
+            Some(row) => row.get::<_, Option<String>>(1).unwrap_or_else(|| row.get(0)),
+            None if name.contains('.') => name,
+            None => return Err(not_logged(&name, known.iter())),
+        };
+        spelled.push(full);
+    }
+    Ok(spelled)
 }
 
 /// Whether all who write to logged tables tell of it.
@@ -165,12 +209,28 @@ pub(super) const KEY: &str = "(SELECT array_agg(k.attnum ORDER BY k.n) FROM pg_i
     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
     WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts)";
 
+/// The partitions of a `relation` that hold rows, by their numbers.
+pub(super) const PARTS: &str =
+    "ARRAY(SELECT relid::oid FROM pg_partition_tree(relation) WHERE isleaf AND relid <> relation)";
+
+/// Logged tables of which partitions were dropped or detached since they were installed. Nobody tells of the rows that went with them.
+pub(super) async fn bereft(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<String>> {
+    let sql = client.sql(&format!(
+        "SELECT entity FROM {{schema}}.log_tables JOIN pg_class c ON c.oid = relation
+            WHERE ($1::text[] IS NULL OR entity = ANY ($1)) AND parts <> '{{}}' AND NOT parts <@ {PARTS} ORDER BY entity",
+    ));
+    let wanted = wanted.map(<[String]>::to_vec);
+    Ok(client.read(cx, &sql, &[(&wanted, Type::TEXT_ARRAY)]).await?.iter().map(|row| row.get(0)).collect())
+}
+
 /// Logged tables of which the log does not tell any more as it did, each with the reason.
 pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<(String, String)>> {
     let sql = client.sql(&format!(
         "SELECT * FROM (SELECT entity, CASE
             WHEN NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A' AND {OF_OWN})
                 THEN 'is not logged any more: its trigger is gone or disabled, or it was dropped'
+            WHEN NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity)
+                THEN 'is not logged any more: its triggers tell of it under another name'
             WHEN EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                     WHERE n.nspname || '.' || c.relname = entity AND c.oid <> relation)
                 THEN 'is not logged any more: it has another name, and another table has its name'

@@ -51,6 +51,17 @@ impl Published {
         Ok(keys.filter(|(table, _): &(String, _)| self.gives_out(table)).collect())
     }
 
+    /// The tables that are given out.
+    pub(super) async fn tables(&self, cx: &Cx, client: &Client) -> Result<Vec<String>> {
+        let sql = format!(
+            "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {IS_TOLD} ORDER BY 1"
+        );
+        let (publication, tables) = (&self.settings.publication, self.settings.qualified());
+        let rows = client.read(cx, &sql, &[(publication, Type::TEXT), (&tables, Type::TEXT_ARRAY)]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).filter(|table: &String| self.gives_out(table)).collect())
+    }
+
     /// The name under which the log tells of a table, if it does and that is given out. One that is not there counts as if it were
     /// made.
     pub(super) async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {

@@ -6,6 +6,7 @@ use watchkeeper_core::{Batch, BatchBuilder, Limits, Operation, Result, RowParts,
 
 use super::body::{self, RowPayload};
 use super::decode::{Decoder, Transaction};
+use super::origin::Origin;
 use super::pgoutput::{Cell, Tuple};
 use super::relation::Relation;
 
@@ -13,12 +14,13 @@ use super::relation::Relation;
 pub(super) struct Filling {
     builder: BatchBuilder,
     bodies: Vec<u8>,
+    origin: Origin,
 }
 
 impl Filling {
-    pub(super) fn new(origin: &Arc<str>) -> Self {
-        let builder = BatchBuilder::new(Arc::clone(origin), Arc::new(RowPayload));
-        Self { builder, bodies: Vec::new() }
+    pub(super) fn new(origin: &Origin) -> Self {
+        let builder = BatchBuilder::new(Arc::clone(&origin.name), Arc::new(RowPayload));
+        Self { builder, bodies: Vec::new(), origin: origin.clone() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -34,10 +36,10 @@ impl Filling {
         self.builder.finish_over(self.bodies.into(), decoder.end())
     }
 
-    /// Appends a row whose body was written from `start` on.
+    /// Appends a row whose body was written from `start` on. Its version is told by its place in the log, and is ranked here.
     pub(super) fn push(&mut self, parts: RowParts<'_>, start: usize) {
-        let end = self.bodies.len();
-        self.builder.push_in_place(parts, start..end);
+        let (end, version) = (self.bodies.len(), self.origin.version(parts.version));
+        self.builder.push_in_place(RowParts { version, ..parts }, start..end);
     }
 
     pub(super) fn namespace(&mut self, name: &str) -> u16 {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Error, Pedigree, Result};
 
+use super::origin::Origin;
 use super::place::{Lsn, Place};
 use super::scope::Scope;
 use super::wire::{Failure, Wire};
@@ -40,8 +41,8 @@ impl Lineage {
     }
 
     /// The first part of the ids of changes. Without the timeline: a change keeps its id when a standby takes over.
-    pub(super) fn origin(&self) -> String {
-        format!("postgres-{}", self.system)
+    pub(super) fn origin(&self) -> Origin {
+        Origin::new(format!("postgres-{}", self.system), &self.system, self.timeline)
     }
 
     /// Makes sure that `place` belongs to the history that answers now.

@@ -340,7 +340,7 @@ impl Replication {
             source: self.clone(),
             pumped,
             decoder: Decoder::new(place, time, (self.choice(), self.0.settings.keyless), Spool::new(&self.0.settings)),
-            origin: lineage.origin().into(),
+            origin: lineage.origin(),
             snapshot: None,
             piece: None,
             replay: None,

@@ -11,6 +11,7 @@ use super::Replication;
 use super::anchor::Anchor;
 use super::decode::{Decoder, Filled};
 use super::filling::Filling;
+use super::origin::Origin;
 use super::place::{Aside, Lsn, Place};
 use super::pump::Pumped;
 use super::relation::Described;
@@ -24,7 +25,7 @@ pub(super) struct Reader {
     pub(super) source: Replication,
     pub(super) pumped: Pumped,
     pub(super) decoder: Decoder,
-    pub(super) origin: Arc<str>,
+    pub(super) origin: Origin,
     /// What exists, until all of it was given out. It comes as soon as the decoder has caught up with it.
     pub(super) snapshot: Option<Snapshot>,
     /// What was received, and how much of it was taken up.

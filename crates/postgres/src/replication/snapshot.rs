@@ -18,6 +18,7 @@ use watchkeeper_core::{Cx, Error, Limits, Operation, Result, RowParts, SourceTim
 use fallible_iterator::FallibleIterator;
 
 use super::filling::{Filling, write_text};
+use super::origin::Origin;
 use super::place::{Aside, Lsn, Place, Progress};
 use super::relation::{Relation, TypeNames};
 use super::settings::{Keyless, literal, table_identifier};
@@ -97,7 +98,7 @@ impl Snapshot {
     /// Cancel safe: a portion is kept as soon as it is received.
     pub(super) async fn next(
         &mut self,
-        origin: &Arc<str>,
+        origin: &Origin,
         place: &mut Place,
         limits: Limits,
     ) -> Result<Option<Filling>, Failure> {

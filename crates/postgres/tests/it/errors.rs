@@ -27,6 +27,11 @@ const STATEMENTS: &[(&str, Class, &str)] = &[
     ("42704", Class::Missing, "SELECT 1::nothing"),
     ("42883", Class::Missing, "SELECT nothing()"),
     ("0A000", Class::Settings, "SELECT 1 FROM elsewhere.public.t"),
+    (
+        "21000",
+        Class::Settings,
+        "CREATE TEMP TABLE c (x int UNIQUE); INSERT INTO c VALUES (1), (1) ON CONFLICT (x) DO UPDATE SET x = 1",
+    ),
     ("22023", Class::Settings, "SELECT set_config('statement_timeout', '-5', false)"),
     ("42601", Class::Settings, "SELEC 1"),
     ("42602", Class::Settings, "SELECT 'a.b.'::regclass"),

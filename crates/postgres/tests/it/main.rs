@@ -6,6 +6,7 @@ mod columns;
 mod conformance;
 mod deferred;
 mod divided;
+mod domains;
 mod errors;
 mod following;
 mod hostile;

@@ -150,9 +150,15 @@ async fn first_unit(cx: &Cx, stream: &StreamSpec, after: Option<Position>) -> Re
 
 pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, cause: &str) -> Result<Plan> {
     let cx = site.look();
-    let target = site.locate(&cx, stream, to).await?;
     let checkpoint = site.checkpoint(&cx, stream).await?;
+    cx.run(operator::require_gap(&cx, &*stream.source, &stream.settings.name, checkpoint.as_ref())).await?;
+    let target = site.locate(&cx, stream, to).await?;
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
+    let pedigree = cx.run(stream.source.identity(&cx)).await?;
+    if checkpoint.as_ref().and_then(|checkpoint| checkpoint.pedigree.as_ref()).is_some_and(|stored| *stored != pedigree)
+    {
+        lines.extend(operator::outranked(&stream.profiles()));
+    }
     lines.push("The history in between is given up; the gap is noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
     Ok(Plan { wish: Move::AcceptGap { to: target, cause: cause.to_owned() }, lines })

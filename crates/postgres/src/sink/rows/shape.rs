@@ -29,6 +29,9 @@ pub(super) struct Shape {
     pub(super) table: String,
     /// What is known of the fields, where columns are taken from those of their names.
     pub(super) follows: Option<Follows>,
+    /// The types of the columns, where some column of the table has a domain: that may refuse to be null, and so be no part of rows that
+    /// do not tell it. Otherwise rows are of the table's own type, whatever becomes of it.
+    types: Option<Vec<String>>,
 }
 
 /// A column as the server has it.
@@ -38,12 +41,18 @@ struct Found {
     in_key: bool,
     /// Whether its key is looked at only when a transaction ends.
     is_late: bool,
+    /// Its type, as it stands in SQL.
+    kind: String,
+    is_domain: bool,
+    /// Whether the server numbers it and takes no other number in an update.
+    is_numbered: bool,
 }
 
 /// The columns of the table `$1`. An index may have more columns than its key (INCLUDE).
 const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '',
-        coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), coalesce(NOT i.indimmediate, false)
-    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+        coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), coalesce(NOT i.indimmediate, false),
+        format_type(a.atttypid, a.atttypmod), t.typtype = 'd', a.attidentity = 'a'
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 impl Shape {
@@ -72,13 +81,24 @@ impl Shape {
             return Err(Error::config(format!("there is no table {:?} to write rows into", table.written()))
                 .remedy("create it with the columns and types that you want; only you can know them"));
         }
-        let found =
-            |row: &Row| Found { name: row.get(0), is_generated: row.get(1), in_key: row.get(2), is_late: row.get(3) };
+        let found = |row: &Row| Found {
+            name: row.get(0),
+            is_generated: row.get(1),
+            in_key: row.get(2),
+            is_late: row.get(3),
+            kind: row.get(4),
+            is_domain: row.get(5),
+            is_numbered: row.get(6),
+        };
         let found: Vec<_> = rows.iter().map(found).collect();
         let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
         require_key(table, &found, &columns)?;
+        refuse_numbered(table, &found, &columns)?;
         let follows = fields.is_empty().then(|| Follows::of(&columns));
-        Ok(Self { columns, missing, table: table.sql().to_owned(), follows })
+        let kind =
+            |column: &Column| found.iter().find(|found| found.name == column.name).map(|found| found.kind.clone());
+        let types = found.iter().any(|found| found.is_domain).then(|| columns.iter().filter_map(kind).collect());
+        Ok(Self { columns, missing, table: table.sql().to_owned(), follows, types })
     }
 
     /// The error of a change whose source has no field for the column at this place.
@@ -97,6 +117,16 @@ impl Shape {
         chosen.map(|(_, column)| quoted(&column.name))
     }
 
+    /// The rows of a JSON array, of which these columns are told.
+    fn rows(&self, array: &str, name: &str, told: impl Fn(usize, &Column) -> bool) -> String {
+        let Some(types) = &self.types else {
+            return format!("json_populate_recordset(NULL::{}, {array}::json) AS {name}", self.table);
+        };
+        let typed = self.columns.iter().zip(types).enumerate().filter(|(at, (column, _))| told(*at, column));
+        let typed: Vec<_> = typed.map(|(_, (column, kind))| format!("{} {kind}", quoted(&column.name))).collect();
+        format!("json_to_recordset({array}::json) AS {name} ({})", typed.join(", "))
+    }
+
     /// Inserts rows, or updates those that are there, in the columns that are `told`. `$1` rows, as a JSON array.
     pub(super) fn upsert(&self, told: &[bool]) -> String {
         let (table, all) = (&self.table, self.names(|at, _| told[at]).collect::<Vec<_>>().join(", "));
@@ -106,7 +136,8 @@ impl Shape {
         let conflict = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(", ")) };
         format!(
             "INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
-            SELECT {all} FROM json_populate_recordset(NULL::{table}, $1::json) ON CONFLICT ({key}) DO {conflict}"
+            SELECT {all} FROM {rows} ON CONFLICT ({key}) DO {conflict}",
+            rows = self.rows("$1", "d", |at, _| told[at]),
         )
     }
 
@@ -115,7 +146,7 @@ impl Shape {
         let (table, same) = (&self.table, self.same("d"));
         let set: Vec<_> =
             self.names(|at, column| told[at] && !column.in_key).map(|name| format!("{name} = d.{name}")).collect();
-        let rows = format!("json_populate_recordset(NULL::{table}, $1::json) d");
+        let rows = self.rows("$1", "d", |at, column| told[at] || column.in_key);
         if set.is_empty() {
             return format!("SELECT FROM {table} t JOIN {rows} ON {same}");
         }
@@ -133,14 +164,16 @@ impl Shape {
         let set: Vec<_> =
             self.names(|_, column| !column.in_key).map(|name| format!("{name} = excluded.{name}")).collect();
         format!(
-            "WITH old AS (DELETE FROM {table} t USING json_populate_recordset(NULL::{table}, $2::json) o
+            "WITH old AS (DELETE FROM {table} t USING {keys}
                 WHERE {same} RETURNING t.*)
             INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
-            SELECT {values} FROM json_populate_recordset(NULL::{table}, $1::json) d CROSS JOIN old
+            SELECT {values} FROM {rows} CROSS JOIN old
             ON CONFLICT ({key}) DO UPDATE SET {set}",
             all = all.join(", "),
             values = values.join(", "),
             set = set.join(", "),
+            keys = self.rows("$2", "o", |_, column| column.in_key),
+            rows = self.rows("$1", "d", |at, _| told[at]),
         )
     }
 
@@ -153,7 +186,7 @@ impl Shape {
     /// Removes rows. `$1` their keys, as a JSON array.
     pub(super) fn delete(&self) -> String {
         let (table, same) = (&self.table, self.same("d"));
-        format!("DELETE FROM {table} t USING json_populate_recordset(NULL::{table}, $1::json) d WHERE {same}")
+        format!("DELETE FROM {table} t USING {} WHERE {same}", self.rows("$1", "d", |_, column| column.in_key))
     }
 
     /// Removes all rows.
@@ -183,6 +216,19 @@ fn chosen(table: &Table, found: &[Found], fields: &[(String, String)]) -> Result
         Ok(Column { name: name.clone(), path, in_key: found.in_key })
     };
     fields.iter().map(column).collect()
+}
+
+/// The server refuses to update such a column, so that rows could be inserted once and never written again.
+fn refuse_numbered(table: &Table, found: &[Found], columns: &[Column]) -> Result<()> {
+    let is_written = |name: &str| columns.iter().any(|column| column.name == name && !column.in_key);
+    let Some(numbered) = found.iter().find(|found| found.is_numbered && is_written(&found.name)) else { return Ok(()) };
+    let (name, written) = (&numbered.name, table.written());
+    let cause = format!("{name:?} of {written:?} is GENERATED ALWAYS AS IDENTITY, which no update can write");
+    let column = quoted(name);
+    Err(Error::config(cause).remedy(format!(
+        "ALTER TABLE {} ALTER COLUMN {column} SET GENERATED BY DEFAULT, or name the columns to write without it (columns)",
+        table.sql()
+    )))
 }
 
 /// Without its key in the columns a row could be neither found again nor taken away.

@@ -53,6 +53,24 @@ impl VersionedRows {
         &self.versions
     }
 
+    /// Refuses to write a table in several lanes if its rows depend on one another: a value that moves from one row to another may come
+    /// before it has gone, and good changes would be rejected.
+    pub(crate) async fn require_independence(&self, cx: &Cx, lanes: usize) -> Result<()> {
+        if lanes <= 1 {
+            return Ok(());
+        }
+        let sql = "SELECT indexrelid::regclass::text FROM pg_catalog.pg_index WHERE indrelid = to_regclass($1)
+            AND (indisunique OR indisexclusion) AND NOT indisprimary ORDER BY 1 LIMIT 1";
+        let rows = self.client.read(cx, sql, &[(&self.rows.table().sql(), Type::TEXT)]).await?;
+        let Some(index) = rows.first().map(|row| row.get::<_, String>(0)) else { return Ok(()) };
+        let cause = format!(
+            "{:?} has the unique index {index} beside its primary key, and {lanes} lanes keep the order of each key only: \
+             a value that moves from one row to another would be rejected",
+            self.rows.table().written()
+        );
+        Err(Error::config(cause).remedy("write concurrency = 1 for this stream, or drop the index"))
+    }
+
     async fn prepare(&self, cx: &Cx) -> Result<()> {
         self.rows.look(cx, &self.client).await?;
         self.versions.ensure(cx, &self.client, VERSIONS).await?;
@@ -76,9 +94,10 @@ impl Sink for VersionedRows {
         Ok(Vec::new())
     }
 
-    async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         let (client, versions) = (self.client.clone(), self.versions.sql().to_owned());
         self.prepare(cx).await?;
+        self.require_independence(cx, context.lanes).await?;
         Ok(OpenedSink::Plain(Arc::new(Writer { client, rows: self.rows.clone(), versions })))
     }
 }

@@ -88,3 +88,31 @@ fn rows_of_an_outbox_are_events() {
         assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, "is no longer what `columns` says");
     });
 }
+
+/// The numbers of an outbox are the versions of its changes.
+#[test]
+fn numbers_of_an_outbox_that_begin_anew_are_found() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let admin = base.admin().await;
+        let sql = "CREATE TABLE outbox (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, about int,
+            xid xid8 NOT NULL DEFAULT pg_current_xact_id()); CREATE INDEX ON outbox (xid); INSERT INTO outbox (about) VALUES (1), (2), (3)";
+        admin.batch_execute(sql).await.unwrap();
+        let columns = Columns::of_outbox("about");
+        let log = ChangeLog::outbox(&cx(), base.client().await, "it", "outbox", columns).await.unwrap();
+        let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
+        let position = read(&mut *stream, 3).await[2].position();
+        // Those that were read may go.
+        admin.batch_execute("TRUNCATE outbox; INSERT INTO outbox (about) VALUES (4)").await.unwrap();
+        let vet = async || log.vet(&cx(), &StartAt::After(position.clone()), None).await.unwrap();
+        assert_eq!(vet().await, []);
+        admin.batch_execute("TRUNCATE outbox RESTART IDENTITY; INSERT INTO outbox (about) VALUES (5)").await.unwrap();
+        let found = vet().await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        let (what, remedy) = (&found[0].what, found[0].remedy.as_deref().unwrap_or_default());
+        assert!(what.contains("its numbers are at 1: they began anew"), "{what}");
+        assert_eq!(remedy, "let them go on: SELECT setval('outbox_id_seq', 3)");
+        admin.batch_execute(remedy.split_once(": ").unwrap().1).await.unwrap();
+        assert_eq!(vet().await, []);
+    });
+}

@@ -11,6 +11,7 @@ mod mapping;
 mod partitions;
 mod prepared;
 mod quiet;
+mod renamed;
 mod restored;
 mod support;
 mod triggers;

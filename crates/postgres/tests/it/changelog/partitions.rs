@@ -1,11 +1,11 @@
 //! Partitioned tables.
 
-use watchkeeper_core::{Operation, Source, StartAt};
+use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{Shop, is_quiet, read, told};
-use crate::support::{block_on, cx};
+use crate::support::{assert_told, block_on, cx};
 
 const ORDERS: &str =
     "CREATE TABLE orders (year int, id int, r int, k text, PRIMARY KEY (year, id)) PARTITION BY RANGE (year);
@@ -89,6 +89,37 @@ fn a_part_that_is_attached_is_logged_from_then_on() {
             assert_eq!(told, expected.map(|(operation, key)| (operation, key.to_owned())));
             let found = log.check(&cx()).await.unwrap();
             assert!(found.iter().any(|finding| finding.what.contains("later")), "{found:?}");
+        });
+    }
+}
+
+#[test]
+fn a_partition_and_its_whole_are_not_both_logged() {
+    block_on(async {
+        let table = "CREATE TABLE things (id int PRIMARY KEY) PARTITION BY RANGE (id);
+            CREATE TABLE part PARTITION OF things FOR VALUES FROM (0) TO (100)";
+        let shop = Shop::with(Version::V15, table, "part").await;
+        let refused = install(&cx(), &shop.client, &["things"], Wake::Notify).await;
+        assert_told(refused, ErrorKind::Config, "public.part is logged already");
+        let shop = Shop::with(Version::V18, table, "things").await;
+        let refused = install(&cx(), &shop.client, &["part"], Wake::Notify).await;
+        assert_told(refused, ErrorKind::Config, "public.things is logged already");
+    });
+}
+
+#[test]
+fn partitions_that_are_gone_are_warned_of_until_the_table_is_installed_again() {
+    for gone in ["DROP TABLE orders_25", "ALTER TABLE orders DETACH PARTITION orders_25"] {
+        block_on(async {
+            let shop = Shop::with(Version::V18, ORDERS, "orders").await;
+            let log = shop.log().await;
+            assert_eq!(log.check(&cx()).await.unwrap(), []);
+            shop.run(gone).await;
+            let found = log.check(&cx()).await.unwrap();
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].what.contains("partitions of public.orders were dropped or detached"), "{found:?}");
+            install(&cx(), &shop.client, &["orders"], Wake::Notify).await.expect("it can be repeated");
+            assert_eq!(log.check(&cx()).await.unwrap(), []);
         });
     }
 }

@@ -311,3 +311,21 @@ fn older_rows_are_told_as_their_table_was_then_although_they_are_read_later() {
         }
     });
 }
+
+/// Whoever keeps the newest version of each key goes on with a server that was made later, however short its log is.
+#[test]
+fn versions_begin_with_the_time_at_which_the_server_was_made() {
+    on_both("CREATE TABLE things(id int PRIMARY KEY)", async |base| {
+        let mut watch = Watch::open(&base.source(), StartAt::Now).await;
+        base.run("INSERT INTO things VALUES (1), (2)").await;
+        let changes = watch.changes(2).await;
+        watch.close().await;
+        let sql = "SELECT to_timestamp(system_identifier >> 32)::text, extract(epoch FROM to_timestamp(system_identifier >> 32))::bigint
+            FROM pg_control_system()";
+        let row = base.sql.query_one(sql, &[]).await.expect("the server knows it");
+        let (made, second): (String, i64) = (row.get(0), row.get(1));
+        let told = changes.iter().map(|change| (change.version().time >> 32) + 1_500_000_000);
+        assert!(told.into_iter().all(|told| told == second.unsigned_abs()), "made at {made}");
+        assert!(changes[0].version() < changes[1].version());
+    });
+}
