@@ -8,6 +8,7 @@ use crate::sink::Table;
 use crate::{checkpoint, lease, records};
 
 mod columns;
+mod references;
 
 pub(crate) use columns::{Column, EVENTS, MIRROR, VERSIONED};
 
@@ -153,6 +154,7 @@ pub(crate) async fn target(
     if table.exists(cx, client).await? {
         let mut found = lacking(cx, client, table.sql(), words).await?;
         found.extend(columns::unfit(cx, client, table, columns).await?);
+        found.extend(references::warnings(cx, client, table).await?);
         return Ok(found);
     }
     let what = format!("the table {:?} is not there yet", table.written());

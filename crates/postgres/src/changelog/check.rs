@@ -73,6 +73,10 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         found.push(finding(Severity::Error, format!("{entity} {why}"), again(&entity)));
     }
     found.extend(bereft(cx, log).await?);
+    for entity in shape::blank(cx, &log.client).await? {
+        let what = format!("{entity} has virtual columns since it was logged, which are told as null");
+        found.push(finding(Severity::Warning, what, again(&entity)));
+    }
     for (entity, child) in shape::children(cx, &log.client).await? {
         let what = format!("{child} inherits from {entity}, and its rows are not logged with those of {entity}");
         found.push(finding(Severity::Warning, what, format!("install {child} too, or leave it if that is meant")));

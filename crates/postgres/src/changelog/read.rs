@@ -156,7 +156,7 @@ fn operation(word: &str, number: u64, entity: &str) -> Result<Operation> {
         ))
         .remedy("name the table as it is now, copy it again, and accept the gap: watchkeeper accept-gap STREAM")),
         _ => Err(Error::config(format!("change {number} is a {word:?}, which is no operation")).remedy(
-            "map `operation` to a column of insert, update, delete and truncate, or leave it out: then all are inserts",
+            "correct the word in that row, or map `operation` to a column of insert, update, delete and truncate; without it all are inserts",
         )),
     }
 }

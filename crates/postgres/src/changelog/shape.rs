@@ -134,7 +134,7 @@ const OF_OWN: &str =
 
 /// The name under which the trigger `g` tells of changes: its first argument.
 const TOLD_AS: &str =
-    "convert_from(substring(g.tgargs FROM 1 FOR position('\\x00'::bytea IN g.tgargs) - 1), getdatabaseencoding())";
+    "convert_from(substring(g.tgargs FROM 1 FOR position(decode('00', 'hex') IN g.tgargs) - 1), getdatabaseencoding())";
 
 /// The tables as the log names them.
 pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
@@ -244,6 +244,18 @@ pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>
         &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
     let rows = client.read(cx, &sql, values).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// Logged tables that have virtual columns since, which their triggers do not look up: they are told as null.
+pub(super) async fn blank(cx: &Cx, client: &Client) -> Result<Vec<String>> {
+    let sql = client.sql(
+        "SELECT entity FROM {schema}.log_tables WHERE relation <> 0
+            AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attgenerated = 'v' AND NOT a.attisdropped)
+            AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1
+                AND position('virtual '::bytea IN tgargs) > 0) ORDER BY 1",
+    );
+    let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT)]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Tables that inherit from a logged one and are logged neither as its partitions nor by themselves.

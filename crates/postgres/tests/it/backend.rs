@@ -110,6 +110,29 @@ fn what_a_file_says_about_a_sink_is_looked_at() {
     });
 }
 
+#[test]
+fn foreign_keys_of_a_target_are_warned_of_unless_they_rest() {
+    let base = Base::schema(Version::V18);
+    block_on(async {
+        let (url, admin) = (base.url(), base.admin().await);
+        let (parents, children) = (base.table("parents"), base.table("children"));
+        let sql = format!(
+            "CREATE TABLE {parents} (id int PRIMARY KEY); CREATE TABLE {children} (id int PRIMARY KEY, parent int REFERENCES {parents})"
+        );
+        admin.batch_execute(&sql).await.expect("they are new");
+        let warned = async |table: &str, url: &str| {
+            let settings = [("url", url), ("table", table), ("mode", "rows"), ("schema", base.schema_name())];
+            let purpose = watchkeeper_core::Purpose::new("g", "s");
+            let seen = Postgres.check_sink(&cx(), &purpose, &mut options(&settings)).await.expect("it can look");
+            seen.findings.iter().filter(|found| found.what.starts_with("the foreign key ")).count()
+        };
+        assert_eq!((warned(&parents, &url).await, warned(&children, &url).await), (1, 1));
+        let sign = if url.contains('?') { '&' } else { '?' };
+        let resting = format!("{url}{sign}options=-c%20session_replication_role%3Dreplica");
+        assert_eq!(warned(&children, &resting).await, 0);
+    });
+}
+
 /// What a table lacks is found before the first change is written.
 #[test]
 fn a_table_of_other_columns_is_found_before_it_is_written() {

@@ -75,6 +75,21 @@ fn columns_that_are_computed_when_they_are_read_are_left_out() {
 }
 
 /// Whatever triggers of the application do to rows of the same table, the copy is the same in the end.
+/// Triggers look up virtual columns only where there were some when they were made.
+#[test]
+fn a_virtual_column_that_comes_later_is_warned_of() {
+    block_on(async {
+        let shop = Shop::new(Version::V18).await;
+        let log = shop.log().await;
+        assert_eq!(log.check(&cx()).await.unwrap(), []);
+        shop.run("ALTER TABLE things ADD COLUMN twice bigint GENERATED ALWAYS AS (n * 2) VIRTUAL").await;
+        let found = log.check(&cx()).await.unwrap();
+        assert!(found.iter().any(|finding| finding.what.contains("virtual columns since it was logged")), "{found:?}");
+        install(&cx(), &shop.client, &["things"], Wake::Notify).await.expect("it can be repeated");
+        assert_eq!(log.check(&cx()).await.unwrap(), []);
+    });
+}
+
 #[test]
 fn triggers_of_the_application_that_write_the_same_table() {
     let table = "CREATE TABLE things (id int PRIMARY KEY, v text, total int DEFAULT 0, r int, k int, t text);

@@ -74,7 +74,8 @@ fn a_key_is_told_by_its_column_although_another_one_has_its_name_by_now() {
 /// The operators of an extension are not on the search path of the triggers, and an application must not notice.
 #[test]
 fn keys_of_an_extension_are_looked_for_with_its_operators() {
-    for key in ["id ltree PRIMARY KEY", "id ltree PRIMARY KEY DEFERRABLE"] {
+    // What a nested statement has changed is told once more, but not with a deferrable key.
+    for (key, count) in [("id ltree PRIMARY KEY", 8), ("id ltree PRIMARY KEY DEFERRABLE", 7)] {
         block_on(async {
             let table = format!(
                 "CREATE EXTENSION ltree; CREATE TABLE things ({key}, v text);
@@ -87,7 +88,7 @@ fn keys_of_an_extension_are_looked_for_with_its_operators() {
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             shop.run("UPDATE things SET v = 'outer'; UPDATE things SET id = 'c' WHERE id = 'a'; DELETE FROM things")
                 .await;
-            let told = told(&read(&mut *stream, 7).await);
+            let told = told(&read(&mut *stream, count).await);
             assert_eq!(told.last().map(|(operation, ..)| *operation), Some(Operation::Delete), "{told:?}");
             assert!(told.iter().any(|(_, key, body)| key == r#"["b"]"# && body.contains("nested")), "{told:?}");
         });
