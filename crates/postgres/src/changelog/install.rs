@@ -6,7 +6,7 @@ use watchkeeper_core::{Cx, Error, Result};
 use super::columns::literal;
 use super::read::LOST;
 use super::schema::SCHEMA;
-use super::shape::{KEY, PARTS, Shape};
+use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS};
 use crate::client::{Client, Work, quoted};
 
 /// The trigger that logs rows, and what the others are for. Triggers run in the order of their names: those of the application may
@@ -122,7 +122,7 @@ async fn drop_from_namesake(cx: &Cx, client: &Client, work: &Work, shape: &Shape
     );
     let rows = work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID)]).await?;
     match rows.first() {
-        Some(row) => drop_own(cx, client, work, row.get(0)).await,
+        Some(row) => drop_own(cx, client, work, row.get(0), "").await,
         None => Ok(()),
     }
 }
@@ -249,20 +249,23 @@ async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Re
         return Err(Error::config(format!("the table {table} is not logged"))
             .remedy(format!("look at {}.log_tables for those that are", client.schema())));
     };
-    if let Some(oid) = oid {
-        drop_own(cx, client, work, oid).await?;
-    }
+    drop_own(cx, client, work, oid.unwrap_or(0), &entity).await?;
     Ok(entity)
 }
 
-/// Drops the triggers of this log, not those of another one, from a table and its partitions.
-async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32) -> Result<()> {
-    let sql = "SELECT format('DROP TRIGGER %I ON %s', g.tgname, g.tgrelid::regclass) FROM pg_trigger g
-        JOIN pg_proc p ON p.oid = g.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-        WHERE n.nspname = $2 AND g.tgparentid = 0 AND NOT g.tgisinternal
-            AND (g.tgrelid = $1 OR g.tgrelid IN (SELECT relid FROM pg_partition_tree($1::regclass)))";
-    let own = client.schema();
-    for row in work.query(cx, sql, &[(&oid, Type::OID), (&own, Type::TEXT)]).await? {
+/// Drops the triggers of this log, not those of another one, from a table, its partitions, and those that were its partitions and are
+/// not logged by themselves.
+async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32, entity: &str) -> Result<()> {
+    let sql = client.sql(&format!(
+        "SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM pg_trigger t
+        WHERE {OF_OWN} AND t.tgparentid = 0 AND NOT t.tgisinternal
+            AND (t.tgrelid = $1 OR t.tgrelid IN (SELECT relid FROM pg_partition_tree($1::regclass))
+                OR t.tgrelid IN (SELECT g.tgrelid FROM pg_trigger g WHERE g.tgname = $3 AND {OF_OWN} AND {TOLD_AS} = $4
+                    AND g.tgrelid NOT IN (SELECT relation FROM {{schema}}.log_tables)))"
+    ));
+    let values: &[crate::client::Value<'_>] =
+        &[(&oid, Type::OID), (&client.schema(), Type::TEXT), (&PART, Type::TEXT), (&entity, Type::TEXT)];
+    for row in work.query(cx, &sql, values).await? {
         work.run(cx, row.get(0)).await?;
     }
     Ok(())

@@ -129,11 +129,11 @@ fn traits(is_deferrable: bool, has_virtual: bool, index: u32) -> String {
 }
 
 /// The condition that a trigger calls a function of the log's own schema, which is `$2`.
-const OF_OWN: &str =
+pub(super) const OF_OWN: &str =
     "tgfoid IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2)";
 
 /// The name under which the trigger `g` tells of changes: its first argument.
-const TOLD_AS: &str =
+pub(super) const TOLD_AS: &str =
     "convert_from(substring(g.tgargs FROM 1 FOR position(decode('00', 'hex') IN g.tgargs) - 1), getdatabaseencoding())";
 
 /// The tables as the log names them.

@@ -1,7 +1,7 @@
 //! Partitioned tables.
 
 use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
-use watchkeeper_postgres::changelog::{Wake, install};
+use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{Shop, is_quiet, read, told};
@@ -104,6 +104,17 @@ fn a_partition_and_its_whole_are_not_both_logged() {
         let shop = Shop::with(Version::V18, table, "things").await;
         let refused = install(&cx(), &shop.client, &["part"], Wake::Notify).await;
         assert_told(refused, ErrorKind::Config, "public.things is logged already");
+    });
+}
+
+#[test]
+fn what_was_a_partition_is_uninstalled_with_its_table() {
+    block_on(async {
+        let shop = Shop::with(Version::V15, ORDERS, "orders").await;
+        shop.run("ALTER TABLE orders DETACH PARTITION orders_25").await;
+        uninstall(&cx(), &shop.client, &["orders"], Unread::Discard).await.expect("nothing is left of it");
+        let left = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal";
+        assert_eq!(shop.application.query_one(left, &[]).await.unwrap().get::<_, i64>(0), 0);
     });
 }
 
