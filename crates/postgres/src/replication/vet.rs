@@ -73,9 +73,11 @@ impl Replication {
             (StartAt::After(position), Some((place, scope))) if Place::read(position)? == place => scope,
             _ => None,
         };
-        let known = Known::of(before.as_ref());
+        let mut known = Known::of(before.as_ref());
         let drift = self.compared(before, outlook.publication.as_ref())?;
         drift.warn();
+        let now = outlook.publication.iter().chain(&drift.scope).filter_map(|scope| scope.keys.as_ref());
+        now.flatten().for_each(|key| known.choose(key.id));
         Ok((Lineage { publication: drift.scope, ..lineage }, known))
     }
 

@@ -2,7 +2,7 @@ use watchkeeper_core::{Change, Operation, StartAt};
 
 use super::bench::{Base, Watch, on_both, shown};
 
-const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text); CREATE TABLE others(id int PRIMARY KEY, v text)";
+const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text); INSERT INTO things VALUES (1, 'old'); CREATE TABLE others(id int PRIMARY KEY, v text)";
 
 fn named(changes: &[Change]) -> Vec<(&str, String)> {
     changes.iter().map(|change| (change.namespace(), shown(change))).collect()
@@ -19,8 +19,8 @@ fn chosen(base: &Base<'_>) -> watchkeeper_postgres::Replication {
 fn what_is_written_under_another_name_for_a_while_is_told() {
     on_both(THINGS, async |base| {
         let source = chosen(base);
+        // It was not described under its own name before.
         let mut watch = Watch::open(&source, StartAt::Now).await;
-        base.run("INSERT INTO things VALUES (1, 'before')").await;
         base.run(
             "BEGIN; ALTER TABLE things RENAME TO things_tmp; UPDATE things_tmp SET v = 'meanwhile'; INSERT INTO things_tmp VALUES (2, 'new');
             ALTER TABLE things_tmp RENAME TO things; COMMIT",
@@ -28,11 +28,11 @@ fn what_is_written_under_another_name_for_a_while_is_told() {
         .await;
         base.run("INSERT INTO others VALUES (1, 'not wanted')").await;
         base.run("INSERT INTO things VALUES (3, 'after')").await;
-        let changes = watch.changes(4).await;
+        let changes = watch.changes(3).await;
         assert!(changes.iter().all(|change| change.namespace() == "public.things"), "{:?}", named(&changes));
         assert_eq!(
             changes.iter().map(Change::operation).collect::<Vec<_>>(),
-            [Operation::Insert, Operation::Update, Operation::Insert, Operation::Insert]
+            [Operation::Update, Operation::Insert, Operation::Insert]
         );
         watch.close().await;
     });
@@ -43,7 +43,7 @@ fn it_is_told_as_well_when_nobody_was_there() {
     on_both(THINGS, async |base| {
         let source = chosen(base);
         let mut watch = Watch::open(&source, StartAt::Now).await;
-        base.run("INSERT INTO things VALUES (1, 'before')").await;
+        base.run("UPDATE things SET v = 'before'").await;
         let change = watch.changes(1).await.remove(0);
         watch.close().await;
         base.run("ALTER TABLE things RENAME TO things_tmp").await;
