@@ -4,7 +4,7 @@
 //! backend; this crate is what they say to each other. It does no I/O but reading the clock, and it
 //! names no backend.
 //!
-//! * Words: [`names`], [`position`], [`change`], [`ledger`].
+//! * Words: [`names`], [`position`], [`change`], [`ledger`]; changes as types of their user: [`decode`].
 //! * Seams that make the engine simulable: [`clock`], [`spawn`], [`peers`], [`entropy`], joined in
 //!   [`Cx`] for every call.
 //! * Contracts: [`lease`], [`checkpoint`], [`records`], [`source`], [`sink`]. Each method lists the
@@ -19,6 +19,7 @@ pub mod change;
 pub mod checkpoint;
 pub mod clock;
 pub mod cx;
+pub mod decode;
 pub mod entropy;
 pub mod error;
 pub mod format;
@@ -43,6 +44,7 @@ pub use checkpoint::{
 };
 pub use clock::{BootClock, Clock, Moment};
 pub use cx::Cx;
+pub use decode::Update;
 pub use entropy::Entropy;
 pub use error::{Error, ErrorKind, Result};
 pub use latest::{Follower, Latest};

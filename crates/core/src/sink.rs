@@ -85,8 +85,10 @@ pub struct SinkContext {
 /// What a fault asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Try this row again later.
+    /// Try this row again later: its target does not take it now.
     Retry,
+    /// The code that takes the row panicked: try it again, but count it against the row.
+    Panic,
     /// The target will never take it: apply the policy.
     Reject,
     /// This instance must not go on: release at once.

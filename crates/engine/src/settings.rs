@@ -227,8 +227,9 @@ pub enum OnHistoryLost {
 /// How often and how long things are tried again.
 #[derive(Debug, Clone, Copy)]
 pub struct RetrySettings {
-    /// Attempts at one change before it counts as rejected.
-    pub attempts: u32,
+    /// Attempts at one change before it counts as rejected. `None`: as long as its target does not take it, since most often the
+    /// target is away and not the change at fault; only panics count, up to [`Self::PANICS_MAX`].
+    pub attempts: Option<u32>,
     /// Between attempts at a change or a sink.
     pub backoff: Backoff,
     /// Reopenings of a source within a tenure, reset by the first commit.
@@ -240,10 +241,20 @@ pub struct RetrySettings {
     pub fatal_instances: usize,
 }
 
+impl RetrySettings {
+    /// How often a handler may panic on one change, and a dead letter be tried in one replay, where no number of attempts is set.
+    pub const PANICS_MAX: u32 = 5;
+
+    /// Attempts at one change where each of them counts.
+    pub(crate) fn counted_attempts(&self) -> u32 {
+        self.attempts.unwrap_or(Self::PANICS_MAX)
+    }
+}
+
 impl Default for RetrySettings {
     fn default() -> Self {
         Self {
-            attempts: 5,
+            attempts: None,
             backoff: Backoff { first: Duration::from_millis(100), factor: 2, max: Duration::from_secs(10) },
             recoveries: 10,
             recovery_backoff: Backoff { first: Duration::from_millis(100), factor: 3, max: Duration::from_secs(30) },
@@ -342,7 +353,7 @@ impl StreamSettings {
             (self.window_bytes >= self.limits.bytes, "the window is smaller than one batch: raise it"),
             (!self.checkpoint.every.is_zero(), "checkpoints are committed without a pause: set an interval"),
             (self.checkpoint.events != Some(0), "checkpoints are committed after zero changes: set at least 1"),
-            (self.retry.attempts > 0, "a change is never tried: set at least 1 attempt"),
+            (self.retry.attempts != Some(0), "a change is never tried: set at least 1 attempt"),
             (self.retry.fatal_instances > 0, "a fatal change halts nothing and nobody: set at least 1"),
         ];
         first_broken(&rules).map_err(|error| {

@@ -250,7 +250,9 @@ impl Wait {
             let fault = Fault { row: rows[done], kind, error };
             let written = match kind {
                 FaultKind::Reject => Written { done: done + 1, rejected: vec![fault], stopped: None },
-                FaultKind::Retry | FaultKind::Fatal => Written { done, rejected: Vec::new(), stopped: Some(fault) },
+                FaultKind::Retry | FaultKind::Panic | FaultKind::Fatal => {
+                    Written { done, rejected: Vec::new(), stopped: Some(fault) }
+                }
             };
             return Ok(Some(written));
         }

@@ -107,7 +107,7 @@ fn volumes(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
 /// How long things may take, and how often they are tried again.
 fn patience(stream: &mut Options, settings: &mut StreamSettings) -> Result<()> {
     below(stream, "retry", |table| {
-        settings.retry.attempts = number(table, "attempts")?.unwrap_or(settings.retry.attempts);
+        settings.retry.attempts = number(table, "attempts")?.or(settings.retry.attempts);
         fits(settings, table, "attempts")?;
         let retry = &mut settings.retry;
         backoff(table, "backoff", &mut retry.backoff)?;

@@ -42,7 +42,7 @@ fn what_the_engine_can_do_can_be_written() {
     assert_eq!(settings.start, StartAt::Time(SourceTime(1_767_225_600_000)));
     assert_eq!((settings.concurrency, settings.history, settings.checkpoint.events), (4, 5, Some(100)));
     assert_eq!((settings.limits.rows, settings.window_bytes, settings.window_pieces), (10, 2 << 20, 8));
-    assert_eq!((settings.retry.attempts, settings.breaker.failures), (3, 2));
+    assert_eq!((settings.retry.attempts, settings.breaker.failures), (Some(3), 2));
     assert_eq!(settings.retry.recovery_backoff.max, Duration::from_secs(60));
     assert_eq!(settings.on_history_lost, OnHistoryLost::GoOn(StartAt::Oldest));
     let sink = &stream.sinks[0];

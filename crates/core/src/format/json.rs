@@ -154,7 +154,7 @@ pub(super) fn base64(bytes: &[u8]) -> String {
 }
 
 /// ISO 8601 in UTC with milliseconds, for the years 1970 to 9999 (as relaxed extended JSON asks).
-pub(super) fn iso_date(millis: i64) -> Option<String> {
+pub(crate) fn iso_date(millis: i64) -> Option<String> {
     let millis = u64::try_from(millis).ok()?;
     let (days, in_day) = (millis / 86_400_000, millis % 86_400_000);
     // Days since 0000-03-01, so that leap days fall at the end of a year.

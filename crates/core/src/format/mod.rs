@@ -8,6 +8,7 @@ mod native;
 pub use cloudevents::CloudEvents;
 pub use debezium::Debezium;
 pub use json::JsonWriter;
+pub(crate) use json::iso_date;
 pub use native::Native;
 
 use crate::change::Change;

@@ -3,6 +3,7 @@
 mod batch;
 mod clock;
 mod cx;
+mod decode;
 mod entropy;
 mod error;
 mod format;

@@ -1,7 +1,7 @@
 //! Handlers as a sink.
 //!
 //! Rows are handed to their handlers in order. All handlers of a row are run, and none of them can
-//! stop the others of that row; what they ask for is then weighed: `Fatal` before `Retry` before
+//! stop the others of that row; what they ask for is then weighed: `Fatal` before `Retry` before `Panic` before
 //! `Reject`. While a row is retried, only the handlers that asked for it run again.
 
 use std::collections::BTreeMap;
@@ -74,8 +74,11 @@ impl ObserverExecutor {
     /// Not cancel safe: a dropped call may have run any of the handlers.
     pub async fn execute(&self, change: Change) -> Result<(), HandlerError> {
         let matched = self.routes.lookup(change.batch().namespace(change.row()), change.operation());
-        let Tally { fatal, retry, rejected, .. } = pass(&matched, &change, None, Ok(()), || Ok(())).await;
-        let gravest = fatal.map(HandlerError::fatal).or(retry.map(HandlerError::retry));
+        let Tally { fatal, retry, only_panics, rejected, .. } = pass(&matched, &change, None, Ok(()), || Ok(())).await;
+        let gravest = fatal.map(HandlerError::fatal).or(retry.map(|error| match only_panics {
+            true => HandlerError::Panic(error.into()),
+            false => HandlerError::retry(error),
+        }));
         gravest.or(rejected.map(HandlerError::reject)).map_or(Ok(()), Err)
     }
 }
@@ -196,7 +199,7 @@ impl HandlerWriter {
     /// The answer of a write that came to a row, after `done` others, that not all handlers took.
     fn stop(&self, lane: usize, done: usize, change: &Change, tally: Tally) -> Result<Written> {
         let row = change.row();
-        let Tally { open, interrupted, fatal, retry, rejected } = tally;
+        let Tally { open, interrupted, fatal, retry, only_panics, rejected } = tally;
         if let Some(error) = interrupted {
             self.remember(lane, change, open, rejected);
             if done > 0 {
@@ -209,8 +212,9 @@ impl HandlerWriter {
             return Ok(Written { done, stopped, ..Written::default() });
         }
         if let Some(error) = retry {
+            let kind = if only_panics { FaultKind::Panic } else { FaultKind::Retry };
             self.remember(lane, change, open, rejected);
-            let stopped = Some(Fault { row, kind: FaultKind::Retry, error });
+            let stopped = Some(Fault { row, kind, error });
             return Ok(Written { done, stopped, ..Written::default() });
         }
         let rejected = rejected.map(|error| Fault { row, kind: FaultKind::Reject, error });
@@ -255,7 +259,10 @@ struct Tally {
     /// Why not all of them could be called.
     interrupted: Option<Error>,
     fatal: Option<Error>,
+    /// What those said that have to run again.
     retry: Option<Error>,
+    /// Whether all of those panicked: a target that is away explains more than a panic beside it.
+    only_panics: bool,
     rejected: Option<Error>,
 }
 
@@ -265,9 +272,12 @@ impl Tally {
     }
 
     fn note(&mut self, handler: usize, error: HandlerError) {
+        if matches!(error.kind(), FaultKind::Retry | FaultKind::Panic) {
+            self.only_panics = error.kind() == FaultKind::Panic && (self.only_panics || self.retry.is_none());
+        }
         let place = match error.kind() {
             FaultKind::Fatal => &mut self.fatal,
-            FaultKind::Retry => &mut self.retry,
+            FaultKind::Retry | FaultKind::Panic => &mut self.retry,
             FaultKind::Reject => &mut self.rejected,
         };
         if error.kind() != FaultKind::Reject {

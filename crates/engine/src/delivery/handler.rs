@@ -22,7 +22,7 @@ pub trait Handler: Send + Sync {
     /// * Changes of one key arrive in order, one at a time; changes of other keys may arrive beside them.
     /// * It may see a change again: after an error of its own, and after a crash or a hand-over. The
     ///   change's id is the same each time.
-    /// * A panic counts as [`HandlerError::Retry`].
+    /// * A panic counts as [`HandlerError::Panic`].
     ///
     /// # Cancel safety
     /// It is dropped at an await when the lease ends. What it had begun may then be begun again,
@@ -63,12 +63,16 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a failed handler asks for.
 ///
-/// Every standard error turns into [`Retry`](Self::Retry), so `?` works in handlers. That is why this
+/// Every error turns into one, also `anyhow::Error` and text, so `?` works in handlers. It asks for another try, unless it says that
+/// the change cannot be decoded ([`ErrorKind::Corrupt`]): then it rejects the change. That is why this
 /// type is not itself a standard error: the conversion would meet the one that every type has to itself.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum HandlerError {
-    /// Try this change again later.
+    /// Try this change again later: with backoff, for as long as it takes, or as often as `retry.attempts` says.
     Retry(Cause),
+    /// The handler panicked. Tried again, but counted against the change.
+    Panic(Cause),
     /// This change will never be taken: apply the policy for rejected changes.
     Reject(Cause),
     /// This instance must not go on: release at once.
@@ -95,6 +99,7 @@ impl HandlerError {
     pub fn kind(&self) -> FaultKind {
         match self {
             Self::Retry(_) => FaultKind::Retry,
+            Self::Panic(_) => FaultKind::Panic,
             Self::Reject(_) => FaultKind::Reject,
             Self::Fatal(_) => FaultKind::Fatal,
         }
@@ -103,7 +108,7 @@ impl HandlerError {
     /// Why.
     pub fn cause(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         match self {
-            Self::Retry(cause) | Self::Reject(cause) | Self::Fatal(cause) => &**cause,
+            Self::Retry(cause) | Self::Panic(cause) | Self::Reject(cause) | Self::Fatal(cause) => &**cause,
         }
     }
 
@@ -113,6 +118,7 @@ impl HandlerError {
         let (kind, cause) = match self {
             // Not `Unknown`: the handler has returned, so nothing of it is under way.
             Self::Retry(cause) => (ErrorKind::Unavailable, cause),
+            Self::Panic(cause) => (ErrorKind::Internal, cause),
             Self::Reject(cause) => (ErrorKind::Corrupt, cause),
             Self::Fatal(cause) => (ErrorKind::Internal, cause),
         };
@@ -129,9 +135,14 @@ impl fmt::Display for HandlerError {
     }
 }
 
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for HandlerError {
+impl<E: Into<Cause>> From<E> for HandlerError {
     fn from(cause: E) -> Self {
-        Self::retry(cause)
+        let cause = cause.into();
+        match cause.downcast_ref::<Error>() {
+            // What cannot be decoded now cannot be decoded later.
+            Some(error) if error.kind() == ErrorKind::Corrupt => Self::Reject(cause),
+            _ => Self::Retry(cause),
+        }
     }
 }
 
@@ -140,7 +151,8 @@ pub(super) async fn call(handler: &dyn Handler, change: Change) -> Result<(), Ha
     // The outer block also catches a panic from before the handler's first await. After a panic
     // only the handler's own state can be torn, and whether that matters is the handler's business.
     let outcome = AssertUnwindSafe(async { handler.handle(change).await }).catch_unwind().await;
-    outcome.unwrap_or_else(|panic| Err(HandlerError::retry(format!("a handler panicked: {}", panic_text(&*panic)))))
+    outcome
+        .unwrap_or_else(|panic| Err(HandlerError::Panic(format!("a handler panicked: {}", panic_text(&*panic)).into())))
 }
 
 #[cfg(test)]
@@ -179,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_asks_for_another_try_and_keeps_its_words() {
+    fn a_panic_counts_against_the_change_and_keeps_its_words() {
         let log = watchkeeper_core::BatchBuilder::new(
             "log".into(),
             std::sync::Arc::new(watchkeeper_core::payload::JsonPayload),
@@ -188,6 +200,6 @@ mod tests {
         let panics = handler(|_| async { panic!("on {}", "purpose") });
         let error = call(&panics, Change::new(batch, 0)).now_or_never().expect("it waits for nothing");
         let error = error.expect_err("it panicked");
-        assert_eq!((error.kind(), error.to_string().as_str()), (FaultKind::Retry, "a handler panicked: on purpose"));
+        assert_eq!((error.kind(), error.to_string().as_str()), (FaultKind::Panic, "a handler panicked: on purpose"));
     }
 }

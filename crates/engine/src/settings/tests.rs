@@ -86,7 +86,7 @@ fn a_stream_whose_settings_make_no_sense_is_refused_by_its_name() {
         (stream(|it| it.window_bytes = it.limits.bytes - 1), "smaller than one batch"),
         (stream(|it| it.checkpoint.every = Duration::ZERO), "without a pause"),
         (stream(|it| it.checkpoint.events = Some(0)), "after zero changes"),
-        (stream(|it| it.retry.attempts = 0), "never tried"),
+        (stream(|it| it.retry.attempts = Some(0)), "never tried"),
         (stream(|it| it.retry.fatal_instances = 0), "halts nothing and nobody"),
     ] {
         assert!(error.contains(cause), "{error}");

@@ -181,10 +181,10 @@ fn only_the_handlers_that_failed_run_again() {
 }
 
 #[test]
-fn a_panic_is_a_retry_and_stops_no_other_handler() {
+fn a_panic_is_tried_again_and_stops_no_other_handler() {
     let (writer, calls) = scripted(&[&[Panic], &[]]);
     let batch = batch(0, &["x"]);
-    assert_eq!(summary(&write(&writer, &batch, &[0])), (0, vec![], Some((0, FaultKind::Retry))));
+    assert_eq!(summary(&write(&writer, &batch, &[0])), (0, vec![], Some((0, FaultKind::Panic))));
     assert_eq!(calls.take(), ["a(x)", "b(x)"]);
     assert_eq!(summary(&write(&writer, &batch, &[0])), (1, vec![], None));
     assert_eq!(calls.take(), ["a(x)"]);

@@ -171,9 +171,46 @@ fn what_is_before_a_row_that_is_tried_again_is_committed_meanwhile() {
 }
 
 #[test]
-fn a_row_that_was_tried_often_enough_is_rejected() {
+fn a_target_that_is_away_for_long_is_waited_for_and_loses_no_change() {
+    let rig = Rig::new();
+    let a = rig.instance("a").start();
+    a.faults.sink.refuse_row(id(2), FaultKind::Retry, 12);
+    rig.append(&["a", "b", "c"]);
+    rig.run_for(60 * SECOND);
+    assert_eq!(rig.committed(), 1, "the target is still away");
+    assert!(rig.ledger().is_empty(), "no change is rejected meanwhile");
+    rig.until("all is committed", || rig.committed() == 3);
+    assert_eq!(rig.delivered(), [1, 2, 3]);
+}
+
+#[test]
+fn a_target_that_is_away_here_is_left_to_another_instance() {
+    let rig = Rig::new();
+    let a = rig.instance("a").start();
+    a.faults.sink.refuse_row(id(2), FaultKind::Retry, u64::MAX);
+    rig.append(&["a", "b", "c"]);
+    rig.until("the first change is committed", || rig.committed() == 1);
+    let _b = rig.instance("b").start();
+    rig.until("the other instance takes over and delivers the rest", || rig.committed() == 3);
+    assert!(rig.ledger().is_empty());
+}
+
+#[test]
+fn a_panic_on_the_same_change_again_and_again_counts_against_it() {
     let rig = Rig::new();
     let a = rig.instance("a").sink(|it| it.on_reject = OnReject::Skip).start();
+    a.faults.sink.refuse_row(id(2), FaultKind::Panic, u64::MAX);
+    rig.append(&["a", "b", "c"]);
+    rig.until("all is committed", || rig.committed() == 3);
+    assert_eq!(rig.delivered(), [1, 3]);
+    assert!(rig.ledger()[0].entry.cause.contains("given up after 5 attempts"));
+}
+
+#[test]
+fn a_row_that_was_tried_often_enough_is_rejected() {
+    let rig = Rig::new();
+    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::Skip);
+    let a = plan.stream(|it| it.retry.attempts = Some(5)).start();
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, u64::MAX);
     rig.append(&["a", "b", "c"]);
     rig.until("all is committed", || rig.committed() == 3);

@@ -101,7 +101,7 @@ fn a_transaction_has_no_more_changes_than_a_commit_is_wanted_after() {
 #[test]
 fn a_row_that_asks_to_be_tried_again_is_not_passed_over_at_once() {
     let rig = Rig::new();
-    let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).stream(|it| it.retry.attempts = 4).start();
+    let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).stream(|it| it.retry.attempts = Some(4)).start();
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, 3);
     rig.append_many(3);
     rig.until("all is written", || rig.committed() == 3);

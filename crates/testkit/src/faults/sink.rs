@@ -51,7 +51,7 @@ impl Sink for FaultySink {
 
 fn row_error(kind: FaultKind) -> Error {
     match kind {
-        FaultKind::Retry => Error::unavailable("scripted: not this row, not now"),
+        FaultKind::Retry | FaultKind::Panic => Error::unavailable("scripted: not this row, not now"),
         FaultKind::Reject | FaultKind::Fatal => Error::config("scripted: not this row"),
     }
 }

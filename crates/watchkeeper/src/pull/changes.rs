@@ -77,7 +77,7 @@ impl std::error::Error for Interrupted {}
 /// A change that waits for its acknowledgement.
 ///
 /// Dropping it without one is a failed attempt, as an error of a handler would be: it comes again after a
-/// back-off, and counts as rejected after the stream's number of attempts.
+/// backoff, for as long as it takes, or as often as `retry.attempts` of the stream says.
 #[derive(Debug)]
 #[must_use = "without an acknowledgement the change comes again"]
 pub struct Delivery {

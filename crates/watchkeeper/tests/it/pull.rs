@@ -57,7 +57,7 @@ impl Group {
         settings.concurrency = self.lanes;
         settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), ..settings.checkpoint };
         settings.retry.backoff.first = Duration::from_millis(5);
-        settings.retry.attempts = 3;
+        settings.retry.attempts = Some(3);
         settings.breaker =
             BreakerSettings { failures: 2, open_for: Duration::from_millis(20), ..BreakerSettings::default() };
         settings.give_up = Duration::from_millis(20);

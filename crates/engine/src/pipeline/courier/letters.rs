@@ -39,7 +39,7 @@ impl Courier {
             };
             let Some(fault) = stopped else { break };
             attempts += 1;
-            if fault.kind == FaultKind::Fatal || attempts >= retry.attempts {
+            if fault.kind == FaultKind::Fatal || attempts >= retry.counted_attempts() {
                 tracing::warn!(sink = self.spec.name, error = %fault.error, "a dead letter was rejected again");
                 return Ok(false);
             }

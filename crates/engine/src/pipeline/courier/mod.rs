@@ -158,8 +158,11 @@ impl Courier {
             let cause = format!("sink {:?} neither wrote nor refused", self.spec.name);
             return Err(Failure::Instance(Error::internal(cause)));
         }
-        self.breaker().success(board.seams.clock.now());
-        load.unanswered = 0;
+        let target_failed = written.stopped.as_ref().is_some_and(|fault| is_of_target(board, fault));
+        if written.done > 0 || !target_failed {
+            self.breaker().success(board.seams.clock.now());
+            load.unanswered = 0;
+        }
         if written.done > 0 {
             load.attempts = 0;
         }
@@ -175,6 +178,7 @@ impl Courier {
                 let change_id = load.job.batch.id(fault.row).to_string();
                 Err(Failure::Fatal { change_id, error: fault.error })
             }
+            Some(fault) if target_failed => self.repeat_later(board, load, &fault.error).await,
             Some(fault) => self.try_row_again(board, load, fault).await,
         }
     }
@@ -189,14 +193,14 @@ impl Courier {
     async fn try_row_again(&self, board: &Board, load: &mut Load<'_>, fault: Fault) -> Result<(), Failure> {
         let retry = &board.stream.settings.retry;
         load.attempts += 1;
-        if load.attempts < retry.attempts {
+        if load.attempts < retry.counted_attempts() {
             tracing::debug!(sink = self.spec.name, error = %fault.error, attempt = load.attempts, "trying a change again");
             let delay = retry.backoff.delay(load.attempts - 1, &board.seams.entropy);
             return self.rest(board, delay).await;
         }
         load.attempts = 0;
         let row = fault.row;
-        let cause = format!("given up after {} attempts: {}", retry.attempts, fault.error.message());
+        let cause = format!("given up after {} attempts: {}", retry.counted_attempts(), fault.error.message());
         self.reject(board, load.job, Fault { error: Error::new(fault.error.kind(), cause), ..fault })?;
         let rest = load.rows.iter().copied().filter(|at| *at != row).collect();
         load.rows = self.select(board, load.job, Cow::Owned(rest))?;
@@ -219,7 +223,13 @@ impl Courier {
             ErrorKind::Unknown => {}
             _ => return Err(Failure::of(error)),
         }
-        tracing::warn!(sink = self.spec.name, %error, "a sink did not answer; the write is repeated");
+        self.repeat_later(board, load, &error).await
+    }
+
+    /// Waits before the same rows are written again, for as long as the breaker says.
+    async fn repeat_later(&self, board: &Board, load: &mut Load<'_>, error: &Error) -> Result<(), Failure> {
+        let (stream, attempt) = (&board.stream.settings.name, load.unanswered + 1);
+        tracing::warn!(stream, sink = self.spec.name, %error, attempt, "a sink did not take a change; the write is repeated");
         self.breaker().failure(board.seams.clock.now(), &board.seams.entropy);
         let delay = board.stream.settings.retry.backoff.delay(load.unanswered, &board.seams.entropy);
         load.unanswered += 1;
@@ -265,6 +275,12 @@ impl Courier {
         let call = board.tenure.call(pulse, board.stream.settings.timeouts.write);
         call.run(self.writer.flush(call.cx())).await
     }
+}
+
+/// Whether a fault counts against the target and not against its row: what a target does not take now it may take later, unless
+/// attempts are numbered.
+fn is_of_target(board: &Board, fault: &Fault) -> bool {
+    fault.kind == FaultKind::Retry && board.stream.settings.retry.attempts.is_none()
 }
 
 /// Why a change that nobody rejected stands in the ledger.

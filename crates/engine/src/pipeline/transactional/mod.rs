@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, FaultKind, Follower, LedgerKind, Moment, Position,
-    Reason, Task, Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, FaultKind, Follower, LedgerKind, Moment,
+    Position, Reason, Task, Transacted, TransactionalWriter,
 };
 
 pub use self::portion::Portion;
@@ -34,6 +34,7 @@ use super::reader::{AHEAD, Reader};
 use super::replay::{Letters, Wish};
 use crate::delivery::parking::{Parked, entry_for};
 use crate::progress::Pulse;
+use crate::settings::RetrySettings;
 use crate::stream::SinkSpec;
 
 /// What a transactional opening needs.
@@ -293,10 +294,13 @@ impl Transactional {
                     return Ok(());
                 }
                 Ok(Transacted::Fenced) => return Err(committer.fenced()),
-                Ok(Transacted::Rejected(faults))
-                    if retries + 1 < settings.retry.attempts
-                        && faults.iter().any(|fault| fault.kind == FaultKind::Retry) =>
-                {
+                Ok(Transacted::Rejected(faults)) if may_retry(&faults, settings.retry, retries) => {
+                    let waited = self.board.seams.clock.now().since(began);
+                    if waited > settings.give_up && self.board.has_healthy_peer() {
+                        let cause =
+                            format!("sink {:?} has not taken a change for {waited:?} from here", self.spec.name);
+                        return Err(Failure::Instance(Error::unavailable(cause)));
+                    }
                     let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
                     retries += 1;
                     self.board.tenure.sleep(delay).await;
@@ -336,4 +340,11 @@ impl Transactional {
         tracing::warn!(stream, sink, changes = size, next, %error, "a transaction takes too long; the next ones are smaller");
         if tries.doubtful { Failure::Instance(error) } else { Failure::Transient(error) }
     }
+}
+
+/// Whether rows that a transaction did not take are tried once more before they count as rejected.
+fn may_retry(faults: &[Fault], retry: RetrySettings, retries: u32) -> bool {
+    let has = |kind| faults.iter().any(|fault| fault.kind == kind);
+    let is_counted = retry.attempts.is_some() || has(FaultKind::Panic);
+    (has(FaultKind::Retry) || has(FaultKind::Panic)) && (!is_counted || retries + 1 < retry.counted_attempts())
 }
