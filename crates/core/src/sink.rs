@@ -152,6 +152,21 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink>;
 }
 
+#[async_trait]
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    fn profile(&self) -> SinkProfile {
+        (**self).profile()
+    }
+
+    async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
+        (**self).check(cx).await
+    }
+
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        (**self).open(cx, context).await
+    }
+}
+
 /// An open sink.
 #[derive(Debug)]
 pub enum OpenedSink {

@@ -22,9 +22,15 @@ use crate::seams::Seams;
 use crate::settings::LeaseSettings;
 use crate::tenure::{Loss, Tenure};
 
-/// A candidate for one key.
-#[derive(Debug)]
+/// A candidate for one key. Cheap to clone; its renewals end when it and all of its terms are dropped.
+#[derive(Debug, Clone)]
 pub struct Campaign {
+    candidacy: Arc<Candidacy>,
+}
+
+/// What a candidate and its terms share.
+#[derive(Debug)]
+struct Candidacy {
     seams: Seams,
     leases: Arc<dyn LeaseStore>,
     settings: LeaseSettings,
@@ -53,26 +59,24 @@ impl Campaign {
         let own = leases.separate(&seams.cx()).await?;
         let (keeper, keeping) = Keeper::start(&seams, own, settings, Hooks::default(), stop.clone())?;
         let (id, name) = (seams.entropy.instance(), name.to_owned());
-        Ok(Self {
-            seams,
-            leases,
-            settings,
-            key,
-            id,
-            name,
-            roll: Roll::default(),
-            keeper,
-            highest: AtomicU64::new(0),
-            _keeping: keeping,
-            stop,
-        })
+        let (roll, highest) = (Roll::default(), AtomicU64::new(0));
+        let candidacy =
+            Candidacy { seams, leases, settings, key, id, name, roll, keeper, highest, _keeping: keeping, stop };
+        Ok(Self { candidacy: Arc::new(candidacy) })
     }
 
     /// Stands until it wins. Errors of the store are tried again.
     ///
     /// # Cancel safety
     /// Cancel safe: a term that was won and not handed out expires by itself.
-    pub async fn win(&self) -> Term<'_> {
+    pub async fn win(&self) -> Term {
+        let tenure = self.candidacy.win().await;
+        Term { candidacy: Arc::clone(&self.candidacy), tenure }
+    }
+}
+
+impl Candidacy {
+    async fn win(&self) -> Arc<Tenure> {
         let mut tenure = self.seams.entropy.tenure();
         let mut wakeups = None;
         loop {
@@ -84,7 +88,7 @@ impl Campaign {
             let mut next = self.seams.entropy.jitter(self.settings.renew_every);
             match cx.run(self.leases.try_acquire(&cx, &self.ask(tenure))).await {
                 Ok(Acquired::Granted { grant, .. }) => {
-                    return self.term(Tenure::new(
+                    return self.enter(Tenure::new(
                         grant,
                         Arc::clone(&self.seams.clock),
                         sent,
@@ -128,29 +132,30 @@ impl Campaign {
         Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor, break_holder: None }
     }
 
-    fn term(&self, tenure: Tenure) -> Term<'_> {
+    /// Has the tenure renewed from here on.
+    fn enter(&self, tenure: Tenure) -> Arc<Tenure> {
         self.highest.fetch_max(tenure.grant().epoch.0, Ordering::AcqRel);
         let tenure = Arc::new(tenure);
         self.roll.enter(tenure.grant().tenure);
         self.keeper.add(Arc::clone(&tenure));
-        Term { campaign: self, tenure }
+        tenure
     }
 }
 
-impl Drop for Campaign {
+impl Drop for Candidacy {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-/// A term of leadership. Dropping it lets it expire; [`resign`](Self::resign) gives it back.
+/// A term of leadership. It may be moved into a task of its own, and outlive its campaign. Dropping it lets it expire; [`resign`](Self::resign) gives it back.
 #[derive(Debug)]
-pub struct Term<'a> {
-    campaign: &'a Campaign,
+pub struct Term {
+    candidacy: Arc<Candidacy>,
     tenure: Arc<Tenure>,
 }
 
-impl Term<'_> {
+impl Term {
     /// The fencing token of this term.
     pub fn epoch(&self) -> Epoch {
         self.tenure.grant().epoch
@@ -176,16 +181,16 @@ impl Term<'_> {
 
     /// Gives it back, so that the next one need not wait for its expiry.
     pub async fn resign(self) -> Result<()> {
-        let cx = self.tenure.cx().within(self.campaign.settings.call_timeout);
-        let released = cx.run(self.campaign.leases.release(&cx, self.tenure.grant())).await;
+        let cx = self.tenure.cx().within(self.candidacy.settings.call_timeout);
+        let released = cx.run(self.candidacy.leases.release(&cx, self.tenure.grant())).await;
         released.map(|_| ())
     }
 }
 
-impl Drop for Term<'_> {
+impl Drop for Term {
     fn drop(&mut self) {
         self.tenure.end(Loss::Released);
-        self.campaign.keeper.remove(self.tenure.grant().tenure);
-        self.campaign.roll.strike(self.tenure.grant().tenure);
+        self.candidacy.keeper.remove(self.tenure.grant().tenure);
+        self.candidacy.roll.strike(self.tenure.grant().tenure);
     }
 }

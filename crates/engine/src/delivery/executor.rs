@@ -14,7 +14,7 @@ use watchkeeper_core::{
     Severity, Sink, SinkContext, SinkProfile, SinkWriter, Written,
 };
 
-use super::handler::{Handler, HandlerError, call};
+use super::handler::{Handler, HandlerContext, HandlerError, call};
 use super::routes::{Matched, Routes};
 
 /// What is declared of handlers, since it can not be seen.
@@ -74,7 +74,8 @@ impl ObserverExecutor {
     /// Not cancel safe: a dropped call may have run any of the handlers.
     pub async fn execute(&self, change: Change) -> Result<(), HandlerError> {
         let matched = self.routes.lookup(change.batch().namespace(change.row()), change.operation());
-        let Tally { fatal, retry, only_panics, rejected, .. } = pass(&matched, &change, None, Ok(()), || Ok(())).await;
+        let Tally { fatal, retry, only_panics, rejected, .. } =
+            pass(&matched, (&change, &HandlerContext::default()), None, Ok(()), || Ok(())).await;
         let gravest = fatal.map(HandlerError::fatal).or(retry.map(|error| match only_panics {
             true => HandlerError::Panic(error.into()),
             false => HandlerError::retry(error),
@@ -111,8 +112,9 @@ impl Sink for HandlerSink {
         Ok(findings)
     }
 
-    async fn open(&self, _cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
-        let writer = HandlerWriter { routes: Arc::clone(&self.routes), halfway: Mutex::default() };
+    async fn open(&self, _cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        let context = HandlerContext::of(context);
+        let writer = HandlerWriter { routes: Arc::clone(&self.routes), context, halfway: Mutex::default() };
         Ok(OpenedSink::Plain(Arc::new(writer)))
     }
 }
@@ -120,6 +122,7 @@ impl Sink for HandlerSink {
 #[derive(Debug)]
 struct HandlerWriter {
     routes: Arc<Routes>,
+    context: HandlerContext,
     /// By lane: the row that it is stuck at. Nearly always empty, and looked at once per call, so one
     /// lock serves all lanes.
     halfway: Mutex<BTreeMap<usize, Halfway>>,
@@ -162,7 +165,8 @@ impl SinkWriter for HandlerWriter {
                 return Ok(Written { done, ..Written::default() });
             }
             let change = Change::new(Arc::clone(batch), row);
-            let tally = pass(lookup.of(row), &change, halfway.take(), left.map(drop), || cx.check()).await;
+            let tally =
+                pass(lookup.of(row), (&change, &self.context), halfway.take(), left.map(drop), || cx.check()).await;
             if !tally.is_clean() {
                 return self.stop(lane, done, &change, tally);
             }
@@ -297,7 +301,7 @@ impl Tally {
 /// other after `check`.
 async fn pass(
     handlers: &[Arc<dyn Handler>],
-    change: &Change,
+    (change, context): (&Change, &HandlerContext),
     halfway: Option<Halfway>,
     checked: Result<()>,
     check: impl Fn() -> Result<()>,
@@ -314,7 +318,7 @@ async fn pass(
         }
         if tally.interrupted.is_some() {
             tally.open.push(index);
-        } else if let Err(error) = call(&**handler, change.clone()).await {
+        } else if let Err(error) = call(&**handler, change.clone(), context).await {
             tally.note(index, error);
         }
     }

@@ -3,16 +3,39 @@
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
 use watchkeeper_core::spawn::panic_text;
-use watchkeeper_core::{Change, Error, ErrorKind, FaultKind};
+use watchkeeper_core::{Change, Epoch, Error, ErrorKind, FaultKind, Grant, SinkContext};
+
+/// On whose behalf a change is handed to a handler.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct HandlerContext {
+    /// The stream; empty for a handler that is called without one.
+    pub stream: Arc<str>,
+    /// The grant under which this instance has the watch; `None` for a handler that is called without a stream.
+    pub grant: Option<Arc<Grant>>,
+}
+
+impl HandlerContext {
+    /// The context of the sink that the handlers are.
+    pub(super) fn of(context: &SinkContext) -> Self {
+        Self { stream: context.stream.as_str().into(), grant: Some(Arc::new(context.grant.clone())) }
+    }
+
+    /// The fencing token to hand to whatever is written on behalf of the change: a target that remembers the highest one it has
+    /// seen, and refuses lower ones, lets no stale writer through. Zero without a stream.
+    pub fn epoch(&self) -> Epoch {
+        self.grant.as_ref().map_or(Epoch::ZERO, |grant| grant.epoch)
+    }
+}
 
 /// Takes changes, one at a time.
 ///
-/// Any `Fn(Change) -> impl Future<Output = Result<(), E>>` is one, where `E` turns into a
-/// [`HandlerError`]; [`handler()`] helps the compiler to infer the types of a closure.
+/// [`handler()`] and [`handler_with()`] make one of a closure.
 #[async_trait]
 pub trait Handler: Send + Sync {
     /// Deals with one change.
@@ -27,18 +50,27 @@ pub trait Handler: Send + Sync {
     /// # Cancel safety
     /// It is dropped at an await when the lease ends. What it had begun may then be begun again,
     /// here or on another instance.
-    async fn handle(&self, change: Change) -> Result<(), HandlerError>;
+    async fn handle(&self, change: Change, context: &HandlerContext) -> Result<(), HandlerError>;
 }
 
 #[async_trait]
-impl<F, Fut, E> Handler for F
+impl<T: Handler + ?Sized> Handler for Arc<T> {
+    async fn handle(&self, change: Change, context: &HandlerContext) -> Result<(), HandlerError> {
+        (**self).handle(change, context).await
+    }
+}
+
+/// A closure as a handler.
+struct Closure<F>(F);
+
+#[async_trait]
+impl<F, Fut> Handler for Closure<F>
 where
-    F: Fn(Change) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<(), E>> + Send + 'static,
-    E: Into<HandlerError> + 'static,
+    F: Fn(Change, &HandlerContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
 {
-    async fn handle(&self, change: Change) -> Result<(), HandlerError> {
-        self(change).await.map_err(Into::into)
+    async fn handle(&self, change: Change, context: &HandlerContext) -> Result<(), HandlerError> {
+        (self.0)(change, context).await
     }
 }
 
@@ -48,14 +80,22 @@ impl fmt::Debug for dyn Handler {
     }
 }
 
-/// Makes a handler of a closure. Unlike passing the closure itself, this tells the compiler the type
-/// of its argument and of its error, so that `|change| async move { … }` and `?` need no annotations.
+/// Makes a handler of a closure. `|change| async move { … }` and `?` need no annotations.
 pub fn handler<F, Fut>(handle: F) -> impl Handler
 where
     F: Fn(Change) -> Fut + Send + Sync,
     Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
 {
-    handle
+    Closure(move |change, _: &HandlerContext| handle(change))
+}
+
+/// Makes a handler of a closure that also wants to know on whose behalf it is called: the stream, and the epoch to hand to its target.
+pub fn handler_with<F, Fut>(handle: F) -> impl Handler
+where
+    F: Fn(Change, HandlerContext) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
+{
+    Closure(move |change, context: &HandlerContext| handle(change, context.clone()))
 }
 
 /// Why a handler failed, in its own words.
@@ -147,10 +187,10 @@ impl<E: Into<Cause>> From<E> for HandlerError {
 }
 
 /// Calls a handler so that its panic is its own affair.
-pub(super) async fn call(handler: &dyn Handler, change: Change) -> Result<(), HandlerError> {
+pub(super) async fn call(handler: &dyn Handler, change: Change, context: &HandlerContext) -> Result<(), HandlerError> {
     // The outer block also catches a panic from before the handler's first await. After a panic
     // only the handler's own state can be torn, and whether that matters is the handler's business.
-    let outcome = AssertUnwindSafe(async { handler.handle(change).await }).catch_unwind().await;
+    let outcome = AssertUnwindSafe(async { handler.handle(change, context).await }).catch_unwind().await;
     outcome
         .unwrap_or_else(|panic| Err(HandlerError::Panic(format!("a handler panicked: {}", panic_text(&*panic)).into())))
 }
@@ -198,7 +238,8 @@ mod tests {
         );
         let batch = std::sync::Arc::new(log.finish(watchkeeper_core::Position::new("", None)));
         let panics = handler(|_| async { panic!("on {}", "purpose") });
-        let error = call(&panics, Change::new(batch, 0)).now_or_never().expect("it waits for nothing");
+        let context = HandlerContext::default();
+        let error = call(&panics, Change::new(batch, 0), &context).now_or_never().expect("it waits for nothing");
         let error = error.expect_err("it panicked");
         assert_eq!((error.kind(), error.to_string().as_str()), (FaultKind::Panic, "a handler panicked: on purpose"));
     }

@@ -12,11 +12,11 @@ use uuid::Uuid;
 use watchkeeper_core::clock::Sleep;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, Change, Clock, Cx, Epoch, ErrorKind, FaultKind, Grade, Grant, LeaseKey, Moment, OpenedSink,
-    Operation, Position, RowParts, Sink, SinkContext, SinkWriter, SourceTime, TenureId, Version, Written,
+    Batch, BatchBuilder, Change, Clock, Cx, Epoch, Error, ErrorKind, FaultKind, Grade, Grant, LeaseKey, Moment,
+    OpenedSink, Operation, Position, RowParts, Sink, SinkContext, SinkWriter, SourceTime, TenureId, Version, Written,
 };
 use watchkeeper_engine::delivery::{
-    Handler, HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler,
+    Handler, HandlerContext, HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler, handler_with,
 };
 
 /// Runs what waits for nothing, without any runtime.
@@ -118,7 +118,7 @@ struct Scripted {
 
 #[async_trait]
 impl Handler for Scripted {
-    async fn handle(&self, change: Change) -> Result<(), HandlerError> {
+    async fn handle(&self, change: Change, _context: &HandlerContext) -> Result<(), HandlerError> {
         self.calls.note(self.name, &change);
         let answer = self.answers.lock().expect("no panic holds it").pop_front();
         let cause = format!("{} of {}", change.id(), self.name);
@@ -327,14 +327,42 @@ fn a_change_without_a_handler_is_passed_over() {
 }
 
 #[test]
-fn closures_are_handlers_whatever_their_error() {
-    async fn parse(change: Change) -> Result<(), std::num::ParseIntError> {
-        String::from_utf8_lossy(change.key().unwrap_or_default()).parse::<u32>().map(drop)
+fn every_error_turns_into_one_of_a_handler() {
+    /// As `anyhow::Error`: it turns into a boxed error, but is none itself.
+    struct Opaque(std::num::ParseIntError);
+    impl From<Opaque> for Box<dyn std::error::Error + Send + Sync> {
+        fn from(opaque: Opaque) -> Self {
+            opaque.0.into()
+        }
     }
-    let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, parse));
+    fn parse(change: &Change) -> Result<u32, Opaque> {
+        String::from_utf8_lossy(change.key().unwrap_or_default()).parse().map_err(Opaque)
+    }
+    let parses = handler(|change: Change| async move {
+        let number = parse(&change)?;
+        if number == 13 { Err(Error::corrupt("no such number"))? } else { Ok(()) }
+    });
+    let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, Arc::new(parses)));
     let executed = |name| now(executor.execute(Change::new(batch(0, &[name]), 0)));
     assert!(executed("12").is_ok());
     assert_eq!(executed("twelve").map_err(|error| error.kind()), Err(FaultKind::Retry));
+    assert_eq!(executed("13").map_err(|error| error.kind()), Err(FaultKind::Reject), "it never fits");
+}
+
+#[test]
+fn a_handler_learns_the_stream_and_the_epoch() {
+    let told = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&told);
+    let keeps = handler_with(move |_, context| {
+        let keep = Arc::clone(&keep);
+        async move {
+            *keep.lock().expect("no panic holds it") = Some((context.stream.to_string(), context.epoch()));
+            Ok(())
+        }
+    });
+    let writer = open(&ObserverExecutor::new(Routes::new().on("*", Operations::ANY, keeps)));
+    assert_eq!(summary(&write(&writer, &batch(0, &["x"]), &[0])), (1, vec![], None));
+    assert_eq!(*told.lock().expect("no panic holds it"), Some(("orders".to_owned(), Epoch(1))));
 }
 
 #[test]

@@ -110,6 +110,18 @@ fn a_term_that_was_taken_is_lost_with_the_next_renewal() {
 }
 
 #[test]
+fn a_term_outlives_its_campaign_and_is_still_renewed() {
+    let poll = Poll::new();
+    let (a, _) = poll.campaign("a");
+    let term = poll.block_on(a.win());
+    drop(a);
+    poll.run_for(20 * SECOND);
+    assert!(term.is_leader(), "it is renewed for as long as it is held");
+    fn spawnable<T: Send + 'static>(_: &T) {}
+    spawnable(&term);
+}
+
+#[test]
 fn a_term_that_is_dropped_expires() {
     let poll = Poll::new();
     let ((a, _), (b, _)) = (poll.campaign("a"), poll.campaign("b"));

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use watchkeeper_core::{Change, CheckpointStore, Result, Sink, Source, StartAt};
 use watchkeeper_engine::delivery::{
-    Handler, HandlerError, HandlerSettings, ObserverExecutor, OnReject, Operations, Pattern, Routes,
+    Handler, HandlerContext, HandlerError, HandlerSettings, ObserverExecutor, OnReject, Operations, Pattern, Routes,
+    handler, handler_with,
 };
 use watchkeeper_engine::settings::StreamSettings;
 use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
@@ -44,7 +45,17 @@ impl Stream {
         F: Fn(Change) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
     {
-        self.handler(namespace, operations, handle)
+        self.handler(namespace, operations, handler(handle))
+    }
+
+    /// As [`on`](Self::on), with a closure that is also told on whose behalf it is called: the stream, and the epoch to hand to its
+    /// target.
+    pub fn on_with<F, Fut>(self, namespace: impl Into<Pattern>, operations: impl Into<Operations>, handle: F) -> Self
+    where
+        F: Fn(Change, HandlerContext) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), HandlerError>> + Send + 'static,
+    {
+        self.handler(namespace, operations, handler_with(handle))
     }
 
     /// As [`on`](Self::on), with a [`Handler`] that is not a closure.
