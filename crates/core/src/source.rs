@@ -125,6 +125,15 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// The names that handlers' routes use, as the changes of this source have them, one for one: people leave out the schema of a
+    /// table, or the database of a collection. A source whose names are always written in full leaves them.
+    ///
+    /// # Errors
+    /// `Config` for a name that no change of this source can have.
+    async fn resolve_names(&self, _cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        Ok(names)
+    }
+
     /// How bodies are decoded.
     fn payload(&self) -> Arc<dyn Payload>;
 

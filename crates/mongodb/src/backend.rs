@@ -70,6 +70,29 @@ fn collections(config: &Config, view: &View) -> Option<Vec<String>> {
     Some(names.iter().map(|name| format!("{}.{name}", config.database())).collect())
 }
 
+/// A name that no change of a stream has, and those that they have.
+pub(crate) struct Unwatched {
+    pub(crate) name: String,
+    pub(crate) watched: Vec<String>,
+}
+
+/// Names with their database, where people left it out.
+pub(crate) fn resolve_names(config: &Config, view: &View, names: Vec<String>) -> Result<Vec<String>, Unwatched> {
+    if view.scope == Scope::Cluster {
+        return Ok(names);
+    }
+    let database = config.database();
+    // What happens to the database itself has its name alone.
+    let is_full = |name: &String| name == database || name.starts_with(&format!("{database}."));
+    let full = |name: String| if is_full(&name) { name } else { format!("{database}.{name}") };
+    let names: Vec<_> = names.into_iter().map(full).collect();
+    let Some(watched) = collections(config, view) else { return Ok(names) };
+    match names.iter().find(|name| *name != database && !watched.contains(name)) {
+        Some(name) => Err(Unwatched { name: name.clone(), watched }),
+        None => Ok(names),
+    }
+}
+
 /// What a sink does with changes.
 #[derive(Debug, Clone)]
 enum Mode {
@@ -148,24 +171,14 @@ impl Backend for MongoDb {
         names: Vec<String>,
     ) -> Result<Vec<String>> {
         let SourceSettings { config, view, .. } = SourceSettings::take(options)?;
-        let database = config.database();
-        if view.scope == Scope::Cluster {
-            return Ok(names);
-        }
-        // What happens to the database itself has its name alone.
-        let is_full = |name: &String| name == database || name.starts_with(&format!("{database}."));
-        let full = |name: String| if is_full(&name) { name } else { format!("{database}.{name}") };
-        let names: Vec<_> = names.into_iter().map(full).collect();
-        let Some(watched) = collections(&config, &view) else { return Ok(names) };
-        match names.iter().find(|name| *name != database && !watched.contains(name)) {
-            Some(name) => {
-                let cause =
-                    format!("a filter names {name}, of which the stream never tells: everything would be passed over");
-                Err(Error::config(cause)
-                    .remedy(format!("correct `namespaces`; the stream watches: {}", watched.join(", "))))
-            }
-            None => Ok(names),
-        }
+        resolve_names(&config, &view, names).map_err(|unwatched| {
+            let cause = format!(
+                "a filter names {}, of which the stream never tells: everything would be passed over",
+                unwatched.name
+            );
+            Error::config(cause)
+                .remedy(format!("correct `namespaces`; the stream watches: {}", unwatched.watched.join(", ")))
+        })
     }
 
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {

@@ -168,6 +168,14 @@ fn operation(OperationTime { seconds, increment }: OperationTime) -> Timestamp {
 
 #[async_trait]
 impl Source for Feed {
+    async fn resolve_names(&self, _cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        crate::backend::resolve_names(self.client.config(), &self.view, names).map_err(|unwatched| {
+            let watched = unwatched.watched.join(", ");
+            Error::config(format!("the stream does not watch {}", unwatched.name))
+                .remedy(format!("it watches: {watched}"))
+        })
+    }
+
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         self.findings(cx).await
     }

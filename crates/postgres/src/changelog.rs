@@ -321,6 +321,10 @@ impl ChangeLog {
 
 #[async_trait]
 impl Source for ChangeLog {
+    async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        self.namespaces(cx, names).await
+    }
+
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         self.look_once(cx, 0).await?;
         check::findings(cx, self).await

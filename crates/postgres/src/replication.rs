@@ -184,6 +184,16 @@ fn will_be_made(what: &str) -> Finding {
 
 #[async_trait]
 impl Source for Replication {
+    async fn resolve_names(&self, _cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        let names = Settings { tables: names, ..self.0.settings.clone() }.qualified();
+        let choice = self.choice();
+        match names.iter().find(|name| !choice.has(name)) {
+            Some(name) => Err(Error::config(format!("the stream does not watch {name}"))
+                .remedy("correct the name, or add the table to `tables` of the source")),
+            None => Ok(names),
+        }
+    }
+
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let Spare { mut wire, outlook, .. } = self.look(cx).await?;
         let place = self.place();

@@ -245,6 +245,24 @@ fn reader_name(consumer: &str) -> String {
 
 #[async_trait]
 impl Source for ChangeLog {
+    async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        let wanted = self.tables.clone();
+        let resolve = move |transaction: &rusqlite::Transaction<'_>| {
+            let known: Vec<String> = installed(transaction)?.into_iter().map(|(table, _)| table).collect();
+            let watched = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.iter().any(|table| table == name));
+            let spelled = |name: String| match known.iter().find(|known| known.eq_ignore_ascii_case(&name)) {
+                Some(known) if watched(known) => Ok(known.clone()),
+                None if wanted.is_none() => Ok(name),
+                _ => Err(Failure::from(
+                    Error::config(format!("the stream does not watch {name}"))
+                        .remedy("correct the name, or add the table to `tables` of the source"),
+                )),
+            };
+            names.into_iter().map(spelled).collect()
+        };
+        self.client.read(cx, resolve).await
+    }
+
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let log = self.clone();
         let look = move |transaction: &rusqlite::Transaction<'_>| {

@@ -150,6 +150,10 @@ impl Builder {
         if self.streams.is_empty() {
             return Err(Error::config("there is no stream to watch").remedy("give one to the builder with `stream`"));
         }
+        let cx = crate::open::cx();
+        for stream in &self.streams {
+            stream.check_routes(&cx).await?;
+        }
         let streams = self.streams.into_iter().map(Stream::build).collect::<Result<_>>()?;
         let peers: Arc<dyn Peers> = match self.peers {
             Peering::Tcp(settings) => Arc::new(TcpPeers::new(settings)?),

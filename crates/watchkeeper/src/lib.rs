@@ -112,11 +112,11 @@ pub use listener::{
 pub use watchkeeper_core::{
     Batch, Change, ChangeStream, Checkpoint, CheckpointStore, Cx, Epoch, Error, ErrorKind, Follower, Grade, InstanceId,
     LeaseKey, LeaseStore, Operation, OperationTime, Position, Records, Result, Sink, SinkProfile, Source, SourceTime,
-    StartAt, StoreIdentity, ValueRef,
+    StartAt, StoreIdentity, Update, ValueRef,
 };
 pub use watchkeeper_engine::delivery::{
-    Filter, Handler, HandlerError, HandlerSettings, HandlerSink, Namespaces, ObserverExecutor, OnReject, Operations,
-    Park, Pattern, Routes, handler,
+    Filter, Handler, HandlerContext, HandlerError, HandlerSettings, HandlerSink, Namespaces, ObserverExecutor,
+    OnReject, Operations, Park, Pattern, Routes, handler, handler_with,
 };
 pub use watchkeeper_engine::election::{Campaign, Term};
 pub use watchkeeper_engine::instance::{Running, Stores};

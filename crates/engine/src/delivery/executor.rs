@@ -5,13 +5,13 @@
 //! `Reject`. While a row is retried, only the handlers that asked for it run again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
     Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation, Result,
-    Severity, Sink, SinkContext, SinkProfile, SinkWriter, Written,
+    Severity, Sink, SinkContext, SinkProfile, SinkWriter, Source, Written,
 };
 
 use super::handler::{Handler, HandlerContext, HandlerError, call};
@@ -38,13 +38,22 @@ impl Default for HandlerSettings {
 #[derive(Debug, Clone)]
 pub struct ObserverExecutor {
     routes: Arc<Routes>,
+    /// Whose changes they get, where that is known: routes are then written as people name its tables.
+    source: Option<Arc<dyn Source>>,
     settings: HandlerSettings,
 }
 
 impl ObserverExecutor {
     /// An executor with the default settings.
     pub fn new(routes: Routes) -> Self {
-        Self { routes: Arc::new(routes), settings: HandlerSettings::default() }
+        Self { routes: Arc::new(routes), source: None, settings: HandlerSettings::default() }
+    }
+
+    /// The same executor for the changes of `source`: the names of its routes are resolved as the source does, so that `orders` means
+    /// `public.orders` or `shop.orders`.
+    #[must_use]
+    pub fn for_source(self, source: Arc<dyn Source>) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// The same executor with other settings.
@@ -65,7 +74,8 @@ impl ObserverExecutor {
         let mut profile = SinkProfile::new(self.settings.grade, self.settings.settle);
         profile.acts_on_barriers = self.settings.acts_on_barriers;
         profile.durable_writes = true;
-        HandlerSink { routes: Arc::clone(&self.routes), profile }
+        let (routes, source) = (Arc::clone(&self.routes), self.source.clone());
+        HandlerSink { routes, source, resolved: Arc::default(), profile }
     }
 
     /// Hands one change to all its handlers, and answers with the gravest of their errors.
@@ -88,7 +98,37 @@ impl ObserverExecutor {
 #[derive(Debug, Clone)]
 pub struct HandlerSink {
     routes: Arc<Routes>,
+    source: Option<Arc<dyn Source>>,
+    /// The routes with the names that changes have, once they were asked for.
+    resolved: Arc<OnceLock<Arc<Routes>>>,
     profile: SinkProfile,
+}
+
+impl HandlerSink {
+    /// The routes with the names that changes have.
+    ///
+    /// # Errors
+    /// `Config` for a route that no change can match, and what kept the source from being asked.
+    pub async fn resolve(&self, cx: &Cx) -> Result<Arc<Routes>> {
+        if let Some(resolved) = self.resolved.get() {
+            return Ok(Arc::clone(resolved));
+        }
+        let routes = match &self.source {
+            None => Arc::clone(&self.routes),
+            Some(source) => {
+                let names = source.resolve_names(cx, self.routes.names()).await.map_err(of_route)?;
+                Arc::new(self.routes.renamed(names))
+            }
+        };
+        Ok(Arc::clone(self.resolved.get_or_init(|| routes)))
+    }
+}
+
+/// The error of a name in a route.
+fn of_route(error: Error) -> Error {
+    let cause = format!("a handler would never be called: {}", error.message());
+    let advice = error.advice().unwrap_or("correct the name of the route").to_owned();
+    Error::new(error.kind(), cause).remedy(advice).caused_by(error)
 }
 
 #[async_trait]
@@ -112,9 +152,9 @@ impl Sink for HandlerSink {
         Ok(findings)
     }
 
-    async fn open(&self, _cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+    async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         let context = HandlerContext::of(context);
-        let writer = HandlerWriter { routes: Arc::clone(&self.routes), context, halfway: Mutex::default() };
+        let writer = HandlerWriter { routes: self.resolve(cx).await?, context, halfway: Mutex::default() };
         Ok(OpenedSink::Plain(Arc::new(writer)))
     }
 }

@@ -164,6 +164,28 @@ impl Routes {
         self.routes.iter().map(|route| &route.namespace)
     }
 
+    /// The names that routes are written with, without patterns.
+    pub fn names(&self) -> Vec<String> {
+        let exact = |pattern: &Pattern| match pattern {
+            Pattern::Exact(name) => Some(name.clone()),
+            Pattern::All | Pattern::Below(_) => None,
+        };
+        self.patterns().filter_map(exact).collect()
+    }
+
+    /// The same routes, with these names in the place of [`names`](Self::names), one for one.
+    pub(super) fn renamed(&self, names: Vec<String>) -> Self {
+        let mut names = names.into_iter();
+        let rename = |route: &Route| {
+            let namespace = match &route.namespace {
+                Pattern::Exact(name) => Pattern::Exact(names.next().unwrap_or_else(|| name.clone())),
+                pattern => pattern.clone(),
+            };
+            Route { namespace, operations: route.operations, handler: Arc::clone(&route.handler) }
+        };
+        Self { routes: self.routes.iter().map(rename).collect(), answers: RwLock::default() }
+    }
+
     /// The handlers of changes with this namespace and operation. It allocates only for a pair that it
     /// has not seen before.
     pub fn lookup(&self, namespace: &Arc<str>, operation: Operation) -> Matched {
@@ -177,6 +199,10 @@ impl Routes {
     fn learn(&self, namespace: &Arc<str>, operation: Operation) -> Matched {
         let matching = self.routes.iter().filter(|route| route.matches(namespace, operation));
         let matched: Matched = matching.map(|route| Arc::clone(&route.handler)).collect();
+        if !self.routes.iter().any(|route| route.namespace.matches(namespace)) {
+            let routes = self.patterns().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            tracing::warn!(%namespace, routes, "no route matches this namespace: its changes are passed over");
+        }
         let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
         if answers.len() >= NAMESPACES_KEPT_MAX && !answers.contains_key(&**namespace) {
             answers.clear();

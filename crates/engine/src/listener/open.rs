@@ -1,13 +1,15 @@
 //! Opens sinks and source for a tenure, and runs the opening.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Cx, Error, Grade, Latest, OpenedSink, Operation, Pedigree, Position, Reason,
-    Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter, Version,
+    Batch, BatchBuilder, ChangeStream, Cx, Error, Follower, Grade, Latest, OpenedSink, Operation, Pedigree, Position,
+    Reason, Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter,
+    Version,
 };
 
 use super::state::ListenerState;
@@ -69,6 +71,7 @@ impl Watch {
         // From here on the gap, if there was one, is behind.
         voyage.gap = None;
         self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
+        self.post.tell(|status| status.openings += 1);
         self.run_opening(board, voyage, sinks, stream, leave).await
     }
 
@@ -90,6 +93,7 @@ impl Watch {
         let grace = self.instance.settings.shutdown_grace;
         let before_last_commit = self.before_last_commit(&board);
         let from = committer.lock().await.position().cloned();
+        let committed = board.committed.follow();
         let running = async {
             match sinks.transactional {
                 None => {
@@ -122,6 +126,21 @@ impl Watch {
             biased;
             end = running => end,
             never = self.pass_wishes(told) => match never {},
+            never = self.report_commits(committed) => match never {},
+        }
+    }
+
+    /// Shows people how far the stream is.
+    async fn report_commits(&self, mut committed: Follower<Option<Position>>) -> std::convert::Infallible {
+        loop {
+            if let Some(position) = committed.see() {
+                let now = self.instance.seams.clock.wall_millis();
+                let lag = position.time.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
+                self.post.tell(|status| (status.position, status.lag) = (Some(position), lag));
+            }
+            if committed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

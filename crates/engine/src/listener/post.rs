@@ -1,8 +1,10 @@
 //! A stream's post on one instance: what lasts over tenures.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey};
+use serde::Serialize;
+use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey, Position};
 
 use super::state::{ListenerState, StateMachine};
 use crate::group::control::Control;
@@ -11,7 +13,8 @@ use crate::pipeline::transactional::Portion;
 use crate::stream::StreamSpec;
 
 /// What people see of a stream on this instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct StreamStatus {
     /// The stream.
     pub stream: String,
@@ -29,6 +32,12 @@ pub struct StreamStatus {
     pub tenures: u64,
     /// How many of them it ended itself, at their deadline.
     pub deadlines_hit: u64,
+    /// How often this instance has opened the source and all sinks.
+    pub openings: u64,
+    /// The newest position that this instance has committed.
+    pub position: Option<Position>,
+    /// How long before its commit the newest committed change happened at the source, by both clocks.
+    pub lag: Option<Duration>,
 }
 
 /// A stream's post.
@@ -74,6 +83,9 @@ impl Post {
             halted: false,
             tenures: 0,
             deadlines_hit: 0,
+            openings: 0,
+            position: None,
+            lag: None,
         };
         Self {
             spec: Arc::new(spec),

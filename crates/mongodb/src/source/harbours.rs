@@ -190,6 +190,14 @@ impl Feed {
 
 #[async_trait]
 impl Source for Harbours {
+    async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        match self.feeds.first() {
+            // All of them show the same collections of the same databases.
+            Some(feed) => feed.resolve_names(cx, names).await,
+            None => Ok(names),
+        }
+    }
+
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let (mut looked, mut away) = (None, Vec::new());
         let mut strange = Vec::new();

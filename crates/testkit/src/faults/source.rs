@@ -52,6 +52,11 @@ impl Source for FaultySource {
         self.inner.stage(position)
     }
 
+    async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        let (inner, own) = (Arc::clone(&self.inner), cx.clone());
+        self.script.play(cx, "resolve_names", async move { inner.resolve_names(&own, names).await }).await
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         self.inner.payload()
     }

@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use watchkeeper_core::{Change, CheckpointStore, Result, Sink, Source, StartAt};
+use watchkeeper_core::{Change, CheckpointStore, Cx, Error, ErrorKind, Result, Sink, Source, StartAt};
 use watchkeeper_engine::delivery::{
     Handler, HandlerContext, HandlerError, HandlerSettings, ObserverExecutor, OnReject, Operations, Pattern, Routes,
     handler, handler_with,
@@ -38,7 +38,8 @@ impl Stream {
         }
     }
 
-    /// Calls `handle` with the changes whose namespace and operation match: `"orders"`, `"shop.*"` or `"*"`; one
+    /// Calls `handle` with the changes whose namespace and operation match: `"orders"` (as the source resolves it: `public.orders` in
+    /// PostgreSQL, `shop.orders` in the database `shop` of MongoDB), `"shop.*"` or `"*"`; one
     /// [`Operation`](crate::Operation), several, or [`Operations::ANY`]. See [`Handler`] for what it may rely on.
     pub fn on<F, Fut>(self, namespace: impl Into<Pattern>, operations: impl Into<Operations>, handle: F) -> Self
     where
@@ -126,6 +127,23 @@ impl Stream {
         self
     }
 
+    /// Refuses routes that no change of the source can match. A source that does not answer is no error: its names are asked for
+    /// again when the stream is opened.
+    ///
+    /// # Errors
+    /// `Config`, naming the route.
+    pub(super) async fn check_routes(&self, cx: &Cx) -> Result<()> {
+        match cx.run(self.source.resolve_names(cx, self.routes.names())).await {
+            Err(error) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Denied) => {
+                let cause =
+                    format!("stream {:?}: a handler would never be called: {}", self.settings.name, error.message());
+                let advice = error.advice().unwrap_or("correct the name of the route").to_owned();
+                Err(Error::new(error.kind(), cause).remedy(advice))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The stream as the engine takes it.
     ///
     /// # Errors
@@ -133,7 +151,7 @@ impl Stream {
     pub fn build(self) -> Result<StreamSpec> {
         let Self { settings, source, routes, handlers, on_reject, mut sinks, checkpoints } = self;
         if !routes.is_empty() {
-            let handlers = ObserverExecutor::new(routes).with_settings(handlers)?;
+            let handlers = ObserverExecutor::new(routes).for_source(Arc::clone(&source)).with_settings(handlers)?;
             sinks.insert(0, SinkSpec { on_reject, ..SinkSpec::new("handlers", Arc::new(handlers.sink())) });
         }
         Ok(StreamSpec { settings, source, sinks, checkpoints })

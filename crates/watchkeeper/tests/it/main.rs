@@ -15,3 +15,5 @@ mod listener;
 mod mongodb;
 mod pull;
 mod relief;
+#[cfg(all(feature = "mongodb", feature = "postgres", feature = "sqlite"))]
+mod routes;
