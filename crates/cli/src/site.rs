@@ -133,11 +133,12 @@ async fn stream(seams: &Seams, group: &str, described: &Stream) -> Result<Stream
     }
     let (mut sinks, mut checkpoints) = (Vec::new(), None);
     for target in &described.sinks {
+        let named = described.namespaces(&cx, &purpose, target).await?;
+        let purpose = purpose.clone().with_namespaces(named.clone());
         let opened = target.system.open(async |backend, options| backend.sink(&cx, &purpose, options).await).await?;
         // A transactional target keeps the checkpoint; that there is one at most is validated below.
         checkpoints = checkpoints.or(opened.checkpoints);
         let (name, on_reject) = (target.name.clone(), target.on_reject);
-        let named = described.namespaces(&cx, &purpose, target).await?;
         let named = named.map(|names| Arc::new(names.into_iter().collect::<Namespaces>()) as Arc<dyn Filter>);
         let filters: Vec<_> = target.filter.iter().cloned().chain(named).collect();
         let filter = (!filters.is_empty()).then(|| Arc::new(All(filters)) as Arc<dyn Filter>);

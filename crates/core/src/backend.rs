@@ -75,6 +75,8 @@ pub struct Purpose {
     pub reading: Option<Reading>,
     /// How many lanes will write into a target, each the changes of its own keys in their order.
     pub lanes: usize,
+    /// The namespaces whose changes a target gets, if its filter names them; those that end with `*` stand for many.
+    pub namespaces: Option<Vec<String>>,
 }
 
 /// The source of a stream, as it is written.
@@ -89,13 +91,24 @@ pub struct Reading {
 impl Purpose {
     /// For a stream of a group, whose source is not known.
     pub fn new(group: impl Into<String>, stream: impl Into<String>) -> Self {
-        Self { group: group.into(), stream: stream.into(), reading: None, lanes: 1 }
+        Self { group: group.into(), stream: stream.into(), reading: None, lanes: 1, namespaces: None }
     }
 
     /// The same, with so many lanes.
     #[must_use]
     pub fn with_lanes(self, lanes: usize) -> Self {
         Self { lanes, ..self }
+    }
+
+    /// The same, for a target that gets changes of these namespaces only.
+    #[must_use]
+    pub fn with_namespaces(self, namespaces: Option<Vec<String>>) -> Self {
+        Self { namespaces, ..self }
+    }
+
+    /// Whether a target gets changes of one namespace only, if the filter tells.
+    pub fn has_one_namespace(&self) -> Option<bool> {
+        self.namespaces.as_ref().map(|names| matches!(names.as_slice(), [name] if !name.ends_with('*')))
     }
 
     /// The same, for a stream that reads this source.
@@ -209,6 +222,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// As [`check_source`](Self::check_source).
     async fn outline(&self, _cx: &Cx, _options: &mut Options) -> Result<Outline> {
         Ok(Outline::default())
+    }
+
+    /// Refuses a source with these settings for sinks that mirror: see [`Source::require_all_changes`]. Pure and offline.
+    ///
+    /// # Errors
+    /// `Config`, with what is hidden.
+    fn require_all_changes(&self, _options: &mut Options) -> Result<()> {
+        Ok(())
     }
 
     /// What the names in a sink's filter are in the changes of a source with these settings, one for one: people leave out the

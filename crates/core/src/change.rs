@@ -71,6 +71,11 @@ impl Operation {
     pub fn has_row(self) -> bool {
         matches!(self, Self::Insert | Self::Update | Self::Replace | Self::Delete | Self::Read)
     }
+
+    /// Whether it changes what a name stands for, or all rows under it at once, so that a copy of them is wrong without it.
+    pub fn redefines_names(self) -> bool {
+        matches!(self, Self::Truncate | Self::Drop | Self::Rename | Self::DropDatabase | Self::Invalidate)
+    }
 }
 
 impl fmt::Display for Operation {
@@ -210,6 +215,12 @@ impl Batch {
     /// The namespace of row `row`.
     pub fn namespace(&self, row: u32) -> &Arc<str> {
         &self.namespaces[usize::from(self.rows[row as usize].namespace)]
+    }
+
+    /// The new name of what row `row` renames, if it is a rename whose payload tells it.
+    pub fn renamed_to(&self, row: u32) -> Option<String> {
+        let is_rename = self.rows[row as usize].operation == Operation::Rename;
+        is_rename.then(|| self.payload.renamed_to(self.body(row))).flatten()
     }
 
     /// The canonical key of row `row`; `None` for a barrier.
@@ -469,6 +480,11 @@ impl Change {
     /// The payload, as the source gave it.
     pub fn body(&self) -> &[u8] {
         self.batch.body(self.row)
+    }
+
+    /// The new name of what was renamed, if this is a rename whose payload tells it.
+    pub fn renamed_to(&self) -> Option<String> {
+        self.batch.renamed_to(self.row)
     }
 
     /// One value of the payload, decoded on demand.

@@ -60,7 +60,7 @@ pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt,
 pub use records::{Put, Record, Records, Revision};
 pub use sink::{
     Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkWriter, Transacted,
-    TransactionalWriter, Written,
+    TransactionalWriter, Written, rename_rejection,
 };
 pub use source::{ChangeStream, Finding, Limits, Severity, Source, Stage};
 pub use spawn::{Spawn, Task, TokioSpawn};

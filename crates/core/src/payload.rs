@@ -80,6 +80,12 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// The new name, as changes of it carry it, of what the rename with this body has renamed. `None` where the body does not
+    /// tell it.
+    fn renamed_to(&self, _body: &[u8]) -> Option<String> {
+        None
+    }
+
     /// Visits what stands under `key` of the outermost document. Answers whether there is such a key;
     /// if not, nothing is visited.
     fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::change::Batch;
+use crate::change::{Batch, Change};
 use crate::checkpoint::{CheckpointWrite, StoreIdentity};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
@@ -50,6 +50,10 @@ pub struct SinkProfile {
     pub acts_on_barriers: bool,
     /// Whether it can only take changes that tell the whole row: a mirror of documents can do nothing with a difference.
     pub whole_rows: bool,
+    /// Whether it keeps rows as they are at the source, so that it is wrong as soon as one change of them is kept from it.
+    /// Filters and sources that hide changes of rows are then refused, and what changes the meaning of a name
+    /// ([`Operation::redefines_names`](crate::Operation::redefines_names)) passes every filter that keeps rows of that name.
+    pub mirrors: bool,
     /// Whether what a write accepted is durable already, so that a flush costs nothing. The engine then flushes after every piece
     /// of a batch, and what the source's bytes took is free for the next ones at once.
     pub durable_writes: bool,
@@ -60,8 +64,8 @@ pub struct SinkProfile {
 impl SinkProfile {
     /// A profile of this grade and settle time, without limits.
     pub fn new(grade: Grade, settle: Duration) -> Self {
-        let (rows_max, acts_on_barriers, whole_rows, durable_writes) = (usize::MAX, false, false, false);
-        Self { grade, settle, rows_max, acts_on_barriers, whole_rows, durable_writes, store: None }
+        let (rows_max, acts_on_barriers, whole_rows, mirrors) = (usize::MAX, false, false, false);
+        Self { grade, settle, rows_max, acts_on_barriers, whole_rows, mirrors, durable_writes: false, store: None }
     }
 }
 
@@ -134,6 +138,13 @@ pub struct FlushRejection {
     pub row: u32,
     /// Why.
     pub error: Error,
+}
+
+/// Why a sink that mirrors rejects this rename: no change tells where the rows went, and which are there instead.
+pub fn rename_rejection(change: &Change) -> Error {
+    let to = change.renamed_to().map(|name| format!(" to {name}")).unwrap_or_default();
+    Error::config(format!("{} was renamed{to}, which a mirror cannot follow", change.namespace()))
+        .remedy("empty the mirror and begin anew with start = \"snapshot\", or skip this change if the mirror may keep what it has")
 }
 
 /// A target of changes.

@@ -134,6 +134,15 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         Ok(names)
     }
 
+    /// Refuses to feed a sink that [mirrors](crate::SinkProfile::mirrors) when the settings of this source hide changes of rows, or
+    /// changes of what a name stands for. Pure and offline.
+    ///
+    /// # Errors
+    /// `Config`, with what is hidden.
+    fn require_all_changes(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// How bodies are decoded.
     fn payload(&self) -> Arc<dyn Payload>;
 

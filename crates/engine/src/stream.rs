@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{CheckpointStore, Error, Grade, LeaseKey, Result, Sink, SinkProfile, Source};
+use watchkeeper_core::{Batch, CheckpointStore, Error, Grade, LeaseKey, Result, Sink, SinkProfile, Source};
 
-use crate::delivery::filter::Filter;
+use crate::delivery::filter::{Filter, is_delivered, require_all_rows};
 use crate::delivery::parking::OnReject;
 use crate::settings::StreamSettings;
 
@@ -26,6 +26,11 @@ impl SinkSpec {
     /// A sink that gets everything and stops at the first rejected change.
     pub fn new(name: &str, sink: Arc<dyn Sink>) -> Self {
         Self { name: name.to_owned(), sink, on_reject: OnReject::default(), filter: None }
+    }
+
+    /// Whether the sink, whose profile says whether it mirrors, gets row `row` of `batch`.
+    pub(crate) fn takes(&self, mirrors: bool, batch: &Batch, row: u32) -> bool {
+        self.filter.as_deref().is_none_or(|filter| is_delivered(filter, mirrors, batch, row))
     }
 }
 
@@ -96,6 +101,12 @@ impl StreamSpec {
         if let Some((_, spec)) = twice {
             let cause = format!("stream {name:?} has two sinks named {:?}", spec.name);
             return Err(Error::config(cause).remedy("name them apart"));
+        }
+        for spec in self.sinks.iter().filter(|spec| spec.sink.profile().mirrors) {
+            self.source.require_all_changes()?;
+            if let Some(filter) = &spec.filter {
+                require_all_rows(&**filter, &spec.name)?;
+            }
         }
         let transactional = self.sinks.iter().filter(|spec| spec.sink.profile().grade == Grade::Transactional);
         if transactional.count() > 1 {

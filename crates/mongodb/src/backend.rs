@@ -13,7 +13,7 @@ use crate::check::{Privileges, as_store, doing_without, election, lacking, serve
 use crate::client::{STORED_IN, is_there};
 use crate::reach::{Watched, refuse};
 use crate::sink::Name;
-use crate::source::share;
+use crate::source::{require_all_changes, share};
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
     Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Scope, Shown, Transactional,
@@ -181,6 +181,10 @@ impl Backend for MongoDb {
         })
     }
 
+    fn require_all_changes(&self, options: &mut Options) -> Result<()> {
+        require_all_changes(&SourceSettings::take(options)?.view.pipeline)
+    }
+
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
         let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
         let whole_rows = view.full_document != Shown::Default;
@@ -228,14 +232,17 @@ impl Backend for MongoDb {
 
     async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let (config, target, mode) = sink_settings(options)?;
-        let client = Client::open(cx, config).await?;
-        refuse(cx, purpose, watched(purpose).as_ref(), &client, &target).await?;
+        let (client, watched) = (Client::open(cx, config).await?, watched(purpose));
+        refuse(cx, purpose, watched.as_ref(), &client, &target).await?;
+        let has_one =
+            purpose.has_one_namespace().unwrap_or_else(|| !watched.is_some_and(|watched| watched.has_several()));
+        let telling = |mirror: Mirror| if has_one { mirror } else { mirror.of_several() };
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
-            Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
+            Mode::Mirror(mirror) => Transactional::open(cx, client, telling(mirror)).await?,
             Mode::Audit(audit) => Transactional::open(cx, client, audit).await?,
             Mode::Versioned(mirror) => {
-                return Ok(Target { sink: Arc::new(Versioned::new(client, mirror)), checkpoints: None });
+                return Ok(Target { sink: Arc::new(Versioned::new(client, telling(mirror))), checkpoints: None });
             }
         };
         let checkpoints = Arc::new(sink.checkpoints().clone());
@@ -252,7 +259,7 @@ impl Backend for MongoDb {
             Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
             Mode::Mirror(_) => {
                 let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                (SinkProfile { acts_on_barriers: true, whole_rows: true, ..profile }, &STORED_IN[..])
+                (SinkProfile { acts_on_barriers: true, whole_rows: true, mirrors: true, ..profile }, &STORED_IN[..])
             }
             Mode::Events(_) | Mode::Audit(_) => {
                 (SinkProfile::new(Grade::Transactional, Duration::ZERO), &STORED_IN[..])

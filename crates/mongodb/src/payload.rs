@@ -94,6 +94,11 @@ impl Payload for BsonPayload {
         true
     }
 
+    fn renamed_to(&self, body: &[u8]) -> Option<String> {
+        let to = document(body).ok()?.get_document("to").ok()?;
+        Some(format!("{}.{}", to.get_str("db").ok()?, to.get_str("coll").ok()?))
+    }
+
     fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {
         let Some(element) = element(document(body)?, key)? else { return Ok(false) };
         walk_element(&element, visit)?;

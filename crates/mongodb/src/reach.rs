@@ -25,6 +25,17 @@ impl Watched {
         Self { places, scope: view.scope.clone(), is_chosen }
     }
 
+    /// Whether changes of more than one collection may come, unless a filter chooses one.
+    pub(crate) fn has_several(&self) -> bool {
+        !matches!(&self.scope, Scope::Collections(names) if names.len() == 1)
+    }
+
+    /// The namespaces of the changes, where they are known beforehand.
+    fn namespaces(&self) -> Vec<String> {
+        let (Scope::Collections(names), Some(place)) = (&self.scope, self.places.first()) else { return Vec::new() };
+        names.iter().map(|name| format!("{}.{name}", place.database())).collect()
+    }
+
     /// Whether it would be told of a write into this collection of this database, if that is on the same servers.
     fn reaches(&self, database: &str, target: &Name) -> bool {
         let same_database = self.places.iter().any(|place| place.database() == database);
@@ -32,7 +43,9 @@ impl Watched {
             Scope::Cluster => !self.is_chosen,
             Scope::Database => same_database && !self.is_chosen,
             Scope::Collections(names) => {
-                let is_watched = |name: &String| names.contains(&target.name_for(&format!("{database}.{name}")));
+                let is_watched = |name: &String| {
+                    target.name_for(&format!("{database}.{name}")).is_ok_and(|target| names.contains(&target))
+                };
                 same_database && names.iter().any(is_watched)
             }
         }
@@ -59,7 +72,8 @@ async fn cluster(cx: &Cx, client: &Client) -> Option<String> {
     Feed::new(client.clone(), View::of(Scope::Cluster)).cluster(cx).await.ok().flatten()
 }
 
-/// Refuses a target of which the stream's own source would tell, and one in which collections of several databases would meet.
+/// Refuses a target of which the stream's own source would tell, one in which collections of several databases would meet, and
+/// names that a sink may not write to.
 ///
 /// # Errors
 /// `Config`.
@@ -73,7 +87,10 @@ pub(crate) async fn refuse(
     let Some(watched) = watched else { return Ok(()) };
     if watched.scope == Scope::Cluster && target.mixes_databases() {
         let cause = format!("{:?} mixes collections of one name from several databases", target.as_str());
-        return Err(Error::config(cause).remedy("name the database too, as in \"{database}_{collection}\""));
+        return Err(Error::config(cause).remedy("name the database too, as in \"{database}.{collection}\""));
+    }
+    for namespace in watched.namespaces() {
+        target.name_for(&namespace)?;
     }
     if !watched.reaches(client.config().database(), target) || !watched.is_on(cx, client).await {
         return Ok(());

@@ -4,6 +4,7 @@ mod audit;
 mod collections;
 mod document;
 mod fates;
+mod name;
 mod versioned;
 mod writer;
 
@@ -18,8 +19,8 @@ use watchkeeper_core::{
 };
 
 pub use audit::{Audit, AuditQuery};
-pub(crate) use collections::Name;
 pub use collections::{Events, Mirror};
+pub(crate) use name::Name;
 pub use versioned::Versioned;
 use writer::Writer;
 
@@ -82,8 +83,8 @@ fn is_duplicate(error: &Error) -> bool {
 }
 
 /// Codes of statements that fail the same way however often they are tried: values that do not fit, a violated index or
-/// validator, a document that is too large.
-const OF_THE_CHANGE: [i32; 15] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 121, 10334, 11000, 17280, 17419, 17420];
+/// validator, a document that is too large, a name that no collection can have.
+const OF_THE_CHANGE: [i32; 16] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 73, 121, 10334, 11000, 17280, 17419, 17420];
 
 /// What changes do to the database: written by those who want more than [`Events`] or a [`Mirror`].
 ///
@@ -110,6 +111,11 @@ pub trait Apply: Send + Sync + 'static {
     /// Whether changes of one document that come together are written once, so that documents pass each other on their way. If
     /// a unique index refuses that, all are applied again with [`Open::in_order`].
     fn merges_changes(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps documents as they are at the source: see [`SinkProfile::mirrors`].
+    fn mirrors(&self) -> bool {
         false
     }
 
@@ -275,6 +281,7 @@ impl Sink for Transactional {
         profile.store = Some(self.checkpoints.store_identity());
         profile.acts_on_barriers = self.apply.acts_on_barriers();
         profile.whole_rows = self.apply.needs_whole_documents();
+        profile.mirrors = self.apply.mirrors();
         profile
     }
 

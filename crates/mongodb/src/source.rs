@@ -3,6 +3,7 @@
 mod check;
 mod event;
 mod harbours;
+mod hidden;
 mod join;
 mod open;
 mod oplog;
@@ -32,6 +33,7 @@ use watchkeeper_core::{
 pub(crate) use check::mentions;
 pub use harbours::Harbours;
 pub(crate) use harbours::share;
+pub(crate) use hidden::require_all_changes;
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
@@ -198,6 +200,10 @@ impl Source for Feed {
 
     fn stage(&self, position: &Position) -> Option<Stage> {
         snapshot::stage(&self.view, position)
+    }
+
+    fn require_all_changes(&self) -> Result<()> {
+        require_all_changes(&self.view.pipeline)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

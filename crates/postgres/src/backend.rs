@@ -206,7 +206,8 @@ impl Backend for Postgres {
             Mode::Events(_) | Mode::Mirror(_) | Mode::Rows(_) => {
                 findings.extend(store(cx, &client, &[checkpoint::SCHEMA]).await?);
                 let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                SinkProfile { acts_on_barriers: !matches!(mode, Mode::Events(_)), ..profile }
+                let mirrors = !matches!(mode, Mode::Events(_));
+                SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile }
             }
         };
         Ok(Inspection { profile, findings })

@@ -150,7 +150,7 @@ pub(crate) async fn target(
     words: &str,
     columns: &[Column],
 ) -> Result<Vec<Finding>> {
-    table.require_foreign(client)?;
+    table.require_foreign(cx, client).await?;
     if table.exists(cx, client).await? {
         let mut found = lacking(cx, client, table.sql(), words).await?;
         found.extend(columns::unfit(cx, client, table, columns).await?);

@@ -88,6 +88,11 @@ pub trait Apply: Send + Sync + 'static {
     fn acts_on_barriers(&self) -> bool {
         false
     }
+
+    /// Whether it keeps rows as they are at the source: see [`SinkProfile::mirrors`].
+    fn mirrors(&self) -> bool {
+        false
+    }
 }
 
 /// A handler of single changes that is given the open transaction.
@@ -221,6 +226,7 @@ impl Sink for Transactional {
         let mut profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
         profile.store = Some(self.checkpoints.store_identity());
         profile.acts_on_barriers = self.apply.acts_on_barriers();
+        profile.mirrors = self.apply.mirrors();
         profile
     }
 

@@ -247,8 +247,10 @@ impl Backend for Sqlite {
     }
 
     async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
-        let (config, _) = sink_settings(options)?;
+        let (config, mode) = sink_settings(options)?;
+        let mirrors = matches!(mode, Mode::Mirror(_));
         let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+        let profile = SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile };
         Ok(Inspection { profile, findings: look(cx, config).await? })
     }
 

@@ -39,6 +39,11 @@ pub trait Apply: Send + Sync + 'static {
     fn acts_on_barriers(&self) -> bool {
         false
     }
+
+    /// Whether it keeps rows as they are at the source: see [`SinkProfile::mirrors`].
+    fn mirrors(&self) -> bool {
+        false
+    }
 }
 
 impl<F> Apply for F
@@ -100,6 +105,7 @@ impl Sink for Transactional {
         let mut profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
         profile.store = Some(self.checkpoints.store_identity());
         profile.acts_on_barriers = self.apply.acts_on_barriers();
+        profile.mirrors = self.apply.mirrors();
         profile
     }
 

@@ -121,12 +121,13 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     for target in &stream.sinks {
         let within = cx.within(LOOK_WITHIN);
         let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
-        let mut found = looked.await.map(|inspection| {
+        let mut found = looked.await.and_then(|inspection| {
+            filter::require_all(stream, target, &inspection.profile)?;
             if inspection.profile.grade == Grade::Transactional {
                 keeper = &target.system;
             }
             profiles.push(inspection.profile);
-            inspection.findings
+            Ok(inspection.findings)
         });
         if parts[0].failed.is_none()
             && let Ok(findings) = &mut found

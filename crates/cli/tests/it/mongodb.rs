@@ -2,6 +2,7 @@
 
 mod failing;
 mod fallback;
+mod mirroring;
 mod refusing;
 mod watching;
 

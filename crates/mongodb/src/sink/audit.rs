@@ -6,8 +6,9 @@ use mongodb::bson::{DateTime, Document, RawBson, RawDocumentBuf, doc};
 use watchkeeper_core::payload::Image;
 use watchkeeper_core::{Change, Cx, Operation, Result, ValueRef};
 
-use super::collections::{Name, append};
+use super::collections::append;
 use super::document::{after, field, image, mirrored_id, raw};
+use super::name::Name;
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
 

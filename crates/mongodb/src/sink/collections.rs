@@ -2,10 +2,11 @@ use async_trait::async_trait;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, DateTime, RawDocument, RawDocumentBuf, doc, rawdoc};
-use watchkeeper_core::{Change, Cx, Error, Operation, Result};
+use watchkeeper_core::{Change, Cx, Error, Operation, Result, rename_rejection};
 
 use super::document::{body, raw};
 use super::fates::{BYTES_MAX, Fate, Fates, STATEMENT_BYTES, STATEMENTS_MAX};
+use super::name::{Name, Origins};
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
 
@@ -50,7 +51,7 @@ impl Events {
 #[async_trait]
 impl Apply for Events {
     async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
-        create(cx, client, doc! { "create": self.collection.0.as_str() }).await
+        create(cx, client, doc! { "create": self.collection.as_str() }).await
     }
 
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
@@ -98,42 +99,49 @@ async fn insert(
 /// Keeps the newest document of every key: an upsert or a delete for each change.
 ///
 /// Changes of one key that come together are written once, as the last of them leaves it. When a collection is dropped or truncated, all
-/// that was mirrored of it is deleted. A collection that is renamed is rejected: its documents are elsewhere now without a
+/// that was mirrored of it is deleted; that is rejected where documents of other collections lie among them. A collection that is renamed is rejected: its documents are elsewhere now without a
 /// change having told of them, so what the mirror has is no longer what the source has. An update that tells only what differs is
 /// rejected as well; `check` finds such a stream beforehand.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     collection: Name,
+    origins: Origins,
 }
-
-/// What stands for the source's collection in the name of a mirror's.
-const COLLECTION: &str = "{collection}";
-
-/// What stands for the database of the source's collection.
-const DATABASE: &str = "{database}";
 
 impl Mirror {
     /// Into this collection, made where it is missing. `{collection}` in it stands for the name of the changed collection or
     /// table, and `{database}` for that of its database or schema; without them all changes go into one, and their keys have
     /// to differ.
     pub fn into(collection: &str) -> Result<Self> {
-        Ok(Self { collection: Name::new(collection)? })
+        Ok(Self { collection: Name::new(collection)?, origins: Origins::default() })
+    }
+
+    /// Says that changes of several collections may come. It is found out anyway as soon as they have come.
+    #[must_use]
+    pub fn of_several(mut self) -> Self {
+        self.origins.are_several = true;
+        self
     }
 
     /// The one collection that it writes, if it is always the same.
     pub(super) fn only_target(&self) -> Option<&str> {
-        (!self.collection.is_pattern()).then_some(&self.collection.0)
+        (!self.collection.is_pattern()).then_some(self.collection.as_str())
     }
 
     /// The collection that a change is written to.
-    pub(super) fn target(&self, change: &Change) -> String {
-        self.collection.name_for(change.namespace())
+    ///
+    /// # Errors
+    /// `Config` when the change would go into a collection that may not be written: it is rejected.
+    pub(super) fn target(&self, change: &Change) -> Result<String> {
+        let target = self.collection.name_for(change.namespace())?;
+        self.origins.note(&self.collection, &target, change)?;
+        Ok(target)
     }
-}
 
-pub(super) fn renamed(change: &Change) -> Error {
-    Error::config(format!("{} was renamed, which a mirror can not follow", change.namespace()))
-        .remedy("empty the mirror and begin anew with start = \"snapshot\", or skip this change if the mirror may keep what it has")
+    /// Whether a change can be about what is mirrored: not if it has no key and tells nothing of a collection.
+    pub(super) fn concerns(change: &Change) -> bool {
+        change.key().is_some() || matches!(change.operation(), Operation::Drop | Operation::Truncate)
+    }
 }
 
 #[async_trait]
@@ -148,16 +156,20 @@ impl Apply for Mirror {
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         let mut fates = Fates::default();
         for (at, change) in changes.iter().enumerate() {
-            let target = self.target(change);
+            if change.operation() == Operation::Rename {
+                return Err(Failure::Refused(at, rename_rejection(change)));
+            }
+            if !Self::concerns(change) {
+                continue;
+            }
+            let target = self.target(change).map_err(|error| Failure::Refused(at, error))?;
             if let Some(key) = change.key() {
                 let Some(fate) = Fate::of(at, change, key)? else { continue };
                 if open.in_order() && !fates.keep_pace_with(&target, key, &fate) {
                     fates.send(open).await?;
                 }
                 fates.note(target, key, fate);
-            } else if change.operation() == Operation::Rename {
-                return Err(Failure::Refused(at, renamed(change)));
-            } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
+            } else {
                 fates.send(open).await?;
                 let all = rawdoc! { "q": {}, "limit": 0 };
                 let cleared = open.state_each(doc! { "delete": target }, (cstr!("deletes"), vec![all])).await;
@@ -172,6 +184,10 @@ impl Apply for Mirror {
     }
 
     fn merges_changes(&self) -> bool {
+        true
+    }
+
+    fn mirrors(&self) -> bool {
         true
     }
 
@@ -193,42 +209,4 @@ pub(super) fn fits(at: usize, document: &RawDocument, around: usize) -> Result<(
 /// A payload that can not be read is the change's fault.
 pub(super) fn unreadable(at: usize, error: Error) -> Failure {
     Failure::Refused(at, error)
-}
-
-/// A name of a collection that is not one of ours. What it may stand for depends on the change.
-#[derive(Debug, Clone)]
-pub(crate) struct Name(String);
-
-impl Name {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether it stands for many collections.
-    pub(crate) fn is_pattern(&self) -> bool {
-        [COLLECTION, DATABASE].iter().any(|part| self.0.contains(part))
-    }
-
-    /// Whether collections of one name in several databases have one name here.
-    pub(crate) fn mixes_databases(&self) -> bool {
-        self.0.contains(COLLECTION) && !self.0.contains(DATABASE)
-    }
-
-    /// The collection for changes of this namespace.
-    pub(crate) fn name_for(&self, namespace: &str) -> String {
-        let (database, collection) = namespace.split_once('.').unwrap_or(("", namespace));
-        if !self.is_pattern() {
-            return self.0.clone();
-        }
-        self.0.replace(DATABASE, database).replace(COLLECTION, collection)
-    }
-
-    pub(crate) fn new(collection: &str) -> Result<Self> {
-        let ours = collection.starts_with("watchkeeper_") || collection.starts_with("system.");
-        if ours || collection.is_empty() || collection.contains(['\0', '$']) {
-            let cause = format!("{collection:?} can not be a collection of a sink");
-            return Err(Error::config(cause).remedy("choose another name"));
-        }
-        Ok(Self(collection.to_owned()))
-    }
 }

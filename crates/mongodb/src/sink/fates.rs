@@ -56,23 +56,29 @@ impl Fate {
     /// The statement that brings it about.
     fn statement(self) -> RawDocumentBuf {
         match self.document {
-            Some(document) if has_empty_timestamp(&document) => {
+            Some(document) if needs_literal(&document) => {
                 let stages = RawArrayBuf::from_iter([rawdoc! { "$replaceWith": { "$literal": document } }]);
-                rawdoc! { "q": { "_id": self.id }, "u": stages, "upsert": true }
+                rawdoc! { "q": with_id(self.id), "u": stages, "upsert": true }
             }
-            Some(document) => rawdoc! { "q": { "_id": self.id }, "u": document, "upsert": true },
-            None => rawdoc! { "q": { "_id": self.id }, "limit": 1 },
+            Some(document) => rawdoc! { "q": with_id(self.id), "u": document, "upsert": true },
+            None => rawdoc! { "q": with_id(self.id), "limit": 1 },
         }
     }
 }
 
-/// Whether a field is a timestamp of zero, which servers take for "now" when a document is replaced. They do not when a pipeline
-/// replaces it, which costs them more.
-fn has_empty_timestamp(document: &RawDocument) -> bool {
-    let is_empty = |field: Field<'_>| {
-        field.kind == ElementType::Timestamp as u8 && field.value.iter().all(|byte| *byte == 0) && field.name != b"_id"
+/// The condition that a document has this `_id`, whatever that is made of.
+pub(super) fn with_id(id: RawBson) -> RawDocumentBuf {
+    rawdoc! { "_id": { "$eq": id } }
+}
+
+/// Whether a document has to be written by a pipeline, which costs the server more. When it is replaced otherwise, servers take a
+/// timestamp of zero for "now", and refuse fields whose names begin with a dollar sign.
+fn needs_literal(document: &RawDocument) -> bool {
+    let is_special = |field: Field<'_>| {
+        let is_now = field.kind == ElementType::Timestamp as u8 && field.value.iter().all(|byte| *byte == 0);
+        (is_now && field.name != b"_id") || field.name.starts_with(b"$")
     };
-    Fields::of(document.as_bytes()).is_ok_and(|fields| fields.filter_map(Result::ok).any(is_empty))
+    Fields::of(document.as_bytes()).is_ok_and(|fields| fields.filter_map(Result::ok).any(is_special))
 }
 
 /// A document with this `_id`, whatever a pipeline has made of its own.

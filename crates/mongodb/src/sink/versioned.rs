@@ -9,12 +9,12 @@ use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_core::{
     Batch, Change, Cx, Error, ErrorKind, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation,
-    Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written,
+    Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written, rename_rejection,
 };
 
-use super::collections::{Mirror, renamed};
+use super::collections::Mirror;
 use super::document::{joined, raw};
-use super::fates::{Fate, Fates, parts};
+use super::fates::{Fate, Fates, parts, with_id};
 use super::{Apply, Failure, is_duplicate};
 use crate::client::{Client, number_bson};
 use crate::payload::scan::Fields;
@@ -70,6 +70,7 @@ impl Sink for Versioned {
         let mut profile = SinkProfile::new(Grade::Versioned, self.client.config().timeout);
         profile.acts_on_barriers = true;
         profile.whole_rows = true;
+        profile.mirrors = true;
         profile
     }
 
@@ -124,7 +125,7 @@ fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
         None => tombstone(version)?,
     };
     let stages = RawArrayBuf::from_iter([unless_newer(version, becomes)?]);
-    Ok(rawdoc! { "q": { "_id": fate.id.clone() }, "u": stages, "upsert": true })
+    Ok(rawdoc! { "q": with_id(fate.id.clone()), "u": stages, "upsert": true })
 }
 
 /// What has become of a document, if its source may be a versioned copy.
@@ -182,7 +183,8 @@ impl Writer {
             let Some(key) = change.key() else { continue };
             // What can not be read was told before.
             if let Ok(Some(fate)) = self.fate(at, change, key) {
-                rejected.extend(self.update(cx, changes, &self.sink.mirror.target(change), &[fate]).await?);
+                let Ok(target) = self.sink.mirror.target(change) else { continue };
+                rejected.extend(self.update(cx, changes, &target, &[fate]).await?);
             }
         }
         Ok(rejected)
@@ -227,16 +229,27 @@ impl SinkWriter for Writer {
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
         let (mut fates, mut rejected, mut first) = (Fates::default(), Vec::new(), 0);
         for (at, change) in changes.iter().enumerate() {
-            let target = self.sink.mirror.target(change);
+            if change.operation() == Operation::Rename {
+                rejected.push((at, rename_rejection(change)));
+                continue;
+            }
+            if !Mirror::concerns(change) {
+                continue;
+            }
+            let target = match self.sink.mirror.target(change) {
+                Ok(target) => target,
+                Err(error) => {
+                    rejected.push((at, error));
+                    continue;
+                }
+            };
             if let Some(key) = change.key() {
                 match self.fate(at, change, key) {
                     Err(Failure::Refused(at, error)) => rejected.push((at, error)),
                     Err(Failure::Failed(error)) => return Err(error),
                     Ok(fate) => fate.into_iter().for_each(|fate| fates.note(target.clone(), key, fate)),
                 }
-            } else if change.operation() == Operation::Rename {
-                rejected.push((at, renamed(change)));
-            } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
+            } else {
                 rejected.extend(self.send(cx, &changes[..at], first, &mut fates).await?);
                 self.clear(cx, &target, change.version()).await?;
                 first = at + 1;

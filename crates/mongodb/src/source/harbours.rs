@@ -264,6 +264,10 @@ impl Source for Harbours {
         self.feeds[0].stage(position)
     }
 
+    fn require_all_changes(&self) -> Result<()> {
+        self.feeds[0].require_all_changes()
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         self.feeds[0].payload()
     }

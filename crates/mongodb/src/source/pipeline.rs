@@ -84,7 +84,7 @@ pub(super) fn but_for_own(view: &View) -> Option<Document> {
     all.then(|| doc! { "$match": { "ns.coll": { "$nin": STORED_IN.to_vec() } } })
 }
 
-fn parts(stage: &Document) -> Option<(&str, &Bson)> {
+pub(super) fn parts(stage: &Document) -> Option<(&str, &Bson)> {
     stage.iter().next().map(|(name, spec)| (name.as_str(), spec))
 }
 
@@ -93,7 +93,7 @@ fn is_needed(path: &str) -> bool {
 }
 
 /// Whether a stage may change or drop what is needed.
-fn may_drop(stage: &Document) -> bool {
+pub(super) fn may_drop(stage: &Document) -> bool {
     match parts(stage) {
         Some(("$match", _)) => false,
         Some(("$addFields" | "$set", Bson::Document(fields))) => fields.keys().any(|path| is_needed(path)),

@@ -9,6 +9,8 @@ mod reach;
 mod refusing_proxy;
 mod sink;
 mod sink_documents;
+mod sink_fields;
+mod sink_names;
 mod sink_refusals;
 mod source;
 mod source_check;

@@ -14,7 +14,7 @@ use crate::sink::Stage;
 use crate::source::{LIMITS, Shop, read};
 use crate::support::{Base, assert_told, block_on, cx, fresh_name, shared, url};
 
-fn options(url: &str, settings: &[(&str, &str)]) -> Options {
+pub(crate) fn options(url: &str, settings: &[(&str, &str)]) -> Options {
     let place = Origin::new("watchkeeper.toml:9");
     let mut options = Options::new("stream.orders", place.clone());
     options.insert("url", WrittenSetting::text(url, place.clone()));

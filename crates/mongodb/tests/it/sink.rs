@@ -98,6 +98,18 @@ impl Stage {
         }
     }
 
+    /// Writes changes that a source has told, those of one batch in one transaction.
+    pub(crate) async fn deliver_together(&mut self, changes: &[Change]) {
+        for changes in changes.chunk_by(|one, next| Arc::ptr_eq(one.batch(), next.batch())) {
+            let rows: Vec<u32> = changes.iter().map(Change::row).collect();
+            let write = write(&self.grant, self.next);
+            let written = self.writer.write_and_commit(&cx(), changes[0].batch(), &rows, &write).await;
+            let answer = written.expect("the server answers");
+            assert!(matches!(answer, Transacted::Committed), "{answer:?}");
+            self.next += 1;
+        }
+    }
+
     /// Offers one change that a source has told, as the next commit.
     pub(crate) async fn offer(&mut self, change: &Change) -> Transacted {
         let write = write(&self.grant, self.next);
@@ -300,7 +312,7 @@ fn a_mirror_forgets_what_was_dropped_and_refuses_what_was_renamed() {
         stage.committed(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await;
         let renamed = stage.transact(2, &[(Operation::Rename, None, "{}")]).await.expect("the server answers");
         let Transacted::Rejected(faults) = renamed else { panic!("{renamed:?}") };
-        assert!(faults[0].error.to_string().contains("was renamed, which a mirror can not follow"), "{faults:?}");
+        assert!(faults[0].error.to_string().contains("was renamed, which a mirror cannot follow"), "{faults:?}");
         assert_eq!(in_order(&stage.client, "copy").await.len(), 1, "nothing was done");
         stage.committed(2, &[(Operation::Drop, None, "{}")]).await;
         assert!(in_order(&stage.client, "copy").await.is_empty());

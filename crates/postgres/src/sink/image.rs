@@ -2,7 +2,7 @@
 
 use watchkeeper_core::format::JsonWriter;
 use watchkeeper_core::payload::{Image, ValueRef, Visit};
-use watchkeeper_core::{Change, Error, Operation, Result};
+use watchkeeper_core::{Change, Error, Operation, Result, rename_rejection};
 
 /// A document, and which values are missing that the source did not send because they did not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,10 +18,13 @@ impl Document {
     }
 }
 
-/// Refuses a row of which nothing says which one it is.
+/// Refuses a row of which nothing says which one it is, and a rename of its table or collection.
 pub(super) fn require_key(change: &Change) -> Result<()> {
-    use Operation::{Delete, Insert, Read, Replace, Update};
+    use Operation::{Delete, Insert, Read, Rename, Replace, Update};
     let operation = change.operation();
+    if operation == Rename {
+        return Err(rename_rejection(change));
+    }
     if change.key().is_some() || !matches!(operation, Insert | Update | Replace | Delete | Read) {
         return Ok(());
     }

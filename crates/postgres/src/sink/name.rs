@@ -10,6 +10,29 @@ pub struct Table {
     quoted: String,
 }
 
+/// All tables that Watchkeeper may keep in its schema.
+const OWN: [&str; 11] = [
+    "meta",
+    "leases",
+    "checkpoints",
+    "ledger",
+    "records",
+    "logs",
+    "log",
+    "log_meta",
+    "log_tables",
+    "log_consumers",
+    "log_marks",
+];
+
+/// Whether the table $1 lies beside the table by which a schema of Watchkeeper's own is known, in whichever schema that is; or would
+/// be made in $2.
+const LIES_AMONG_OWN: &str = "SELECT coalesce(
+    (SELECT EXISTS (SELECT FROM pg_catalog.pg_class m JOIN pg_catalog.pg_attribute a ON a.attrelid = m.oid
+        WHERE m.relnamespace = c.relnamespace AND m.relname = 'meta' AND a.attname = 'value')
+        FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1)),
+    pg_catalog.current_schema() = $2, false)";
+
 impl Table {
     /// By its name.
     ///
@@ -47,13 +70,23 @@ impl Table {
         Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 
-    /// Refuses a table that belongs to Watchkeeper itself.
-    pub(crate) fn require_foreign(&self, client: &Client) -> Result<()> {
-        if !self.quoted.starts_with(&format!("{}.", quoted(client.schema()))) {
+    /// Refuses a table that belongs to Watchkeeper itself, whatever the search path makes of its name.
+    pub(crate) async fn require_foreign(&self, cx: &Cx, client: &Client) -> Result<()> {
+        if self.quoted.starts_with(&format!("{}.", quoted(client.schema()))) {
+            let cause = format!("{:?} lies in the schema of Watchkeeper's own tables", self.written);
+            return Err(Error::config(cause).remedy("choose another schema"));
+        }
+        if !OWN.contains(&self.parts().1) {
             return Ok(());
         }
-        Err(Error::config(format!("{:?} lies in the schema of Watchkeeper's own tables", self.written))
-            .remedy("choose another schema"))
+        let (table, schema) = (self.quoted.clone(), client.schema().to_owned());
+        let values = [(&table as _, Type::TEXT), (&schema as _, Type::TEXT)];
+        let rows = client.read(cx, LIES_AMONG_OWN, &values).await?;
+        if !rows.first().is_some_and(|row| row.get(0)) {
+            return Ok(());
+        }
+        let cause = format!("{:?} is one of Watchkeeper's own tables", self.written);
+        Err(Error::config(cause).remedy("choose another name, or another schema"))
     }
 
     /// Refuses a table of which policies hide rows from this role: those would be neither deleted nor overwritten.
@@ -69,7 +102,7 @@ impl Table {
 
     /// Makes it where it is missing. Only then is the right to create something asked for.
     pub(crate) async fn ensure(&self, cx: &Cx, client: &Client, columns: &str) -> Result<()> {
-        self.require_foreign(client)?;
+        self.require_foreign(cx, client).await?;
         while !self.exists(cx, client).await? {
             let work = client.begin(cx).await?;
             match work.run(cx, &format!("CREATE TABLE {} ({columns})", self.quoted)).await {

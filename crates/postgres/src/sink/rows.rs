@@ -226,4 +226,8 @@ impl Apply for Rows {
     fn acts_on_barriers(&self) -> bool {
         true
     }
+
+    fn mirrors(&self) -> bool {
+        true
+    }
 }

@@ -364,4 +364,8 @@ impl Apply for Mirror {
     fn acts_on_barriers(&self) -> bool {
         true
     }
+
+    fn mirrors(&self) -> bool {
+        true
+    }
 }

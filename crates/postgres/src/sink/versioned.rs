@@ -51,6 +51,7 @@ impl Sink for Versioned {
         let settle = self.client.config().map_or(Duration::from_secs(10), |config| config.timeout);
         let mut profile = SinkProfile::new(Grade::Versioned, settle);
         profile.acts_on_barriers = true;
+        profile.mirrors = true;
         profile
     }
 

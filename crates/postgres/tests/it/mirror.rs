@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use watchkeeper_core::payload::{JsonPayload, ValueRef, Visit};
 use watchkeeper_core::{OpenedSink, Operation, Payload, Result, Sink, SinkContext, Transacted};
-use watchkeeper_postgres::{Each, Mirror, Versioned};
+use watchkeeper_postgres::{Each, Mirror, Rows, Versioned, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::sink::{INSERT, Row, Scripted, Stage, batch, batch_of, shown};
+use crate::sink::{INSERT, Row, Scripted, Stage, batch, batch_of, context, shown};
 use crate::support::{Base, block_on, cx};
 
 #[test]
@@ -34,6 +34,36 @@ fn a_mirror_keeps_the_newest_document_of_every_key() {
             )
             .await;
         assert_eq!(stage.shown(&sql).await, ["d{}"]);
+    });
+}
+
+#[test]
+fn no_mirror_passes_over_a_rename() {
+    let base = Base::schema(Version::V18);
+    block_on(async {
+        let renamed: [Row<'_>; 1] = [(Operation::Rename, None, "{}")];
+        let told = |error: &watchkeeper_core::Error| error.to_string().contains("which a mirror cannot follow");
+        let table = base.table("typed");
+        let admin = base.admin().await;
+        admin.batch_execute(&format!("CREATE TABLE {table} (n bigint PRIMARY KEY)")).await.expect("it can be made");
+        let mirror = Mirror::into(&base.table("copy")).expect("a name");
+        let mut stage = Stage::new(base.client().await, mirror.clone()).await;
+        let mirrored = stage.transact(1, &renamed).await;
+        let mut stage = Stage::newer(base.client().await, Rows::into(&table).expect("a name"), 2).await;
+        for answer in [mirrored, stage.transact(1, &renamed).await] {
+            let Ok(Transacted::Rejected(faults)) = answer else { panic!("{answer:?}") };
+            assert!(told(&faults[0].error), "{faults:?}");
+        }
+        let versioned = Versioned::new(base.client().await, mirror);
+        let versioned_rows = VersionedRows::new(base.client().await, Rows::into(&table).expect("a name"));
+        let sinks: [Box<dyn Sink>; 2] = [Box::new(versioned), Box::new(versioned_rows.expect("a name"))];
+        for sink in sinks {
+            assert!(sink.profile().mirrors);
+            let opened = sink.open(&cx(), &context(&stage.sink, &stage.grant)).await.expect("it can be opened");
+            let OpenedSink::Plain(writer) = opened else { panic!("{opened:?}") };
+            let written = writer.write(&cx(), 0, &batch(&renamed), &[0]).await.expect("the server answers");
+            assert!(written.rejected.iter().any(|fault| told(&fault.error)), "{written:?}");
+        }
     });
 }
 

@@ -9,7 +9,7 @@ use watchkeeper_core::{
     LeaseKey, OpenedSink, Operation, Payload, Position, Reason, Result, RowParts, Sink, SinkContext, SourceTime,
     Transacted, TransactionalWriter, Version as ChangeVersion,
 };
-use watchkeeper_postgres::{Apply, Client, Each, Events, Failure, Handle, Open, Transactional, refuse};
+use watchkeeper_postgres::{Apply, Client, Config, Each, Events, Failure, Handle, Open, Transactional, refuse};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::support::{Base, assert_told, block_on, cx};
@@ -103,16 +103,20 @@ pub(crate) async fn shown(client: &Client, sql: &str) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-pub(crate) async fn opened(sink: &Transactional, grant: &Grant) -> Box<dyn TransactionalWriter> {
-    let context = SinkContext {
+pub(crate) fn context(sink: &Transactional, grant: &Grant) -> SinkContext {
+    SinkContext {
         grant: grant.clone(),
         stream: "orders".to_owned(),
         sink: "copy".to_owned(),
         partition: 0,
         lanes: 1,
         store: sink.checkpoints().store_identity(),
-    };
-    let OpenedSink::Transactional(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
+    }
+}
+
+pub(crate) async fn opened(sink: &Transactional, grant: &Grant) -> Box<dyn TransactionalWriter> {
+    let OpenedSink::Transactional(writer) = sink.open(&cx(), &context(sink, grant)).await.expect("it can be opened")
+    else {
         panic!("the sink opened without transactions");
     };
     writer
@@ -218,6 +222,20 @@ fn a_sink_does_not_write_into_tables_of_watchkeeper() {
         let events = Events::into(&format!("{}.leases", base.schema_name())).expect("a name");
         let sink = Transactional::open(&cx(), base.client().await, events).await.expect("the tables can be made");
         assert_told(sink.check(&cx()).await, ErrorKind::Config, "Watchkeeper's own tables");
+        // The tables of another group, by their schema and by the search path.
+        let other = Base::schema(Version::V15);
+        let by_schema = format!("{}.checkpoints", base.schema_name());
+        let by_path = format!("{}?options=-csearch_path%3D{}", other.url(), base.schema_name());
+        let config = Config::new(&by_path).and_then(|config| config.in_schema(other.schema_name())).expect("a URL");
+        let led = Client::open(&cx(), config).await.expect("the server is there");
+        for (client, table) in [(other.client().await, by_schema.as_str()), (led.clone(), "checkpoints")] {
+            let events = Events::into(table).expect("a name");
+            let sink = Transactional::open(&cx(), client, events).await.expect("the tables can be made");
+            assert_told(sink.check(&cx()).await, ErrorKind::Config, "is one of Watchkeeper's own tables");
+        }
+        let events = Events::into("copies").expect("a name");
+        let sink = Transactional::open(&cx(), led, events).await.expect("the tables can be made");
+        assert!(sink.check(&cx()).await.is_ok(), "other names are free");
     });
     assert_told(Events::into("a.b.c").map(drop), ErrorKind::Config, "can not be a table");
 }

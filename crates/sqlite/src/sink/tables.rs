@@ -1,5 +1,5 @@
 use rusqlite::Transaction;
-use watchkeeper_core::{Change, Error, Grant, Operation, Result};
+use watchkeeper_core::{Change, Error, Grant, Operation, Result, rename_rejection};
 
 use super::Apply;
 use crate::error::Failure;
@@ -98,6 +98,7 @@ impl Apply for Mirror {
                     transaction.execute(&format!("DELETE FROM {table} WHERE namespace = ?1"), [namespace])?;
                     Ok(())
                 }
+                Operation::Rename => Err(Failure::Refused(rename_rejection(change))),
                 _ => Ok(()),
             };
         };
@@ -116,6 +117,10 @@ impl Apply for Mirror {
     fn acts_on_barriers(&self) -> bool {
         true
     }
+
+    fn mirrors(&self) -> bool {
+        true
+    }
 }
 
 /// A quoted name of a table that is not one of ours.
@@ -124,8 +129,9 @@ struct Name(String);
 
 impl Name {
     fn new(table: &str) -> Result<Self> {
-        let ours = table.starts_with("watchkeeper_") || table.starts_with("sqlite_");
-        if ours || table.is_empty() || table.contains('\0') {
+        // Names of tables are the same in upper and lower case.
+        let begins = |prefix: &str| table.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+        if begins("watchkeeper_") || begins("sqlite_") || table.is_empty() || table.contains('\0') {
             return Err(Error::config(format!("{table:?} can not be a table of a sink")).remedy("choose another name"));
         }
         Ok(Self(format!("\"{}\"", table.replace('"', "\"\""))))

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, CheckpointWrite, Entropy, Epoch, Error, ErrorKind, Facts, FaultKind, Grant,
-    LeaseKey, Limits, OpenedSink, Operation, Reason, Sink, SinkContext, Source, StartAt, Transacted,
-    TransactionalWriter, ValueRef,
+    Batch, BatchBuilder, Change, CheckpointStore, CheckpointWrite, Entropy, Epoch, Error, ErrorKind, Facts, FaultKind,
+    Grant, LeaseKey, Limits, OpenedSink, Operation, Position, Reason, RowParts, Sink, SinkContext, Source, SourceTime,
+    StartAt, Transacted, TransactionalWriter, ValueRef, Version,
 };
 use watchkeeper_sqlite::rusqlite::Transaction;
-use watchkeeper_sqlite::{Apply, ChangeLog, Client, Failure, Mirror, Transactional, tools};
+use watchkeeper_sqlite::{Apply, ChangeLog, Client, Events, Failure, Mirror, Transactional, tools};
 
 use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 
@@ -179,7 +180,35 @@ fn a_mirror_has_the_newest_of_every_key() {
         let sql = "SELECT CAST(key AS TEXT) || ' ' || json_extract(CAST(body AS TEXT), '$.after.cents')
             FROM mirrored ORDER BY key";
         assert_eq!(column(&target, sql).await, ["[2] 350", "[9] 70"]);
-        assert_told(Mirror::into("watchkeeper_meta"), ErrorKind::Config, "can not be a table of a sink");
+        for own in ["watchkeeper_meta", "Watchkeeper_Checkpoints", "WATCHKEEPER_x", "SQLITE_sequence"] {
+            assert_told(Mirror::into(own), ErrorKind::Config, "can not be a table of a sink");
+            assert_told(Events::into(own), ErrorKind::Config, "can not be a table of a sink");
+        }
+    });
+}
+
+#[test]
+fn a_mirror_does_not_pass_over_a_rename() {
+    block_on(async {
+        let folder = Folder::new();
+        let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
+        let namespace = builder.namespace("shop.orders");
+        builder.push(RowParts {
+            operation: Operation::Rename,
+            namespace,
+            half: 0,
+            committable: true,
+            key: None,
+            position: b"1",
+            body: b"{}",
+            time: SourceTime(1),
+            version: Version::default(),
+        });
+        let batch = Arc::new(builder.finish(Position::new("1", None)));
+        let mut opened = open(folder.client("state.db").await, Mirror::into("mirrored").unwrap()).await;
+        assert!(opened.sink.profile().mirrors);
+        let Transacted::Rejected(faults) = opened.write(&batch, &[0], 1).await.unwrap() else { panic!("it was taken") };
+        assert!(faults[0].error.to_string().contains("shop.orders was renamed"), "{faults:?}");
     });
 }
 

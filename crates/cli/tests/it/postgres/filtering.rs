@@ -74,3 +74,53 @@ fn a_name_that_nothing_has_is_found() {
     let refused = filtered(&url, "", "\"order\"").run(&["run"]);
     refused.assert_refused(2, &["the table order is not logged", "public.items, public.orders"]);
 }
+
+/// A stream of the table `orders` into a mirror of this mode, with this filter.
+fn mirrored(url: &str, sink: &str, filter: &str) -> Desk {
+    Desk::with(&format!(
+        "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\n\
+         [stream.source]\nurl = \"{url}\"\ntables = [\"orders\"]\n\n[[stream.sink]]\nurl = \"{url}\"\n\
+         {sink}\nfilter = {{ {filter} }}\n"
+    ))
+}
+
+/// All modes that keep rows as they are at the source.
+const MIRRORS: [&str; 4] = ["mirror", "versioned", "rows", "versioned_rows"];
+
+#[test]
+fn a_truncate_passes_a_filter_by_operations_into_a_mirror() {
+    for mode in MIRRORS {
+        let url = shop(&format!("truncated_{mode}"));
+        if mode.ends_with("rows") {
+            sql(&url, "CREATE TABLE copy (id bigint PRIMARY KEY)");
+        }
+        let filter = r#"operations = ["insert", "update", "replace", "delete", "read"]"#;
+        let desk = mirrored(&url, &format!("table = \"copy\"\nmode = \"{mode}\""), filter);
+        order(&url, 1..4);
+        let mut only = desk.start("only");
+        let living = if mode.ends_with("rows") { "true" } else { "deleted IS NULL" };
+        let copies = || {
+            let there = sql(&url, "SELECT 1 FROM pg_class WHERE relname = 'copy' AND relkind = 'r'");
+            if there.is_empty() { 0 } else { sql(&url, &format!("SELECT 1 FROM copy WHERE {living}")).len() }
+        };
+        until("they arrive", || copies() == 3);
+        sql(&url, "TRUNCATE orders");
+        until("the copy is cleared", || copies() == 0);
+        only.ends_in_order();
+    }
+}
+
+#[test]
+fn filters_that_hide_changes_from_a_mirror_are_refused() {
+    let url = shop("hiding");
+    sql(&url, "CREATE TABLE copy (id bigint PRIMARY KEY)");
+    for mode in MIRRORS {
+        // A mirror makes its table by itself.
+        let table = if mode.ends_with("rows") { "copy" } else { "documents" };
+        let filter = "operations = [\"insert\", \"update\"]";
+        let desk = mirrored(&url, &format!("table = \"{table}\"\nmode = \"{mode}\""), filter);
+        let parts = ["the filter of sink \"postgres\" hides replace, delete, read from a mirror", "WK-CONFIG"];
+        desk.run(&["check"]).assert_found(2, &parts);
+        desk.run(&["run"]).assert_refused(2, &parts);
+    }
+}

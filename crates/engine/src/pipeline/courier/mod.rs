@@ -125,7 +125,7 @@ impl Courier {
         let _mark = self.pulses[0].call(board.seams.clock.now() + board.stream.settings.timeouts.write);
         let mut kept = Vec::with_capacity(rows.len());
         for row in rows.iter().copied() {
-            if self.spec.filter.as_ref().is_some_and(|filter| !filter.keeps(&job.batch, row)) {
+            if !self.spec.takes(self.profile.mirrors, &job.batch, row) {
                 continue;
             }
             let key = job.batch.key(row);

@@ -242,9 +242,10 @@ impl Transactional {
         // A filter is somebody's code: one that blocks must be seen to.
         let pulse = Arc::clone(&self.pulse);
         let _mark = pulse.call(self.board.seams.clock.now() + self.board.stream.settings.timeouts.write);
+        let mirrors = self.spec.filter.is_some() && self.spec.sink.profile().mirrors;
         let mut wanted = Vec::with_capacity(job.rows.len());
         for row in job.rows.iter().copied() {
-            if self.spec.filter.as_ref().is_some_and(|filter| !filter.keeps(&job.batch, row)) {
+            if !self.spec.takes(mirrors, &job.batch, row) {
                 continue;
             }
             let key = job.batch.key(row);

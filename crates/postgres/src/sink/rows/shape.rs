@@ -64,7 +64,7 @@ impl Shape {
         fields: &[(String, String)],
         missing: Missing,
     ) -> Result<Self> {
-        table.require_foreign(client)?;
+        table.require_foreign(cx, client).await?;
         let rows = client.read(cx, COLUMNS, &[(&table.sql(), Type::TEXT)]).await?;
         Self::of(&rows, table, fields, missing)
     }
