@@ -30,6 +30,8 @@ pub enum Class {
     OtherSet,
     /// There is no secondary, and nothing else may be read.
     NoSecondary,
+    /// The driver's monitor lost touch with the server, and calls that were on their way were broken off.
+    LostTouch,
     /// Network, elections, shutdown: open again, with back-off.
     Network,
     /// Someone else was in the way; the server undid what it had begun.
@@ -114,6 +116,12 @@ const TABLE: &[Row] = &[
         codes: &[],
         cause: "there is no secondary to read from",
         remedy: "start one, or write read_preference = \"secondaryPreferred\", which reads the primary meanwhile",
+    },
+    Row {
+        class: Class::LostTouch,
+        codes: &[],
+        cause: "the driver lost touch with the server",
+        remedy: "look at the server and the network; with slow ones, raise connectTimeoutMS in the URL",
     },
     Row {
         class: Class::Network,
@@ -261,7 +269,8 @@ impl Class {
             | NativeKind::SessionsNotSupported => Self::Settings,
             // Nothing was sent.
             NativeKind::ServerSelection { .. } | NativeKind::DnsResolve { .. } => Self::Unreachable,
-            NativeKind::ConnectionPoolCleared { .. } => Self::NotPrimary,
+            // Either before a call was sent, or after: the driver does not tell which.
+            NativeKind::ConnectionPoolCleared { .. } => Self::LostTouch,
             NativeKind::Io(_) | NativeKind::InvalidResponse { .. } => Self::Network,
             // A code of a newer server, with a word on what it is like.
             _ if native.contains_label("TransientTransactionError") => Self::Busy,
@@ -288,10 +297,10 @@ impl Class {
             Self::NotPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
                 ErrorKind::Unavailable
             }
-            Self::Network | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
+            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
                 ErrorKind::Unavailable
             }
-            Self::Network | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
+            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
             Self::Duplicate | Self::Other => ErrorKind::Internal,
         }
     }
@@ -305,6 +314,7 @@ impl Class {
             Self::Untrusted => "untrusted",
             Self::OtherSet => "other-set",
             Self::NoSecondary => "no-secondary",
+            Self::LostTouch => "lost-touch",
             Self::Network => "network",
             Self::Busy => "busy",
             Self::Late => "late",
@@ -327,7 +337,8 @@ impl Class {
         }
     }
 
-    fn words(self) -> (&'static str, &'static str) {
+    /// Cause and remedy.
+    pub(crate) fn words(self) -> (&'static str, &'static str) {
         TABLE.iter().find(|row| row.class == self).map_or(OTHER, |row| (row.cause, row.remedy))
     }
 }

@@ -38,6 +38,7 @@ pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
 use crate::client::Client;
+use crate::error::Class;
 use crate::payload::BsonPayload;
 use crate::position::Token;
 use open::{Opened, Start};
@@ -69,29 +70,38 @@ impl Feed {
         &self.view
     }
 
-    /// Refuses collections that are not there, unless they are waited for: it may be a slip in a name.
+    /// Refuses collections that are not there, unless they are waited for, since it may be a slip in a name; and those that have
+    /// no changes of their own.
     async fn named_rightly(&self, cx: &Cx) -> Result<()> {
         let Scope::Collections(names) = &self.view.scope else { return Ok(()) };
-        if self.view.wait {
-            return Ok(());
-        }
         for name in names {
-            if !self.is_there(cx, name).await? {
-                // Whoever may not read it does not see it either.
-                self.try_open(cx).await?;
-                return Err(Error::config(format!("{}: there is no collection {name:?}", self.client.place()))
-                    .remedy("create it, correct its name, or write wait = true"));
+            match self.kind_of(cx, name).await? {
+                // Of several the server would just send nothing. One alone it refuses by itself.
+                Some(kind) if kind.is_unwatchable() => return Err(self.unwatchable(name, kind)),
+                None if !self.view.wait => {
+                    // Whoever may not read it does not see it either.
+                    self.try_open(cx).await?;
+                    return Err(Error::config(format!("{}: there is no collection {name:?}", self.client.place()))
+                        .remedy("create it, correct its name, or write wait = true"));
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Whether there is a collection of this name that this user may read, for which no further privilege is needed.
-    async fn is_there(&self, cx: &Cx, name: &str) -> Result<bool> {
+    /// What kind of collection has this name, if this user may read one; no further privilege is needed.
+    async fn kind_of(&self, cx: &Cx, name: &str) -> Result<Option<CollectionKind>> {
         let list = doc! {
             "listCollections": 1, "nameOnly": true, "authorizedCollections": true, "filter": { "name": name },
         };
-        Ok(self.first(cx, self.client.config().database(), list).await?.is_some())
+        let found = self.first(cx, self.client.config().database(), list).await?;
+        Ok(found.as_ref().map(CollectionKind::of))
+    }
+
+    fn unwatchable(&self, name: &str, kind: CollectionKind) -> Error {
+        let (cause, remedy) = Class::Unwatchable.words();
+        Error::config(format!("{}: {name} is {}: {cause}", self.client.place(), kind.name())).remedy(remedy)
     }
 
     /// The earliest time at which a stream can begin: one tick after the oldest entry, since servers take no other's word
@@ -151,6 +161,38 @@ impl Feed {
                 self.open_at(cx, Start::At(operation(time))).await
             }
             StartAt::Snapshot => self.open_at(cx, Start::Now).await,
+        }
+    }
+}
+
+/// What a name in a list of collections may stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CollectionKind {
+    Plain,
+    View,
+    TimeSeries,
+}
+
+impl CollectionKind {
+    /// By an entry of `listCollections`.
+    fn of(entry: &Document) -> Self {
+        match entry.get_str("type") {
+            Ok("view") => Self::View,
+            Ok("timeseries") => Self::TimeSeries,
+            _ => Self::Plain,
+        }
+    }
+
+    /// Whether it has no changes of its own.
+    fn is_unwatchable(self) -> bool {
+        self != Self::Plain
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "a collection",
+            Self::View => "a view",
+            Self::TimeSeries => "a time series",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod failing;
 mod fallback;
+mod history;
 mod mirroring;
 mod refusing;
 mod watching;

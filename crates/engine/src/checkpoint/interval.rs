@@ -38,10 +38,9 @@ pub fn check_window(window: Duration) -> Option<Finding> {
     if window >= WINDOW_MIN {
         return None;
     }
-    let hours = window.as_secs_f64() / 3_600.0;
     Some(Finding {
         severity: Severity::Warning,
-        what: format!("the source keeps {hours:.1} hours of history, less than 24"),
+        what: format!("the source keeps {} of history, less than 24 hours", shown(window)),
         remedy: Some("let the source keep more history: a larger log, or a longer minimum retention".into()),
     })
 }
@@ -52,7 +51,6 @@ pub fn check_headroom(window: &Window, at: SourceTime) -> Option<Finding> {
     if headroom >= length / 2 {
         return None;
     }
-    let shown = |time: Duration| format!("{:.1} hours", time.as_secs_f64() / 3_600.0);
     let loss = window.time_to_loss(at).map(|left| format!("; standing still it loses its place in {}", shown(left)));
     let what = match window.oldest.is_some_and(|oldest| at < oldest) {
         true => "the stream has lost its place: the history begins after its checkpoint".to_owned(),
@@ -65,6 +63,15 @@ pub fn check_headroom(window: &Window, at: SourceTime) -> Option<Finding> {
     };
     let remedy = "let it catch up, or let the source keep more history";
     Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy.into()) })
+}
+
+/// A length of time in the unit that fits it, so that a short one is not shown as nothing.
+fn shown(time: Duration) -> String {
+    match time.as_secs() {
+        0..120 => format!("{} seconds", time.as_secs()),
+        120..7_200 => format!("{} minutes", time.as_secs() / 60),
+        _ => format!("{:.1} hours", time.as_secs_f64() / 3_600.0),
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +94,16 @@ mod tests {
         let told = check_headroom(&Window { room: Some(room), ..window }, at(20)).unwrap();
         assert!(told.what.contains("loses its place in"), "{told:?}");
         assert!(check_headroom(&window, at(9)).unwrap().what.contains("has lost its place"));
+    }
+
+    #[test]
+    fn a_short_history_is_not_shown_as_nothing() {
+        let at = |seconds: u64| SourceTime(seconds * 1_000);
+        let window = Window { oldest: Some(at(10)), newest: Some(at(70)), room: None };
+        let behind = check_headroom(&window, at(15)).unwrap();
+        assert!(behind.what.contains("5 seconds of 60 seconds are left"), "{behind:?}");
+        let short = check_window(Duration::from_secs(300)).unwrap();
+        assert!(short.what.contains("keeps 5 minutes of history"), "{short:?}");
     }
 
     #[test]

@@ -15,7 +15,8 @@ use super::scan::Fields;
 use super::{damaged, scalar};
 
 /// Appends the canonical form of a `documentKey` to `out`: the value of `_id` alone, or, in a sharded collection,
-/// all of it in the order of the server. A text that is not UTF-8 stands there with its bytes, as `{"$notUtf8":"ff41"}`.
+/// all of it in the order of the server. A text that is not UTF-8 stands there with its bytes, as `{"$notUtf8":"ff41"}`, and a
+/// value that is damaged with its type and its bytes, as `{"$notBson":"05:…"}`.
 ///
 /// # Errors
 /// `Corrupt` when it is not BSON.

@@ -6,10 +6,11 @@ use mongodb::bson::{Bson, Document, doc};
 use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, ErrorKind, Finding, Result};
 
-use super::Feed;
 use super::pipeline::keeps_positions;
 use super::view::{Before, Scope, Shown};
+use super::{CollectionKind, Feed};
 use crate::check::{Privileges, finding, servers};
+use crate::error::Class;
 
 /// Below this length of history a stream that stops over a night may not go on.
 const WINDOW_SHORT: Duration = Duration::from_secs(24 * 3_600);
@@ -85,6 +86,9 @@ impl Feed {
         for name in names {
             let list = doc! { "listCollections": 1, "filter": { "name": name } };
             match self.first(cx, self.client.config().database(), list).await {
+                Ok(Some(collection)) if CollectionKind::of(&collection).is_unwatchable() => {
+                    found.push(unwatchable(name, CollectionKind::of(&collection)));
+                }
                 Ok(Some(collection)) if wanted && !stores_images(&collection) => {
                     let severity = if required { Severity::Error } else { Severity::Warning };
                     let remedy = format!("run: watchkeeper mongodb setup --images --collection {name} --url …");
@@ -94,8 +98,11 @@ impl Feed {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Denied => {
                     // Whoever may not read it does not see it, and is told which privilege is missing.
-                    let is_missing = !view.wait && !self.is_there(cx, name).await? && self.try_open(cx).await.is_ok();
-                    found.extend(is_missing.then(|| missing(name)));
+                    match self.kind_of(cx, name).await? {
+                        Some(kind) if kind.is_unwatchable() => found.push(unwatchable(name, kind)),
+                        None if !view.wait && self.try_open(cx).await.is_ok() => found.push(missing(name)),
+                        _ => {}
+                    }
                 }
                 Err(error) => return Err(error),
             }
@@ -129,8 +136,8 @@ impl Feed {
         if length >= WINDOW_SHORT {
             return Ok(Vec::new());
         }
-        let hours = length.as_secs() / 3_600;
-        let what = format!("the oplog reaches back {hours}h: a stream that stops for longer loses changes");
+        let back = humantime::format_duration(Duration::from_secs(length.as_secs()));
+        let what = format!("the oplog reaches back {back}: a stream that stops for longer loses changes");
         Ok(vec![finding(Severity::Warning, what, "enlarge it, or set storage.oplogMinRetentionHours")])
     }
 
@@ -158,6 +165,12 @@ impl Feed {
 fn missing(name: &str) -> Finding {
     let remedy = "create it, correct its name, or write wait = true";
     finding(Severity::Error, format!("there is no collection {name:?}"), remedy)
+}
+
+/// Of several collections the server would just send nothing of this one.
+fn unwatchable(name: &str, kind: CollectionKind) -> Finding {
+    let (cause, remedy) = Class::Unwatchable.words();
+    finding(Severity::Error, format!("{name} is {}: {cause}", kind.name()), remedy)
 }
 
 fn stores_images(collection: &Document) -> bool {

@@ -1,12 +1,15 @@
 //! From one raw event to one row.
 
-use mongodb::bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use mongodb::bson::{RawBsonRef, RawDocument};
 use watchkeeper_core::{BatchBuilder, Error, Operation, Result, RowParts, SourceTime};
 
 use super::pipeline::ASIDE;
-use crate::payload::scan::{Field, Fields};
+use crate::payload::scan::{ARRAY, Field, Fields};
 use crate::payload::{canonical_key, damaged};
 use crate::position::Token;
+
+/// The longest that is shown of a key in messages.
+const KEY_CHARS_MAX: usize = 200;
 
 /// What the stream needs of an event, as it lies in it.
 #[derive(Debug, Default)]
@@ -16,6 +19,8 @@ pub(super) struct Event<'a> {
     namespace: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
     wall_millis: Option<i64>,
+    /// Whether something was left out of it because it is too large.
+    pub(super) is_cut: bool,
 }
 
 impl<'a> Event<'a> {
@@ -41,6 +46,10 @@ impl<'a> Event<'a> {
         for field in Fields::of(kept)? {
             let field = field?;
             let name: &[u8] = match field.name {
+                b"left" => {
+                    self.is_cut = field.kind == ARRAY && Fields::of(field.value)?.next().is_some();
+                    continue;
+                }
                 b"o" => b"operationType",
                 b"n" => b"ns",
                 b"k" => b"documentKey",
@@ -122,6 +131,13 @@ impl Scratch {
         Ok(Head { operation, has_key, time })
     }
 
+    /// The event as messages name it.
+    pub(super) fn description(&self, head: Head) -> String {
+        let key = String::from_utf8_lossy(&self.key);
+        let key: String = key.chars().take(KEY_CHARS_MAX).collect();
+        format!("{} of {} {key}", head.operation.as_str(), self.namespace).trim_end().to_owned()
+    }
+
     /// Makes the position of the event. `progress` is that of a running snapshot.
     pub(super) fn place(&mut self, progress: Option<&[u8]>) {
         self.position.clear();
@@ -169,15 +185,23 @@ impl Scratch {
     }
 }
 
-/// The event without what was kept aside: as the user's pipeline made it.
-pub(super) fn without_aside(raw: &RawDocument) -> Result<RawDocumentBuf> {
-    let mut event = RawDocumentBuf::new();
-    for field in raw.iter() {
-        let (name, value) = field.map_err(damaged)?;
-        if name.as_str() != ASIDE {
-            event.append(name, value);
+/// The event without what was kept aside: as the user's pipeline made it. Its values are copied as they are, since servers also
+/// store what is no value.
+pub(super) fn without_aside(raw: &[u8]) -> Result<Vec<u8>> {
+    let mut event = vec![0; 4];
+    for field in Fields::of(raw)? {
+        let field = field?;
+        if field.name != ASIDE.as_bytes() {
+            event.push(field.kind);
+            event.extend_from_slice(field.name);
+            event.push(0);
+            event.extend_from_slice(field.value);
         }
     }
+    event.push(0);
+    // It is shorter than the event that it was made from, whose length is a number of this type.
+    let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
+    event[..4].copy_from_slice(&length.to_le_bytes());
     Ok(event)
 }
 
@@ -207,7 +231,7 @@ fn dropped(field: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::{Bson, DateTime, Document, doc};
+    use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 
     use super::*;
 

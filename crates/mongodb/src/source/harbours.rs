@@ -29,6 +29,9 @@ const COME_BACK: Duration = Duration::from_secs(30);
 /// The shortest time that one URL is given, so that a dead one leaves the others some.
 const TRY_MIN: Duration = Duration::from_millis(500);
 
+/// How long the first answer of a cursor is waited for, when a position is looked at.
+const PROVE: Duration = Duration::from_secs(2);
+
 /// What is tried with one URL after the other.
 type Attempt<'a, T> = dyn Fn(Cx, Feed) -> BoxFuture<'a, Result<T>> + Send + Sync + 'a;
 
@@ -171,20 +174,20 @@ fn told(place: &str, cause: &Error) -> String {
 }
 
 impl Feed {
-    /// Makes sure that its servers go on from a position: by one answer after the first.
+    /// Makes sure that its servers go on from a position: by the first answer of a cursor, since many refusals come only with it.
+    /// A server that searches the oplog for longer than a moment has found the position.
     pub(super) async fn prove(&self, cx: &Cx, position: &Position) -> Result<()> {
         let token = Token::decode(position)?;
         let mut opened = self.impatient().open_after(cx, token).await?;
-        for _ in 0..2 {
-            let next = cx.run(async { Ok(opened.batches.recv().await) }).await;
-            let Some(batch) = next? else { return Err(Error::unavailable("the server ended the cursor")) };
-            match batch {
-                // The server reads on, and what needs a way round is found when the stream is read.
-                Err(native) if has_way_round(&native) => return Ok(()),
-                batch => drop(batch.map_err(|native| self.failure(native))?),
-            }
+        let next = cx.within(PROVE).run(async { Ok(opened.batches.recv().await) }).await;
+        match next {
+            Ok(None) => Err(Error::unavailable("the server ended the cursor")),
+            // The server reads on, and what needs a way round is found when the stream is read.
+            Ok(Some(Err(native))) if has_way_round(&native) => Ok(()),
+            Ok(Some(batch)) => batch.map(drop).map_err(|native| self.failure(native)),
+            Err(late) if late.is_late() && cx.check().is_ok() => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! From a place to start to an open cursor.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
@@ -25,9 +27,20 @@ pub(super) enum Start {
 /// Batches as they arrive. The next one is asked for while the last one is delivered, and no other before it is taken.
 pub(super) type Batches = mpsc::Receiver<Result<RawBatch, mongodb::error::Error>>;
 
+/// How long a stream is probed before it is begun at a time. Servers refuse a time that has left the oplog at once; one that
+/// still searches after this has found the beginning.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// A token counts as damaged when it was refused so often, while a stream without it was opened each time.
+const REFUSALS_OF_DAMAGED: u32 = 3;
+
 /// An open cursor.
 pub(super) struct Opened {
     pub(super) batches: Batches,
+    /// The server's number of the cursor.
+    pub(super) id: i64,
+    /// Whether the cursor has answered a `getMore` yet. Until then the server may be searching the oplog for as long as that takes.
+    pub(super) has_answered: bool,
     /// What the token's own server can not find, but is known to lie before: everything up to here is dropped.
     pub(super) drop_through: Option<Token>,
     /// Whether it was opened by `startAfter`.
@@ -100,17 +113,21 @@ impl Feed {
         command
     }
 
+    /// Opens a cursor whose first answer has at most so many events. With none the server answers at once; otherwise it first
+    /// searches the oplog for them, however long that takes.
     pub(super) async fn cursor(&self, cx: &Cx, start: &Start, batch_size: u32) -> Result<RawBatchCursor, Refusal> {
+        self.run_cursor(cx, self.command(start, batch_size)).await
+    }
+
+    async fn run_cursor(&self, cx: &Cx, command: Document) -> Result<RawBatchCursor, Refusal> {
         let driver = self.client.driver(cx).await.map_err(Refusal::Told)?;
         let name = match self.view.scope {
             Scope::Cluster => "admin",
             _ => self.client.config().database(),
         };
         let database = driver.database(name);
-        let mut call = database
-            .run_cursor_command(self.command(start, batch_size))
-            .batch_size(self.view.batch_size)
-            .max_time(self.view.max_await_time);
+        let mut call =
+            database.run_cursor_command(command).batch_size(self.view.batch_size).max_time(self.view.max_await_time);
         if let Some(comment) = &self.view.comment {
             call = call.comment(Bson::from(comment.as_str()));
         }
@@ -133,7 +150,10 @@ impl Feed {
                 Err(refused.map_or_else(|| Refusal::Told(Error::internal("an error is gone")), Refusal::Native))
             }
             // Nothing is changed by opening a stream.
-            Err(error) => Err(Refusal::Told(Error::unavailable(error.message().to_owned()))),
+            Err(error) => {
+                let told = Error::unavailable(error.message().to_owned());
+                Err(Refusal::Told(if error.is_late() { told.late() } else { told }))
+            }
         }
     }
 
@@ -145,19 +165,29 @@ impl Feed {
 
     /// Opens after `token` by this way, or by one that leads round what the server refuses.
     pub(super) async fn open_by(&self, cx: &Cx, token: Token, mut way: Way) -> Result<Opened> {
+        let mut refusals = 0;
         loop {
             let shaped = self.shaped(way.shape);
-            match shaped.cursor(cx, &way.start(&token), self.view.batch_size).await {
-                Ok(cursor) => return Ok(Opened::after(&token, way, prefetch(cursor), shaped.aside)),
+            // Without a first batch: millions of entries of other collections may lie before the first event, and no time-out
+            // for opening would be long enough to search them.
+            match shaped.cursor(cx, &way.start(&token), 0).await {
+                Ok(cursor) => {
+                    let (opened, _) = self.begin_reading(cx, cursor, &token, way, shaped.aside).await?;
+                    return Ok(opened);
+                }
                 Err(Refusal::Told(error)) => return Err(error),
-                // Damaged tokens fail in many ways. If all else about the stream is taken, it was the token.
+                // Damaged tokens fail in many ways. If all else about the stream is taken, it may have been the token: it is
+                // asked for again, since an error may also have passed meanwhile.
                 Err(Refusal::Native(native))
                     if matches!(Class::of(&native), Class::Other | Class::Pipeline)
                         && crate::error::code(&native).is_some()
                         && self.try_open(cx).await.is_ok() =>
                 {
-                    let said = native.kind.to_string();
-                    return Err(self.damaged(&said, native));
+                    refusals += 1;
+                    if refusals >= REFUSALS_OF_DAMAGED {
+                        let said = native.kind.to_string();
+                        return Err(self.damaged(&said, native));
+                    }
                 }
                 Err(Refusal::Native(native)) => way = self.way_round(cx, way, &token, native).await?,
             }
@@ -172,20 +202,43 @@ impl Feed {
     /// Opens at a place without a token, and tells the token of that place.
     pub(super) async fn open_at(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
         if let Start::At(_) = start {
-            // Whether the history reaches so far back is told only by a cursor that reads.
-            match self.cursor(cx, &start, 1).await {
-                // It does, and the first event needs a way round, which is found when it is read.
-                Err(Refusal::Native(native)) if Class::of(&native).is_about_one_event() => {}
-                read => drop(read.map_err(|refusal| self.refused(refusal))?),
-            }
+            self.probe(cx, &start).await?;
         }
-        // An empty first batch, so that its token is the one before all events.
-        let mut cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
+        let cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
+        self.begin_reading(cx, cursor, &Token::default(), Way::default(), self.aside).await
+    }
+
+    /// Makes sure that the history reaches back to `start`, which only a cursor that reads can tell.
+    async fn probe(&self, cx: &Cx, start: &Start) -> Result<()> {
+        let mut command = self.command(start, 1);
+        command.insert("maxTimeMS", i64::try_from(PROBE.as_millis()).unwrap_or(i64::MAX));
+        match self.run_cursor(cx, command).await {
+            // It does. Either the first event needs a way round, which is found when it is read, or it has not been found yet.
+            Err(Refusal::Native(native))
+                if Class::of(&native).is_about_one_event() || Class::of(&native) == Class::Late =>
+            {
+                Ok(())
+            }
+            read => read.map(drop).map_err(|refusal| self.refused(refusal)),
+        }
+    }
+
+    /// Takes the first answer of a cursor that was opened without a first batch, and reads on in a task of its own. Also returns
+    /// the token before all events of the cursor.
+    async fn begin_reading(
+        &self,
+        cx: &Cx,
+        mut cursor: RawBatchCursor,
+        after: &Token,
+        way: Way,
+        aside: bool,
+    ) -> Result<(Opened, Token)> {
         let first = cx.run(async { Ok(cursor.next().await) }).await?;
         let first = first.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
         let first = first.map_err(|native| self.failure(native))?;
         let token = post_batch_token(&first)?;
-        Ok((Opened::after(&Token::default(), Way::default(), prefetch(cursor), self.aside), token))
+        let id = first.as_raw_document().get_document("cursor").and_then(|cursor| cursor.get_i64("id")).unwrap_or(0);
+        Ok((Opened::after(after, way, (id, prefetch(cursor)), aside), token))
     }
 
     /// Opens a stream from now on, and leaves it.
@@ -219,11 +272,11 @@ pub(super) enum Refusal {
 }
 
 impl Opened {
-    fn after(token: &Token, way: Way, batches: Batches, aside: bool) -> Self {
+    fn after(token: &Token, way: Way, (id, batches): (i64, Batches), aside: bool) -> Self {
         let drop_through = way.goes_by_time(token).then(|| token.clone());
         let start_after = way.start_after && drop_through.is_none();
         let joiner = (way.shape == Shape::Split).then(Joiner::default);
-        Self { batches, drop_through, start_after, way, aside, joiner, is_past: false }
+        Self { batches, id, has_answered: false, drop_through, start_after, way, aside, joiner, is_past: false }
     }
 }
 

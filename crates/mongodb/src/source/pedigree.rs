@@ -175,16 +175,21 @@ impl Feed {
     /// Refuses a token that is newer than everything that has happened: its server would skip what happens until then.
     pub(super) async fn not_of_the_future(&self, cx: &Cx, token: &Token) -> Result<()> {
         let Some(at) = token.timestamp() else { return Ok(()) };
-        let answer = self.ask(cx, "admin", doc! { "ping": 1 }).await?;
-        match answer.get_timestamp("operationTime") {
+        match self.operation_time(cx).await? {
             // A stream from now on begins one tick after what has happened, and events of that tick lie after its token.
-            Ok(now) if at > (Timestamp { increment: now.increment.saturating_add(1), ..now }) => {
+            Some(now) if at > (Timestamp { increment: now.increment.saturating_add(1), ..now }) => {
                 let cause =
                     format!("the position is {}s in the future of this cluster", at.time - now.time.min(at.time));
                 Err(lost(cause))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The time of the newest operation that the server knows of.
+    pub(super) async fn operation_time(&self, cx: &Cx) -> Result<Option<Timestamp>> {
+        let answer = self.ask(cx, "admin", doc! { "ping": 1 }).await?;
+        Ok(answer.get_timestamp("operationTime").ok())
     }
 
     async fn still_there(&self, cx: &Cx, token: &Token) -> Result<()> {

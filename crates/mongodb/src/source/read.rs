@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use mongodb::bson::RawDocument;
 use mongodb::raw_batch_cursor::RawBatch;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, Error, Limits, Moment, Operation, Position, Result, RowParts, SourceTime,
@@ -18,8 +17,9 @@ use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
 use super::snapshot::{Snapshot, has_passed};
 use super::still::Stillness;
+use super::view::Large;
 use crate::payload::scan::{ARRAY, Fields};
-use crate::payload::{BsonPayload, canonical_key, damaged};
+use crate::payload::{BsonPayload, canonical_key};
 use crate::position::{Token, source_time};
 
 /// How often the oplog is asked for an entry that proves whose positions these are.
@@ -97,6 +97,8 @@ pub(super) struct Reader {
     pub(super) renewed: bool,
     marked: Moment,
     pub(super) stillness: Stillness,
+    /// Whether the oplog rolled over below a new cursor before that answered for the first time.
+    pub(super) has_overrun: bool,
     /// What the server refused, until there is a way round: kept here, so that a dropped call does not forget it.
     pub(super) refusal: Option<mongodb::error::Error>,
 }
@@ -122,6 +124,7 @@ impl Reader {
             renewed: false,
             marked: now,
             stillness: Stillness::new(now),
+            has_overrun: false,
             refusal: None,
         }
     }
@@ -186,6 +189,13 @@ impl Reader {
             if self.reaches_the_range(&scratch.token) {
                 break;
             }
+            if event.is_cut && self.feed.view.large_events == Large::Halt {
+                if builder.is_empty() {
+                    return Err(self.feed.too_large(&scratch.description(head)));
+                }
+                // What comes before it is delivered first.
+                break;
+            }
             scratch.token.split = received.joined.contains(&received.next);
             received.next += 1;
             scratch.place(self.snapshot.as_ref().map(Snapshot::progress));
@@ -197,8 +207,8 @@ impl Reader {
                 self.invalidated = head.is_invalidate();
                 self.opened.drop_through = None;
                 if aside {
-                    let body = without_aside(RawDocument::from_bytes(raw).map_err(damaged)?)?;
-                    let parts = scratch.parts(head, &mut builder, body.as_bytes());
+                    let body = without_aside(raw)?;
+                    let parts = scratch.parts(head, &mut builder, &body);
                     builder.push(parts);
                 } else {
                     let parts = scratch.parts(head, &mut builder, &[]);

@@ -57,6 +57,8 @@ pub(super) struct Range {
     from: Option<RawBson>,
     /// Whether the stream has been delivered up to its time.
     pub(super) caught_up: bool,
+    /// Whether the collection did not exist.
+    is_of_missing: bool,
 }
 
 /// A snapshot that runs.
@@ -114,20 +116,48 @@ impl Snapshot {
     /// Reads the next range. Nothing is changed by it.
     pub(super) async fn read(&self, cx: &Cx, token: &Token) -> Result<Range> {
         let (name, from) = (&self.names[self.progress.collection], self.progress.through.clone());
-        let mut range = self.find(cx, name, from.clone(), Part::First).await?;
+        let mut range = match self.find(cx, name, from.clone(), Part::First).await? {
+            Some(range) => range,
+            None => self.read_missing(cx, name, from.clone()).await?,
+        };
         if range.skip_bound(&from)? {
             // The one row before the range may have filled the whole answer.
-            range = self.find(cx, name, from.clone(), Part::Second(range.at)).await?;
+            range = self.find_again(cx, name, from.clone(), Part::Second(range.at)).await?;
         }
-        if range.rows.is_empty() && from.is_some() && from != Some(RawBson::MaxKey) {
-            range = self.find(cx, name, from, Part::Largest(range.at)).await?;
+        if range.rows.is_empty() && from.is_some() && from != Some(RawBson::MaxKey) && !range.is_of_missing {
+            range = self.find_again(cx, name, from, Part::Largest(range.at)).await?;
         }
         range.caught_up = has_passed(token, range.at, false);
         Ok(range)
     }
 
-    /// Rows from `from` on.
-    async fn find(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Range> {
+    /// The range of a collection that does not exist, for which servers give no time: it was dropped before its turn, or is
+    /// waited for. It has no rows.
+    async fn read_missing(&self, cx: &Cx, name: &str, from: Option<RawBson>) -> Result<Range> {
+        // A time from before the collection is looked for: what is written into one that is created afterwards is delivered
+        // by the stream.
+        let at = self.feed.operation_time(cx).await?.ok_or_else(timeless)?;
+        if let Some(range) = self.find(cx, name, from.clone(), Part::First).await? {
+            return Ok(range);
+        }
+        if self.feed.kind_of(cx, name).await?.is_some() {
+            return Err(Error::unavailable(format!("{name} was created, or is not read as it was at one time"))
+                .remedy("it is read again; servers before MongoDB 5.0 are not supported"));
+        }
+        let (bytes, rows) = (Bytes::new(), Vec::new());
+        Ok(Range { at, bytes, rows, next: 0, from, caught_up: false, is_of_missing: true })
+    }
+
+    /// More rows of a range that was read before at the same time.
+    async fn find_again(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Range> {
+        let found = self.find(cx, name, from, part).await?;
+        found.ok_or_else(|| {
+            Error::unavailable(format!("{name} was dropped while it was read")).remedy("the rest is read again")
+        })
+    }
+
+    /// Rows from `from` on; `None` when the server gives no time for them, as for a collection that does not exist.
+    async fn find(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Option<Range>> {
         let mut find = doc! {
             "find": name, "hint": { "_id": 1 }, "sort": { "_id": 1 }, "limit": ROWS_MAX, "batchSize": ROWS_MAX,
             "singleBatch": true, "readConcern": { "level": "snapshot" },
@@ -160,13 +190,12 @@ impl Snapshot {
         let bytes = Bytes::from_owner(Answer(cx.run(call).await?));
         let answer = RawDocument::from_bytes(&bytes).map_err(damaged)?;
         let at = answer.get_document("cursor").and_then(|cursor| cursor.get_timestamp("atClusterTime"));
-        let at = at.map_err(|error| {
-            Error::config("the server does not tell the time of a snapshot")
-                .caused_by(error)
-                .remedy("use MongoDB 5.0 or newer")
-        })?;
         let rows = events_in(&bytes)?;
-        Ok(Range { at, bytes, rows, next: 0, from, caught_up: false })
+        match at {
+            Ok(at) => Ok(Some(Range { at, bytes, rows, next: 0, from, caught_up: false, is_of_missing: false })),
+            Err(_) if rows.is_empty() => Ok(None),
+            Err(error) => Err(timeless().caused_by(error)),
+        }
     }
 
     /// Takes the next row of a range that has caught up: the row and its `_id`. `None` when the range is over.
@@ -201,6 +230,10 @@ impl Snapshot {
         self.progress = Progress { collection: collection + 1, through: None, fresh, ..self.progress };
         self.encoded = self.progress.encode();
     }
+}
+
+fn timeless() -> Error {
+    Error::config("the server does not tell the time of a snapshot").remedy("use MongoDB 5.0 or newer")
 }
 
 /// An `_id` that rows can not be put in order by, nor a position be made of.

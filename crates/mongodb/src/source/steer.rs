@@ -37,6 +37,7 @@ impl Reader {
     pub(super) fn take_in(&mut self, batch: RawBatch, now: Moment) -> Result<()> {
         let mut received = Received::new(batch)?;
         self.stillness.hear(&received.end, now);
+        (self.opened.has_answered, self.has_overrun) = (true, false);
         if let Some(joiner) = &mut self.opened.joiner {
             received = received.rejoined(joiner, &self.at)?;
         }
@@ -50,16 +51,19 @@ impl Reader {
     /// # Errors
     /// What the refusal means, when there is no way round.
     async fn go_round(&mut self, cx: &Cx, native: Native) -> Result<()> {
-        if Class::of(&native) == Class::Overrun {
+        if Class::of(&native) == Class::Overrun && self.opened.has_answered {
             // Only opening again tells whether our own position is still there: this was about the cursor's.
             let error = self.feed.failure(native);
             return Err(Error::unavailable(error.message()).remedy("it is opened again; enlarge the oplog"));
         }
         let by_time = self.opened.way.by_time && self.opened.drop_through.is_some();
         let way = Way { shape: self.opened.way.shape, by_time, ..Way::after(&self.at) };
-        let way = self.feed.way_round(cx, way, &self.at, native).await?;
+        // The position may have been there when the cursor was opened. A second refusal in a row is believed.
+        let is_first_overrun = Class::of(&native) == Class::Overrun && !self.has_overrun;
+        let way = if is_first_overrun { way } else { self.feed.way_round(cx, way, &self.at, native).await? };
         let opened = self.feed.open_by(cx, self.at.clone(), way).await?;
         self.follow(opened);
+        self.has_overrun |= is_first_overrun;
         Ok(())
     }
 

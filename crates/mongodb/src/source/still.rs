@@ -1,8 +1,10 @@
-//! A cursor that stands still.
+//! Stall detection: cursors that hang, and those that only take their time.
 //!
 //! Servers write something every ten seconds, and the token of an open cursor moves with it. A token that does not move for longer
-//! means that the cursor hangs, or that the set has lost its majority. Which of them it is, any server tells: how far the
-//! majority is. Only a cursor that does not reach what a majority had a while ago is given up.
+//! means that the cursor hangs, that the set has lost its majority, or that the server still searches the oplog for an event:
+//! a `getMore` is not bounded by any time while entries of other collections lie before it. Any server tells how far the majority
+//! is, and the cursor's own server how its search gets on. Only a cursor that neither reaches what a majority had a while ago nor
+//! searches is given up.
 
 use std::time::Duration;
 
@@ -12,18 +14,28 @@ use watchkeeper_core::{Cx, Error, Moment, Result};
 
 use super::Feed;
 use super::read::Reader;
+use crate::client::number;
 use crate::position::Token;
 
-/// After so long the servers are asked how far they are.
+/// After so long, beyond what the server may hold back an answer, the servers are asked how far they are.
 const STILL: Duration = Duration::from_secs(30);
 
-/// So long a cursor has to get where the servers were when they were asked.
+/// So long, beyond that, a cursor has to get where the servers were when they were asked.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// After so long without an answer, beyond what the server may hold it back, it is asked whether it searches the oplog.
+const OVERDUE: Duration = Duration::from_secs(5);
 
 /// The longest that the servers are waited for.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// For how long a cursor has not moved.
+/// A `getMore` that only waits yields this often at most.
+const YIELDS_WAITING: u64 = 10;
+
+/// Servers yield after so many entries of the oplog, or sooner.
+const ENTRIES_PER_YIELD: u64 = 1_000;
+
+/// How long a cursor has not moved.
 #[derive(Debug)]
 pub(super) struct Stillness {
     /// The token after what was received last.
@@ -32,17 +44,25 @@ pub(super) struct Stillness {
     heard: Moment,
     /// Only what was waited for counts: a process that was stopped, or a sink that is slow, is no fault of the cursor.
     waited: Duration,
+    /// When the last answer of any kind came.
+    answered: Moment,
+    /// What was waited for since then, or since the last look at the server's search.
+    unanswered: Duration,
+    /// How often the search of the server had yielded when it was looked at last.
+    yields: Option<u64>,
     /// What a majority had when it was asked.
     expected: Option<Timestamp>,
 }
 
 impl Stillness {
     pub(super) fn new(now: Moment) -> Self {
-        Self { end: Token::default(), heard: now, waited: Duration::ZERO, expected: None }
+        let (waited, unanswered) = (Duration::ZERO, Duration::ZERO);
+        Self { end: Token::default(), heard: now, answered: now, waited, unanswered, yields: None, expected: None }
     }
 
     /// Notes the token after an answer.
     pub(super) fn hear(&mut self, end: &Token, now: Moment) {
+        (self.answered, self.unanswered, self.yields) = (now, Duration::ZERO, None);
         if self.end.data != end.data {
             self.end.clone_from(end);
             (self.heard, self.waited, self.expected) = (now, Duration::ZERO, None);
@@ -52,6 +72,7 @@ impl Stillness {
     /// Notes that nothing came for the last `time`.
     pub(super) fn wait(&mut self, now: Moment, time: Duration) {
         self.waited += time.min(now.since(self.heard));
+        self.unanswered += time.min(now.since(self.answered));
     }
 }
 
@@ -61,10 +82,15 @@ impl Reader {
     /// # Errors
     /// `Unavailable`: it has to be opened again.
     pub(super) async fn look_alive(&mut self, cx: &Cx) -> Result<()> {
+        // So long an answer may be held back when nothing happens.
+        let held_back = self.feed.view.max_await_time;
+        if self.stillness.unanswered >= held_back + OVERDUE && self.is_searching(cx).await {
+            return Ok(());
+        }
         let still = &self.stillness;
         match still.expected {
-            None if still.waited < STILL => Ok(()),
-            Some(_) if still.waited < GRACE => Ok(()),
+            None if still.waited < STILL + held_back => Ok(()),
+            Some(_) if still.waited < GRACE + held_back => Ok(()),
             Some(expected) => {
                 let cause = format!(
                     "{}: the cursor stands still, while the servers have written up to {}",
@@ -81,9 +107,49 @@ impl Reader {
             }
         }
     }
+
+    /// Whether the server has got on with searching the oplog since the last look. A search is reported, since nothing else shows
+    /// that the stream is not stuck: its position moves only when the search ends.
+    async fn is_searching(&mut self, cx: &Cx) -> bool {
+        self.stillness.unanswered = Duration::ZERO;
+        let Some(yields) = self.feed.yields_of(cx, self.opened.id).await else { return false };
+        let before = self.stillness.yields.replace(yields).unwrap_or(YIELDS_WAITING);
+        if yields <= before {
+            return false;
+        }
+        (self.stillness.waited, self.stillness.expected) = (Duration::ZERO, None);
+        let behind_s = self.at.time().map(|at| cx.clock().wall_millis().saturating_sub(at.0) / 1_000);
+        tracing::info!(
+            place = self.feed.client.place(),
+            stream = self.scope,
+            behind_s,
+            entries = yields * ENTRIES_PER_YIELD,
+            "scanning the oplog for the next change; the position moves when the server is through"
+        );
+        true
+    }
 }
 
 impl Feed {
+    /// How often the `getMore` that the server executes for this cursor has yielded; `None` when it executes none, or does not say.
+    async fn yields_of(&self, cx: &Cx, cursor: i64) -> Option<u64> {
+        let cx = cx.within(ANSWER);
+        let database = self.client.driver(&cx).await.ok()?.database("admin");
+        // Everybody may look at their own operations.
+        let stages = vec![
+            doc! { "$currentOp": { "allUsers": false, "localOps": true } },
+            doc! { "$match": { "command.getMore": cursor } },
+            doc! { "$project": { "numYields": 1 } },
+        ];
+        let mut call = database.run_command(doc! { "aggregate": 1, "pipeline": stages, "cursor": {} });
+        if let Some(preference) = &self.view.read_preference {
+            call = call.selection_criteria(preference.clone());
+        }
+        let answer = cx.run(async { call.await.map_err(|native| self.failure(native)) }).await.ok()?;
+        let operations = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok()?;
+        number(operations.first()?.as_document()?.get("numYields"))
+    }
+
     /// The newest time of which any server knows that a majority has it.
     async fn majority_time(&self, cx: &Cx) -> Result<Option<Timestamp>> {
         let cx = cx.within(ANSWER);

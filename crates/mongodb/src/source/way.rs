@@ -12,7 +12,7 @@ use super::Feed;
 use super::check::mentions;
 use super::open::Start;
 use super::reduce::reduced;
-use super::view::{Before, Large, Shown};
+use super::view::{Before, Shown};
 use crate::error::{Class, code};
 use crate::position::Token;
 
@@ -111,7 +111,9 @@ impl Feed {
             Class::TooLarge if way.shape == Shape::Whole && self.splits_events(cx).await? => {
                 Ok(Way { shape: Shape::Split, ..way })
             }
-            Class::TooLarge if way.shape != Shape::Reduced => self.reduce_large(way, native),
+            // A server refuses an answer as a whole. What comes before the event can be had only like this, also where the stream
+            // halts at the event itself.
+            Class::TooLarge if way.shape != Shape::Reduced => Ok(Way { shape: Shape::Reduced, ..way }),
             Class::ImageMissing if way.shape != Shape::Reduced && self.requires_images() => {
                 self.do_without_image(way, native)
             }
@@ -126,16 +128,16 @@ impl Feed {
         Ok(Way { by_time: true, ..way })
     }
 
-    fn reduce_large(&self, way: Way, native: Native) -> Result<Way> {
-        if self.view.large_events == Large::Degrade {
-            return Ok(Way { shape: Shape::Reduced, ..way });
-        }
-        let cause =
-            format!("{}: an event is larger than 16 MiB, and this server can not split it", self.client.place());
+    /// What an event that is too large means where the stream halts at it.
+    pub(super) fn too_large(&self, event: &str) -> Error {
+        let cause = format!(
+            "{}: an event is larger than 16 MiB, and this server can not split it: {event}",
+            self.client.place()
+        );
         // A person has to look, and no other instance can do better: as with what is damaged, the stream halts.
-        Err(Error::corrupt(cause)
+        Error::corrupt(cause)
             .remedy("write large_events = \"degrade\", or use a server of version 6.0.9 or 7.0, then resume the stream")
-            .caused_by(native))
+            .classed(Class::TooLarge.name())
     }
 
     fn do_without_image(&self, way: Way, native: Native) -> Result<Way> {

@@ -3,6 +3,7 @@
 //! Any user of a stream may ask this, also one who may not read the oplog.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -16,6 +17,9 @@ use super::read::{Answer, events_in};
 use super::view::{Before, Shown, View};
 use crate::payload::damaged;
 use crate::position::Token;
+
+/// How much of the time that is left an event is searched for, so that the cause is told before the caller gives up.
+const SEARCH_SHARE: f64 = 0.9;
 
 impl Feed {
     /// The proof that came with the position that was verified last.
@@ -50,7 +54,23 @@ impl Feed {
 
     /// Whether there is such an event from here on, whatever a pipeline makes of it.
     async fn shows(&self, cx: &Cx, start: Start, which: Document) -> Result<bool> {
-        let cx = self.client.bounded(cx);
+        let allowed = cx.remaining().map_or(self.client.config().timeout, |left| left.mul_f64(SEARCH_SHARE));
+        let found = self.search(&cx.within(allowed), start, which).await;
+        found.map_err(|error| if error.is_late() { self.too_long_a_search(allowed, error) } else { error })
+    }
+
+    fn too_long_a_search(&self, allowed: Duration, error: Error) -> Error {
+        let cause = format!(
+            "{}: the oplog from the checkpoint on could not be searched within {:.1}s",
+            self.client.place(),
+            allowed.as_secs_f64()
+        );
+        Error::unavailable(cause)
+            .remedy("raise timeouts.open of the stream; the more has been written since its checkpoint, the longer it takes")
+            .caused_by(error)
+    }
+
+    async fn search(&self, cx: &Cx, start: Start, which: Document) -> Result<bool> {
         let view = View {
             pipeline: Vec::new(),
             full_document: Shown::Default,
@@ -60,7 +80,7 @@ impl Feed {
         let mut feed = Self::new(self.client.clone(), view);
         // The server stops at the first that it finds.
         feed.stages = feed.stages.iter().cloned().chain([doc! { "$match": which }]).collect();
-        let mut cursor = feed.cursor(&cx, &start, 1).await.map_err(|refusal| feed.refused(refusal))?;
+        let mut cursor = feed.cursor(cx, &start, 1).await.map_err(|refusal| feed.refused(refusal))?;
         let first = cx.run(async { Ok(cursor.next().await) }).await?;
         let first = first.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
         let first = Bytes::from_owner(Answer(first.map_err(|native| feed.failure(native))?));

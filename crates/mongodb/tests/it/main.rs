@@ -17,6 +17,7 @@ mod source_check;
 mod source_errors;
 mod source_pedigree;
 mod source_pipelines;
+mod source_scan;
 mod source_snapshot;
 mod source_still;
 mod source_volume;

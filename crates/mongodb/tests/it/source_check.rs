@@ -25,7 +25,8 @@ fn a_good_stream_on_a_young_server_has_only_a_short_history() {
     block_on(async {
         let shop = Shop::open().await;
         let found = check(&shop, View::collection("orders")).await;
-        assert!(told(&found, Severity::Warning, "the oplog reaches back 0h"), "{found:?}");
+        assert!(told(&found, Severity::Warning, "the oplog reaches back "), "{found:?}");
+        assert!(!told(&found, Severity::Warning, "reaches back 0h"), "{found:?}");
         assert_eq!(found.len(), 1, "{found:?}");
     });
 }
@@ -42,6 +43,23 @@ fn what_is_asked_for_and_not_there_is_found() {
         assert!(told(&found, Severity::Warning, "orders stores no images"), "{found:?}");
         let found = check(&shop, View::collection("ordres")).await;
         assert!(told(&found, Severity::Error, "there is no collection \"ordres\""), "{found:?}");
+    });
+}
+
+#[test]
+fn a_view_or_a_time_series_among_others_is_found() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let view = doc! { "create": "rich", "viewOn": "orders", "pipeline": [] };
+        shop.database.run_command(view).await.expect("it is taken");
+        let series = doc! { "create": "weather", "timeseries": { "timeField": "at" } };
+        shop.database.run_command(series).await.expect("it is taken");
+        let names = ["orders", "rich", "weather"].map(str::to_owned).to_vec();
+        for wait in [false, true] {
+            let found = check(&shop, View { wait, ..View::of(Scope::Collections(names.clone())) }).await;
+            assert!(told(&found, Severity::Error, "rich is a view"), "{found:?}");
+            assert!(told(&found, Severity::Error, "weather is a time series"), "{found:?}");
+        }
     });
 }
 

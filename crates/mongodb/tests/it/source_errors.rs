@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Change, ChangeStream, ErrorKind, Limits, Source, StartAt};
+use watchkeeper_mongodb::mongodb::bson::raw::cstr;
 use watchkeeper_mongodb::mongodb::bson::{Document, RawDocumentBuf, doc};
 use watchkeeper_mongodb::mongodb::options::{ReadPreference, SelectionCriteria};
 use watchkeeper_mongodb::{Client, Config, Feed, Scope, Shown, View};
@@ -111,6 +112,9 @@ impl Voyage {
     /// Reads while the server says this code, once. What was on its way before is read before.
     async fn meet(&mut self, code: i32) -> watchkeeper_core::Result<()> {
         let mut stream = self.open().await.expect("it opens");
+        // With a cursor that has answered once: what a server says before that is about the position.
+        self.write().await;
+        self.read(&mut *stream).await?;
         fail(&self.shop.client, &self.app, "getMore", 1, saying(code)).await;
         for _ in 0..3 {
             self.write().await;
@@ -158,6 +162,43 @@ fn every_code_while_opening_has_its_action_and_nothing_is_lost() {
                 voyage.write().await;
                 fail(&voyage.shop.client, &voyage.app, "aggregate", 1, saying(code)).await;
                 assert_action(code, opening, voyage.open().await.map(drop));
+            }
+            voyage.assert_nothing_lost().await;
+        })
+    });
+}
+
+#[test]
+fn an_oplog_that_rolls_over_below_a_new_cursor_is_a_lost_position_only_the_second_time() {
+    in_turn(|set| {
+        block_on(async {
+            let mut voyage = Voyage::on(set).await;
+            for (times, expected) in [(1, Action::GoesOn), (2, Action::Tells(ErrorKind::PositionLost))] {
+                voyage.write().await;
+                fail(&voyage.shop.client, &voyage.app, "getMore", times, saying(136)).await;
+                let mut stream = voyage.open().await.expect("it opens");
+                assert_action(136, expected, voyage.read(&mut *stream).await);
+            }
+            voyage.assert_nothing_lost().await;
+        })
+    });
+}
+
+#[test]
+fn an_error_that_passes_while_a_stream_is_opened_is_not_blamed_on_its_position() {
+    in_turn(|set| {
+        block_on(async {
+            let mut voyage = Voyage::on(set).await;
+            // None of these is in the table, and none says anything about a position.
+            for code in [134, 365, 8, 211, 222, 1] {
+                voyage.write().await;
+                fail(&voyage.shop.client, &voyage.app, "aggregate", 1, saying(code)).await;
+                assert_action(code, Action::GoesOn, voyage.open().await.map(drop));
+                // It refuses whatever else is tried, too.
+                fail(&voyage.shop.client, &voyage.app, "aggregate", 2, saying(code)).await;
+                let refused = voyage.open().await.map(drop).expect_err("the server refuses everything");
+                assert_ne!(refused.kind(), ErrorKind::Corrupt, "{code}: {refused}");
+                assert!(!refused.message().contains("damaged"), "{code}: {refused}");
             }
             voyage.assert_nothing_lost().await;
         })
@@ -279,6 +320,43 @@ fn an_id_that_is_no_text_does_not_stop_a_stream() {
 }
 
 #[test]
+fn an_id_that_is_no_value_does_not_stop_a_stream() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let pipeline = vec![doc! { "$replaceRoot": { "newRoot": { "_id": "$_id", "id": "$documentKey._id" } } }];
+        for pipeline in [Vec::new(), pipeline] {
+            let view = View { pipeline, ..View::collection("orders") };
+            let feed = shop.feed(view.clone());
+            let mut stream = shop.watch(view).await;
+            insert_broken_binary(&shop).await;
+            shop.insert(doc! { "_id": 2 }).await;
+            let changes = read(&mut *stream, 2).await;
+            assert_eq!(changes[0].key(), Some(&br#"{"$notBson":"05:060000000209000000abcd"}"#[..]));
+            let mut again = feed.open(&cx(), StartAt::After(changes[0].position())).await.expect("it opens");
+            assert_eq!(read(&mut *again, 1).await[0].key(), Some(&b"2"[..]));
+            shop.orders().delete_many(doc! {}).await.expect("it is taken");
+        }
+    });
+}
+
+/// Inserts a document whose `_id` is a binary of the old subtype that contradicts itself about its length.
+async fn insert_broken_binary(shop: &Shop) {
+    let mut document = vec![0, 0, 0, 0, 5];
+    document.extend_from_slice(b"_id\0");
+    // Six bytes of the old subtype: a length of nine, and two bytes more.
+    document.extend_from_slice(&[6, 0, 0, 0, 2, 9, 0, 0, 0, 0xab, 0xcd]);
+    document.push(0);
+    let length = i32::try_from(document.len()).expect("it is short");
+    document[..4].copy_from_slice(&length.to_le_bytes());
+    let document = RawDocumentBuf::from_bytes(document).expect("a document, at first sight");
+    let mut insert = RawDocumentBuf::try_from(&doc! { "insert": "orders" }).expect("a document");
+    let mut documents = watchkeeper_mongodb::mongodb::bson::RawArrayBuf::new();
+    documents.push(document);
+    insert.append(cstr!("documents"), documents);
+    shop.database.run_raw_command(insert).await.expect("servers take it");
+}
+
+#[test]
 fn an_unknown_collection_is_refused_unless_it_is_waited_for() {
     block_on(async {
         let shop = Shop::open().await;
@@ -319,8 +397,13 @@ fn what_can_not_be_watched_is_told_with_what_to_do() {
         let view = doc! { "create": "rich", "viewOn": "orders", "pipeline": [] };
         shop.database.run_command(view).await.expect("it is taken");
         let open = async |view: View| shop.feed(view).open(&cx(), StartAt::Now).await.map(drop);
-        let refused = open(View::collection("rich")).await;
-        assert_told(refused, ErrorKind::Config, "a view or a time series has no change stream");
+        let series = doc! { "create": "weather", "timeseries": { "timeField": "at" } };
+        shop.database.run_command(series).await.expect("it is taken");
+        for (wait, names) in [(false, &["rich"][..]), (false, &["orders", "rich"]), (true, &["weather", "orders"])] {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let refused = open(View { wait, ..View::of(Scope::Collections(names)) }).await;
+            assert_told(refused, ErrorKind::Config, "a view or a time series has no change stream");
+        }
         for stage in [doc! { "$group": { "_id": 1 } }, doc! { "$mtach": {} }] {
             let refused = open(View { pipeline: vec![stage], ..View::collection("orders") }).await;
             assert_told(refused, ErrorKind::Config, "]; correct the stage or the option");

@@ -8,9 +8,10 @@ use watchkeeper_core::{Change, ChangeStream, ErrorKind, Operation, Position, Sou
 use watchkeeper_mongodb::mongodb::bson::raw::cstr;
 use watchkeeper_mongodb::mongodb::bson::{Bson, DateTime, Document, RawBson, RawDocumentBuf, doc, oid::ObjectId};
 use watchkeeper_mongodb::{Scope, View};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
 use crate::source::{LIMITS, Shop};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{Base, assert_told, block_on, cx};
 
 /// What a target would have, if it believed everything it is told.
 #[derive(Debug, Default, PartialEq)]
@@ -173,6 +174,103 @@ fn what_was_delivered_before_a_crash_and_deleted_since_does_not_stay() {
             stream = feed.open(&cx(), StartAt::After(committed.clone())).await.expect("it opens");
         }
         let expected = Mirror::of(&shop, &["orders", "lines"]).await;
+        for _ in 0..50 {
+            if mirror == expected {
+                break;
+            }
+            next(&mut *stream).await.iter().for_each(|change| mirror.apply(change));
+        }
+        assert_eq!(mirror, expected);
+    });
+}
+
+/// Reads a snapshot of these collections to its end, and then what is inserted into one of them.
+async fn read_past_the_snapshot(shop: &Shop, names: &[&str], late: &str) -> Mirror {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let feed = shop.feed(View { wait: true, ..View::of(Scope::Collections(names)) });
+    let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+    shop.database.collection::<Document>("lines").drop().await.expect("it can be dropped");
+    let mut mirror = Mirror::default();
+    for _ in 0..60 {
+        let batch = Arc::new(stream.next_batch(&cx(), LIMITS).await.expect("it reads"));
+        (0..).take(batch.len()).for_each(|row| mirror.apply(&Change::new(Arc::clone(&batch), row)));
+        if feed.stage(&batch.end).is_none() {
+            break;
+        }
+    }
+    let after = doc! { "_id": "late", "n": 2_i64 };
+    shop.database.collection::<Document>(late).insert_one(after).await.expect("it is taken");
+    for _ in 0..60 {
+        next(&mut *stream).await.iter().for_each(|change| mirror.apply(change));
+        if mirror.0.keys().any(|key| key.contains("late")) {
+            break;
+        }
+    }
+    mirror
+}
+
+#[test]
+fn a_snapshot_passes_over_a_collection_that_is_dropped_before_its_turn() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        fill(&shop, "lines").await;
+        fill(&shop, "notes").await;
+        let names = ["orders", "lines", "notes"];
+        let mirror = read_past_the_snapshot(&shop, &names, "lines").await;
+        assert_eq!(mirror, Mirror::of(&shop, &names).await);
+    });
+}
+
+#[test]
+fn a_snapshot_does_not_wait_for_a_collection_that_is_missing() {
+    block_on(async {
+        let shop = Shop::open().await;
+        fill(&shop, "orders").await;
+        let names = ["later", "orders"];
+        let mirror = read_past_the_snapshot(&shop, &names, "later").await;
+        assert_eq!(mirror, Mirror::of(&shop, &names).await);
+        let mirror = read_past_the_snapshot(&shop, &["alone"], "alone").await;
+        assert_eq!(mirror, Mirror::of(&shop, &["alone"]).await);
+    });
+}
+
+#[test]
+fn a_snapshot_may_take_longer_than_the_oplog_reaches_back() {
+    const ROWS: i64 = 100_000;
+    let arguments = ["--oplogSize", "16", "--syncdelay", "1"].map(str::to_owned).to_vec();
+    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    block_on(async {
+        let shop = Shop::on(Base::on(&set)).await;
+        let documents: Vec<Document> = (0..ROWS).map(|id| doc! { "_id": id, "n": 1_i64 }).collect();
+        shop.orders().insert_many(documents).await.expect("they are taken");
+        let feed = shop.feed(View::collection("orders"));
+        let pedigree = feed.identity(&cx()).await.expect("it is known");
+        let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let begin = stream.position().expect("it is known");
+        let (mut mirror, mut end, mut outlived) = (Mirror::default(), begin.clone(), false);
+        let limits = watchkeeper_core::Limits { rows: 500, wait: Duration::from_millis(200), ..LIMITS };
+        for round in 1..=3_000_i64 {
+            let noise = vec![doc! { "text": "x".repeat(50_000) }; 10];
+            shop.database.collection::<Document>("noise").insert_many(noise).await.expect("they are taken");
+            let changed = doc! { "_id": round * 37 % ROWS };
+            shop.orders().update_one(changed, doc! { "$set": { "n": round + 1 } }).await.expect("it is taken");
+            shop.orders().delete_one(doc! { "_id": round * 41 % ROWS }).await.expect("it is taken");
+            let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("it reads"));
+            (0..).take(batch.len()).for_each(|row| mirror.apply(&Change::new(Arc::clone(&batch), row)));
+            end = batch.end.clone();
+            if feed.stage(&end).is_none() {
+                break;
+            }
+            if round % 20 == 0 {
+                outlived |= feed.verify(&cx(), &begin, &pedigree).await.is_err();
+                feed.verify(&cx(), &end, &pedigree).await.expect("where it stands now is still there");
+                stream = feed.open(&cx(), StartAt::After(end.clone())).await.expect("it opens");
+            }
+        }
+        assert!(feed.stage(&end).is_none(), "the snapshot did not end");
+        assert!(outlived, "the oplog did not roll over while the snapshot ran");
+        let expected = Mirror::of(&shop, &["orders"]).await;
         for _ in 0..50 {
             if mirror == expected {
                 break;

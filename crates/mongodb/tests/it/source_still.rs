@@ -11,7 +11,8 @@ use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
 use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, read_patiently};
-use crate::support::{Base, assert_told, block_on, fail, fresh_name};
+use crate::source_scan::{slow_down_searches, write_elsewhere};
+use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
 
 /// A wait that is long enough to be leapt over, and for a cursor to count as still.
 const LONG: Limits = Limits { wait: Duration::from_secs(31), ..LIMITS };
@@ -123,5 +124,45 @@ fn a_cursor_that_is_only_quiet_stays_open() {
         }
         shop.insert(doc! { "_id": 1 }).await;
         assert_eq!(read_patiently(&mut *stream, 1).await[0].key(), Some(&b"1"[..]));
+    });
+}
+
+#[test]
+fn a_server_that_holds_back_its_answers_for_long_is_not_taken_for_one_that_hangs() {
+    in_turn(|set| {
+        block_on(async {
+            let shop = Shop::on(Base::on(set)).await;
+            let view = View { max_await_time: Duration::from_secs(45), ..View::collection("orders") };
+            let leaping = leaping();
+            let mut stream = shop.feed(view).open(&leaping, StartAt::Now).await.expect("it opens");
+            for n in 0..4 {
+                let elsewhere = shop.database.collection::<Document>("elsewhere");
+                elsewhere.insert_one(doc! { "_id": n }).await.expect("it is taken");
+                let batch = stream.next_batch(&leaping, LONG).await.expect("the cursor is only quiet");
+                assert!(batch.is_empty(), "{n}");
+            }
+        });
+    });
+}
+
+#[test]
+fn a_server_that_searches_the_oplog_for_long_is_not_taken_for_one_that_hangs() {
+    in_turn(|set| {
+        block_on(async {
+            let shop = Shop::on(Base::on(set)).await;
+            let feed = shop.feed(View::collection("orders"));
+            let position = feed.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
+            write_elsewhere(&shop, 60_000).await;
+            shop.insert(doc! { "_id": 1 }).await;
+            slow_down_searches(&shop, Duration::from_millis(150), 60).await;
+            let leaping = leaping();
+            let mut stream = feed.open(&leaping, StartAt::After(position)).await.expect("it opens");
+            let (mut changes, mut calls) = (0, 0);
+            while changes == 0 {
+                changes = stream.next_batch(&leaping, LONG).await.expect("it is not given up").len();
+                calls += 1;
+            }
+            assert!(calls > 3, "the search was over after {calls} calls, too soon to be taken for a stall");
+        });
     });
 }

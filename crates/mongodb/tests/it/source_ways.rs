@@ -144,11 +144,45 @@ fn a_stream_may_halt_instead_before_an_event_that_is_too_large() {
         };
         assert_told::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
         // It is not read as it is again and again, and can be delivered when a person says so.
-        let again = shop.feed(view).open(&cx(), StartAt::After(first[0].position())).await.map(drop);
-        assert_told(again, ErrorKind::Corrupt, "an event is larger than 16 MiB");
+        let mut again = shop.feed(view).open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
+        let refused = loop {
+            match again.next_batch(&cx(), LIMITS).await {
+                Ok(batch) => assert!(batch.is_empty(), "the event is not passed over"),
+                refused => break refused,
+            }
+        };
+        assert_told(refused, ErrorKind::Corrupt, "an event is larger than 16 MiB");
         let view = images(Shown::WhenAvailable, Before::WhenAvailable);
         let mut again = shop.feed(view).open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
         assert_eq!(degraded(&read_patiently(&mut *again, 1).await[0]), ["fullDocumentBeforeChange"]);
+    });
+}
+
+#[test]
+fn a_stream_that_halts_before_a_large_event_delivers_what_comes_before_it() {
+    block_on(async {
+        let shop = shop_with_images(true).await;
+        let view = View { large_events: Large::Halt, ..images(Shown::WhenAvailable, Before::WhenAvailable) };
+        let begin = shop.watch(view.clone()).await.position().expect("it is known");
+        for n in 0..5 {
+            shop.insert(doc! { "_id": n }).await;
+        }
+        shop.insert(doc! { "_id": "large", "text": "x".repeat(LARGE) }).await;
+        shop.orders().update_one(doc! { "_id": "large" }, doc! { "$set": { "n": 1 } }).await.expect("it is taken");
+        shop.insert(doc! { "_id": 9 }).await;
+        // All of it lies in one answer of the server, which refuses it as a whole.
+        let mut stream = shop.feed(view).open(&cx(), StartAt::After(begin)).await.expect("it opens");
+        let mut changes = 0;
+        let error = loop {
+            match stream.next_batch(&cx(), LIMITS).await {
+                Ok(batch) => changes += batch.len(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(changes, 6, "{error}");
+        let (text, namespace) = (error.to_string(), format!("{}.orders", shop.client.config().database()));
+        assert!(text.contains(&namespace) && text.contains("\"large\""), "it does not name the event: {text}");
+        assert_told::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
     });
 }
 

@@ -269,3 +269,31 @@ fn a_release_wakes_another_client_within_moments() {
         assert!(slowest < Duration::from_millis(500), "a release was told only after {slowest:?}");
     });
 }
+
+#[test]
+fn a_server_that_stops_answering_is_not_reported_as_one_that_is_not_the_primary() {
+    let set = ReplicaSet::start(1);
+    block_on(async {
+        let soon = "connectTimeoutMS=500&serverSelectionTimeoutMS=1000";
+        let config = Config::new(format!("{}&{soon}", url(&set, &fresh_name()))).expect("the URL is one");
+        let client = Client::open(&cx(), config).await.expect("the server is there");
+        let driver = client.driver(&cx()).await.expect("it is open").clone();
+        // A call that is on its way when the driver's monitor loses touch with the server.
+        let slow = doc! { "hello": 1, "topologyVersion": topology(&driver).await, "maxAwaitTimeMS": 60_000_i64 };
+        let call = tokio::spawn(async move { driver.database("admin").run_command(slow).await });
+        set.freeze(0);
+        let failed = call.await.expect("it does not panic").expect_err("the server does not answer");
+        set.go_on(0);
+        // Of a write nobody knows whether it happened.
+        let written = client.error(failed.clone(), watchkeeper_mongodb::Doing::Writing);
+        assert_eq!(written.kind(), ErrorKind::Unknown, "{written}");
+        let error = client.error(failed, watchkeeper_mongodb::Doing::Reading);
+        assert!(!error.to_string().contains("not the primary"), "{error}");
+        assert_told::<()>(Err(error), ErrorKind::Unavailable, "the driver lost touch with the server");
+    });
+}
+
+async fn topology(driver: &watchkeeper_mongodb::mongodb::Client) -> Document {
+    let hello = driver.database("admin").run_command(doc! { "hello": 1 }).await.expect("the server answers");
+    hello.get_document("topologyVersion").expect("it has one").clone()
+}

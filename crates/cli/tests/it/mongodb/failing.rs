@@ -1,6 +1,6 @@
 //! What the program does about errors of its source, provoked on a server by fail points.
 
-use watchkeeper::mongodb::mongodb::bson::doc;
+use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use super::Harbour;
@@ -74,12 +74,23 @@ fn what_is_lost_halts_the_stream(set: &ReplicaSet) {
 }
 
 fn what_is_too_large_halts_the_stream_if_so_configured(set: &ReplicaSet) {
-    let (harbour, mut only) = running(set, ", large_events = \"halt\"");
-    harbour.order(&["rope"]);
-    until("it arrives", || harbour.delivered() == ["rope"]);
-    fail(&harbour, "getMore", 10_334);
-    only.says(&["WK-CORRUPT", "larger than 16 MiB", "large_events"]);
-    assert_resumable(&harbour, only);
+    // An event with the document in it twice.
+    let pipeline = r#", pipeline = '[{"$addFields": {"copy": "$fullDocument"}}]'"#;
+    let (harbour, mut only) = running(set, &format!("{pipeline}, large_events = \"halt\""));
+    let orders = harbour.database.collection::<Document>("orders");
+    let documents = [doc! { "item": "rope" }, doc! { "item": "whale", "text": "x".repeat(9 << 20) }];
+    harbour.block_on(async { orders.insert_many(documents).await }).expect("orders are taken");
+    only.says(&["WK-CORRUPT", "larger than 16 MiB", "insert", ".orders", "large_events"]);
+    only.ends_in_order();
+    assert_eq!(harbour.delivered(), ["rope"], "what comes before is delivered");
+    let file = std::fs::read_to_string(harbour.desk.path("watchkeeper.toml")).expect("it is there");
+    harbour.desk.write("watchkeeper.toml", &file.replace("\"halt\"", "\"degrade\""));
+    let resumed = harbour.desk.run(&["resume", "orders"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    let mut only = harbour.desk.start("only");
+    let lines = || std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
+    until("it arrives with what fits", || lines().lines().count() == 2 && lines().contains("\"degraded\""));
+    only.ends_in_order();
 }
 
 /// Asserts that the stream stands where it stood: nobody runs it until a person says so, and then it goes on.

@@ -1,9 +1,9 @@
-//! Keys with texts in them that are not UTF-8, which the driver makes no values of.
+//! Keys with texts in them that are not UTF-8, or with values that are damaged, which the driver makes no values of.
 
 use mongodb::bson::RawDocument;
 use watchkeeper_core::Result;
 
-use super::{damaged, text, value};
+use super::{text, value};
 use crate::payload::scan::{ARRAY, DOCUMENT, Field, Fields};
 
 /// Appends the canonical form of a `documentKey`, with the bytes of such texts.
@@ -54,10 +54,13 @@ fn field_value(field: &Field<'_>, out: &mut Vec<u8>) -> Result<()> {
         (DOCUMENT, _) => document(field.value, out)?,
         (ARRAY, _) => array(field.value, out)?,
         _ => {
-            let alone = alone(field);
-            let alone = RawDocument::from_bytes(&alone).map_err(damaged)?;
-            if let Some(known) = alone.get("v").map_err(damaged)? {
-                value(known, out)?;
+            let (alone, start) = (alone(field), out.len());
+            let known = RawDocument::from_bytes(&alone).ok().and_then(|alone| alone.get("v").ok().flatten());
+            if known.is_none_or(|known| value(known, out).is_err()) {
+                // Servers store values that contradict themselves, as a binary of the old subtype with another length than its own.
+                out.truncate(start);
+                let raw = format!("{{\"$notBson\":\"{:02x}:{}\"}}", field.kind, hex(field.value));
+                out.extend_from_slice(raw.as_bytes());
             }
         }
     }

@@ -1,0 +1,149 @@
+//! Quiet streams keep their place in the oplog, and streams whose place has left it go on as configured. The oplog really rolls
+//! over: it has one megabyte, and is cut once a second.
+
+use serde_json::Value;
+use watchkeeper::mongodb::mongodb::bson::{Document, Timestamp, doc};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+
+use super::Harbour;
+use crate::desk::until;
+
+/// A set whose oplog is soon full. It is cut only up to the last checkpoint of the storage, which otherwise is made once a minute.
+fn forgetful() -> ReplicaSet {
+    let arguments = ["--oplogSize", "1", "--syncdelay", "1"].map(str::to_owned).to_vec();
+    ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() })
+}
+
+/// The time of the oldest or newest entry of the oplog.
+fn entry(harbour: &Harbour, direction: i32) -> Timestamp {
+    let oplog = harbour.database.client().database("local").collection::<Document>("oplog.rs");
+    let found = harbour.block_on(async { oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).await });
+    found.expect("it can be read").expect("it is never empty").get_timestamp("ts").expect("it has a time")
+}
+
+/// Writes into another collection until everything that the oplog has now has left it.
+fn roll_over(harbour: &Harbour) {
+    let newest = entry(harbour, -1);
+    let noise = harbour.database.collection::<Document>("noise");
+    until("the oplog rolls over", || {
+        let many = vec![doc! { "text": "x".repeat(50_000) }; 20];
+        harbour.block_on(async { noise.insert_many(many).await }).expect("they are taken");
+        entry(harbour, 1) > newest
+    });
+}
+
+/// What has arrived: operations, with the items of the orders.
+fn delivered(harbour: &Harbour) -> Vec<String> {
+    let text = std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let shown = |line: &str| {
+        let event: Value = serde_json::from_str(line).expect("a line is JSON");
+        let operation = event["operationType"].as_str().or(event["operation"].as_str()).unwrap_or("?").to_owned();
+        match event["fullDocument"]["item"].as_str() {
+            Some(item) => format!("{operation} {item}"),
+            None => operation,
+        }
+    };
+    whole.lines().map(shown).collect()
+}
+
+/// Gaps in the ledger of the stream.
+fn gaps(harbour: &Harbour) -> usize {
+    let listed = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    assert_eq!(listed.code, Some(0), "{listed:?}");
+    listed.out.matches("\"gap\"").count()
+}
+
+/// Delivers one order, loses the history of a second while nothing runs, writes a third, and goes on.
+fn go_on_after_a_loss(set: &ReplicaSet, policy: &str) -> (Harbour, crate::desk::Running) {
+    let harbour = Harbour::on(set);
+    harbour.configure(&format!("on_history_lost = \"{policy}\"\n{}", harbour.orders("")));
+    let mut first = harbour.start("first");
+    harbour.order(&["rope"]);
+    until("it arrives", || delivered(&harbour) == ["insert rope"]);
+    first.ends_in_order();
+    harbour.order(&["tar"]);
+    roll_over(&harbour);
+    harbour.order(&["sail"]);
+    let second = harbour.desk.start("second");
+    (harbour, second)
+}
+
+#[test]
+fn a_stream_whose_history_is_lost_goes_on_as_configured() {
+    let set = forgetful();
+    a_stream_halts_until_the_gap_is_accepted(&set);
+    for (policy, expected) in [
+        ("gap", &["insert rope", "gap", "insert sail", "insert oak"][..]),
+        ("gap_to_now", &["insert rope", "gap", "insert oak"]),
+        ("snapshot", &["insert rope", "gap", "read rope", "read tar", "read sail", "insert oak"]),
+    ] {
+        let (harbour, mut second) = go_on_after_a_loss(&set, policy);
+        let before_the_last = &expected[..expected.len() - 1];
+        until(&format!("{policy}: what is left arrives"), || delivered(&harbour) == before_the_last);
+        harbour.order(&["oak"]);
+        until(&format!("{policy}: changes arrive again"), || delivered(&harbour) == expected);
+        second.ends_in_order();
+        assert_eq!(gaps(&harbour), 1, "{policy}");
+        // It has a place again, and the gap is behind it.
+        let mut third = harbour.desk.start("third");
+        harbour.order(&["elm"]);
+        until("it goes on", || delivered(&harbour).last().is_some_and(|last| last == "insert elm"));
+        third.ends_in_order();
+        assert_eq!((delivered(&harbour).len(), gaps(&harbour)), (expected.len() + 1, 1), "{policy}");
+    }
+}
+
+fn a_stream_halts_until_the_gap_is_accepted(set: &ReplicaSet) {
+    let (harbour, mut second) = go_on_after_a_loss(set, "halt");
+    second.says(&["halted", "WK-POSITION-LOST", "left the oplog"]);
+    second.ends_in_order();
+    assert_eq!(delivered(&harbour), ["insert rope"]);
+    let accepted = harbour.desk.run(&["accept-gap", "orders", "--to", "oldest", "--yes"]);
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    let mut third = harbour.desk.start("third");
+    until("what is left arrives", || delivered(&harbour).last().is_some_and(|last| last == "insert sail"));
+    third.ends_in_order();
+    assert_eq!(gaps(&harbour), 1);
+}
+
+#[test]
+fn the_checkpoint_of_a_quiet_stream_moves_with_what_others_write() {
+    let set = forgetful();
+    let harbour = Harbour::on(&set);
+    harbour.configure(&harbour.orders(""));
+    let mut first = harbour.start("first");
+    let begun = harbour.checkpoint().expect("it was noted");
+    roll_over(&harbour);
+    // The place where it began is gone; the one that it has come to since is not.
+    until("the checkpoint moves", || harbour.checkpoint().is_some_and(|now| now != begun));
+    first.ends_in_order();
+    harbour.order(&["rope"]);
+    let mut second = harbour.desk.start("second");
+    until("it arrives", || delivered(&harbour) == ["insert rope"]);
+    second.ends_in_order();
+    assert_eq!(gaps(&harbour), 0);
+}
+
+#[test]
+fn a_stream_is_not_stuck_while_the_server_searches_for_its_next_change() {
+    let set = ReplicaSet::start(1);
+    let harbour = Harbour::on(&set);
+    harbour.configure(&format!("timeouts = {{ open = \"2s\" }}\n{}", harbour.orders("")));
+    harbour.start("first").ends_in_order();
+    let elsewhere = harbour.database.collection::<Document>("elsewhere");
+    for _ in 0..60 {
+        harbour.block_on(async { elsewhere.insert_many(vec![doc! {}; 1_000]).await }).expect("they are taken");
+    }
+    harbour.order(&["rope"]);
+    // The server rests after every thousand entries: the search takes nine seconds, as that of many millions would.
+    let data = doc! { "namespace": "local.oplog.rs", "waitForMillis": 150 };
+    let rest = doc! { "configureFailPoint": "setYieldAllLocksWait", "mode": "alwaysOn", "data": data };
+    let admin = harbour.database.client().database("admin");
+    harbour.block_on(async { admin.run_command(rest).await }).expect("it is set");
+    let mut second = harbour.desk.start("second");
+    second.says(&["scanning the oplog", "behind_s"]);
+    until("it arrives", || delivered(&harbour) == ["insert rope"]);
+    second.ends_in_order();
+    assert!(!second.seen.iter().any(|line| line.contains("to=recovering")), "{:#?}", second.seen);
+}
