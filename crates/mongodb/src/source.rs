@@ -192,6 +192,10 @@ impl Source for Feed {
         snapshot::stage(&self.view, position)
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        snapshot::is_unfinished(&self.view, position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         Arc::new(BsonPayload::showing(self.view.full_document))
     }

@@ -52,6 +52,10 @@ impl Source for FaultySource {
         self.inner.stage(position)
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        self.inner.has_unfinished_snapshot(position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         self.inner.payload()
     }
