@@ -113,6 +113,7 @@ impl Site {
             Target::Position(bytes) => return Ok(Position::new(bytes.clone(), None)),
             Target::Oldest => StartAt::Oldest,
             Target::Now => StartAt::Now,
+            Target::Snapshot => StartAt::Snapshot,
             Target::Operation(time) => StartAt::Operation(*time),
             Target::Time(millis) => StartAt::Time(SourceTime(*millis)),
         };

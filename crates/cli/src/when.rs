@@ -47,6 +47,8 @@ pub(crate) enum Target {
     Oldest,
     /// What happens from now on.
     Now,
+    /// Everything that exists, then the changes since.
+    Snapshot,
     /// The first change at or after this time of the source, in milliseconds since 1970.
     Time(u64),
     /// The operation of this time, or the first one after it.
@@ -62,6 +64,7 @@ impl FromStr for Target {
         match text {
             "oldest" => return Ok(Self::Oldest),
             "now" => return Ok(Self::Now),
+            "snapshot" => return Ok(Self::Snapshot),
             _ => {}
         }
         if let Ok(time) = text.parse() {
@@ -72,7 +75,7 @@ impl FromStr for Target {
         }
         let wrong = |_| {
             format!(
-                "{text:?} is no place: write oldest, now, a time such as 2026-01-22T10:11:12Z, an operation time such as 1700000000:7, or a position as shown by `checkpoint show`"
+                "{text:?} is no place: write oldest, now, snapshot, a time such as 2026-01-22T10:11:12Z, an operation time such as 1700000000:7, or a position as shown by `checkpoint show`"
             )
         };
         parse_time(text).map(Self::Time).map_err(wrong)

@@ -266,6 +266,21 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Ok(Inspection { profile: sink.profile(), findings: sink.check(cx).await? })
     }
 
+    /// What streams of the group left at a source with these settings that are not in the file any more, such as slots that hold a log
+    /// back. Nothing is changed there.
+    ///
+    /// # Errors
+    /// As [`check_source`](Self::check_source).
+    async fn leftovers(
+        &self,
+        _cx: &Cx,
+        _purpose: &Purpose,
+        _options: &mut Options,
+        _departed: &[String],
+    ) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
     /// Commands of its own.
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
         Vec::new()

@@ -21,12 +21,20 @@ pub enum LedgerKind {
     Skipped,
     /// History was lost here.
     Gap,
+    /// History was lost in the middle of a snapshot, and the stream went on without the rest of it: rows that existed before are missing
+    /// at the targets until a new snapshot is taken.
+    UnfinishedSnapshot,
 }
 
 impl LedgerKind {
     /// Whether an open entry of this kind parks its key.
     pub fn is_letter(self) -> bool {
         matches!(self, Self::DeadLetter | Self::Parked)
+    }
+
+    /// Whether an entry of this kind stands for a range of history instead of one change.
+    pub fn is_gap(self) -> bool {
+        matches!(self, Self::Gap | Self::UnfinishedSnapshot)
     }
 }
 

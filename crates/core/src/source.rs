@@ -53,6 +53,10 @@ impl Finding {
     }
 }
 
+/// The remedy for history that was lost in the middle of a snapshot; `STREAM` stands for the stream's name.
+pub const BEGIN_SNAPSHOT_ANEW: &str = "its snapshot is not finished: begin it anew with `watchkeeper accept-gap STREAM --to snapshot`, \
+     or point the stream at the log it was reading";
+
 /// How much to read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -143,6 +147,12 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
+    /// Whether a stream that resumes from `position` still has to read rows of a snapshot. If it goes on from a later position instead, those
+    /// rows never reach the targets. Pure and offline.
+    fn has_unfinished_snapshot(&self, _position: &Position) -> bool {
+        false
+    }
+
     /// How bodies are decoded.
     fn payload(&self) -> Arc<dyn Payload>;
 
@@ -177,7 +187,8 @@ pub trait ChangeStream: Send {
     /// # Behavior
     /// * S8: `None` only if opening again at the same start would give the same changes (the oldest one).
     ///   "Now", a time and a snapshot move on: the engine commits this position before anything is
-    ///   delivered, so that a takeover before the first commit does not start at a later "now".
+    ///   delivered, so that a takeover before the first commit does not start at a later "now". The same holds
+    ///   for a position whose opening takes a new snapshot.
     fn position(&self) -> Option<Position>;
 
     /// The next changes.

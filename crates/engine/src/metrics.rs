@@ -78,6 +78,7 @@ recorded! {
             LedgerKind::Parked => "parked",
             LedgerKind::Skipped => "skipped",
             LedgerKind::Gap => "gap",
+            LedgerKind::UnfinishedSnapshot => "unfinished-snapshot",
         };
         let labels = [("stream", stream.to_owned()), ("kind", kind.to_owned())];
         metrics::counter!("watchkeeper_ledger_entries_total", &labels).increment(1);

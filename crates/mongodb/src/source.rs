@@ -248,6 +248,10 @@ impl Source for Feed {
         require_all_changes(&self.view.pipeline)
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        snapshot::is_unfinished(&self.view, position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         Arc::new(BsonPayload::showing(self.view.full_document))
     }

@@ -238,6 +238,21 @@ impl Backend for Postgres {
         reach::watched(cx, purpose, options).await
     }
 
+    async fn leftovers(
+        &self,
+        cx: &Cx,
+        purpose: &Purpose,
+        options: &mut Options,
+        departed: &[String],
+    ) -> Result<Vec<Finding>> {
+        let config = Config::from_options(options)?;
+        if !reads_replication(options)? {
+            return Ok(Vec::new());
+        }
+        let settings = replication::Settings::from_options(purpose, options)?;
+        Replication::new(config, settings).orphaned_slots(cx, &purpose.group, departed).await
+    }
+
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
         let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(Setup), Arc::new(replication::Slots)];
         tools.extend(changelog::tools());

@@ -19,8 +19,10 @@ mod lineage;
 mod mark;
 mod open;
 mod origin;
+mod orphans;
 mod pgoutput;
 mod place;
+mod proof;
 mod publication;
 mod pump;
 mod reader;
@@ -42,8 +44,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use watchkeeper_core::source::BEGIN_SNAPSHOT_ANEW;
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, Finding, Moment, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
+    ChangeStream, Cx, Error, ErrorKind, Finding, Moment, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
 };
 
 pub use body::RowPayload;
@@ -222,6 +225,8 @@ impl Source for Replication {
             let rights = rights::to_publish(&mut wire, settings, self.0.endpoint.0.user());
             findings.extend(cx.run(async { rights.await.map_err(|failure| self.told(failure)) }).await?);
         }
+        let proof = proof::findings(&mut wire, self.0.endpoint.0.user());
+        findings.extend(cx.run(async { proof.await.map_err(|failure| self.told(failure)) }).await?);
         if !outlook.has_slot() {
             findings.push(will_be_made(&format!("slot {}", settings.slot)));
             let room = rights::to_hold(&mut wire, settings);
@@ -268,6 +273,9 @@ impl Source for Replication {
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let left = match self.vetted(cx, start, pedigree).await {
             Ok(left) => left,
+            Err(error) if error.kind() == ErrorKind::PositionLost && vet::is_in_snapshot(start) => {
+                return Finding::of_start(Err(error.remedy(BEGIN_SNAPSHOT_ANEW)));
+            }
             Err(error) => return Finding::of_start(Err(crate::error::unchanged(error))),
         };
         Ok(left.into_iter().map(|what| Finding { severity: Severity::Warning, what, remedy: None }).collect())
@@ -277,12 +285,17 @@ impl Source for Replication {
         place::compare(a, b)
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        place::has_unfinished_snapshot(position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         Arc::new(RowPayload)
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
         vet::refuse_operation(&start)?;
+        let start = place::resolve_start(start);
         // Where this process reads the slot already, a second reader must not take it from the first.
         let is_second = self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
         let opened = if is_second { self.open_aside(cx, start).await } else { self.open_own(cx, start).await };
@@ -291,6 +304,7 @@ impl Source for Replication {
 
     async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
         vet::refuse_operation(&start)?;
+        let start = place::resolve_start(start);
         Ok(Box::new(self.open_aside(cx, start).await.map_err(crate::error::unchanged)?))
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum Operate {
     Seek {
         /// The stream
         stream: String,
-        /// oldest, now, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
+        /// oldest, now, snapshot, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
         #[arg(value_name = "TARGET")]
         to: Target,
         #[command(flatten)]
@@ -53,9 +53,12 @@ pub(crate) enum Operate {
     AcceptGap {
         /// The stream
         stream: String,
-        /// Where to go on: oldest, now, a time, an operation time, or a position
+        /// Where to go on: oldest, now, snapshot, a time, an operation time, or a position
         #[arg(long, default_value = "oldest", value_name = "TARGET")]
         to: Target,
+        /// Go on although the stream is in the middle of a snapshot: rows that it has not read yet are missing at the targets for good
+        #[arg(long)]
+        leave_snapshot_unfinished: bool,
         /// Why, for the ledger
         #[arg(long, default_value = "an operator accepted the gap", value_name = "TEXT")]
         cause: String,
@@ -159,7 +162,7 @@ pub(crate) enum Checkpoint {
     Set {
         /// The stream
         stream: String,
-        /// oldest, now, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
+        /// oldest, now, snapshot, a time such as 2026-01-22T10:00:00Z, an operation time such as 1700000000:7, or a position
         #[arg(value_name = "TARGET")]
         to: Target,
         #[command(flatten)]

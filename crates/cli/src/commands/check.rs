@@ -12,7 +12,7 @@ use watchkeeper::core::{
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
-use super::home;
+use super::{departed, home};
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Stream, System};
@@ -94,6 +94,10 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
         parts.push(Part::of(titled(name, system), found));
     }
     parts.extend(lease(cx, config).await);
+    let departed = departed::findings(&cx.within(LOOK_WITHIN), config).await;
+    if !departed.is_empty() {
+        parts.push(Part::of("other streams".to_owned(), Ok(departed)));
+    }
     parts
 }
 

@@ -154,16 +154,20 @@ pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decisio
     perform(site, stream, plan.wish, decision).await
 }
 
-/// Goes on with `name` at `to`, after history that is lost.
-pub(crate) async fn accept_gap(
-    site: &Site,
-    name: &str,
-    to: &Target,
-    cause: &str,
-    decision: Decision,
-) -> Result<Report> {
+/// A gap that an operator accepts.
+pub(crate) struct AcceptedGap<'a> {
+    /// Where to go on.
+    pub(crate) to: &'a Target,
+    /// Whether the rest of a snapshot may be left out.
+    pub(crate) leaves_snapshot: bool,
+    /// Why, for the ledger.
+    pub(crate) cause: &'a str,
+}
+
+/// Goes on with `name` after history that is lost.
+pub(crate) async fn accept_gap(site: &Site, name: &str, gap: &AcceptedGap<'_>, decision: Decision) -> Result<Report> {
     let stream = site.stream(name)?;
-    let plan = plan::accept_gap(site, stream, to, cause).await?;
+    let plan = plan::accept_gap(site, stream, gap).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan.wish, decision).await
 }

@@ -72,6 +72,7 @@ impl Letter {
             LedgerKind::Parked => "parked",
             LedgerKind::Skipped => "skipped",
             LedgerKind::Gap => "gap",
+            LedgerKind::UnfinishedSnapshot => "unfinished snapshot",
         };
         let what = match (self.operation, &self.namespace, &self.key) {
             (Some(operation), Some(namespace), key) => {

@@ -19,7 +19,7 @@ pub(super) async fn require(cx: &Cx, config: &Config, stream: &str, keeper: &Sys
     Homes::new(Arc::new(Unwritten(records)), &group.settings.group).settle(cx, stream, identity).await
 }
 
-async fn records(cx: &Cx, system: &System) -> Option<Arc<dyn Records>> {
+pub(super) async fn records(cx: &Cx, system: &System) -> Option<Arc<dyn Records>> {
     system.backend.peek_store(cx, &mut system.options.clone()).await.ok()??.records
 }
 

@@ -3,6 +3,7 @@
 mod check;
 mod checkpoint;
 mod dead_letters;
+mod departed;
 mod explain;
 mod handoff;
 mod history;

@@ -23,8 +23,9 @@ pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> 
         Operate::Checkpoint { command } => checkpoint::run(site, command).await?,
         Operate::Seek { stream, to, decision } => checkpoint::set(site, stream, to, *decision).await?,
         Operate::Skip { stream, cause, decision } => checkpoint::skip(site, stream, cause, *decision).await?,
-        Operate::AcceptGap { stream, to, cause, decision } => {
-            checkpoint::accept_gap(site, stream, to, cause, *decision).await?
+        Operate::AcceptGap { stream, to, leave_snapshot_unfinished, cause, decision } => {
+            let gap = checkpoint::AcceptedGap { to, leaves_snapshot: *leave_snapshot_unfinished, cause };
+            checkpoint::accept_gap(site, stream, &gap, *decision).await?
         }
         Operate::Handoff { stream, to, patience } => handoff::handoff(site, stream, to.as_deref(), *patience).await?,
         Operate::Pause { stream, patience } => pause::pause(site, stream, *patience).await?,

@@ -9,6 +9,7 @@ use watchkeeper::engine::delivery::backoff::Backoff;
 use watchkeeper::{Error, ErrorKind, OnHistoryLost, Result, Running, StartAt};
 use watchkeeper_peers::TcpPeers;
 
+use super::departed;
 use crate::args::Common;
 use crate::config::{self, Config};
 use crate::signals::Signals;
@@ -30,6 +31,7 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
         site = patiently(&config) => site?,
     };
     refuse_beyond_repair(&config, &site).await?;
+    warn_of_departed(&config, &site).await;
     let mut running = start(&config, site).await?;
     let asked = tokio::select! {
         biased;
@@ -102,6 +104,16 @@ async fn refuse_beyond_repair(config: &Config, site: &Site) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Tells of streams that were renamed or removed, before those that are in the file begin.
+async fn warn_of_departed(config: &Config, site: &Site) {
+    let cx = site.seams.cx().within(LOOK_WITHIN);
+    for finding in departed::findings(&cx, config).await {
+        if finding.severity >= Severity::Warning {
+            tracing::warn!(remedy = finding.remedy.as_deref().unwrap_or_default(), "{}", finding.what);
+        }
+    }
 }
 
 async fn start(config: &Config, mut site: Site) -> Result<Running> {

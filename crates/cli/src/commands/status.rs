@@ -47,6 +47,14 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
         let of = stage.of.map(|of| format!(" of about {of}")).unwrap_or_default();
         format!("  busy with    {}: {} rows{of}", stage.what, stage.done)
     }));
+    lines.extend(stream.unfinished_snapshots.iter().map(|gap| {
+        let (name, number) = (&stream.name, gap.number);
+        format!(
+            "  incomplete   a gap left its snapshot unfinished, so rows are missing at its targets (ledger entry {number}: {}); begin \
+             it anew: watchkeeper checkpoint set {name} snapshot",
+            gap.cause
+        )
+    }));
     lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}", span(Duration::from_millis(lag)))));
     let sinks: Vec<_> = stream.sinks.iter().map(|sink| format!("{} ({})", sink.name, grade(sink.grade))).collect();
     lines.push(format!("  sinks        {}", sinks.join(", ")));

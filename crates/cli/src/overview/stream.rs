@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use watchkeeper::core::{Holder, Reason};
-use watchkeeper::engine::checkpoint::operator;
+use watchkeeper::core::{Holder, LedgerRecord, Reason};
+use watchkeeper::engine::checkpoint::{operator, unfinished};
 use watchkeeper::engine::group::control::Control;
 use watchkeeper::engine::group::journal::Cause;
 use watchkeeper::engine::group::registry::Listed;
@@ -77,6 +77,8 @@ pub(crate) struct Stream {
     pub(crate) checkpoint: Option<Committed>,
     /// What it is busy with before its changes, such as a snapshot.
     pub(crate) stage: Option<Staged>,
+    /// Gaps of its ledger that left a snapshot unfinished: rows are missing at its targets.
+    pub(crate) unfinished_snapshots: Vec<UnfinishedSnapshot>,
     /// How far the checkpoint is behind the newest change, by the source's clock.
     pub(crate) lag_millis: Option<u64>,
     /// What a person should know, a sentence each.
@@ -101,6 +103,15 @@ pub(crate) struct Staged {
     pub(crate) done: u64,
     /// Of about so many, as they were when it began.
     pub(crate) of: Option<u64>,
+}
+
+/// A gap that left a snapshot unfinished.
+#[derive(Debug, Serialize)]
+pub(crate) struct UnfinishedSnapshot {
+    /// Its number in the ledger.
+    pub(crate) number: u64,
+    /// Why the gap was accepted.
+    pub(crate) cause: String,
 }
 
 /// Who has the watch.
@@ -190,6 +201,7 @@ pub(super) async fn look(
 ) -> Result<Stream> {
     let checkpoint = site.checkpoint(&site.look(), spec).await?;
     let newest = newest(site, spec).await;
+    let unfinished_snapshots = unfinished_snapshots(site, spec).await?;
     let name = spec.settings.name.clone();
     let farewell = match &holder {
         Some(_) => None,
@@ -217,10 +229,18 @@ pub(super) async fn look(
         preferred: control.preferred,
         checkpoint: checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis())),
         stage: stage.map(|stage| Staged { what: stage.what, done: stage.done, of: stage.of }),
+        unfinished_snapshots,
         lag_millis: lag,
         remarks,
         name,
     })
+}
+
+async fn unfinished_snapshots(site: &Site, spec: &StreamSpec) -> Result<Vec<UnfinishedSnapshot>> {
+    let (cx, checkpoints, key) = (site.look(), site.stores.checkpoints_of(spec), site.key(spec));
+    let open = cx.run(unfinished::open_entries(&cx, &*checkpoints, &key)).await?;
+    let one = |record: LedgerRecord| UnfinishedSnapshot { number: record.number, cause: record.entry.cause };
+    Ok(open.into_iter().map(one).collect())
 }
 
 async fn farewell(site: &Site, name: &str) -> Result<Option<Farewell>> {

@@ -9,8 +9,11 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod filtering;
+mod lost;
 mod refusing;
+mod renamed;
 mod slow;
+mod snapshots;
 mod telling;
 
 /// A server that these tests share; each has a database of its own in it.

@@ -5,3 +5,4 @@ pub mod history;
 pub mod interval;
 pub mod moves;
 pub mod operator;
+pub mod unfinished;

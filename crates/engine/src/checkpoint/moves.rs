@@ -13,6 +13,7 @@ use watchkeeper_core::{
 };
 
 use super::history::{History, HistoryEntry};
+use super::unfinished;
 
 /// Where to go back to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +29,8 @@ pub enum Back {
 /// An operator's wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
-    /// Resume from this position of the log as it is now. What it passes over is recorded as a gap.
+    /// Resume from this position of the log as it is now. What it passes over is recorded as a gap, and a snapshot that it leaves
+    /// unfinished as such.
     Set(Position),
     /// Resume from an earlier checkpoint. Refused when it is not known to be earlier.
     Rewind(Back),
@@ -45,6 +47,8 @@ pub enum Move {
         to: Position,
         /// Why that was accepted.
         cause: String,
+        /// Whether a snapshot may be left unfinished. Otherwise a stream in the middle of one can only begin it anew.
+        leaves_snapshot: bool,
     },
     /// Let a halted stream run again from where it stands.
     Resume,
@@ -98,11 +102,15 @@ impl Planner<'_> {
             Move::Set(to) => self.set(cx, to, "an operator set the checkpoint").await,
             Move::Rewind(back) => self.rewind(cx, back).await,
             Move::Skip { entry, to } => self.skip(cx, *entry, to).await,
-            Move::AcceptGap { to, cause } => {
+            Move::AcceptGap { to, cause, leaves_snapshot } => {
                 require_gap(cx, self.subject.source, self.subject.stream, self.current).await?;
+                if !leaves_snapshot {
+                    require_snapshot_anew(self.subject.source, self.subject.stream, self.current, &to)?;
+                }
+                let ledger = vec![self.gap(&cause, &to)];
                 let plan = self.set(cx, to, &cause).await?;
                 self.refuse_to_go_back(&plan)?;
-                Ok(Plan { ledger: vec![self.gap(&cause)], ..plan })
+                Ok(Plan { ledger, ..plan })
             }
             Move::Resume => Ok(self.stay()),
             Move::Resolve { numbers, resolution } => self.resolve(cx, &numbers, resolution).await,
@@ -113,7 +121,8 @@ impl Planner<'_> {
     fn refuse_to_go_back(&self, plan: &Plan) -> Result<()> {
         let Some(current) = self.current else { return Ok(()) };
         let (Some(to), Some(from)) = (&plan.position, &current.position) else { return Ok(()) };
-        if current.pedigree != plan.pedigree || self.subject.source.compare(to, from) != Some(Ordering::Less) {
+        let is_less = self.subject.source.compare(to, from) == Some(Ordering::Less);
+        if current.pedigree != plan.pedigree || !is_less || self.subject.source.has_unfinished_snapshot(to) {
             return Ok(());
         }
         let cause = format!("{to} is before the checkpoint of stream {}, in the same log", self.subject.stream);
@@ -135,8 +144,15 @@ impl Planner<'_> {
         // Where the order is not known both are assumed: something passed over, something repeated.
         let passes = matches!(order, Some(None | Some(Ordering::Greater)));
         let replays = matches!(order, Some(None | Some(Ordering::Less)));
-        let ledger = if passes { vec![self.gap(cause)] } else { Vec::new() };
-        Ok(Plan { position: Some(to), pedigree: Some(pedigree), ledger, replays, ..Plan::default() })
+        let ledger = if passes { vec![self.gap(cause, &to)] } else { Vec::new() };
+        let begins_snapshot = self.subject.source.has_unfinished_snapshot(&to);
+        let resolve = if begins_snapshot {
+            unfinished::settled_by_snapshot(cx, self.checkpoints, self.subject.key).await?
+        } else {
+            Vec::new()
+        };
+        let replays = replays || begins_snapshot;
+        Ok(Plan { position: Some(to), pedigree: Some(pedigree), ledger, resolve, replays, ..Plan::default() })
     }
 
     async fn rewind(&self, cx: &Cx, back: Back) -> Result<Plan> {
@@ -200,7 +216,7 @@ impl Planner<'_> {
     /// Skips the first change after the checkpoint, having read it: anything else that lies between
     /// would be lost without a word.
     async fn skip(&self, cx: &Cx, entry: LedgerEntry, to: Position) -> Result<Plan> {
-        if entry.kind == LedgerKind::Gap || entry.kind == LedgerKind::Parked {
+        if entry.kind.is_gap() || entry.kind == LedgerKind::Parked {
             return Err(Error::config("a skipped change stands in the ledger as skipped or as a dead letter"));
         }
         let unit = self.first_unit(cx).await?;
@@ -295,10 +311,13 @@ impl Planner<'_> {
         }
     }
 
-    fn gap(&self, cause: &str) -> LedgerEntry {
+    /// The entry for a gap before `to`.
+    fn gap(&self, cause: &str, to: &Position) -> LedgerEntry {
         let (sink, change_id) = (String::new(), String::new());
         let (cause, before) = (cause.to_owned(), self.position().cloned());
-        LedgerEntry { kind: LedgerKind::Gap, sink, change_id, cause, before, change: None }
+        let source = self.subject.source;
+        let kind = unfinished::gap_kind(source, before.as_ref(), source.has_unfinished_snapshot(to));
+        LedgerEntry { kind, sink, change_id, cause, before, change: None }
     }
 
     fn position(&self) -> Option<&Position> {
@@ -333,6 +352,28 @@ pub async fn require_gap(cx: &Cx, source: &dyn Source, stream: &str, current: Op
             Err(Error::config(cause).remedy(remedy))
         }
     }
+}
+
+/// Refuses to go on at `to` without the rest of a snapshot: rows that the targets do not have yet would be missing for good.
+///
+/// # Errors
+/// `Config` where `current` is in the middle of a snapshot, and `to` does not begin a new one.
+pub fn require_snapshot_anew(
+    source: &dyn Source,
+    stream: &str,
+    current: Option<&Checkpoint>,
+    to: &Position,
+) -> Result<()> {
+    let position = current.and_then(|current| current.position.as_ref());
+    if source.has_unfinished_snapshot(to) || !unfinished::is_unfinished(source, position) {
+        return Ok(());
+    }
+    let cause =
+        format!("stream {stream} is in the middle of a snapshot: going on there would leave out the rest of it");
+    Err(Error::config(cause).remedy(format!(
+        "begin the snapshot anew with `watchkeeper accept-gap {stream} --to snapshot`; \
+         to go on without those rows all the same, add --leave-snapshot-unfinished"
+    )))
 }
 
 /// What a person should know of versioned sinks before a stream goes on in another log than that of its checkpoint, whose versions may be

@@ -30,6 +30,19 @@ impl Homes {
         Self { records, group: group.to_owned() }
     }
 
+    /// The names of all streams that have ever begun, in their order.
+    ///
+    /// # Errors
+    /// What the records say when they do not answer.
+    pub async fn streams(&self, cx: &Cx) -> Result<Vec<String>> {
+        let prefix = format!("{}/home/", self.group);
+        let records = self.records.list(cx, &prefix).await?;
+        let mut names: Vec<_> =
+            records.iter().filter_map(|record| record.name.strip_prefix(&prefix)).map(str::to_owned).collect();
+        names.sort();
+        Ok(names)
+    }
+
     /// Notes that a stream begins in `store`, where it has no checkpoint.
     ///
     /// # Errors

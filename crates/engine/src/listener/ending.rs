@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Error, Halted, LedgerEntry, LedgerKind, Reason};
+use watchkeeper_core::{Error, Halted, LedgerEntry, Reason, Resolution, StartAt};
 
 use super::scope::{Scope, scope};
 use super::state::ListenerState;
 use super::watch::{Outcome, Voyage, Watch};
+use crate::checkpoint::unfinished;
 use crate::group::journal::Cause;
 use crate::metrics;
 use crate::pipeline::board::{Draft, Failure};
@@ -104,9 +105,11 @@ impl Watch {
             // Written down already; going on from the chosen place did not work either. Try again.
             return Ok(true);
         }
+        let begins_snapshot = start == StartAt::Snapshot;
+        let gaps_repaired = if begins_snapshot { self.unfinished_snapshots(voyage).await? } else { Vec::new() };
         let mut committer = voyage.committer.lock().await;
         let entry = LedgerEntry {
-            kind: LedgerKind::Gap,
+            kind: unfinished::gap_kind(&*self.post.spec.source, committer.position(), begins_snapshot),
             sink: String::new(),
             change_id: String::new(),
             cause: error.to_string(),
@@ -114,11 +117,18 @@ impl Watch {
             change: None,
         };
         tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
-        let draft = Draft { ledger: vec![entry], ..Draft::default() };
+        let draft = Draft { ledger: vec![entry], gaps_repaired, ..Draft::default() };
         self.patiently(committer.commit(draft, Reason::Progress, None)).await?;
         drop(committer);
         voyage.gap = Some((start, error.to_string()));
         Ok(true)
+    }
+
+    /// Earlier gaps that left a snapshot unfinished: a new one repairs them.
+    async fn unfinished_snapshots(&self, voyage: &Voyage) -> Result<Vec<(u64, Resolution)>, Failure> {
+        let cx = voyage.tenure.cx().within(self.post.spec.settings.timeouts.commit);
+        let settled = unfinished::settled_by_snapshot(&cx, &*self.post.checkpoints, &self.post.key);
+        cx.run(settled).await.map_err(Failure::Instance)
     }
 
     /// `commit`, but after a shutdown was asked for not longer than its grace.
@@ -213,6 +223,8 @@ impl Watch {
 
     /// Halts the stream by a fenced commit, then releases. If it is for a change that nobody takes, the halt names it.
     pub(super) async fn halt(&self, voyage: &Voyage, error: Error, change: Option<String>) -> Outcome {
+        let position = voyage.committer.lock().await.position().cloned();
+        let error = unfinished::advised(error, &*self.post.spec.source, self.post.name(), position.as_ref());
         tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change };

@@ -19,6 +19,7 @@ use crate::group::home::Homes;
 use crate::hooks::Mutant;
 use crate::metrics;
 use crate::pipeline::board::{Board, Draft, Failure};
+use crate::pipeline::committer::Committer;
 use crate::pipeline::courier::{Courier, parking_of};
 use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
 use crate::pipeline::replay::{Letters, Wish, open_letters};
@@ -244,16 +245,23 @@ impl Watch {
         };
         let pedigree = call.run(source.identity(call.cx())).await?;
         let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Operation(_) | StartAt::Snapshot);
+        let takes_snapshot = start == StartAt::Snapshot;
         let stream = call.run(source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();
         let first = match (&voyage.gap, position, opened) {
-            (Some((_, cause)), old, opened) => told_gap(cause, (old, committer.pedigree()), (opened, &pedigree)),
+            (Some((_, cause)), old, opened) => {
+                if let Some(opened) = opened.as_ref().filter(|_| takes_snapshot) {
+                    commit_opened(&mut committer, opened, &pedigree).await?;
+                }
+                told_gap(cause, (old, committer.pedigree()), (opened, &pedigree))
+            }
             (None, None, Some(opened)) if moves_on => {
-                // Otherwise whoever opens before the first commit would start at another "now", or with a later snapshot,
-                // which does not tell of rows that were delivered out of the first one and deleted since.
-                let draft = Draft { position: Some(opened), pedigree: Some(pedigree.clone()), ..Draft::default() };
-                committer.commit(draft, Reason::Progress, None).await.map_err(as_error)?;
+                commit_opened(&mut committer, &opened, &pedigree).await?;
+                None
+            }
+            (None, Some(old), Some(opened)) if opened.bytes != old.bytes && source.has_unfinished_snapshot(&opened) => {
+                commit_opened(&mut committer, &opened, &pedigree).await?;
                 None
             }
             (None, ..) => None,
@@ -272,6 +280,13 @@ impl Watch {
             }
         })
     }
+}
+
+/// Commits where a stream was opened, before anything is delivered. Otherwise an instance that opens it before the first commit would start at
+/// another "now", or with a later snapshot, which does not show that rows were deleted that the first one delivered.
+async fn commit_opened(committer: &mut Committer, opened: &Position, pedigree: &Pedigree) -> Result<()> {
+    let draft = Draft { position: Some(opened.clone()), pedigree: Some(pedigree.clone()), ..Draft::default() };
+    committer.commit(draft, Reason::Progress, None).await.map_err(as_error)
 }
 
 fn wishes_of(control: &Control) -> Vec<Wish> {

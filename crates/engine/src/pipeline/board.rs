@@ -98,8 +98,10 @@ pub struct Draft {
     pub changes: u64,
     /// What is passed over.
     pub ledger: Vec<LedgerEntry>,
-    /// What is settled of earlier commits.
+    /// Dead letters and parked changes of earlier commits that are settled.
     pub resolve: Vec<(u64, Resolution)>,
+    /// Gaps of earlier commits that are settled.
+    pub gaps_repaired: Vec<(u64, Resolution)>,
 }
 
 impl Draft {

@@ -114,6 +114,7 @@ impl Committer {
         }
         let letters = draft.ledger.iter().filter(|entry| entry.kind.is_letter()).count() as u64;
         facts.letters = (facts.letters + letters).saturating_sub(draft.resolve.len() as u64);
+        let resolve = draft.resolve.into_iter().chain(draft.gaps_repaired).collect();
         CheckpointWrite {
             grant: self.tenure.grant().clone(),
             seq: self.seq + 1,
@@ -123,7 +124,7 @@ impl Committer {
             halted,
             facts,
             ledger: draft.ledger,
-            resolve: draft.resolve,
+            resolve,
         }
     }
 

@@ -381,7 +381,7 @@ async fn lost() -> World {
 fn an_accepted_gap_is_recorded_and_never_goes_back() {
     block_on(async {
         let world = lost().await;
-        let wish = |to| Move::AcceptGap { to, cause: "the oplog was too small".into() };
+        let wish = |to| Move::AcceptGap { to, cause: "the oplog was too small".into(), leaves_snapshot: false };
         let error = world.perform(wish(at(3))).await.unwrap_err();
         assert!(error.message().contains("is before the checkpoint") && error.advice().is_some(), "{error}");
         assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
@@ -400,7 +400,7 @@ fn a_gap_that_nobody_has_is_not_accepted() {
             let grant = world.run_to(5, TTL).await;
             world.commit(&grant, 6, 5, halted).await;
             world.leases.release(&world.cx, &grant).await.unwrap();
-            let wish = Move::AcceptGap { to: at(7), cause: "by mistake".into() };
+            let wish = Move::AcceptGap { to: at(7), cause: "by mistake".into(), leaves_snapshot: false };
             let error = world.perform(wish).await.unwrap_err();
             assert!(error.message().contains("has lost no history"), "{error}");
             assert!(error.advice().is_some_and(|advice| advice.contains(remedy)), "{error:?}");

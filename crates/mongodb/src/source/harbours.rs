@@ -271,6 +271,10 @@ impl Source for Harbours {
         self.feeds[0].require_all_changes()
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        self.feeds[0].has_unfinished_snapshot(position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         self.feeds[0].payload()
     }

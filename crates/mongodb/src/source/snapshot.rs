@@ -20,7 +20,7 @@ use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 mod progress;
 
-pub(super) use progress::{compare, stage};
+pub(super) use progress::{compare, is_unfinished, stage};
 
 use super::Feed;
 use super::order;

@@ -1,10 +1,11 @@
 //! Where a stream would begin, looked at before anything runs.
 
 use mongodb::bson::Timestamp;
-use watchkeeper_core::{Cx, Finding, Pedigree, Position, Result, StartAt};
+use watchkeeper_core::source::BEGIN_SNAPSHOT_ANEW;
+use watchkeeper_core::{Cx, ErrorKind, Finding, Pedigree, Position, Result, StartAt};
 
 use super::open::Start;
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, is_unfinished};
 use super::{Feed, operation, timestamp};
 use crate::position::Token;
 
@@ -19,7 +20,14 @@ impl Feed {
             StartAt::Snapshot => self.countable(cx).await.map(drop),
             StartAt::Now | StartAt::Oldest => Ok(()),
         };
-        Finding::of_start(answer)
+        Finding::of_start(answer.map_err(|error| match start {
+            StartAt::After(position)
+                if error.kind() == ErrorKind::PositionLost && is_unfinished(&self.view, position) =>
+            {
+                error.remedy(BEGIN_SNAPSHOT_ANEW)
+            }
+            _ => error,
+        }))
     }
 
     async fn vet_position(&self, cx: &Cx, position: &Position, pedigree: Option<&Pedigree>) -> Result<()> {

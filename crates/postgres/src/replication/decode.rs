@@ -55,8 +55,14 @@ pub(super) struct Decoder {
     /// After what was handed out last.
     at: Place,
     time: Option<SourceTime>,
+    /// Everything before this place was received.
+    received: Lsn,
+    /// So much of the log is held back for the last transaction that was told, while nothing follows it.
+    held_max: u64,
     /// Whether the transaction in whose middle reading resumes has still to come.
     awaited: bool,
+    /// Its commit time, if that is known.
+    awaited_time: Option<SourceTime>,
     /// Where in the log the snapshot was taken whose rows come next, as long as the log is read up to there first.
     catching_up: Option<Lsn>,
     /// The only tables that are told of; all without it.
@@ -72,11 +78,27 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(at: Place, time: Option<SourceTime>, (wanted, keyless): (Choice, Keyless), spool: Spool) -> Self {
-        let awaited = at.ordinal > 0;
+        let (awaited, awaited_time) = (at.ordinal > 0, at.commit_time(time));
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
         let undone = BTreeSet::new();
         let (transaction, catching_up) = (None, None);
-        Self { relations, transaction, at, time, awaited, catching_up, wanted, keyless, keys, position, spool, undone }
+        Self {
+            relations,
+            transaction,
+            received: at.lsn,
+            held_max: stand::HELD_MAX,
+            at,
+            time,
+            awaited,
+            awaited_time,
+            catching_up,
+            wanted,
+            keyless,
+            keys,
+            position,
+            spool,
+            undone,
+        }
     }
 
     pub(super) fn end(&self) -> watchkeeper_core::Position {
@@ -200,6 +222,7 @@ impl Decoder {
                 self.begin(Lsn(commit), SourceTime(millis), xid)?;
                 return Ok(Some(self.unspool(xid, Lsn(end))));
             }
+            Message::Proof => self.take_proof()?,
             Message::Other => {}
         }
         Ok(None)
@@ -235,6 +258,9 @@ impl Decoder {
     fn step(&mut self, transaction: &Transaction) {
         (self.at.lsn, self.at.ordinal) = (transaction.commit, transaction.ordinal);
         self.time = Some(transaction.time);
+        if let Aside::Snapshot(progress) = &mut self.at.aside {
+            progress.commit_time = Some(transaction.time.0);
+        }
         self.position.clear();
         self.at.write(&mut self.position);
     }

@@ -19,7 +19,7 @@ use super::snapshot::Snapshot;
 use super::spool::Spool;
 use super::vet::unknown;
 use super::wire::{Failure, Wire};
-use super::{Replication, Spare, publication};
+use super::{Replication, Spare, proof, publication};
 
 /// How long a slot that someone else has is waited for.
 const HELD_FOR: Duration = Duration::from_secs(5);
@@ -221,8 +221,10 @@ impl Replication {
                 // Whoever goes on from here later needs a slot of its own, which begins where it is made.
                 Place { lsn: made.map_err(told)?.begin, ordinal: 0, aside: Aside::Anew }
             };
-            wire.start(&self.command(&name, &place)).await.map_err(told)?;
-            Ok(place)
+            wire.start(&self.command(wire.major, &name, &place)).await.map_err(told)?;
+            // A snapshot that nobody begins here: the stream takes one when it goes on from this position.
+            let aside = if start == StartAt::Snapshot { Aside::SnapshotAnew } else { place.aside };
+            Ok(Place { aside, ..place })
         });
         let place = opened.await?;
         Ok(self.reader(wire, lineage, &outlook, place, start, None))
@@ -304,19 +306,21 @@ impl Replication {
             slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
-        match line.unwrap_or(wire).start(&self.command(&self.0.settings.slot, place)).await {
+        let wire = line.unwrap_or(wire);
+        match wire.start(&self.command(wire.major, &self.0.settings.slot, place)).await {
             Ok(()) => Ok(true),
             Err(failure) if failure.code() == Some("55006") => Ok(false),
             Err(failure) => Err(told(failure)),
         }
     }
 
-    fn command(&self, slot: &str, place: &Place) -> String {
+    fn command(&self, major: u32, slot: &str, place: &Place) -> String {
         let publication = literal(&identifier(&self.0.settings.publication));
         let (slot, lsn) = (identifier(slot), place.lsn);
         let protocol = if self.0.settings.streaming { "'2', streaming 'on'" } else { "'1'" };
+        let messages = if major < proof::SINCE_MAJOR { "" } else { ", messages 'true'" };
         format!(
-            "START_REPLICATION SLOT {slot} LOGICAL {lsn} (proto_version {protocol}, publication_names {publication})"
+            "START_REPLICATION SLOT {slot} LOGICAL {lsn} (proto_version {protocol}, publication_names {publication}{messages})"
         )
     }
 

@@ -2,6 +2,8 @@
 
 use watchkeeper_core::{Error, Result};
 
+use super::proof::PREFIX;
+
 /// Microseconds between 1970 and 2000, from which PostgreSQL counts.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
@@ -66,6 +68,8 @@ pub(super) enum Message<'a> {
         end: u64,
         millis: u64,
     },
+    /// A logical message of our own.
+    Proof,
     /// Something that is not asked for, or says nothing about rows.
     Other,
 }
@@ -100,9 +104,17 @@ impl<'a> Message<'a> {
                 let (xid, _flags, commit, end) = (cut.u32()?, cut.byte()?, cut.u64()?, cut.u64()?);
                 Self::StreamCommit { xid, commit, end, millis: millis(cut.u64()?.cast_signed()) }
             }
+            b'M' if is_proof(cut)? => Self::Proof,
             _ => Self::Other,
         })
     }
+}
+
+/// Whether a logical message is a transactional one of our own.
+pub(super) fn is_proof(mut cut: Cut<'_>) -> Result<bool> {
+    let (flags, _lsn) = (cut.byte()?, cut.u64()?);
+    let prefix = cut.0.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(flags & 1 == 1 && prefix == PREFIX.as_bytes())
 }
 
 /// One value of a tuple.

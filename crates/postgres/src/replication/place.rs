@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Error, Position, Result, SourceTime};
+use watchkeeper_core::{Error, Position, Result, SourceTime, StartAt};
 
 /// A byte of the write-ahead log, shown as PostgreSQL writes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,6 +36,10 @@ pub(super) struct Progress {
     pub(super) reading: Option<(Lsn, u64)>,
     /// Whether no table is left.
     pub(super) complete: bool,
+    /// The commit time in milliseconds of the transaction that the place lies in. The time of a position cannot tell it: rows of the
+    /// snapshot have the time of the snapshot. Unknown in positions of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) commit_time: Option<u64>,
 }
 
 /// The last table that was read.
@@ -115,6 +119,8 @@ pub(super) enum Aside {
     Snapshot(Box<Progress>),
     /// There was no slot: wherever the one begins that is made for it. What happens until then was given up.
     Anew,
+    /// No snapshot was taken yet: opening makes a new slot with one. What happened before it was given up.
+    SnapshotAnew,
 }
 
 /// After the first `ordinal` changes of the transaction whose commit lies at `lsn`; with none of them, before it.
@@ -132,6 +138,7 @@ const FIXED: usize = 16;
 const NOT_BEFORE: u8 = b'T';
 const SNAPSHOT: u8 = b'S';
 const ANEW: u8 = b'N';
+const SNAPSHOT_ANEW: u8 = b'A';
 
 impl Place {
     /// Before the first transaction that was committed at `lsn` or later.
@@ -160,6 +167,7 @@ impl Place {
                 let _ = serde_json::to_writer(out, progress);
             }
             Aside::Anew => out.push(ANEW),
+            Aside::SnapshotAnew => out.push(SNAPSHOT_ANEW),
         }
     }
 
@@ -177,10 +185,48 @@ impl Place {
             None => Aside::Nothing,
             Some((&NOT_BEFORE, millis)) => Aside::NotBefore(u64::from_be_bytes(millis.try_into().ok()?)),
             Some((&ANEW, [])) => Aside::Anew,
+            Some((&SNAPSHOT_ANEW, [])) => Aside::SnapshotAnew,
             Some((&SNAPSHOT, progress)) => Aside::Snapshot(serde_json::from_slice(progress).ok()?),
             Some(_) => return None,
         };
         Some(Self { lsn: Lsn(u64::from_be_bytes(*lsn)), ordinal: u64::from_be_bytes(*ordinal), aside })
+    }
+}
+
+impl Place {
+    /// The commit time of the transaction that the place lies in, as far as `position` tells it.
+    pub(super) fn commit_time(&self, position_time: Option<SourceTime>) -> Option<SourceTime> {
+        match &self.aside {
+            _ if self.ordinal == 0 => None,
+            Aside::Snapshot(progress) => progress.commit_time.map(SourceTime),
+            _ => position_time,
+        }
+    }
+
+    /// Whether rows of a snapshot are still to be read.
+    fn has_unfinished_snapshot(&self) -> bool {
+        match &self.aside {
+            Aside::Snapshot(progress) => !progress.complete,
+            Aside::SnapshotAnew => true,
+            Aside::Nothing | Aside::NotBefore(_) | Aside::Anew => false,
+        }
+    }
+}
+
+/// Whether a stream that resumes from `position` still has to read rows of a snapshot.
+pub(super) fn has_unfinished_snapshot(position: &Position) -> bool {
+    Place::parse(&position.bytes).is_some_and(|place| place.has_unfinished_snapshot())
+}
+
+/// `start`, or a new snapshot if it is the position of one that is still to be taken.
+pub(super) fn resolve_start(start: StartAt) -> StartAt {
+    match start {
+        StartAt::After(position)
+            if Place::parse(&position.bytes).is_some_and(|place| place.aside == Aside::SnapshotAnew) =>
+        {
+            StartAt::Snapshot
+        }
+        start => start,
     }
 }
 
@@ -204,15 +250,16 @@ fn steps(aside: &Aside) -> (bool, Option<&Last>, Option<(Lsn, u64)>) {
 mod tests {
     use std::cmp::Ordering;
 
-    use watchkeeper_core::Position;
+    use watchkeeper_core::{Position, SourceTime};
 
     use super::{Aside, Last, Lsn, Place, Progress, compare};
 
     #[test]
     fn places_survive_being_stored() {
         let done = vec![(Last::Name("public.a".to_owned()), Lsn(7)), (Last::Id(16_384), Lsn(9))];
-        let progress = Progress { done, reading: Some((Lsn(9), 3)), complete: false };
-        for aside in [Aside::Nothing, Aside::NotBefore(5), Aside::Snapshot(Box::new(progress))] {
+        let progress = Progress { done, reading: Some((Lsn(9), 3)), complete: false, commit_time: Some(11) };
+        let snapshot = Aside::Snapshot(Box::new(progress));
+        for aside in [Aside::Nothing, Aside::NotBefore(5), snapshot, Aside::Anew, Aside::SnapshotAnew] {
             let place = Place { lsn: Lsn(0x16_b374_d848), ordinal: 3, aside };
             assert_eq!(Place::read(&place.position(None)).unwrap(), place);
         }
@@ -248,10 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_row_of_a_snapshot_is_no_commit_time() {
+        let at = |ordinal, commit_time| {
+            let progress = Progress { commit_time, ..Progress::default() };
+            let place = Place { lsn: Lsn(4), ordinal, aside: Aside::Snapshot(Box::new(progress)) };
+            place.commit_time(Some(SourceTime(9)))
+        };
+        assert_eq!(at(1, Some(7)), Some(SourceTime(7)));
+        assert_eq!(
+            (at(1, None), at(0, Some(7))),
+            (None, None),
+            "older versions did not store it; before a transaction"
+        );
+        let of_log = Place { lsn: Lsn(4), ordinal: 1, aside: Aside::Nothing };
+        assert_eq!(of_log.commit_time(Some(SourceTime(9))), Some(SourceTime(9)));
+    }
+
+    #[test]
     fn a_snapshot_lies_before_the_log_that_follows_it() {
         let at = |done: usize, row, complete| {
             let done = [7, 8][..done].iter().map(|table| (Last::Id(*table), Lsn(4))).collect();
-            let progress = Progress { done, reading: Some((Lsn(4), row)), complete };
+            let progress = Progress { done, reading: Some((Lsn(4), row)), complete, commit_time: None };
             Place { lsn: Lsn(4), ordinal: 0, aside: Aside::Snapshot(Box::new(progress)) }.position(None)
         };
         let later = Place { lsn: Lsn(4), ordinal: 1, aside: Aside::Nothing }.position(None);

@@ -19,6 +19,7 @@ pub(super) struct Published {
     whole: Option<String>,
     /// A part of it that tells its rows apart by other columns.
     unlike: Option<String>,
+    is_partitioned: bool,
 }
 
 /// The names of the columns by which rows of the table `c` are told apart, in their order.
@@ -62,7 +63,7 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
             (SELECT min(part.relid::regclass::text) FROM pg_catalog.pg_partition_tree(c.oid) part
                 JOIN pg_catalog.pg_class p ON p.oid = part.relid
-                WHERE c.relkind = 'p' AND p.relkind = 'r' AND {} IS DISTINCT FROM {})
+                WHERE c.relkind = 'p' AND p.relkind = 'r' AND {} IS DISTINCT FROM {}), c.relkind = 'p'
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -79,8 +80,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             _ => false,
         };
         let (whole, unlike) = (row.get(4).cloned().flatten(), row.get(6).cloned().flatten());
-        let (is_full, is_deferrable) = (text(1) == "f", text(5) == "t");
-        Published { name: text(0).to_owned(), has_key, is_full, is_deferrable, whole, unlike }
+        let (is_full, is_deferrable, is_partitioned) = (text(1) == "f", text(5) == "t", text(7) == "t");
+        Published { name: text(0).to_owned(), has_key, is_full, is_deferrable, whole, unlike, is_partitioned }
     });
     Ok(published.collect())
 }
@@ -167,7 +168,28 @@ pub(super) fn obstacles(settings: &Settings, named: &[Published]) -> Vec<Finding
     let keyless = named.iter().filter(|table| !table.has_key).map(|table| keyless(&table.name));
     let mut findings: Vec<_> = absent.chain(keyless).map(|error| finding(&error)).collect();
     findings.extend(deferrable(named));
+    findings.extend(partitioned(settings, named));
     findings
+}
+
+/// A partitioned table is published under its own name only with publish_via_partition_root, and then the server does not publish what
+/// happens to a partition as a whole.
+fn partitioned(settings: &Settings, tables: &[Published]) -> impl Iterator<Item = Finding> {
+    let (wanted, publication) = (settings.qualified(), identifier(&settings.publication));
+    let is_wanted = move |table: &&Published| wanted.is_empty() || wanted.contains(&table.name);
+    let partitioned = tables.iter().filter(|table| table.is_partitioned).filter(is_wanted);
+    partitioned.map(move |table| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "{} is published as a whole (publish_via_partition_root): the log does not report a TRUNCATE of one partition, so its rows \
+             stay at the targets",
+            table.name
+        ),
+        remedy: Some(format!(
+            "DELETE the rows of a partition instead, or publish each partition under its own name: ALTER PUBLICATION {publication} SET \
+             (publish_via_partition_root = false), and name the partitions in `tables` if tables are named there"
+        )),
+    })
 }
 
 /// The log does not tell which of two rows of one key went, where a statement shifts or swaps keys.
@@ -210,6 +232,7 @@ pub(super) fn findings(settings: &Settings, published: &[Published]) -> Vec<Find
         findings.push(Finding { severity: Severity::Note, what, remedy: None });
     }
     findings.extend(deferrable(published));
+    findings.extend(partitioned(settings, published));
     if published.is_empty() {
         let what = format!("publication {} tells of no table", settings.publication);
         let remedy = Some(format!("ALTER PUBLICATION {} ADD TABLE …", identifier(&settings.publication)));

@@ -164,6 +164,11 @@ impl Reader {
         if let Some(found) = sentry.heard() {
             self.pedigree = found?;
         }
+        self.decoder.expect_proof(!sentry.proofs.is_impossible());
+        // While rows of a snapshot are read, the log behind them is not.
+        if self.snapshot.is_none() && self.decoder.needs_proof() && sentry.proofs.request(self.decoder.received()) {
+            sentry.alert();
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use watchkeeper_core::{BootClock, Clock, Cx, Error, Pedigree, Result};
 
 use super::lineage::Lineage;
+use super::proof::ProofRequests;
 use super::wire::{Failure, Wire};
 use super::{Replication, publication, scope};
 
@@ -26,6 +27,8 @@ pub(super) struct Sentry {
     /// What is remembered from now on, or why reading must not go on.
     found: mpsc::Receiver<Result<Pedigree>>,
     occasion: Arc<Notify>,
+    /// Messages of our own that are to be written into the log on the same occasions.
+    pub(super) proofs: ProofRequests,
     _task: JoinSet<()>,
 }
 
@@ -34,13 +37,14 @@ impl Sentry {
     pub(super) fn begin(source: Replication, lineage: Lineage, presumes: bool) -> Self {
         let (sender, found) = mpsc::channel(1);
         let occasion = Arc::new(Notify::new());
-        let watch = Lookout { source, lineage, presumes, occasion: Arc::clone(&occasion) };
+        let proofs = ProofRequests::default();
+        let watch = Lookout { source, lineage, presumes, occasion: Arc::clone(&occasion), proofs: proofs.clone() };
         if watch.lineage.publication.is_none() {
             watch.occasion.notify_one();
         }
         let mut task = JoinSet::new();
         task.spawn(watch.stand(sender));
-        Self { found, occasion, _task: task }
+        Self { found, occasion, proofs, _task: task }
     }
 
     /// Gives an occasion to look now.
@@ -80,6 +84,7 @@ struct Lookout {
     /// Whether nobody has looked since it was remembered.
     presumes: bool,
     occasion: Arc<Notify>,
+    proofs: ProofRequests,
 }
 
 impl Lookout {
@@ -113,6 +118,7 @@ impl Lookout {
         let cx = Cx::new(Arc::new(BootClock)).within(LOOK_EVERY);
         let mut wire = source.0.endpoint.connect_to_ask(&cx).await?;
         let told = |failure: Failure| source.told(failure);
+        cx.run(async { self.proofs.write_if_wanted(&mut wire).await.map_err(told) }).await?;
         let now = cx.run(async { scope::ask(&mut wire, settings).await.map_err(told) }).await?;
         let Some(now) = now.map(|now| now.narrowed(&source.choice())) else {
             return Ok(Seen::Broken(publication::missing(settings)));

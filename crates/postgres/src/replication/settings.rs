@@ -153,7 +153,7 @@ impl Choice {
 }
 
 /// A name for the slot and the publication of a stream: readable, and its own whatever the names hold.
-fn own_name(group: &str, stream: &str) -> String {
+pub(super) fn own_name(group: &str, stream: &str) -> String {
     let whole = format!("{group}/{stream}");
     let safe = |sign: char| if sign.is_ascii_alphanumeric() { sign.to_ascii_lowercase() } else { '_' };
     let hash = xxhash_rust::xxh3::xxh3_64(whole.as_bytes());

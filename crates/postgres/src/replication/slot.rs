@@ -132,9 +132,13 @@ impl Outlook {
         text("wal_status") == Some("lost") || text("invalidation_reason").is_some() || conflicting == Some(true)
     }
 
-    /// Whether a slot has to be made to go on from `place`, which was chosen when there was none.
+    /// Whether a slot has to be made to go on from `place`: it was chosen when there was none, or for a snapshot that is still to be taken.
     pub(super) fn begins_anew(&self, place: &Place) -> bool {
-        place.aside == Aside::Anew && (!self.has_slot() || self.is_lost())
+        match place.aside {
+            Aside::Anew => !self.has_slot() || self.is_lost(),
+            Aside::SnapshotAnew => true,
+            _ => false,
+        }
     }
 
     /// Refuses a server that can not do it at all.

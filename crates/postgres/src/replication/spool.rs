@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use watchkeeper_core::{Error, Result};
 
-use super::pgoutput::{Cut, odd};
+use super::pgoutput::{Cut, is_proof, odd};
 use super::settings::Settings;
 
 mod file;
@@ -125,8 +125,11 @@ impl Spool {
         let tag = cut.byte()?;
         match tag {
             b'E' => self.receiving = None,
-            b'I' | b'U' | b'D' | b'T' | b'R' | b'Y' => {
+            b'I' | b'U' | b'D' | b'T' | b'R' | b'Y' | b'M' => {
                 let part = cut.u32()?;
+                if tag == b'M' && !is_proof(cut)? {
+                    return Ok(());
+                }
                 let size = HEAD + 1 + cut.0.len();
                 let streamed = self.receiving.and_then(|xid| self.open.get_mut(&xid));
                 let streamed = streamed.ok_or_else(|| odd("a change outside of a transaction"))?;

@@ -7,7 +7,7 @@ use watchkeeper_core::{Cx, Error, OperationTime, Pedigree, Result, StartAt};
 use super::drift::Drift;
 use super::keys::Known;
 use super::lineage::Lineage;
-use super::place::Place;
+use super::place::{self, Place};
 use super::scope::Scope;
 use super::slot::Outlook;
 use super::wire::Failure;
@@ -26,12 +26,17 @@ pub(super) fn refuse_operation(start: &StartAt) -> Result<()> {
     }
 }
 
+/// Whether a stream that begins here still has to read rows of a snapshot.
+pub(super) fn is_in_snapshot(start: &StartAt) -> bool {
+    matches!(start, StartAt::After(position) if place::has_unfinished_snapshot(position))
+}
+
 impl Replication {
     /// Everything that is looked at before reading begins. Nobody is displaced from the slot, and neither it nor the publication
     /// is made. What the publication does not tell any more is given back, in words.
     pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<String>> {
         refuse_operation(start)?;
-        if *start == StartAt::Snapshot {
+        if place::resolve_start(start.clone()) == StartAt::Snapshot {
             return self.require_readable(cx).await.map(|()| Vec::new());
         }
         let StartAt::After(position) = start else { return Ok(Vec::new()) };

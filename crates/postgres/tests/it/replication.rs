@@ -17,6 +17,7 @@ mod promotion;
 mod refused;
 mod rekeyed;
 mod renamed;
+mod restored;
 mod resumed;
 mod rewritten;
 mod rows;

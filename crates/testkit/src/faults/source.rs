@@ -57,6 +57,10 @@ impl Source for FaultySource {
         self.script.play(cx, "resolve_names", async move { inner.resolve_names(&own, names).await }).await
     }
 
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        self.inner.has_unfinished_snapshot(position)
+    }
+
     fn payload(&self) -> Arc<dyn Payload> {
         self.inner.payload()
     }

@@ -9,8 +9,10 @@ use std::time::Duration;
 use watchkeeper::core::{LedgerEntry, LedgerKind, Limits, StoredChange};
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::operator::{self, Move, swallowing};
+use watchkeeper::engine::checkpoint::unfinished;
 use watchkeeper::{Change, Checkpoint, Cx, Error, Position, Result, StartAt, StreamSpec};
 
+use super::AcceptedGap;
 use crate::args::Back;
 use crate::commands::tail::readable;
 use crate::site::Site;
@@ -37,8 +39,23 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
             lines.extend(replaying(stream));
         }
     }
+    lines.extend(snapshots(stream, current, &target));
     lines.extend(lifting(checkpoint.as_ref()));
     Ok(Plan { wish: Move::Set(target), lines })
+}
+
+/// What a move does to snapshots: it begins one, or leaves one unfinished.
+fn snapshots(stream: &StreamSpec, current: Option<&Position>, target: &Position) -> Option<String> {
+    if stream.source.has_unfinished_snapshot(target) {
+        return Some(
+            "Everything that exists is delivered again. Rows that were deleted meanwhile stay at the targets: empty those first."
+                .to_owned(),
+        );
+    }
+    unfinished::is_unfinished(&*stream.source, current).then(|| {
+        "Its snapshot is left unfinished: rows that it has not read yet are MISSING at the targets until a new one is taken."
+            .to_owned()
+    })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
@@ -148,11 +165,15 @@ async fn first_unit(cx: &Cx, stream: &StreamSpec, after: Option<Position>) -> Re
     Ok(unit)
 }
 
-pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, cause: &str) -> Result<Plan> {
+pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedGap<'_>) -> Result<Plan> {
     let cx = site.look();
+    let (source, name) = (&*stream.source, &stream.settings.name);
     let checkpoint = site.checkpoint(&cx, stream).await?;
-    cx.run(operator::require_gap(&cx, &*stream.source, &stream.settings.name, checkpoint.as_ref())).await?;
-    let target = site.locate(&cx, stream, to).await?;
+    cx.run(operator::require_gap(&cx, source, name, checkpoint.as_ref())).await?;
+    let target = site.locate(&cx, stream, gap.to).await?;
+    if !gap.leaves_snapshot {
+        operator::require_snapshot_anew(source, name, checkpoint.as_ref(), &target)?;
+    }
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
     let pedigree = cx.run(stream.source.identity(&cx)).await?;
     if checkpoint.as_ref().and_then(|checkpoint| checkpoint.pedigree.as_ref()).is_some_and(|stored| *stored != pedigree)
@@ -160,8 +181,10 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, ca
         lines.extend(operator::outranked(&stream.profiles()));
     }
     lines.push("The history in between is given up; the gap is noted in the ledger.".to_owned());
+    lines.extend(snapshots(stream, position(checkpoint.as_ref()), &target));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::AcceptGap { to: target, cause: cause.to_owned() }, lines })
+    let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
+    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines })
 }
 
 fn position(checkpoint: Option<&Checkpoint>) -> Option<&Position> {

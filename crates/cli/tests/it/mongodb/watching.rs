@@ -211,3 +211,20 @@ fn how_far_a_snapshot_is_stands_in_the_log_and_in_the_status() {
     until("all is delivered", || harbour.delivered().len() == 6_000);
     only.ends_in_order();
 }
+
+#[test]
+fn a_snapshot_is_taken_when_an_operator_asks_for_one() {
+    let harbour = Harbour::new();
+    harbour.order(&["rope", "tar"]);
+    harbour.configure(&harbour.orders(""));
+    let mut only = harbour.start("only");
+    harbour.order(&["sail"]);
+    until("the change arrives", || harbour.delivered() == ["sail"]);
+    let set = harbour.desk.run(&["checkpoint", "set", "orders", "snapshot", "--yes"]);
+    assert_eq!(set.code, Some(0), "{set:?}");
+    until("everything arrives", || harbour.delivered() == ["sail", "rope", "tar", "sail"]);
+    harbour.order(&["oar"]);
+    until("what follows arrives, too", || harbour.delivered().last().is_some_and(|item| item == "oar"));
+    only.ends_in_order();
+    assert_eq!(harbour.delivered().len(), 5);
+}

@@ -107,6 +107,18 @@ pub(in crate::source) fn stage(view: &View, position: &Position) -> Option<Stage
     Some(Stage { what, done: progress.rows, of })
 }
 
+/// Whether rows of a snapshot are still to be read, by a position of it.
+pub(in crate::source) fn is_unfinished(view: &View, position: &Position) -> bool {
+    let Ok((_, Some(progress))) = Token::decode_with_progress(position) else { return false };
+    match &view.scope {
+        Scope::Collections(names) => {
+            Progress::decode(progress).is_none_or(|progress| progress.collection < names.len())
+        }
+        // How many there are is known to the server.
+        _ => true,
+    }
+}
+
 /// Which of two positions is earlier. A snapshot moves on in two ways; where they contradict, nothing is known.
 pub(in crate::source) fn compare(a: &Position, b: &Position) -> Option<Ordering> {
     let ((a, progress_a), (b, progress_b)) =

@@ -3,14 +3,20 @@
 use watchkeeper_core::{Error, Result, SourceTime};
 
 use super::{Decoder, Filled, Transaction};
-use crate::replication::pgoutput::millis;
+use crate::replication::pgoutput::{millis, odd};
 use crate::replication::place::{Aside, Lsn};
 
 /// A transaction that takes more than this is not told again just to recognise the log by it.
 const WITNESS_BYTES_MAX: usize = 1 << 20;
 
 /// So much of the log is held back for the last transaction that was told, while nothing follows it.
-const WITNESS_HELD_MAX: u64 = 16 << 20;
+pub(super) const HELD_MAX: u64 = 16 << 20;
+
+/// The same, where a message of our own is going to follow it.
+const HELD_UNTIL_PROOF_MAX: u64 = 64 << 20;
+
+/// After so much log without a change a message of our own is asked for.
+const PROOF_EVERY: u64 = 4 << 20;
 
 impl Decoder {
     /// Reads the log up to `lsn` before the rows of the snapshot that was taken there.
@@ -23,9 +29,38 @@ impl Decoder {
         self.catching_up.is_none()
     }
 
+    /// Whether this log could not be told from another one by the position alone, or only with much of it held back. Then a message of our
+    /// own is to be written into it.
+    pub(in crate::replication) fn needs_proof(&self) -> bool {
+        let is_far = self.received.0.saturating_sub(self.at.lsn.0) > PROOF_EVERY;
+        self.transaction.is_none() && self.has_caught_up() && (self.at.ordinal == 0 || is_far)
+    }
+
+    /// Everything up to here was received.
+    pub(in crate::replication) fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// Holds more of the log back for the last transaction, or less where no message of our own can be expected.
+    pub(in crate::replication) fn expect_proof(&mut self, is_expected: bool) {
+        self.held_max = if is_expected { HELD_UNTIL_PROOF_MAX } else { HELD_MAX };
+    }
+
+    /// Goes to the place after a message of our own, which counts as a change of its transaction.
+    pub(super) fn take_proof(&mut self) -> Result<()> {
+        let transaction = self.transaction.as_mut().ok_or_else(|| odd("a message outside of a transaction"))?;
+        transaction.ordinal += 1;
+        let transaction = *transaction;
+        if transaction.ordinal > transaction.passed {
+            self.step(&transaction);
+        }
+        Ok(())
+    }
+
     /// The server has sent all up to `lsn`. Between transactions that is a place to go on from, so that a slot whose tables
     /// are quiet moves on.
     pub(super) fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<Option<Filled>> {
+        self.received = self.received.max(lsn);
         if self.transaction.is_none() && self.catches_up_at(lsn)? {
             return Ok(Some(Filled::CaughtUp));
         }
@@ -59,7 +94,7 @@ impl Decoder {
     /// The place after the last change of a transaction is kept for a while: whoever goes on from there is told that
     /// transaction again, and so recognises a log that is another one, be it that of a restored server.
     fn pass(&mut self, lsn: Lsn) -> bool {
-        let is_kept = self.at.ordinal > 0 && lsn.0 < self.at.lsn.0.saturating_add(WITNESS_HELD_MAX);
+        let is_kept = self.at.ordinal > 0 && lsn.0 < self.at.lsn.0.saturating_add(self.held_max);
         let passes = lsn > self.at.lsn && !is_kept;
         if passes {
             (self.at.lsn, self.at.ordinal) = (lsn, 0);
@@ -70,6 +105,7 @@ impl Decoder {
     /// The transaction is over; the next one lies at `end` or later.
     pub(in crate::replication) fn commit(&mut self, end: Lsn) {
         let Some(transaction) = self.transaction.take() else { return };
+        self.received = self.received.max(end);
         self.undone.clear();
         let is_told = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
         if is_told && transaction.bytes > WITNESS_BYTES_MAX {
@@ -93,7 +129,7 @@ impl Decoder {
 
     /// Refuses another transaction at the very place of the one in which reading stopped.
     fn require_same(&self, time: SourceTime) -> Result<()> {
-        if !self.awaited || self.time.is_none_or(|told| told == time) {
+        if !self.awaited || self.awaited_time.is_none_or(|told| told == time) {
             return Ok(());
         }
         let cause = format!("the log has another transaction at {}, where the stream stands", self.at.lsn);
@@ -114,7 +150,7 @@ impl Decoder {
         }
         match &self.at.aside {
             Aside::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
-            Aside::NotBefore(_) | Aside::Anew => self.at.aside = Aside::Nothing,
+            Aside::NotBefore(_) | Aside::Anew | Aside::SnapshotAnew => self.at.aside = Aside::Nothing,
             // From here on no table has rows in the snapshot that are newer.
             Aside::Snapshot(progress) if progress.is_over_at(commit) => self.at.aside = Aside::Nothing,
             _ => {}

@@ -79,6 +79,16 @@ impl Copy {
         }
     }
 
+    /// Delivers the first `count` changes of a batch to a copy in memory.
+    pub(crate) fn deliver_first(&mut self, batch: &Arc<Batch>, count: usize) {
+        let first = changes(batch).take(count);
+        match self {
+            Self::Plain(copy) => first.for_each(|change| take(copy, &change)),
+            Self::Newest { rows, cleared } => first.for_each(|change| take_newer(rows, cleared, &change)),
+            Self::Versioned { .. } | Self::Transactional { .. } => panic!("a sink takes whole batches"),
+        }
+    }
+
     /// The rows as `table id:v`.
     async fn rows(&self) -> BTreeSet<String> {
         let sql = |table: &str, which: &str| {

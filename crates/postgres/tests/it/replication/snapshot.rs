@@ -141,6 +141,39 @@ fn a_snapshot_is_resumed_by_table() {
     });
 }
 
+/// Rows of a snapshot carry the snapshot's time. A checkpoint in the middle of a batch must not store that as the commit time of
+/// the transaction that was read last.
+#[test]
+fn a_snapshot_is_resumed_from_the_middle_of_a_batch() {
+    on_both(&schema(), async |base| {
+        let source = base.source_with(settings(base));
+        let mut target = Target::default();
+        let mut start = StartAt::Snapshot;
+        for round in 0..4 {
+            let mut watch = Watch::open(&source, start).await;
+            let batch = loop {
+                let batch = std::sync::Arc::new(watch.stream.next_batch(&cx(), LIMITS).await.unwrap());
+                let rows = (0..batch.len() as u32).map(|row| Change::new(batch.clone(), row));
+                if rows.clone().any(|change| change.operation() == Operation::Read) {
+                    break batch;
+                }
+                rows.for_each(|change| target.apply(&change));
+            };
+            assert!(batch.len() > 10, "there is a middle");
+            let delivered: Vec<_> = (0..10).map(|row| Change::new(batch.clone(), row)).collect();
+            delivered.iter().for_each(|change| target.apply(change));
+            start = StartAt::After(delivered[9].position());
+            watch.close().await;
+            base.run(&format!("DELETE FROM a WHERE id = {}", round + 1)).await;
+        }
+        let mut watch = Watch::open(&source, start).await;
+        base.run("INSERT INTO c VALUES (9999, 'last')").await;
+        read_until(&mut watch, &mut target, "last").await;
+        target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
 #[test]
 fn a_snapshot_outlives_the_patience_of_the_server() {
     on_both(&schema(), async |base| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Batch, ChangeStream, Entropy, Limits, Source, StartAt};
+use watchkeeper_core::{Batch, Change, ChangeStream, Entropy, Limits, Source, StartAt};
 use watchkeeper_postgres::Replication;
 use watchkeeper_testkit::servers::postgres::Version;
 
@@ -108,6 +108,20 @@ impl<'a> Storm<'a> {
         is_awaited
     }
 
+    /// Delivers a part of the next batch and commits the position in its middle: the last thing that an instance does.
+    async fn step_halfway(&mut self, stream: &mut dyn ChangeStream) {
+        let limits = Limits { rows: 60, wait: Duration::from_millis(50), ..LIMITS };
+        let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("the stream goes on"));
+        let rows = 1 + self.dice.below(60) as usize;
+        let Some((count, last)) = changes(&batch).take(rows).enumerate().filter(|(_, change)| is_end(change)).last()
+        else {
+            return;
+        };
+        self.copy.deliver_first(&batch, count + 1);
+        self.committed = StartAt::After(last.position());
+        stream.acknowledge(&cx(), &last.position()).await.expect("it is heard");
+    }
+
     /// What was on its way arrives now, where that must not matter.
     async fn arrive_late(&mut self) {
         if self.grade != Grade::Versioned {
@@ -131,6 +145,7 @@ impl<'a> Storm<'a> {
                 }
                 self.step(&mut *stream, "").await;
             }
+            self.step_halfway(&mut *stream).await;
             drop(stream);
             self.write(true).await;
             stream = self.open().await;
@@ -148,6 +163,11 @@ impl<'a> Storm<'a> {
         }
         panic!("{which}: the last change does not come");
     }
+}
+
+/// Whether a position may be committed after this change.
+fn is_end(change: &Change) -> bool {
+    change.batch().rows()[change.row() as usize].committable
 }
 
 fn schema() -> String {
