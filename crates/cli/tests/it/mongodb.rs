@@ -1,7 +1,9 @@
 //! The program on a real replica set of MongoDB.
 
+mod blaming;
 mod failing;
 mod fallback;
+mod losing;
 mod refusing;
 mod watching;
 

@@ -9,7 +9,9 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod filtering;
+mod losing;
 mod refusing;
+mod rotating;
 mod slow;
 mod telling;
 

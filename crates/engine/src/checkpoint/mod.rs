@@ -3,5 +3,6 @@
 mod block;
 pub mod history;
 pub mod interval;
+pub mod lost;
 pub mod moves;
 pub mod operator;
