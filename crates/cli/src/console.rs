@@ -6,8 +6,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use watchkeeper::core::{Holder, SourceTime};
 use watchkeeper::engine::checkpoint::history::History;
+use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
 use watchkeeper::engine::group::control::Controls;
+use watchkeeper::engine::group::home::Homes;
 use watchkeeper::engine::group::journal::Journal;
 use watchkeeper::engine::group::registry::{Listed, Registry};
 use watchkeeper::{Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Position, Records, Result, StartAt, StreamSpec};
@@ -66,9 +68,11 @@ impl Site {
         self.stores.checkpoints_of(stream)
     }
 
-    /// The newest checkpoint of `stream`.
+    /// The newest checkpoint of `stream`. One that is missing or damaged is shown as halted for that reason.
     pub(crate) async fn checkpoint(&self, cx: &Cx, stream: &StreamSpec) -> Result<Option<Checkpoint>> {
-        cx.run(self.checkpoints(stream).load(cx, &self.key(stream))).await
+        let homes = Homes::new(self.records(), &self.settings.group);
+        let (store, name, key) = (self.checkpoints(stream), &stream.settings.name, self.key(stream));
+        lost::load(cx, (&*store, &homes), (name, &key), &self.history(stream)).await
     }
 
     /// The checkpoints of `stream` before the newest one.

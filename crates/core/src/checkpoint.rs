@@ -59,6 +59,10 @@ pub struct Facts {
     pub failovers: u64,
     /// Open dead letters and parked changes.
     pub letters: u64,
+    /// Whether a position was ever committed: a checkpoint without one is then damaged, and not at its beginning. `None` in
+    /// checkpoints of versions that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<bool>,
 }
 
 /// The newest committed state of a key.
@@ -80,6 +84,31 @@ pub struct Checkpoint {
     pub halted: Option<Halted>,
     /// For people.
     pub facts: Facts,
+}
+
+impl Checkpoint {
+    /// Stands for a checkpoint that cannot be read, or is missing although the stream has committed before. It has no position and
+    /// is halted for `error`, so nobody runs the stream until a person has chosen a position.
+    pub fn lost(grant: Option<&Grant>, error: &Error) -> Self {
+        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change: None };
+        Self {
+            position: None,
+            pedigree: None,
+            epoch: grant.map_or(Epoch::ZERO, |grant| grant.epoch),
+            tenure: grant.map_or(TenureId(uuid::Uuid::nil()), |grant| grant.tenure),
+            seq: 0,
+            reason: Reason::Final,
+            halted: Some(halted),
+            facts: Facts { begun: Some(true), ..Facts::default() },
+        }
+    }
+
+    /// Whether it has lost the position that was committed with it or before it.
+    pub fn has_lost_position(&self) -> bool {
+        let facts = &self.facts;
+        let begun = || self.pedigree.is_some() || facts.changes > 0 || facts.last_operation.is_some();
+        self.position.is_none() && facts.begun.unwrap_or_else(begun)
+    }
 }
 
 /// A checkpoint to commit.
@@ -158,6 +187,8 @@ pub trait CheckpointStore: Send + Sync + std::fmt::Debug {
     /// * C2: an epoch below the newest claimed one, or equal to it with another tenure, is `Behind`.
     /// * C3: a new claim begins with seq 0; claiming again with the same (epoch, tenure) changes nothing.
     /// * C4: the answer is the newest committed checkpoint, read in the same atomic step.
+    /// * C11: a stored checkpoint that cannot be read is a `Corrupt` error, here and in [`load`](Self::load), never an absent one.
+    ///   The claim has taken effect nevertheless, so that a commit by the same grant can replace what is damaged.
     ///
     /// # Cancel safety
     /// Repeatable: a dropped claim may have happened, and can be claimed again by the same tenure.
@@ -173,6 +204,8 @@ pub trait CheckpointStore: Send + Sync + std::fmt::Debug {
     /// * C7: a write is atomic with its ledger entries and resolutions, and independent of the other
     ///   writes of the slice.
     /// * C8: a committed write is durable.
+    /// * C10: a write for a key of which there is no claim is a `Corrupt` error, not `Fenced`, and changes nothing: whoever commits
+    ///   has claimed before, so the record was removed.
     ///
     /// # Errors
     /// `Unknown` when any of them may have been written: repeat unchanged.
@@ -183,6 +216,12 @@ pub trait CheckpointStore: Send + Sync + std::fmt::Debug {
 
     /// Entries of the ledger, in the order of their numbers (C9).
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>>;
+}
+
+/// The error of a commit whose key has no record (C10). `place` names the store.
+pub fn missing_record(place: impl std::fmt::Display, key: &LeaseKey) -> Error {
+    Error::corrupt(format!("{place}: the checkpoint of {key} was removed"))
+        .remedy("find out who removed it before the stream is resumed; what keeps checkpoints is not to be edited")
 }
 
 /// One answer for a slice whose writes were each tried, whatever became of the others (C7). For stores that write them one by one.

@@ -45,10 +45,39 @@ impl ErrorKind {
     }
 }
 
+/// Whose call failed. The engine notes it where it calls a contract; what a failure means depends on it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Component {
+    /// The stream's source.
+    Source,
+    /// The sink of this name.
+    Sink(Box<str>),
+    /// The checkpoint store.
+    Checkpoints,
+    /// The lease store.
+    Leases,
+    /// The group's records.
+    Records,
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source => f.write_str("source"),
+            Self::Sink(name) => write!(f, "sink {name:?}"),
+            Self::Checkpoints => f.write_str("checkpoint store"),
+            Self::Leases => f.write_str("lease store"),
+            Self::Records => f.write_str("records"),
+        }
+    }
+}
+
 /// An error with its kind, a cause in one line and, where there is one, a remedy.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    /// Boxed, since most errors have none and all are moved around.
+    component: Option<Box<Component>>,
     is_late: bool,
     class: Option<&'static str>,
     place: Option<Box<str>>,
@@ -60,7 +89,16 @@ pub struct Error {
 impl Error {
     /// An error of `kind` whose cause is `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, is_late: false, class: None, place: None, message: message.into(), remedy: None, source: None }
+        Self {
+            kind,
+            component: None,
+            is_late: false,
+            class: None,
+            place: None,
+            message: message.into(),
+            remedy: None,
+            source: None,
+        }
     }
 
     /// [`ErrorKind::Config`].
@@ -129,6 +167,26 @@ impl Error {
         self.is_late
     }
 
+    /// The same error with whose call failed. The first one stays: it was noted nearest to the call.
+    #[must_use]
+    pub fn raised_by(mut self, component: &Component) -> Self {
+        self.component.get_or_insert_with(|| Box::new(component.clone()));
+        self
+    }
+
+    /// Whose call failed, if that was noted.
+    pub fn component(&self) -> Option<&Component> {
+        self.component.as_deref()
+    }
+
+    /// Who failed and why, without place, code and remedy.
+    pub fn attributed_message(&self) -> String {
+        match &self.component {
+            Some(component) => format!("{component}: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// The same error with the native error below it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -169,6 +227,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
+        }
+        if let Some(component) = &self.component {
+            write!(f, "{component}: ")?;
         }
         write!(f, "{} [{}]", self.message, self.kind.code())?;
         if let Some(remedy) = &self.remedy {

@@ -46,14 +46,14 @@ pub use clock::{BootClock, Clock, Moment};
 pub use cx::Cx;
 pub use decode::Update;
 pub use entropy::Entropy;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Component, Error, ErrorKind, Result};
 pub use latest::{Follower, Latest};
 pub use lease::{
     Acquired, Ask, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal, Wakeups,
 };
 pub use ledger::{LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution, StoredChange};
 pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
-pub use options::{Options, Origin, Setting, Written as WrittenSetting};
+pub use options::{Options, Origin, Renewable, Reread, Setting, Written as WrittenSetting};
 pub use payload::{Image, Payload, ValueRef, Visit};
 pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
 pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt, Version, Window};

@@ -162,6 +162,12 @@ impl Running {
         self.shutdown.cancel();
     }
 
+    /// What the shutdown left unfinished, by stream.
+    pub fn unfinished(&self) -> Vec<(String, String)> {
+        let left = |post: &Arc<Post>| Some((post.name().to_owned(), post.status().get().unfinished.clone()?));
+        self.posts.iter().filter_map(left).collect()
+    }
+
     /// Waits until it has ended.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use look::Looked;
 /// How soon a store that has not answered is asked again. Nobody tells when it is back, and a takeover may wait for it.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
+type Burying = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
 
 /// The standby of one instance.
@@ -48,8 +49,8 @@ pub struct Standby {
     watched: BTreeSet<InstanceId>,
     /// Processes whose death was proved, and when. An id is never used by another process.
     dead: BTreeMap<InstanceId, Moment>,
-    /// The newest burial.
-    burying: Option<Task<()>>,
+    /// Those of them that are being removed from the registry.
+    burying: FuturesUnordered<Burying>,
     /// How often in a row the store has not answered.
     setbacks: u32,
 }
@@ -78,7 +79,7 @@ impl Standby {
             watching: FuturesUnordered::new(),
             watched: BTreeSet::new(),
             dead: BTreeMap::new(),
-            burying: None,
+            burying: FuturesUnordered::new(),
             setbacks: 0,
         }
     }
@@ -134,20 +135,24 @@ impl Standby {
 
     async fn wait(&mut self, wakeups: &mut Option<Box<dyn Wakeups>>, next: Moment) -> Wake {
         let cx = self.instance.seams.cx();
-        let released = async {
+        let mut released = pin!(async {
             match wakeups {
                 Some(wakeups) => wakeups.next(&cx).await,
                 None => std::future::pending().await,
             }
-        };
-        tokio::select! {
-            biased;
-            () = self.shutdown.cancelled() => Wake::Shutdown,
-            Some((berth, outcome)) = self.ended.recv() => Wake::Ended(berth, outcome),
-            Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
-            hint = released => Wake::Released(hint),
-            () = self.news.notified() => Wake::News,
-            () = self.instance.seams.clock.sleep_until(next) => Wake::Time,
+        });
+        loop {
+            return tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => Wake::Shutdown,
+                Some((berth, outcome)) = self.ended.recv() => Wake::Ended(berth, outcome),
+                Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
+                // Nothing to look for.
+                Some(()) = self.burying.next() => continue,
+                hint = &mut released => Wake::Released(hint),
+                () = self.news.notified() => Wake::News,
+                () = self.instance.seams.clock.sleep_until(next) => Wake::Time,
+            };
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Clock, Cx, Grant, Moment, Result};
+use watchkeeper_core::{Clock, Component, Cx, Grant, Moment, Result};
 
 use crate::progress::{Call, Progress, Pulse};
 
@@ -159,6 +159,14 @@ impl Tenure {
     }
 }
 
+/// Makes a call to `component` that no pulse watches; an error names the component.
+///
+/// # Cancel safety
+/// As that of `call`.
+pub async fn run_for<T>(cx: &Cx, component: &Component, call: impl Future<Output = Result<T>>) -> Result<T> {
+    cx.run(call).await.map_err(|error| error.raised_by(component))
+}
+
 /// A call on behalf of a tenure.
 #[derive(Debug)]
 pub struct Calling<'a> {
@@ -172,11 +180,11 @@ impl Calling<'_> {
         &self.cx
     }
 
-    /// Makes the call: the deadline is read just before.
+    /// Makes the call to `component`: the deadline is read just before. An error names the component.
     ///
     /// # Cancel safety
     /// As that of `call`.
-    pub async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.cx.run(call).await
+    pub async fn run<T>(&self, component: &Component, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.cx.run(call).await.map_err(|error| error.raised_by(component))
     }
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use watchkeeper_core::checkpoint::one_answer;
+use watchkeeper_core::checkpoint::{missing_record, one_answer};
 use watchkeeper_core::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, Grant, LeaseKey, LedgerQuery,
     LedgerRecord, Result, StoreIdentity,
@@ -80,9 +80,7 @@ struct Claimed {
     epoch: Epoch,
     tenure: String,
     seq: u64,
-    checkpoint: Option<Document>,
-    /// The sessions in which the claimant's transactions run.
-    sessions: Vec<Binary>,
+    checkpoint: Option<Bson>,
     /// The newest number of the ledger.
     ledger: u64,
     /// What was committed and is not in the ledger yet, where there are no transactions.
@@ -96,8 +94,7 @@ impl Claimed {
             epoch: Epoch(field("epoch")?),
             tenure: document.get_str("tenure").map_err(|_| damaged(client))?.to_owned(),
             seq: field("seq")?,
-            checkpoint: document.get_document("checkpoint").ok().cloned(),
-            sessions: document.get_array("sessions").into_iter().flatten().filter_map(session_id).collect(),
+            checkpoint: document.get("checkpoint").filter(|stored| **stored != Bson::Null).cloned(),
             ledger: number(document.get("ledger")).unwrap_or(0),
             outbox: document.get_document("outbox").ok().cloned(),
         })
@@ -114,13 +111,14 @@ impl Claimed {
     }
 
     fn checkpoint(&self, client: &Client) -> Result<Option<Checkpoint>> {
-        self.checkpoint.clone().map(|document| read(client, document)).transpose()
+        stored_checkpoint(client, self.checkpoint.as_ref())
     }
 
     /// What a write means that was not taken; `None` when it is the next one.
-    fn answer(claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Option<Commit>> {
-        match claimed.filter(|claimed| claimed.is_by(&write.grant)) {
-            None => Ok(Some(Commit::Fenced)),
+    fn answer(client: &Client, claimed: Option<&Self>, write: &CheckpointWrite) -> Result<Option<Commit>> {
+        match claimed {
+            None => Err(missing_record(client.place(), &write.grant.key)),
+            Some(claimed) if !claimed.is_by(&write.grant) => Ok(Some(Commit::Fenced)),
             Some(claimed) if claimed.seq == write.seq => Ok(Some(Commit::AlreadyDone)),
             Some(claimed) if claimed.seq + 1 == write.seq => Ok(None),
             Some(claimed) => {
@@ -131,6 +129,11 @@ impl Claimed {
     }
 }
 
+/// The sessions in which the claimant's transactions run.
+fn sessions_of(document: &Document) -> Vec<Binary> {
+    document.get_array("sessions").into_iter().flatten().filter_map(session_id).collect()
+}
+
 fn session_id(value: &Bson) -> Option<Binary> {
     match value {
         Bson::Binary(id) => Some(id.clone()),
@@ -139,8 +142,18 @@ fn session_id(value: &Bson) -> Option<Binary> {
 }
 
 fn damaged(client: &Client) -> Error {
-    Error::corrupt(format!("{}: a checkpoint is not what it should be", client.place()))
-        .remedy("restore it from a backup; collections watchkeeper_* are not to be edited")
+    Error::corrupt(format!("{}: a document of {COLLECTION} or its ledger cannot be read", client.place())).remedy(
+        "restore it from a backup, or set the stream's checkpoint; collections watchkeeper_* are not to be edited",
+    )
+}
+
+/// The checkpoint in a document. What is there and is no checkpoint is damaged, not absent.
+fn stored_checkpoint(client: &Client, stored: Option<&Bson>) -> Result<Option<Checkpoint>> {
+    match stored {
+        None | Some(Bson::Null) => Ok(None),
+        Some(Bson::Document(document)) => read(client, document.clone()).map(Some),
+        Some(_) => Err(damaged(client)),
+    }
 }
 
 fn read<T: DeserializeOwned>(client: &Client, document: Document) -> Result<T> {
@@ -182,9 +195,14 @@ impl Checkpoints {
     /// Ends the transactions that an older claimant may have left open: they have locked the document, and the server would
     /// undo them only after a minute.
     async fn kill_older_sessions(&self, cx: &Cx, grant: &Grant) -> Result<()> {
-        let claimed = Claimed::load(cx, &self.client, &grant.key).await?;
-        match claimed.filter(|claimed| claimed.epoch < grant.epoch).map(|claimed| claimed.sessions) {
-            Some(sessions) if !sessions.is_empty() => seat::kill(cx, &self.client, sessions).await,
+        let find = doc! { "find": COLLECTION, "filter": { "_id": grant.key.as_str() }, "limit": 1 };
+        let Some(document) = self.client.rows(cx, find).await?.pop() else { return Ok(()) };
+        // Only what is needed is read: whether the rest is damaged is for the claim to say, once it has taken effect.
+        let sessions = sessions_of(&document);
+        match number(document.get("epoch")) {
+            Some(epoch) if epoch < grant.epoch.0 && !sessions.is_empty() => {
+                seat::kill(cx, &self.client, sessions).await
+            }
             _ => Ok(()),
         }
     }
@@ -233,7 +251,7 @@ impl Checkpoints {
     /// What a write means that was not taken: `None` when it could be taken now.
     pub(crate) async fn standing(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Commit>> {
         let claimed = Claimed::load(cx, &self.client, &write.grant.key).await?;
-        Claimed::answer(claimed.as_ref(), write)
+        Claimed::answer(&self.client, claimed.as_ref(), write)
     }
 
     /// A write without ledger: one document, so no transaction is needed. Whether it was the next one.
@@ -282,12 +300,22 @@ impl CheckpointStore for Checkpoints {
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
         self.kill_older_sessions(cx, grant).await?;
-        let Some((before, was_older)) = self.take(cx, grant).await? else { return Ok(Claim::Claimed(None)) };
-        let before = Claimed::read(&self.client, &before)?;
-        if !was_older && !before.is_by(grant) {
-            return Ok(Claim::Behind { newest: before.epoch });
+        let Some((before, was_older)) = self.take(cx, grant).await? else {
+            ledger::continue_numbers(cx, &self.client, grant).await?;
+            return Ok(Claim::Claimed(None));
+        };
+        if !was_older {
+            let newest = Claimed::read(&self.client, &before)?;
+            if !newest.is_by(grant) {
+                return Ok(Claim::Behind { newest: newest.epoch });
+            }
+            if !before.contains_key("ledger") {
+                // An earlier claim of this tenure may have been dropped right after it had made the document.
+                ledger::continue_numbers(cx, &self.client, grant).await?;
+            }
         }
-        Ok(Claim::Claimed(before.checkpoint(&self.client)?.map(Box::new)))
+        let checkpoint = stored_checkpoint(&self.client, before.get("checkpoint"))?;
+        Ok(Claim::Claimed(checkpoint.map(Box::new)))
     }
 
     async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {

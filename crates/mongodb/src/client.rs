@@ -10,13 +10,13 @@ use futures_util::TryStreamExt;
 use mongodb::bson::raw::CStr;
 use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc};
 use mongodb::{ClientSession, Database};
-use tokio::sync::OnceCell;
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 use crate::config::Config;
 use crate::error::{Class, Doing, translate, translate_code};
 
 mod abilities;
+mod driver;
 mod pulse;
 mod schema;
 
@@ -24,6 +24,7 @@ pub(crate) use pulse::{Pulse, Topic, tell};
 pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, is_there, number_bson};
 
 use abilities::Abilities;
+use driver::Driver;
 use pulse::Tail;
 
 /// A client of one database.
@@ -31,8 +32,7 @@ use pulse::Tail;
 pub struct Client {
     config: Arc<Config>,
     place: Arc<str>,
-    /// Made by the first who needs it, so that its connections live on that one's runtime: a keeper's on the keeper's.
-    driver: Arc<OnceCell<mongodb::Client>>,
+    driver: Arc<Driver>,
     tail: Arc<Tail>,
     abilities: Arc<Abilities>,
 }
@@ -102,12 +102,8 @@ impl Client {
     }
 
     /// The driver's client.
-    pub async fn driver(&self, cx: &Cx) -> Result<&mongodb::Client> {
-        let make = async || {
-            let options = self.config.client_options().await;
-            options.and_then(mongodb::Client::with_options).map_err(|native| self.error(native, Doing::Reading))
-        };
-        cx.run(self.driver.get_or_try_init(make)).await
+    pub async fn driver(&self, cx: &Cx) -> Result<mongodb::Client> {
+        cx.run(async { self.driver.get(&self.config).await.map_err(|native| self.error(native, Doing::Reading)) }).await
     }
 
     /// The database.
@@ -118,9 +114,9 @@ impl Client {
     /// Ends what the servers keep for this client, as cursors that were dropped, and its connections. Whoever else has a clone
     /// of it can not use it any more.
     pub(crate) async fn leave(&self, cx: &Cx) {
-        let Some(driver) = self.driver.get() else { return };
+        let Some(driver) = self.driver.made() else { return };
         let ended = async {
-            driver.clone().shutdown().await;
+            driver.shutdown().await;
             Ok(())
         };
         // What is not ended in time the servers end by themselves, after a while.
@@ -129,6 +125,9 @@ impl Client {
 
     /// What a driver's error means, when the call was about `doing`.
     pub fn error(&self, native: mongodb::error::Error, doing: Doing) -> Error {
+        if Class::of(&native) == Class::Denied {
+            self.driver.note_denied();
+        }
         translate(native, doing, &self.place)
     }
 

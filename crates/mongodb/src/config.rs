@@ -2,7 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use mongodb::options::{ClientOptions, ConnectionString, HostInfo, ReadConcern, WriteConcern};
-use watchkeeper_core::{Error, Options, Result};
+use watchkeeper_core::{Error, Options, Renewable, Result};
 
 /// The database that is used when a URL names none.
 const DATABASE: &str = "watchkeeper";
@@ -12,7 +12,7 @@ const DATABASE: &str = "watchkeeper";
 /// It never shows its password: not in debug output, not in errors.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    url: String,
+    url: Renewable,
     database: String,
     /// The longest time for one call, when its caller names no shorter one.
     pub timeout: Duration,
@@ -35,10 +35,10 @@ impl Config {
     /// # Errors
     /// `Config` when it is not such a URL. The password does not appear in it.
     pub fn new(url: impl Into<String>) -> Result<Self> {
-        let url = url.into();
+        let url: String = url.into();
         let parsed = ConnectionString::parse(&url).map_err(|error| unreadable(&url, &error))?;
         let database = parsed.default_database.unwrap_or_else(|| DATABASE.to_owned());
-        Ok(Self { url, database, timeout: Duration::from_secs(10), sharing: 1 })
+        Ok(Self { url: url.into(), database, timeout: Duration::from_secs(10), sharing: 1 })
     }
 
     /// The settings `url` and `timeout`.
@@ -46,9 +46,10 @@ impl Config {
     /// # Errors
     /// `Config` with the place where the setting was written.
     pub fn from_options(options: &mut Options) -> Result<Self> {
-        let url = options.required("url", "\"mongodb://db1,db2,db3/watchkeeper?replicaSet=rs0\"")?;
-        let mut config = Self::new(url)
+        let url = options.renewable("url", "\"mongodb://db1,db2,db3/watchkeeper?replicaSet=rs0\"")?;
+        let mut config = Self::new(url.text())
             .map_err(|error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default()))?;
+        config.url = url;
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);
         if config.timeout < Duration::from_millis(100) {
             let error = options.wrong("timeout", "no election of servers can be bridged in so short a time");
@@ -85,16 +86,25 @@ impl Config {
 
     /// The servers that the URL names, or the one name that stands for them.
     pub(crate) fn hosts(&self) -> Vec<String> {
-        match ConnectionString::parse(&self.url).map(|parsed| parsed.host_info) {
+        match ConnectionString::parse(self.url.text()).map(|parsed| parsed.host_info) {
             Ok(HostInfo::HostIdentifiers(hosts)) => hosts.iter().map(ToString::to_string).collect(),
             Ok(HostInfo::DnsRecord(name)) => vec![name],
             _ => Vec::new(),
         }
     }
 
-    /// What the driver is told.
-    pub(crate) async fn client_options(&self) -> Result<ClientOptions, mongodb::error::Error> {
-        let mut options = ClientOptions::parse(&self.url).await?;
+    /// The URL as it is now. What cannot be read again is as before.
+    pub(crate) fn read_url(&self) -> String {
+        let read = self.url.read_again().unwrap_or_else(|error| {
+            tracing::warn!(place = self.place(), %error, "a URL cannot be read again");
+            None
+        });
+        read.unwrap_or_else(|| self.url.text().to_owned())
+    }
+
+    /// What the driver is told, with this URL.
+    pub(crate) async fn client_options(&self, url: &str) -> Result<ClientOptions, mongodb::error::Error> {
+        let mut options = ClientOptions::parse(url).await?;
         options.app_name.get_or_insert_with(|| "watchkeeper".to_owned());
         // Retrying belongs to the engine alone, which knows how much of the lease is left.
         options.retry_writes = Some(false);

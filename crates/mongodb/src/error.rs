@@ -12,6 +12,8 @@ pub enum Doing {
     Writing,
     /// The commit of a transaction.
     Committing,
+    /// Opening or reading a change stream from a position. Only then a code can mean that history is lost.
+    Watching,
 }
 
 /// What an error means, before it is asked what it leaves open.
@@ -235,6 +237,9 @@ const TABLE: &[Row] = &[
     },
 ];
 
+const FAILED: (&str, &str) =
+    ("the server failed the command", "it is tried again; look at the servers if that goes on");
+
 const OTHER: (&str, &str) = ("the server refused it", "look at the cause; if nobody edited the collections, report it");
 
 impl Class {
@@ -285,9 +290,16 @@ impl Class {
         matches!(self, Self::TooLarge | Self::ImageMissing)
     }
 
+    /// Whether it is about the position of a change stream. From any other call its codes are those of a failed command.
+    fn is_about_a_position(self) -> bool {
+        matches!(self, Self::HistoryLost | Self::Overrun | Self::TokenUnseen | Self::TokenRefused | Self::TokenCorrupt)
+    }
+
     /// What to do about it, given what the call was about.
     pub fn kind(self, doing: Doing) -> ErrorKind {
         match self {
+            _ if self.is_about_a_position() && doing == Doing::Reading => ErrorKind::Unavailable,
+            _ if self.is_about_a_position() && doing != Doing::Watching => ErrorKind::Unknown,
             Self::HistoryLost | Self::Overrun | Self::TokenUnseen => ErrorKind::PositionLost,
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
@@ -297,7 +309,9 @@ impl Class {
             Self::NotPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
                 ErrorKind::Unavailable
             }
-            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone if doing == Doing::Reading => {
+            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone
+                if matches!(doing, Doing::Reading | Doing::Watching) =>
+            {
                 ErrorKind::Unavailable
             }
             Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
@@ -338,7 +352,10 @@ impl Class {
     }
 
     /// Cause and remedy.
-    pub(crate) fn words(self) -> (&'static str, &'static str) {
+    pub(crate) fn words(self, doing: Doing) -> (&'static str, &'static str) {
+        if self.is_about_a_position() && doing != Doing::Watching {
+            return FAILED;
+        }
         TABLE.iter().find(|row| row.class == self).map_or(OTHER, |row| (row.cause, row.remedy))
     }
 }
@@ -371,13 +388,14 @@ pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
         Doing::Writing if majority_missing => ErrorKind::Unknown,
         _ => class.kind(doing),
     };
-    told(kind, class, &native.kind.to_string(), place).caused_by(native)
+    told(kind, (class, doing), &native.kind.to_string(), place).caused_by(native)
 }
 
 /// What a server's code inside of an answer means.
 pub(crate) fn translate_code(code: i32, said: &str, kind: Option<ErrorKind>, place: &str) -> Error {
     let class = Class::of_code(code);
-    told(kind.unwrap_or_else(|| class.kind(Doing::Writing)), class, &format!("error {code}: {said}"), place)
+    let kind = kind.unwrap_or_else(|| class.kind(Doing::Writing));
+    told(kind, (class, Doing::Writing), &format!("error {code}: {said}"), place)
 }
 
 /// What a code means when it was the answer to a statement of a sink, and the change is at fault.
@@ -397,21 +415,21 @@ pub(crate) fn translate_refusal(code: i32, said: &str, place: &str) -> Error {
             "leave fields out of it, with a pipeline of the source or at the source",
         ),
         17280 => ("a value is too long for an index of the target", "drop that index, then resume the stream"),
-        _ => class.words(),
+        _ => class.words(Doing::Writing),
     };
     phrased(ErrorKind::Config, class, (cause, remedy), &format!("error {code}: {said}"), place)
 }
 
 /// What a code that is not in the table means, when it was the answer to a pipeline.
 pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
-    told(ErrorKind::Config, Class::Pipeline, &native.kind.to_string(), place).caused_by(native)
+    told(ErrorKind::Config, (Class::Pipeline, Doing::Watching), &native.kind.to_string(), place).caused_by(native)
 }
 
 /// The longest that is quoted of what a server said.
 const QUOTED_CHARS_MAX: usize = 300;
 
-fn told(kind: ErrorKind, class: Class, said: &str, place: &str) -> Error {
-    phrased(kind, class, class.words(), said, place)
+fn told(kind: ErrorKind, (class, doing): (Class, Doing), said: &str, place: &str) -> Error {
+    phrased(kind, class, class.words(doing), said, place)
 }
 
 fn phrased(kind: ErrorKind, class: Class, (cause, remedy): (&str, &str), said: &str, place: &str) -> Error {
@@ -455,5 +473,16 @@ mod tests {
         assert_eq!(Class::NotPrimary.kind(Doing::Writing), ErrorKind::Unavailable);
         assert_eq!(Class::Network.kind(Doing::Writing), ErrorKind::Unknown);
         assert_eq!(Class::Network.kind(Doing::Reading), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn only_a_change_stream_loses_history() {
+        for code in [286, 464, 40576, 40585, 40615, 136, 280] {
+            let class = Class::of_code(code);
+            assert_eq!(class.kind(Doing::Watching), ErrorKind::PositionLost, "{code}");
+            assert_eq!(class.kind(Doing::Reading), ErrorKind::Unavailable, "{code}");
+            assert_eq!(class.kind(Doing::Writing), ErrorKind::Unknown, "{code}");
+            assert_eq!(class.kind(Doing::Committing), ErrorKind::Unknown, "{code}");
+        }
     }
 }

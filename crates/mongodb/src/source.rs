@@ -100,7 +100,7 @@ impl Feed {
     }
 
     fn unwatchable(&self, name: &str, kind: CollectionKind) -> Error {
-        let (cause, remedy) = Class::Unwatchable.words();
+        let (cause, remedy) = Class::Unwatchable.words(Doing::Watching);
         Error::config(format!("{}: {name} is {}: {cause}", self.client.place(), kind.name())).remedy(remedy)
     }
 

@@ -98,7 +98,7 @@ impl Checkpoints {
     pub(crate) async fn begin_with(&self, cx: &Cx, write: &CheckpointWrite) -> Result<(Work, Commit)> {
         let slice = Slice::of(&[write])?;
         let (work, rows) = Work::begin_with(&self.client, cx, &self.statements.commit, &slice.values()).await?;
-        match rows.first().map(|row| fate(row, write)).transpose()? {
+        match rows.first().map(|row| fate(&self.client, row, write)).transpose()? {
             Some(Fate::Known(commit)) => Ok((work, commit)),
             // Only when it was claimed between two looks: the next try finds out by whom.
             _ => Err(busy(&self.client, &write.grant.key)),
@@ -109,14 +109,14 @@ impl Checkpoints {
     async fn commit_now(&self, cx: &Cx, writes: &[&CheckpointWrite]) -> Result<Vec<Result<Fate>>> {
         let slice = Slice::of(writes)?;
         let rows = self.client.write(cx, &self.statements.commit_now, &slice.values()).await?;
-        Ok(rows.iter().zip(writes).map(|(row, write)| fate(row, write)).collect())
+        Ok(rows.iter().zip(writes).map(|(row, write)| fate(&self.client, row, write)).collect())
     }
 
     /// Writes a key that someone has locked, once that one is done.
     async fn commit_patiently(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Commit> {
         let slice = Slice::of(&[write])?;
         let rows = self.client.write(cx, &self.statements.commit, &slice.values()).await?;
-        match rows.first().map(|row| fate(row, write)).transpose()? {
+        match rows.first().map(|row| fate(&self.client, row, write)).transpose()? {
             Some(Fate::Known(commit)) => Ok(commit),
             _ => Err(busy(&self.client, &write.grant.key)),
         }
@@ -147,12 +147,17 @@ impl Checkpoints {
         [(key, Type::TEXT), (epoch, Type::INT8), (tenure, Type::UUID)]
     }
 
-    /// What the row that was claimed, or not, says.
-    fn claimed(&self, grant: &Grant, row: &Row) -> Result<Claim> {
+    /// The newest claimed epoch, if the row says that `grant` is behind it.
+    fn newer(grant: &Grant, row: &Row) -> Option<Epoch> {
         let (epoch, tenure): (i64, Uuid) = (row.get(0), row.get(1));
         let newest = Epoch(epoch.cast_unsigned());
         let ours = newest == grant.epoch && tenure == grant.tenure.0;
-        if !ours && newest >= grant.epoch {
+        (!ours && newest >= grant.epoch).then_some(newest)
+    }
+
+    /// What the row that was claimed, or not, says.
+    fn claimed(&self, grant: &Grant, row: &Row) -> Result<Claim> {
+        if let Some(newest) = Self::newer(grant, row) {
             return Ok(Claim::Behind { newest });
         }
         Ok(Claim::Claimed(self.checkpoint(row.get(2))?.map(Box::new)))
@@ -244,8 +249,8 @@ impl CheckpointStore for Checkpoints {
                 continue;
             };
             // Epochs only grow, so this is true whoever has locked it; and nobody ends the work of a newer one.
-            if let behind @ Claim::Behind { .. } = self.claimed(grant, row)? {
-                return Ok(behind);
+            if let Some(newest) = Self::newer(grant, row) {
+                return Ok(Claim::Behind { newest });
             }
             self.evict(&cx, grant).await?;
             if let Some(row) = self.claim_patiently(&cx, grant).await? {

@@ -16,6 +16,7 @@ use watchkeeper_core::{Cx, Error, Result};
 use crate::config::Config;
 use crate::error::{Doing, told, unchanged};
 
+mod connect;
 mod dedicated;
 mod link;
 mod pulse;
@@ -28,6 +29,7 @@ pub use pulse::Pulse;
 pub(crate) use schema::{Schema, is_race, quoted};
 pub use work::Work;
 
+use connect::Connector;
 use pulse::Tail;
 
 /// A value of a statement, and its type: what is not asked of the server needs no round trip.
@@ -149,7 +151,8 @@ impl Client {
     fn make_pool(&self) -> Result<Pool> {
         let config = self.config.as_ref().ok_or_else(|| Error::internal("a pool without settings"))?;
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config.postgres().clone(), config.connector(), recycling);
+        let connector = Connector::new(Arc::clone(config));
+        let manager = Manager::from_connect(config.postgres().clone(), connector, recycling);
         // A connection that broke while it lay in the pool is not tried.
         let alive = Hook::sync_fn(|connection: &mut deadpool_postgres::ClientWrapper, _| {
             if connection.is_closed() {
@@ -189,7 +192,7 @@ impl Client {
                 .remedy("name the server itself")
         })?;
         let connect = async {
-            let connected = config.postgres().connect(config.connector()).await;
+            let connected = connect::connect(config).await;
             connected.map_err(|native| self.error(native, Doing::Reading))
         };
         let (client, connection) = self.bounded(cx).run(connect).await.map_err(unchanged)?;

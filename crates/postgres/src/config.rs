@@ -10,6 +10,7 @@ use watchkeeper_core::{Error, Options, Result};
 
 mod address;
 mod around;
+mod credentials;
 mod passfile;
 mod service;
 mod tls;
@@ -18,6 +19,7 @@ mod words;
 
 use address::Parameters;
 use around::{Process, Surroundings};
+pub(crate) use credentials::Credentials;
 use tls::Trust;
 use url::unreadable;
 
@@ -30,6 +32,9 @@ const SCHEMA: &str = "watchkeeper";
 #[derive(Clone)]
 pub struct Config {
     postgres: tokio_postgres::Config,
+    credentials: Credentials,
+    /// The settings that it was read from, such as `stream.orders.source`: in logs they name whose connection it is.
+    setting: String,
     tls: Arc<ClientConfig>,
     encrypted: bool,
     schema: String,
@@ -77,7 +82,18 @@ impl Config {
         });
         let timeout = Duration::from_secs(10);
         let schema = SCHEMA.to_owned();
-        Ok(Self { postgres, tls, encrypted, schema, timeout, connections: 8, pooled: false })
+        let credentials = Credentials::new(url.to_owned().into(), &postgres);
+        Ok(Self {
+            postgres,
+            credentials,
+            setting: String::new(),
+            tls,
+            encrypted,
+            schema,
+            timeout,
+            connections: 8,
+            pooled: false,
+        })
     }
 
     /// The settings `url`, `schema`, `timeout`, `connections` and `pooled`.
@@ -85,9 +101,11 @@ impl Config {
     /// # Errors
     /// `Config` with the place where the setting was written.
     pub fn from_options(options: &mut Options) -> Result<Self> {
-        let url = options.required("url", "\"postgres://user@host/database\"")?;
-        let mut config = Self::new(&url)
+        let url = options.renewable("url", "\"postgres://user@host/database\"")?;
+        let mut config = Self::new(url.text())
             .map_err(|error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default()))?;
+        config.credentials = Credentials::new(url, &config.postgres);
+        config.setting = options.path().to_owned();
         if let Some(schema) = options.text("schema")? {
             let told = |error: Error| options.wrong("schema", error.message()).remedy("write \"watchkeeper\"");
             config = config.in_schema(schema).map_err(told)?;
@@ -143,9 +161,28 @@ impl Config {
         self.postgres.get_user().unwrap_or_default()
     }
 
-    /// What the driver is told.
+    /// What the driver is told. The password may have changed since: see [`credentials`](Self::credentials).
     pub fn postgres(&self) -> &tokio_postgres::Config {
         &self.postgres
+    }
+
+    /// The settings that it was read from; empty for a configuration made by code.
+    pub(crate) fn setting(&self) -> &str {
+        &self.setting
+    }
+
+    /// The password as it was read last.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// What the driver is told now, with the password as it was read last.
+    pub(crate) fn current(&self) -> tokio_postgres::Config {
+        let mut postgres = self.postgres.clone();
+        if let Some(password) = self.credentials.password() {
+            postgres.password(password);
+        }
+        postgres
     }
 
     /// How TLS is done, if it is.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
-use watchkeeper_core::checkpoint::one_answer;
+use watchkeeper_core::checkpoint::{missing_record, one_answer};
 use watchkeeper_core::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, Grant, LeaseKey, LedgerEntry,
     LedgerQuery, LedgerRecord, Resolution, Result, StoreIdentity, TenureId,
@@ -109,12 +109,14 @@ fn load(connection: &Connection, key: &LeaseKey) -> Result<Option<Checkpoint>, F
     Claimed::load(connection, key)?.map_or(Ok(None), |claimed| claimed.checkpoint())
 }
 
-fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
+/// Claims by the rules C1 to C4. The inner error is that of a stored checkpoint that cannot be read: the claim is written nevertheless
+/// (C11).
+fn claim(connection: &Connection, grant: &Grant) -> Result<Result<Claim, Failure>, Failure> {
     let stored = Claimed::load(connection, &grant.key)?;
-    let checkpoint = stored.as_ref().map(Claimed::checkpoint).transpose()?.flatten().map(Box::new);
+    let checkpoint = stored.as_ref().map_or(Ok(None), Claimed::checkpoint);
     match stored {
         Some(claimed) if claimed.is_by(grant.epoch, grant.tenure) => {}
-        Some(claimed) if claimed.epoch >= grant.epoch => return Ok(Claim::Behind { newest: claimed.epoch }),
+        Some(claimed) if claimed.epoch >= grant.epoch => return Ok(Ok(Claim::Behind { newest: claimed.epoch })),
         _ => {
             let sql = "INSERT INTO watchkeeper_checkpoints VALUES (?1, ?2, ?3, 0, NULL, ?4, ?5)
                 ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch, tenure = excluded.tenure, seq = 0,
@@ -124,7 +126,7 @@ fn claim(connection: &Connection, grant: &Grant) -> Result<Claim, Failure> {
             connection.prepare_cached(sql)?.execute(values)?;
         }
     }
-    Ok(Claim::Claimed(checkpoint))
+    Ok(checkpoint.map(|checkpoint| Claim::Claimed(checkpoint.map(Box::new))))
 }
 
 /// The process that has claimed before `grant`, as it wrote itself down with its claim.
@@ -134,12 +136,13 @@ fn claimer(connection: &Connection, grant: &Grant) -> Result<Option<(i32, i64)>,
     Ok(connection.query_row(sql, values, |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
 }
 
-/// Commits one write by the rules C5 to C7, inside the caller's write transaction.
+/// Commits one write by the rules C5 to C7 and C10, inside the caller's write transaction.
 pub(crate) fn commit(connection: &Connection, write: &CheckpointWrite) -> Result<Commit, Failure> {
     let claimed = Claimed::load(connection, &write.grant.key)?;
-    let Some(claimed) = claimed.filter(|claimed| claimed.is_by(write.grant.epoch, write.grant.tenure)) else {
+    let Some(claimed) = claimed else { return Err(missing_record("SQLite", &write.grant.key).into()) };
+    if !claimed.is_by(write.grant.epoch, write.grant.tenure) {
         return Ok(Commit::Fenced);
-    };
+    }
     if write.seq == claimed.seq {
         return Ok(Commit::AlreadyDone);
     }
@@ -206,12 +209,14 @@ impl CheckpointStore for Checkpoints {
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
         let (grant, config) = (grant.clone(), self.client.config());
         if !config.evict {
-            return self.client.write(cx, move |transaction| claim(transaction, &grant)).await;
+            let claim =
+                move |connection: &mut Connection| write_on(connection, |transaction| claim(transaction, &grant))?;
+            return self.client.run(cx, claim).await;
         }
         let path = config.path.clone();
         let claim = move |connection: &mut Connection| {
             let replaced = |connection: &Connection| claimer(connection, &grant);
-            write_or_evict(connection, &path, |transaction| claim(transaction, &grant), replaced)
+            write_or_evict(connection, &path, |transaction| claim(transaction, &grant), replaced)?
         };
         self.client.run(cx, claim).await
     }

@@ -177,6 +177,13 @@ pub(crate) enum Checkpoint {
         #[command(flatten)]
         decision: Decision,
     },
+    /// Forget the position: the stream begins anew where its settings say
+    Reset {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        decision: Decision,
+    },
 }
 
 /// How far to go back.

@@ -149,10 +149,14 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
     // A target that could not be looked at may be the one that keeps the checkpoint.
     let keeper = (profiles.len() == stream.sinks.len()).then_some(keeper);
-    let stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
+    let mut stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
     if let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) {
-        let settled = home::require(&cx.within(LOOK_WITHIN), config, &stream.settings.name, keeper).await;
-        parts.extend(settled.err().map(|error| Part::of(titled("checkpoint", keeper), Err(error))));
+        let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
+        match home::require(&within, config, name, keeper).await {
+            Ok(true) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
+            Ok(_) => {}
+            Err(error) => parts.push(Part::of(titled("checkpoint", keeper), Err(error))),
+        }
     }
     parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
     let history = History::of(stored.as_ref(), outline.window);

@@ -22,6 +22,7 @@ pub(crate) async fn run(site: &Site, command: &Checkpoint) -> Result<Report> {
         Checkpoint::History { stream, limit } => history(site, stream, *limit).await,
         Checkpoint::Set { stream, to, decision } => set(site, stream, to, *decision).await,
         Checkpoint::Rewind { stream, back, decision } => rewind(site, stream, *back, *decision).await,
+        Checkpoint::Reset { stream, decision } => reset(site, stream, *decision).await,
     }
 }
 
@@ -132,6 +133,14 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
     let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
     let moved = perform(site, stream, plan.wish, decision).await;
     moved.map_err(|error| if by_history && is_too_far(&error) { ask_the_log(name, &error) } else { error })
+}
+
+/// Lets `name` begin anew where its settings say.
+async fn reset(site: &Site, name: &str, decision: Decision) -> Result<Report> {
+    let stream = site.stream(name)?;
+    let plan = plan::reset(site, stream).await?;
+    confirm(&plan.lines, decision.yes)?;
+    perform(site, stream, plan.wish, decision).await
 }
 
 /// Whether a move failed since the history of checkpoints does not reach back so far.

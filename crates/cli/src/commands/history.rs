@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchkeeper::SourceTime;
 use watchkeeper::core::{Checkpoint, Cx, Finding, Severity, Window};
 use watchkeeper::engine::checkpoint::interval;
 use watchkeeper::engine::stream::key_of;
+use watchkeeper::{ErrorKind, SourceTime};
 
+use super::home;
 use crate::config::{Config, Stream, System};
 
 /// What is known of the history before a stream.
@@ -62,9 +63,13 @@ pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream, keeper: Op
     let any = || stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]).collect();
     for system in keeper.map_or_else(any, |keeper| vec![keeper]) {
         let mut options = system.options.clone();
-        if let Ok(Some(found)) = system.backend.peek_checkpoint(cx, &mut options, &key).await {
-            return Some(found);
-        }
+        let what = match system.backend.peek_checkpoint(cx, &mut options, &key).await {
+            Ok(Some(found)) if found.halted.is_none() && found.has_lost_position() => "has no position".to_owned(),
+            Ok(Some(found)) => return Some(found),
+            Err(error) if error.kind() == ErrorKind::Corrupt => format!("cannot be read ({})", error.message()),
+            Ok(None) | Err(_) => continue,
+        };
+        return Some(home::lost(cx, config, &stream.settings.name, &what).await);
     }
     None
 }

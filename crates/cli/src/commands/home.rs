@@ -5,18 +5,34 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use watchkeeper::Result;
-use watchkeeper::core::{Cx, Entropy, Put, Record, Records, Revision, StoreIdentity};
+use watchkeeper::core::{Checkpoint, Cx, Entropy, Put, Record, Records, Revision, StoreIdentity};
+use watchkeeper::engine::checkpoint::history::History;
+use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::group::home::Homes;
+use watchkeeper::engine::stream::key_of;
 
 use crate::config::{Config, System};
 
-/// Refuses a stream that has no checkpoint in `keeper`, where it would be kept, if it began in another store. What can not be
-/// reached was told already.
-pub(super) async fn require(cx: &Cx, config: &Config, stream: &str, keeper: &System) -> Result<()> {
+/// Refuses a stream that has no checkpoint in `keeper`, where it would be kept, if it began in another store. The answer is whether it has
+/// committed one before. What can not be reached was told already.
+pub(super) async fn require(cx: &Cx, config: &Config, stream: &str, keeper: &System) -> Result<bool> {
     let group = &config.group;
-    let Some(records) = records(cx, group.records.as_ref().unwrap_or(&group.store)).await else { return Ok(()) };
-    let Some(identity) = identity(cx, keeper).await else { return Ok(()) };
+    let Some(records) = records(cx, group.records.as_ref().unwrap_or(&group.store)).await else { return Ok(false) };
+    let Some(identity) = identity(cx, keeper).await else { return Ok(false) };
     Homes::new(Arc::new(Unwritten(records)), &group.settings.group).settle(cx, stream, identity).await
+}
+
+/// The checkpoint of a stream that has lost it, as `status` shows it.
+pub(super) async fn lost(cx: &Cx, config: &Config, stream: &str, what: &str) -> Checkpoint {
+    let group = &config.group;
+    let newest = match records(cx, group.records.as_ref().unwrap_or(&group.store)).await {
+        Some(records) => {
+            let key = key_of(&group.settings.group, stream);
+            lost::newest(cx, &History::new(records, &group.settings.group, &key, 1)).await
+        }
+        None => None,
+    };
+    Checkpoint::lost(None, &lost::lost(stream, what, newest.as_ref()))
 }
 
 pub(super) async fn records(cx: &Cx, system: &System) -> Option<Arc<dyn Records>> {

@@ -95,5 +95,7 @@ async fn lift(site: &Site, stream: &StreamSpec, patience: Patience) -> Result<Op
     if checkpoint.is_none_or(|checkpoint| checkpoint.halted.is_none()) {
         return Ok(None);
     }
-    Ok(site.perform(stream, Move::Resume, patience).await?.lifted)
+    let done = site.perform(stream, Move::Resume, patience).await?;
+    done.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+    Ok(done.lifted)
 }

@@ -48,8 +48,19 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
         }
         ended = running.join() => ended?,
     }
+    let unfinished = running.unfinished();
+    if !unfinished.is_empty() {
+        return Err(cut_off(&unfinished));
+    }
     tracing::info!("released everything");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The error of a shutdown that could not finish what it had begun.
+fn cut_off(unfinished: &[(String, String)]) -> Error {
+    let parts: Vec<_> = unfinished.iter().map(|(stream, what)| format!("stream {stream}: {what}")).collect();
+    Error::unavailable(format!("the shutdown was not completed: {}", parts.join("; ")))
+        .remedy("the next instance delivers what was not committed; raise shutdown_grace if draining takes longer")
 }
 
 /// Opens everything, however long something does not answer. What waiting can not mend is an error.

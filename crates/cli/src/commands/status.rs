@@ -76,6 +76,10 @@ fn state(stream: &Stream) -> String {
 /// The lines about a checkpoint, which `checkpoint show` prints too.
 pub(super) fn committed_lines(checkpoint: Option<&Committed>) -> Vec<String> {
     let Some(at) = checkpoint else { return vec!["  position     none yet".to_owned()] };
+    if at.by.is_empty() {
+        // Nobody has written it: it stands for one that is missing or damaged.
+        return vec!["  position     lost".to_owned()];
+    }
     let position = at.position.as_deref().unwrap_or("none yet");
     let last = match (at.last_operation, &at.last_event_at) {
         (Some(operation), Some(time)) => Some(format!("  last change  {operation} of {time}")),

@@ -3,7 +3,9 @@
 //! Expanded are texts that were parsed already, so no value can change the shape of the file and lines stay true.
 //! `$$` stands for a dollar sign, except in a `pipeline`, where every dollar sign but that of `${…}` is what it is.
 
-use watchkeeper::core::{Options, Origin, Setting};
+use std::sync::Arc;
+
+use watchkeeper::core::{Options, Reread, Setting, WrittenSetting as Written};
 use watchkeeper::{Error, Result};
 
 use super::secrets;
@@ -24,7 +26,7 @@ struct Way {
 }
 
 /// Where values come from.
-pub(super) trait Values {
+pub(super) trait Values: Send + Sync {
     /// The variable of this name.
     fn variable(&self, name: &str) -> Option<String>;
     /// The text of this file, without the line break at its end.
@@ -35,31 +37,39 @@ pub(super) trait Values {
 ///
 /// # Errors
 /// `Config` with the line, for a variable or file that is not there.
-pub(super) fn all(options: &mut Options, values: &dyn Values) -> Result<()> {
+pub(super) fn all(options: &mut Options, values: &Arc<dyn Values>) -> Result<()> {
     in_table(options, false, values)
 }
 
-fn in_table(options: &mut Options, dollars: bool, values: &dyn Values) -> Result<()> {
-    options.iter_mut().try_for_each(|(name, value)| {
+fn in_table(options: &mut Options, dollars: bool, values: &Arc<dyn Values>) -> Result<()> {
+    let mut rereads = Vec::new();
+    for (name, written) in options.iter_mut() {
         let way = Way { shown: SHOWN.contains(&name), dollars: dollars || OF_DOLLARS.contains(&name) };
-        in_setting(&mut value.setting, &value.origin, way, values)
-    })
+        rereads.extend(in_setting(written, way, values)?.map(|reread| (name.to_owned(), reread)));
+    }
+    rereads.into_iter().for_each(|(name, reread)| options.set_reread(name, reread));
+    Ok(())
 }
 
-fn in_setting(setting: &mut Setting, origin: &Origin, way: Way, values: &dyn Values) -> Result<()> {
-    match setting {
-        Setting::Text(text) => {
-            if text.contains('$') {
-                *text = expanded(text, way, values).map_err(|error| error.at(origin))?;
+/// Expands a setting; the answer is how its text is read again, if it may change while the program runs.
+fn in_setting(written: &mut Written, way: Way, values: &Arc<dyn Values>) -> Result<Option<Reread>> {
+    match &mut written.setting {
+        Setting::Text(text) if text.contains('$') => {
+            let (template, origin) = (std::mem::take(text), written.origin.clone());
+            *text = expanded(&template, way, &**values).map_err(|error| error.at(&origin))?;
+            // Files may change; the variables of a process do not.
+            if !template.contains("${file:") {
+                return Ok(None);
             }
-            Ok(())
+            let values = Arc::clone(values);
+            let again = move || expanded(&template, way, &*values).map_err(|error| error.at(&origin));
+            return Ok(Some(Reread::new(again)));
         }
-        Setting::List(list) => {
-            list.iter_mut().try_for_each(|value| in_setting(&mut value.setting, &value.origin, way, values))
-        }
-        Setting::Table(table) => in_table(table, way.dollars, values),
-        Setting::Integer(_) | Setting::Float(_) | Setting::Flag(_) => Ok(()),
+        Setting::List(list) => list.iter_mut().try_for_each(|value| in_setting(value, way, values).map(drop))?,
+        Setting::Table(table) => in_table(table, way.dollars, values)?,
+        Setting::Text(_) | Setting::Integer(_) | Setting::Float(_) | Setting::Flag(_) => {}
     }
+    Ok(None)
 }
 
 fn expanded(text: &str, way: Way, values: &dyn Values) -> Result<String> {
@@ -128,9 +138,13 @@ mod tests {
         }
     }
 
+    fn fixed() -> Arc<dyn Values> {
+        Arc::new(Fixed)
+    }
+
     fn expand(text: &str) -> Result<String> {
         let mut options = crate::config::toml::read("shop.toml", &format!("\nurl = '{text}'"))?;
-        all(&mut options, &Fixed)?;
+        all(&mut options, &fixed())?;
         options.required("url", "")
     }
 
@@ -145,7 +159,7 @@ mod tests {
         let text = r#"[{"$match": {"a": "$$ROOT", "b": "${PASSWORD}"}}]"#;
         let file = format!("pipeline = '{text}'\nlisted = {{ pipeline = [{{ \"$set\" = {{ a = \"$$NOW\" }} }}] }}");
         let mut options = crate::config::toml::read("shop.toml", &file).expect("it is TOML");
-        all(&mut options, &Fixed).expect("known");
+        all(&mut options, &fixed()).expect("known");
         assert_eq!(
             options.required("pipeline", "").expect("it is there"),
             text.replace("${PASSWORD}", "from-$-variable")
@@ -165,6 +179,33 @@ mod tests {
             let error = expand(text).expect_err("it can not be expanded").to_string();
             assert!(error.starts_with("shop.toml:2: ") && error.contains(part) && error.contains("; "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_was_put_in_is_read_again_and_its_new_content_is_a_secret_too() {
+        struct Rotated(std::sync::atomic::AtomicUsize);
+
+        impl Values for Rotated {
+            fn variable(&self, _name: &str) -> Option<String> {
+                Some("user".to_owned())
+            }
+
+            fn file(&self, _path: &str) -> std::io::Result<String> {
+                let reads = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                Ok(format!("rotated-{reads}"))
+            }
+        }
+
+        let file = "url = 'p://${USER}:${file:secret}@host'\nplain = 'p://${USER}@host'";
+        let mut options = crate::config::toml::read("shop.toml", file).expect("it is TOML");
+        let values: Arc<dyn Values> = Arc::new(Rotated(0.into()));
+        all(&mut options, &values).expect("known");
+        let url = options.renewable("url", "").expect("it is there");
+        assert_eq!(url.text(), "p://user:rotated-0@host");
+        assert_eq!(url.read_again().expect("it is there").as_deref(), Some("p://user:rotated-1@host"));
+        assert_eq!(secrets::masked("it is rotated-1"), "it is ***");
+        let plain = options.renewable("plain", "").expect("it is there");
+        assert_eq!(plain.read_again().expect("nothing is read"), None, "it cannot change");
     }
 
     #[test]

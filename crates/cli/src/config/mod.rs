@@ -10,6 +10,7 @@ mod twins;
 mod variables;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use watchkeeper::core::Options;
 use watchkeeper::{Error, Result};
@@ -35,7 +36,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut root = toml::read(&name, &text)?;
     let fingerprint = fingerprint(root.clone(), std::env::vars());
     secrets::hide_all(&mut root);
-    expand::all(&mut root, &Surroundings)?;
+    expand::all(&mut root, &(Arc::new(Surroundings) as Arc<dyn expand::Values>))?;
     variables::over(&mut root, std::env::vars())?;
     secrets::hide_all(&mut root);
     let mut config = read(root)?;

@@ -16,12 +16,14 @@ impl System {
     /// Takes the system that is written under `name`: a URL, or a table with one.
     pub(super) fn take(parent: &mut Options, name: &str) -> Result<Option<Self>> {
         let Some(written) = parent.take(name) else { return Ok(None) };
+        let reread = parent.reread(name).cloned();
         let path = if parent.path().is_empty() { name.to_owned() } else { format!("{}.{name}", parent.path()) };
         let options = match written.setting {
             Setting::Table(table) => table,
             Setting::Text(url) => {
                 let mut table = Options::new(path, written.origin.clone());
                 table.insert("url", Written::text(url, written.origin));
+                reread.into_iter().for_each(|reread| table.set_reread("url", reread));
                 table
             }
             _ => {

@@ -5,7 +5,7 @@
 //! its name. A list or table is written as in the file: `["a", "b"]`. A variable is stronger than the file, and one that
 //! names no setting is refused.
 
-use watchkeeper::core::{Options, Origin, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Options, Origin, Reread, Setting, WrittenSetting as Written};
 use watchkeeper::{Error, Result};
 
 use super::toml;
@@ -56,9 +56,10 @@ fn put(options: &mut Options, steps: &[&str], value: &str, origin: &Origin) -> R
         };
         options.insert(name.as_str(), Written { setting: empty, origin: origin.clone() });
     }
+    let reread = options.reread(&name).cloned();
     // It was put there just now, if it was not there before.
     let Some(written) = options.peek_mut(&name) else { return Ok(()) };
-    open_url(&name, &path, written);
+    open_url(&name, &path, written, reread);
     match &mut written.setting {
         Setting::Table(table) => put(table, below, value, origin),
         Setting::List(list) if LISTS.contains(&name.as_str()) => {
@@ -77,11 +78,12 @@ fn path(options: &Options, name: &str) -> String {
 }
 
 /// `source = "sqlite:app.db"` is short for a table with this URL.
-fn open_url(name: &str, path: &str, written: &mut Written) {
+fn open_url(name: &str, path: &str, written: &mut Written, reread: Option<Reread>) {
     let Setting::Text(url) = &written.setting else { return };
     if SYSTEMS.contains(&name) {
         let mut table = Options::new(path, written.origin.clone());
         table.insert("url", Written::text(url.clone(), written.origin.clone()));
+        reread.into_iter().for_each(|reread| table.set_reread("url", reread));
         written.setting = Setting::Table(table);
     }
 }

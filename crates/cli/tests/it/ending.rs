@@ -41,6 +41,40 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
+fn a_drain_that_is_cut_off_ends_with_an_error_that_says_what_was_abandoned() {
+    let file = GOOD.replace("lease = \"30s\"", "lease = \"30s\"\nshutdown_grace = \"500ms\"");
+    let sink = "[[stream.sink]]\nname = \"copy\"\nurl = \"sqlite:out.db\"\ntable = \"events\"\n";
+    let desk = Desk::with(&format!("{file}{sink}"));
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    // Nothing can be delivered while another writer has the target.
+    let target = rusqlite::Connection::open(desk.path("out.db")).expect("the target is a database");
+    target.busy_timeout(crate::desk::PATIENCE).expect("a time-out can be set");
+    target.execute_batch("BEGIN IMMEDIATE").expect("it can be locked");
+    desk.order(0..7);
+    running.says(&["a transaction was not answered"]);
+    running.signal(Signal::TERM);
+    assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
+    let last = running.seen.last().expect("it says why");
+    for part in [
+        "error: the shutdown was not completed: stream orders: ",
+        "shutdown_grace of 500ms",
+        "changes that were read",
+        "]; ",
+    ] {
+        assert!(last.contains(part), "{part:?} is not in {last:?}");
+    }
+    target.execute_batch("ROLLBACK").expect("it can be unlocked");
+    let mut next = desk.start("next");
+    let arrived = || {
+        let count = "SELECT count(*) FROM events";
+        target.query_row(count, [], |row| row.get::<_, i64>(0)).expect("the table is there") == 7
+    };
+    crate::desk::until("what was abandoned is delivered by the next one", arrived);
+    next.ends_in_order();
+}
+
+#[test]
 fn run_in_json_logs_objects_whose_epochs_are_numbers() {
     let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
     let mut first = desk.start("first");

@@ -8,6 +8,7 @@ mod ending;
 mod guide;
 mod letters;
 mod looking;
+mod losing;
 mod mongodb;
 mod moving;
 mod postgres;

@@ -1,8 +1,10 @@
 //! The program on a real replica set of MongoDB.
 
+mod blaming;
 mod failing;
 mod fallback;
 mod history;
+mod losing;
 mod mirroring;
 mod refusing;
 mod watching;

@@ -9,9 +9,12 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod filtering;
+mod losing;
 mod lost;
 mod refusing;
+mod refusing;
 mod renamed;
+mod rotating;
 mod slow;
 mod snapshots;
 mod telling;

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 
 use super::lock;
 use super::sink::Delivered;
-use crate::checkpoint::{Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, StoreIdentity};
+use crate::checkpoint::{Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, StoreIdentity, missing_record};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
 use crate::ledger::{LedgerQuery, LedgerRecord};
@@ -29,6 +29,8 @@ struct Slot {
     claimed: Option<Claimed>,
     checkpoint: Option<Checkpoint>,
     ledger: Vec<LedgerRecord>,
+    /// Whether the stored checkpoint cannot be read.
+    damaged: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +56,25 @@ impl Checkpoints {
         Some((claimed.epoch, claimed.tenure))
     }
 
+    /// Removes the claim and the checkpoint of `key`, as someone who edits the store would. The ledger stays.
+    pub fn remove(&self, key: &LeaseKey) {
+        if let Some(slot) = self.state().slots.get_mut(key) {
+            (slot.claimed, slot.checkpoint, slot.damaged) = (None, None, false);
+        }
+    }
+
+    /// Makes the stored checkpoint of `key` unreadable, until the next commit replaces it.
+    pub fn damage(&self, key: &LeaseKey) {
+        self.state().slots.entry(key.clone()).or_default().damaged = true;
+    }
+
+    /// Replaces the stored checkpoint of `key`, as someone who edits the store would.
+    pub fn edit(&self, key: &LeaseKey, edit: impl FnOnce(&mut Checkpoint)) {
+        if let Some(checkpoint) = self.state().slots.get_mut(key).and_then(|slot| slot.checkpoint.as_mut()) {
+            edit(checkpoint);
+        }
+    }
+
     /// What transactional sinks wrote, in order.
     pub fn delivered(&self) -> Vec<Delivered> {
         lock(&self.state).delivered.clone()
@@ -69,13 +90,13 @@ impl Checkpoints {
 }
 
 impl State {
-    /// Commits one write by the rules C5 to C7.
+    /// Commits one write by the rules C5 to C7 and C10.
     pub(super) fn commit(&mut self, write: &CheckpointWrite) -> Result<Commit> {
         let slot = self.slots.entry(write.grant.key.clone()).or_default();
-        let newest = slot.claimed.as_mut();
-        let by_newest =
-            |claimed: &&mut Claimed| claimed.epoch == write.grant.epoch && claimed.tenure == write.grant.tenure;
-        let Some(claimed) = newest.filter(by_newest) else { return Ok(Commit::Fenced) };
+        let Some(claimed) = slot.claimed.as_mut() else { return Err(missing_record("memory", &write.grant.key)) };
+        if claimed.epoch != write.grant.epoch || claimed.tenure != write.grant.tenure {
+            return Ok(Commit::Fenced);
+        }
         if write.seq == claimed.seq {
             return Ok(Commit::AlreadyDone);
         }
@@ -85,12 +106,20 @@ impl State {
         }
         claimed.seq = write.seq;
         slot.checkpoint = Some(write.to_checkpoint());
+        slot.damaged = false;
         slot.note(write);
         Ok(Commit::Committed)
     }
 }
 
 impl Slot {
+    fn read(&self) -> Result<Option<Checkpoint>> {
+        match self.damaged {
+            true => Err(Error::corrupt("memory: the checkpoint cannot be read").remedy("set the checkpoint")),
+            false => Ok(self.checkpoint.clone()),
+        }
+    }
+
     fn note(&mut self, write: &CheckpointWrite) {
         for (number, resolution) in &write.resolve {
             if let Some(record) = self.ledger.iter_mut().find(|record| record.number == *number) {
@@ -113,13 +142,13 @@ impl CheckpointStore for Checkpoints {
     async fn claim(&self, _cx: &Cx, grant: &Grant) -> Result<Claim> {
         let mut state = self.state();
         let slot = state.slots.entry(grant.key.clone()).or_default();
-        let checkpoint = slot.checkpoint.clone().map(Box::new);
+        let checkpoint = slot.read();
         match slot.claimed {
             Some(claimed) if claimed.epoch == grant.epoch && claimed.tenure == grant.tenure => {}
             Some(claimed) if claimed.epoch >= grant.epoch => return Ok(Claim::Behind { newest: claimed.epoch }),
             _ => slot.claimed = Some(Claimed { epoch: grant.epoch, tenure: grant.tenure, seq: 0 }),
         }
-        Ok(Claim::Claimed(checkpoint))
+        Ok(Claim::Claimed(checkpoint?.map(Box::new)))
     }
 
     async fn commit(&self, _cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
@@ -130,7 +159,7 @@ impl CheckpointStore for Checkpoints {
     }
 
     async fn load(&self, _cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        Ok(self.state().slots.get(key).and_then(|slot| slot.checkpoint.clone()))
+        self.state().slots.get(key).map_or(Ok(None), Slot::read)
     }
 
     async fn ledger(&self, _cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Ledgered> {

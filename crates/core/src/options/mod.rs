@@ -4,6 +4,7 @@
 //! [`finish`](Options::finish) refuses what nobody took and says what was probably meant. So there is no list of
 //! known keys that could go out of date, and every error names file and line.
 
+mod renewable;
 mod take;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+
+pub use renewable::{Renewable, Reread};
 
 /// Where a setting was written: a file and line, a variable, a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +98,8 @@ pub struct Options {
     path: String,
     origin: Origin,
     entries: BTreeMap<String, Written>,
+    /// How texts are read again that may have changed, by name.
+    rereads: BTreeMap<String, Reread>,
     /// Every name that someone asked for, to tell what was probably meant, and where it was written.
     asked: BTreeMap<String, Option<Origin>>,
 }
@@ -102,7 +107,7 @@ pub struct Options {
 impl Options {
     /// No settings yet. `path` is what they are called in messages, such as `stream.orders.source`.
     pub fn new(path: impl Into<String>, origin: Origin) -> Self {
-        Self { path: path.into(), origin, entries: BTreeMap::new(), asked: BTreeMap::new() }
+        Self { path: path.into(), origin, entries: BTreeMap::new(), rereads: BTreeMap::new(), asked: BTreeMap::new() }
     }
 
     /// What they are called in messages.
@@ -123,7 +128,19 @@ impl Options {
 
     /// Writes a setting, over what was there.
     pub fn insert(&mut self, name: impl Into<String>, value: Written) -> Option<Written> {
-        self.entries.insert(name.into(), value)
+        let name = name.into();
+        self.rereads.remove(&name);
+        self.entries.insert(name, value)
+    }
+
+    /// Says how the text under `name` is read again.
+    pub fn set_reread(&mut self, name: impl Into<String>, reread: Reread) {
+        self.rereads.insert(name.into(), reread);
+    }
+
+    /// How the text under `name` is read again, if it may have changed.
+    pub fn reread(&self, name: &str) -> Option<&Reread> {
+        self.rereads.get(name)
     }
 
     /// What is written under `name`, without taking it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-use super::{Options, Setting, Written};
+use super::{Options, Renewable, Setting, Written};
 
 impl Options {
     /// Takes whatever is written under `name`.
@@ -52,6 +52,11 @@ impl Options {
             None => Err(missing()),
             Some(_) => self.text(name)?.ok_or_else(|| Error::internal("a setting that was there is gone")),
         }
+    }
+
+    /// Takes a text that has to be there and may have changed when it is needed again.
+    pub fn renewable(&mut self, name: &str, example: &str) -> Result<Renewable> {
+        Ok(Renewable::new(self.required(name, example)?, self.reread(name).cloned()))
     }
 
     /// The error of a setting that has to be there.

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use watchkeeper_core::{Error, ErrorKind};
+use watchkeeper_core::{Component, Error, ErrorKind};
 
 #[test]
 fn an_error_shows_cause_code_and_remedy_in_one_line() {
@@ -11,6 +11,16 @@ fn an_error_shows_cause_code_and_remedy_in_one_line() {
     let error = error.remedy("set it to 2s or more");
     assert_eq!(error.to_string(), "the lease is too short [WK-CONFIG]; set it to 2s or more");
     assert_eq!(error.message(), "the lease is too short");
+}
+
+#[test]
+fn an_error_names_the_component_whose_call_failed() {
+    let sink = Component::Sink("events".into());
+    let error = Error::unavailable("no answer").raised_by(&sink).raised_by(&Component::Checkpoints);
+    assert_eq!(error.component(), Some(&sink), "the one nearest to the call stays");
+    assert_eq!(error.to_string(), "sink \"events\": no answer [WK-UNAVAILABLE]");
+    assert_eq!(error.attributed_message(), "sink \"events\": no answer");
+    assert_eq!(Error::internal("bare").attributed_message(), "bare");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod block;
 pub mod history;
 pub mod interval;
+pub mod lost;
 pub mod moves;
 pub mod operator;
 pub mod unfinished;

@@ -52,6 +52,8 @@ pub enum Move {
     },
     /// Let a halted stream run again from where it stands.
     Resume,
+    /// Let the stream begin anew where its settings say. What it has not delivered yet is recorded as a gap.
+    Reset,
     /// Settle entries of the ledger; position and halt stay.
     Resolve {
         /// Their numbers.
@@ -84,6 +86,8 @@ pub(super) struct Plan {
     /// Open letters that are settled.
     pub(super) letters_settled: u64,
     pub(super) keeps_halt: bool,
+    /// The stream begins anew: it has no position on purpose.
+    pub(super) resets: bool,
     /// Changes may be delivered again.
     pub(super) replays: bool,
 }
@@ -113,6 +117,7 @@ impl Planner<'_> {
                 Ok(Plan { ledger, ..plan })
             }
             Move::Resume => Ok(self.stay()),
+            Move::Reset => Ok(self.reset()),
             Move::Resolve { numbers, resolution } => self.resolve(cx, &numbers, resolution).await,
         }
     }
@@ -131,6 +136,19 @@ impl Planner<'_> {
         ))
     }
 
+    /// Whether the stream has committed a position that is not known any more.
+    fn is_lost(&self) -> bool {
+        self.current.is_some_and(Checkpoint::has_lost_position)
+    }
+
+    /// No position. Where the stream begins and what it has delivered cannot be compared, so both are assumed: something is passed over,
+    /// something is repeated.
+    fn reset(&self) -> Plan {
+        let begun = self.position().is_some() || self.is_lost();
+        let ledger = if begun { vec![self.gap("an operator reset the checkpoint")] } else { Vec::new() };
+        Plan { ledger, replays: begun, resets: true, ..Plan::default() }
+    }
+
     /// The current position, with the halt lifted.
     fn stay(&self) -> Plan {
         let pedigree = self.current.and_then(|current| current.pedigree.clone());
@@ -140,7 +158,10 @@ impl Planner<'_> {
     async fn set(&self, cx: &Cx, to: Position, cause: &str) -> Result<Plan> {
         let pedigree = self.subject.source.identity(cx).await?;
         self.subject.source.verify(cx, &to, &pedigree).await?;
-        let order = self.position().map(|current| self.subject.source.compare(&to, current));
+        let order = match self.position() {
+            Some(current) => Some(self.subject.source.compare(&to, current)),
+            None => self.is_lost().then_some(None),
+        };
         // Where the order is not known both are assumed: something passed over, something repeated.
         let passes = matches!(order, Some(None | Some(Ordering::Greater)));
         let replays = matches!(order, Some(None | Some(Ordering::Less)));
@@ -157,7 +178,12 @@ impl Planner<'_> {
 
     async fn rewind(&self, cx: &Cx, back: Back) -> Result<Plan> {
         let nothing = || Error::config(format!("{} has no checkpoint to go back from", self.subject.key));
-        let current = self.position().ok_or_else(nothing)?;
+        // Where the position is lost, the newest one of the history takes its place.
+        let newest = match self.is_lost() {
+            true => self.history.read(cx, 1).await?.into_iter().next().map(|entry| entry.position),
+            false => None,
+        };
+        let current = self.position().or(newest.as_ref()).ok_or_else(nothing)?;
         let mut target = match back {
             Back::To(entry) => *entry,
             Back::Steps(steps) => self.steps_back(cx, current, steps).await?,

@@ -19,8 +19,10 @@ use watchkeeper_core::{
 pub use super::moves::{Back, Move, Subject, outranked, require_gap, require_snapshot_anew, swallowing};
 
 use super::history::{CAPACITY, History};
+use super::lost::{lost, newest};
 use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
+use crate::group::home::Homes;
 use crate::group::journal::{Cause, Journal};
 use crate::group::poison::Poison;
 use crate::instance::Stores;
@@ -129,8 +131,8 @@ impl Operator {
         tenure: TenureId,
         wish: Move,
     ) -> Result<(MoveReport, Plan)> {
-        let (cx, grant, current) = self.claim(cx, subject, tenure).await?;
         let mut history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
+        let (cx, grant, current) = self.claim(cx, subject, tenure, &history).await?;
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
         let plan = planner.plan(&cx, wish).await?;
@@ -138,6 +140,10 @@ impl Operator {
         self.commit(&cx, &write).await?;
         history.note(&write.to_checkpoint());
         let halted = current.as_ref().and_then(|current| current.halted.clone());
+        let is_lost = write.position.is_none() && write.facts.begun == Some(true) && !plan.keeps_halt;
+        let halts_again = is_lost.then(|| {
+            format!("Its position is lost, so it halts again: {}.", halted.as_ref().map_or("", |halted| &halted.cause))
+        });
         let report = MoveReport {
             epoch: write.grant.epoch,
             before: current.and_then(|current| current.position),
@@ -145,22 +151,44 @@ impl Operator {
             ledgered: write.ledger.len(),
             lifted: halted.filter(|_| !plan.keeps_halt),
             swallowing: if plan.replays { swallowing(subject.sinks) } else { Vec::new() },
-            remarks: self.tell(&cx, subject, tenure, history, &plan).await,
+            remarks: self.tell(&cx, subject, tenure, history, &plan).await.into_iter().chain(halts_again).collect(),
         };
         Ok((report, plan))
     }
 
-    /// Acquires and claims. The answer's context ends with the lease.
-    async fn claim(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId) -> Result<(Cx, Grant, Option<Checkpoint>)> {
+    /// Acquires and claims. The answer's context ends with the lease. A checkpoint that is missing or damaged is answered as lost: a move
+    /// is how people mend it.
+    async fn claim(
+        &self,
+        cx: &Cx,
+        subject: &Subject<'_>,
+        tenure: TenureId,
+        history: &History,
+    ) -> Result<(Cx, Grant, Option<Checkpoint>)> {
         let mut floor = Epoch::ZERO;
         for _ in 0..CLAIMS {
             let (bounded, grant) = self.acquire(cx, subject, tenure, floor).await?;
-            match self.checkpoints.claim(&bounded, &grant).await? {
-                Claim::Claimed(current) => return Ok((bounded, grant, current.map(|current| *current))),
-                Claim::Behind { newest } => floor = newest,
-            }
+            let what = match self.checkpoints.claim(&bounded, &grant).await {
+                Ok(Claim::Claimed(Some(current))) => return Ok((bounded, grant, Some(*current))),
+                Ok(Claim::Claimed(None)) if self.has_committed(&bounded, subject).await? => "is missing".to_owned(),
+                Ok(Claim::Claimed(None)) => return Ok((bounded, grant, None)),
+                Ok(Claim::Behind { newest }) => {
+                    floor = newest;
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => format!("cannot be read ({})", error.message()),
+                Err(error) => return Err(error),
+            };
+            let error = lost(subject.stream, &what, newest(&bounded, history).await.as_ref());
+            let current = Checkpoint::lost(Some(&grant), &error);
+            return Ok((bounded, grant, Some(current)));
         }
         Err(Error::unavailable(format!("{} was claimed by others {CLAIMS} times in a row", subject.key)))
+    }
+
+    async fn has_committed(&self, cx: &Cx, subject: &Subject<'_>) -> Result<bool> {
+        let identity = self.checkpoints.identity(cx).await?;
+        Homes::new(Arc::clone(&self.records), &self.group).has_committed(cx, subject.stream, identity).await
     }
 
     /// Waits until the lease is free and takes it.
@@ -308,6 +336,8 @@ fn still_held(subject: &Subject<'_>, holder: &Holder) -> Error {
 
 fn write(cx: &Cx, grant: Grant, current: Option<&Checkpoint>, plan: &Plan) -> CheckpointWrite {
     let facts = current.map(|current| current.facts.clone()).unwrap_or_default();
+    let is_lost = current.is_some_and(Checkpoint::has_lost_position);
+    let begun = !plan.resets && (plan.position.is_some() || is_lost);
     let added = plan.ledger.iter().filter(|entry| entry.kind.is_letter()).count() as u64;
     CheckpointWrite {
         grant,
@@ -320,6 +350,7 @@ fn write(cx: &Cx, grant: Grant, current: Option<&Checkpoint>, plan: &Plan) -> Ch
             updated_at_millis: cx.clock().wall_millis(),
             processed_by: NAME.to_owned(),
             letters: (facts.letters + added).saturating_sub(plan.letters_settled),
+            begun: Some(begun),
             ..facts
         },
         ledger: plan.ledger.clone(),

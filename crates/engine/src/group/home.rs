@@ -1,20 +1,24 @@
-//! Where the checkpoint of a stream is kept.
+//! Where the checkpoint of a stream is kept, and whether it has ever committed one.
 //!
 //! A transactional sink brings the store of its stream's checkpoint with it. Whoever gives a stream another sink may so give
-//! it another store, in which there is no checkpoint: the stream would begin anew, and what changed since the last commit
-//! would be passed over without a word. So it is noted in which store a stream began, beside the leases, which stay where
-//! they are.
+//! it another store, in which there is no checkpoint. A checkpoint may also be removed from its store. In both cases the stream would
+//! begin anew, and what changed since the last commit would be passed over silently. So the store that a stream began in, and that its
+//! first checkpoint is stored there, are noted next to the leases, which stay where they are.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Cx, Error, Records, Result, StoreIdentity};
+use watchkeeper_core::{Component, Cx, Error, Records, Result, StoreIdentity};
 
-use super::amend;
+use super::{amend, decode};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Home {
     store: Option<StoreIdentity>,
+    /// Whether a checkpoint was stored there. Written after the first checkpoint, which has no position yet, and before any that has one:
+    /// so a checkpoint that is missing was removed, whenever an instance crashed.
+    #[serde(default)]
+    committed: bool,
 }
 
 /// The homes of a group's streams.
@@ -43,18 +47,17 @@ impl Homes {
         Ok(names)
     }
 
-    /// Notes that a stream begins in `store`, where it has no checkpoint.
+    /// Notes that a stream begins in `store`, where it has no position. The answer is whether it has committed a checkpoint before.
     ///
     /// # Errors
     /// `Config` if it has begun elsewhere before.
-    pub async fn settle(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<()> {
-        let name = format!("{}/home/{stream}", self.group);
-        let home: Home = amend(&*self.records, cx, &name, |home: &mut Home| {
+    pub async fn settle(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<bool> {
+        let home = self.amend(cx, stream, |home: &mut Home| {
             home.store.get_or_insert(store);
-        })
-        .await?;
+        });
+        let home = home.await?;
         if home.store == Some(store) {
-            return Ok(());
+            return Ok(home.committed);
         }
         Err(Error::config(format!("stream {stream:?} has no checkpoint in this store, but began in another one")).remedy(
             format!(
@@ -64,4 +67,29 @@ impl Homes {
             ),
         ))
     }
+
+    /// Notes that a checkpoint of a stream is stored in `store`.
+    pub async fn note_committed(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<()> {
+        let noted = Home { store: Some(store), committed: true };
+        self.amend(cx, stream, |home| home.clone_from(&noted)).await.map(drop)
+    }
+
+    /// Whether a checkpoint of a stream was stored in `store`.
+    pub async fn has_committed(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<bool> {
+        let record = self.records.get(cx, &self.name(stream)).await.map_err(failed)?;
+        let home: Home = record.as_ref().map(decode).transpose().map_err(failed)?.unwrap_or_default();
+        Ok(home.committed && home.store == Some(store))
+    }
+
+    async fn amend(&self, cx: &Cx, stream: &str, change: impl Fn(&mut Home)) -> Result<Home> {
+        amend(&*self.records, cx, &self.name(stream), change).await.map_err(failed)
+    }
+
+    fn name(&self, stream: &str) -> String {
+        format!("{}/home/{stream}", self.group)
+    }
+}
+
+fn failed(error: Error) -> Error {
+    error.raised_by(&Component::Records)
 }

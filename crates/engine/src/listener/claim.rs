@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use watchkeeper_core::{Acquired, Ask, Checkpoint, Claim, Epoch, Error, ErrorKind, Grant, Moment};
+use watchkeeper_core::{Acquired, Ask, Checkpoint, Claim, Component, Epoch, Error, ErrorKind, Grant, Moment};
 
 use super::watch::Watch;
 use crate::hooks::Mutant;
-use crate::tenure::Tenure;
+use crate::tenure::{Tenure, run_for};
 
 /// A tenure that nobody older can write against any more.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct Claimed {
 pub enum NotClaimed {
     /// The lease is gone, or was lost while asking.
     Lost,
+    /// The stored checkpoint cannot be read. The claim has taken effect.
+    Damaged(Arc<Tenure>, Error),
     /// The store refuses this instance, or is not to be reached from here.
     Failed(Arc<Tenure>, Error),
 }
@@ -52,6 +54,7 @@ impl Watch {
                     (grant, sent) = self.ask_above(&tenure, newest).await?;
                 }
                 Err(_) if tenure.loss().is_some() => return Err(self.lost(&tenure)),
+                Err(error) if error.kind() == ErrorKind::Corrupt => return Err(NotClaimed::Damaged(tenure, error)),
                 Err(error) => return Err(NotClaimed::Failed(tenure, error)),
             }
         }
@@ -70,7 +73,8 @@ impl Watch {
         let (mut attempt, began) = (0, self.instance.seams.clock.now());
         loop {
             let call = tenure.call(&pulse, settings.timeouts.commit);
-            let answer = call.run(self.post.checkpoints.claim(call.cx(), tenure.grant())).await;
+            let answer =
+                call.run(&Component::Checkpoints, self.post.checkpoints.claim(call.cx(), tenure.grant())).await;
             drop(call);
             match answer {
                 Err(error)
@@ -108,7 +112,7 @@ impl Watch {
         };
         let cx = tenure.cx().within(instance.settings.lease.call_timeout);
         let sent = cx.now();
-        match cx.run(instance.leases.try_acquire(&cx, &ask)).await {
+        match run_for(&cx, &Component::Leases, instance.leases.try_acquire(&cx, &ask)).await {
             Ok(Acquired::Granted { grant, .. }) => {
                 self.put_down(tenure);
                 Ok((grant, sent))

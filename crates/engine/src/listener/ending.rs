@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Error, Halted, LedgerEntry, Reason, Resolution, StartAt};
+use watchkeeper_core::{Component, Error, Halted, LedgerEntry, Reason, Resolution, StartAt};
 
 use super::scope::{Scope, scope};
 use super::state::ListenerState;
@@ -14,7 +14,7 @@ use crate::metrics;
 use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::opening::End;
 use crate::settings::OnHistoryLost;
-use crate::tenure::{Loss, Tenure};
+use crate::tenure::{Loss, Tenure, run_for};
 
 /// How often a release is sent.
 const RELEASES_MAX: u32 = 3;
@@ -48,6 +48,7 @@ impl Watch {
         if let Some(loss) = tenure.loss() {
             return Next::End(self.lose(voyage, loss).await);
         }
+        self.note_unfinished(&end);
         let error = match end.failure {
             None => return Next::End(self.depart(voyage, why).await),
             Some(Failure::Lost | Failure::Interrupted) => return Next::End(self.lose(voyage, Loss::Fenced).await),
@@ -68,6 +69,7 @@ impl Watch {
                 Err(Failure::Instance(error)) => {
                     return Next::End(self.leave_failed(&tenure, error).await);
                 }
+                Err(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
                 Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
             },
             Some(Failure::Transient(error)) => error,
@@ -148,6 +150,24 @@ impl Watch {
         self.shutdown.is_cancelled()
     }
 
+    /// Takes in what a shutdown leaves unfinished: the program says it and ends with an error.
+    fn note_unfinished(&self, end: &End) {
+        let why = match &end.failure {
+            _ if !self.is_shutting_down() => return,
+            _ if end.cut_off => {
+                format!("it was not drained within the shutdown_grace of {:?}", self.instance.settings.shutdown_grace)
+            }
+            Some(failure) if end.in_flight > 0 => failure.to_string(),
+            _ => return,
+        };
+        let what = match end.in_flight {
+            0 => why,
+            changes => format!("{why}; {changes} changes that were read are not committed"),
+        };
+        tracing::error!(stream = self.post.name(), what, "the shutdown leaves something unfinished");
+        self.post.tell(|status| status.unfinished = Some(what));
+    }
+
     /// Ends a tenure that was lost: nothing is flushed and nothing committed.
     pub(super) async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
         let tenure = &voyage.tenure;
@@ -181,7 +201,7 @@ impl Watch {
         metrics::listener_failed(self.post.name());
         tracing::error!(stream = self.post.name(), epoch = tenure.grant().epoch.0, %error, "giving up the watch");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
-        self.release(tenure, Cause::Failed, error.message()).await;
+        self.release(tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Barred(error)
     }
 
@@ -229,7 +249,18 @@ impl Watch {
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change };
         let mut committer = voyage.committer.lock().await;
-        let committed = self.patiently(committer.commit(Draft::default(), Reason::Final, Some(halted))).await;
+        let commit = committer.commit(Draft::default(), Reason::Final, Some(halted.clone()));
+        let mut committed = self.patiently(commit).await;
+        if matches!(committed, Err(Failure::Stream(_))) {
+            // The stored checkpoint itself is missing or damaged.
+            let kept = committer.position().map(|position| {
+                format!(
+                    "; its last committed position {position} is written again, and a resumed stream goes on from there"
+                )
+            });
+            let cause = halted.cause + &kept.unwrap_or_default();
+            committed = self.patiently(committer.halt_anew(Halted { cause, ..halted })).await;
+        }
         drop(committer);
         match committed {
             Ok(()) => {}
@@ -239,7 +270,7 @@ impl Watch {
         }
         self.close_history(voyage).await;
         self.hint_halted().await;
-        self.release(&voyage.tenure, Cause::Failed, error.message()).await;
+        self.release(&voyage.tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Halted(error.to_string())
     }
 
@@ -285,7 +316,7 @@ impl Watch {
         let mut attempt = 0;
         loop {
             let cx = tenure.cx().within(instance.settings.lease.call_timeout);
-            match cx.run(instance.leases.release(&cx, tenure.grant())).await {
+            match run_for(&cx, &Component::Leases, instance.leases.release(&cx, tenure.grant())).await {
                 // A release is of the own lease only, so a second one does no harm.
                 Err(error) if attempt + 1 < RELEASES_MAX && scope(&error) == Scope::Transient => {
                     tracing::debug!(stream = self.post.name(), %error, "a release was not answered; it is repeated");

@@ -1,5 +1,6 @@
 //! The life of a stream on one instance: its states, and one tenure from claim to release.
 
+mod begin;
 pub mod claim;
 pub mod ending;
 pub mod open;

@@ -7,15 +7,14 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, BatchBuilder, ChangeStream, Cx, Error, Follower, Grade, Latest, OpenedSink, Operation, Pedigree, Position,
-    Reason, Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity, TransactionalWriter,
-    Version,
+    Batch, BatchBuilder, ChangeStream, Component, Error, Follower, Grade, Latest, OpenedSink, Operation, Pedigree,
+    Position, Reason, Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity,
+    TransactionalWriter, Version,
 };
 
 use super::state::ListenerState;
 use super::watch::{Voyage, Watch};
 use crate::group::control::Control;
-use crate::group::home::Homes;
 use crate::hooks::Mutant;
 use crate::metrics;
 use crate::pipeline::board::{Board, Draft, Failure};
@@ -42,11 +41,17 @@ impl Watch {
         let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
         let opened = async {
             self.recall(&board, voyage).await?;
+            self.begin(&board, voyage).await?;
             let goes_on = voyage.gap.is_none() && voyage.committed().await.is_some();
             let sinks = self.open_sinks(&board, voyage);
             let source = async {
                 let source = self.open_source(&board, voyage).await;
-                source.inspect_err(|error| metrics::source_failed(self.post.name(), error.class()))
+                source.inspect_err(|failure| {
+                    failure
+                        .error()
+                        .into_iter()
+                        .for_each(|error| metrics::source_failed(self.post.name(), error.class()));
+                })
             };
             if goes_on {
                 // A takeover is waited for, so neither waits for the other.
@@ -60,13 +65,13 @@ impl Watch {
             biased;
             opened = opened => opened,
             // Nothing has been delivered yet, so there is nothing to drain.
-            () = leave.cancelled() => return End { failure: None, abandoned: true },
+            () = leave.cancelled() => return End { failure: None, abandoned: true, cut_off: false, in_flight: 0 },
         };
         let (sinks, stream) = match opened {
             Ok(opened) => opened,
-            Err(error) => {
-                board.fail(Failure::of(error));
-                return End { failure: board.take_failure(), abandoned: false };
+            Err(failure) => {
+                board.fail(failure);
+                return End { failure: board.take_failure(), abandoned: false, cut_off: false, in_flight: 0 };
             }
         };
         // From here on the gap, if there was one, is behind.
@@ -163,9 +168,9 @@ impl Watch {
 
     /// Takes up what earlier openings of this tenure, or earlier tenures, have left: a commit whose
     /// answer was lost, and the dead letters that park their keys.
-    async fn recall(&self, board: &Board, voyage: &mut Voyage) -> Result<()> {
+    async fn recall(&self, board: &Board, voyage: &mut Voyage) -> Result<(), Failure> {
         let mut committer = voyage.committer.lock().await;
-        committer.settle().await.map_err(as_error)?;
+        committer.settle().await?;
         drop(committer);
         // Asked at every opening: what is parked must not depend on a counter.
         let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
@@ -173,7 +178,7 @@ impl Watch {
         Ok(())
     }
 
-    async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks> {
+    async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks, Failure> {
         let spec = &self.post.spec;
         let pulse = board.tenure.progress().pulse("opening");
         let identity = self.checkpoint_identity(board, &pulse).await?;
@@ -188,10 +193,11 @@ impl Watch {
                 store: identity,
             };
             let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
-            match call.run(sink.sink.open(call.cx(), &context)).await? {
+            let component = Component::Sink(sink.name.as_str().into());
+            match call.run(&component, sink.sink.open(call.cx(), &context)).await? {
                 OpenedSink::Plain(writer) => {
                     if sink.sink.profile().grade == Grade::Transactional {
-                        return Err(apart(&sink.name));
+                        return Err(apart(&sink.name).into());
                     }
                     let place = (index, spec.sinks.len());
                     let courier = Courier::new(board, place, sink.clone(), writer, &voyage.letters);
@@ -199,7 +205,7 @@ impl Watch {
                 }
                 OpenedSink::Transactional(writer) => {
                     if sink.sink.profile().store != Some(identity) || sinks.transactional.is_some() {
-                        return Err(apart(&sink.name));
+                        return Err(apart(&sink.name).into());
                     }
                     sinks.transactional = Some((index, sink.clone(), writer));
                 }
@@ -210,21 +216,11 @@ impl Watch {
 
     async fn checkpoint_identity(&self, board: &Board, pulse: &Pulse) -> Result<StoreIdentity> {
         let call = board.tenure.call(pulse, self.post.spec.settings.timeouts.open);
-        call.run(self.post.checkpoints.identity(call.cx())).await
-    }
-
-    /// Makes sure that a stream without a checkpoint had none in another store before.
-    async fn settle(&self, cx: &Cx) -> Result<()> {
-        if self.post.settled.get().is_none() {
-            let homes = Homes::new(Arc::clone(&self.instance.records), &self.instance.settings.group);
-            homes.settle(cx, self.post.name(), self.post.checkpoints.identity(cx).await?).await?;
-            self.post.settled.get_or_init(|| ());
-        }
-        Ok(())
+        call.run(&Component::Checkpoints, self.post.checkpoints.identity(call.cx())).await
     }
 
     /// Checks the pedigree, then opens the source after the committed position.
-    async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>> {
+    async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>, Failure> {
         let (spec, source) = (&self.post.spec, &self.post.spec.source);
         let pulse = board.tenure.progress().pulse("opening");
         let mut committer = voyage.committer.lock().await;
@@ -232,21 +228,18 @@ impl Watch {
         let position = committer.position().cloned();
         let start = match (&voyage.gap, &position) {
             (Some((start, _)), _) => start.clone(),
-            (None, None) => {
-                call.run(self.settle(call.cx())).await?;
-                spec.settings.start.clone()
-            }
+            (None, None) => spec.settings.start.clone(),
             (None, Some(position)) => {
                 if let Some(pedigree) = committer.pedigree() {
-                    call.run(source.verify(call.cx(), position, pedigree)).await?;
+                    call.run(&Component::Source, source.verify(call.cx(), position, pedigree)).await?;
                 }
                 StartAt::After(position.clone())
             }
         };
-        let pedigree = call.run(source.identity(call.cx())).await?;
+        let pedigree = call.run(&Component::Source, source.identity(call.cx())).await?;
         let moves_on = matches!(start, StartAt::Now | StartAt::Time(_) | StartAt::Operation(_) | StartAt::Snapshot);
         let takes_snapshot = start == StartAt::Snapshot;
-        let stream = call.run(source.open(call.cx(), start)).await?;
+        let stream = call.run(&Component::Source, source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();
         let first = match (&voyage.gap, position, opened) {
@@ -284,9 +277,9 @@ impl Watch {
 
 /// Commits where a stream was opened, before anything is delivered. Otherwise an instance that opens it before the first commit would start at
 /// another "now", or with a later snapshot, which does not show that rows were deleted that the first one delivered.
-async fn commit_opened(committer: &mut Committer, opened: &Position, pedigree: &Pedigree) -> Result<()> {
+async fn commit_opened(committer: &mut Committer, opened: &Position, pedigree: &Pedigree) -> Result<(), Failure> {
     let draft = Draft { position: Some(opened.clone()), pedigree: Some(pedigree.clone()), ..Draft::default() };
-    committer.commit(draft, Reason::Progress, None).await.map_err(as_error)
+    committer.commit(draft, Reason::Progress, None).await
 }
 
 fn wishes_of(control: &Control) -> Vec<Wish> {
@@ -303,13 +296,6 @@ fn wishes_of(control: &Control) -> Vec<Wish> {
         what: Resolution::Purged,
     });
     replay.into_iter().chain(purge).collect()
-}
-
-fn as_error(failure: Failure) -> Error {
-    match failure {
-        Failure::Instance(error) => error,
-        _ => Error::fenced("the tenure ended before a commit was known"),
-    }
 }
 
 /// The change that tells every sink of a gap. It is under the position from which reading goes on, so that

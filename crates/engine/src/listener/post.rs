@@ -28,6 +28,8 @@ pub struct StreamStatus {
     pub last_error: Option<String>,
     /// Set while nobody may run it.
     pub halted: bool,
+    /// What a shutdown left unfinished, if it did.
+    pub unfinished: Option<String>,
     /// How many tenures this instance has had.
     pub tenures: u64,
     /// How many of them it ended itself, at their deadline.
@@ -81,6 +83,7 @@ impl Post {
             holder: None,
             last_error: None,
             halted: false,
+            unfinished: None,
             tenures: 0,
             deadlines_hit: 0,
             openings: 0,

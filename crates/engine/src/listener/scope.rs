@@ -1,6 +1,6 @@
-//! How far an error reaches, in one table.
+//! How far an error reaches, in one table: by its kind, and by the component whose call failed.
 
-use watchkeeper_core::{Error, ErrorKind};
+use watchkeeper_core::{Component, Error, ErrorKind};
 
 /// How far an error reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,17 +11,24 @@ pub enum Scope {
     Instance,
     /// Halt the stream: nobody can do better until a person looks.
     Stream,
+    /// The source's history is gone: the stream's policy decides.
+    History,
     /// The tenure is over.
     Tenure,
 }
 
-/// The scope of an error from a source, a sink or a store.
+/// The scope of an error. One that no component raised is the engine's own.
 pub fn scope(error: &Error) -> Scope {
-    match error.kind() {
-        ErrorKind::Unavailable | ErrorKind::Unknown => Scope::Transient,
-        ErrorKind::Config | ErrorKind::Denied | ErrorKind::Internal => Scope::Instance,
-        ErrorKind::PositionLost | ErrorKind::Corrupt => Scope::Stream,
-        ErrorKind::Fenced => Scope::Tenure,
+    match (error.kind(), error.component()) {
+        (ErrorKind::Unavailable | ErrorKind::Unknown, _) => Scope::Transient,
+        (ErrorKind::Config | ErrorKind::Denied | ErrorKind::Internal, _) => Scope::Instance,
+        (ErrorKind::PositionLost, Some(Component::Source)) => Scope::History,
+        // Only the source can lose the source's history. From any other component it is a failed call, which is repeated.
+        (ErrorKind::PositionLost, _) => Scope::Transient,
+        // Leases and records are the group's: what is damaged there says nothing about this stream's data.
+        (ErrorKind::Corrupt | ErrorKind::Fenced, Some(Component::Leases | Component::Records)) => Scope::Instance,
+        (ErrorKind::Corrupt, _) => Scope::Stream,
+        (ErrorKind::Fenced, _) => Scope::Tenure,
     }
 }
 
@@ -29,20 +36,36 @@ pub fn scope(error: &Error) -> Scope {
 mod tests {
     use super::*;
 
+    const KINDS: [ErrorKind; 8] = [
+        ErrorKind::Unavailable,
+        ErrorKind::Unknown,
+        ErrorKind::Denied,
+        ErrorKind::Config,
+        ErrorKind::Internal,
+        ErrorKind::PositionLost,
+        ErrorKind::Corrupt,
+        ErrorKind::Fenced,
+    ];
+
     #[test]
-    fn every_kind_of_error_has_the_scope_that_the_design_gives_it() {
+    fn every_kind_has_the_scope_that_the_design_gives_it_by_component() {
+        use Scope::{History, Instance, Stream, Tenure, Transient};
+        let sink = Component::Sink("events".into());
         let table = [
-            (ErrorKind::Unavailable, Scope::Transient),
-            (ErrorKind::Unknown, Scope::Transient),
-            (ErrorKind::Denied, Scope::Instance),
-            (ErrorKind::Config, Scope::Instance),
-            (ErrorKind::Internal, Scope::Instance),
-            (ErrorKind::PositionLost, Scope::Stream),
-            (ErrorKind::Corrupt, Scope::Stream),
-            (ErrorKind::Fenced, Scope::Tenure),
+            (Some(Component::Source), [History, Stream, Tenure]),
+            (Some(sink), [Transient, Stream, Tenure]),
+            (Some(Component::Checkpoints), [Transient, Stream, Tenure]),
+            (Some(Component::Leases), [Transient, Instance, Instance]),
+            (Some(Component::Records), [Transient, Instance, Instance]),
+            (None, [Transient, Stream, Tenure]),
         ];
-        for (kind, expected) in table {
-            assert_eq!(scope(&Error::new(kind, "")), expected, "{kind:?}");
+        for (component, differing) in table {
+            let expected = [Transient, Transient, Instance, Instance, Instance].into_iter().chain(differing);
+            for (kind, expected) in KINDS.into_iter().zip(expected) {
+                let error = Error::new(kind, "");
+                let error = component.iter().fold(error, Error::raised_by);
+                assert_eq!(scope(&error), expected, "{kind:?} of {component:?}");
+            }
         }
     }
 }

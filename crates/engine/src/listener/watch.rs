@@ -99,6 +99,7 @@ impl Watch {
         let claimed = match self.claim(relief.grant.clone(), relief.sent).await {
             Ok(claimed) => claimed,
             Err(NotClaimed::Lost) => return Outcome::Lost(Loss::Taken),
+            Err(NotClaimed::Damaged(tenure, error)) => return self.halt_damaged(tenure, error).await,
             Err(NotClaimed::Failed(tenure, error)) => return self.leave_failed(&tenure, error).await,
         };
         let Claimed { tenure, checkpoint } = claimed;
@@ -118,6 +119,9 @@ impl Watch {
         // Beside the work: people can wait for the journal, changes can not.
         let note = self.note_takeover(&tenure, &relief);
         let _noting = Task::spawn(&*self.instance.seams.spawn, "journal", note);
+        let has_position = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.position.is_some());
+        let note = has_position.then(|| self.note_committed(&tenure));
+        let _noting_home = note.map(|note| Task::spawn(&*self.instance.seams.spawn, "home", note));
         tenure.settle().await;
         self.sail(tenure, checkpoint).await
     }
@@ -170,7 +174,7 @@ impl Watch {
         }
     }
 
-    fn committer(&self, tenure: &Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Committer {
+    pub(super) fn committer(&self, tenure: &Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Committer {
         let (instance, settings) = (&self.instance, &self.post.spec.settings);
         let records = Arc::clone(&instance.records);
         let start = CommitterStart {

@@ -1,5 +1,6 @@
 //! What the tasks of one opening share.
 
+use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +49,7 @@ pub enum Failure {
     /// A handler called this change fatal.
     Fatal {
         /// The change.
-        change_id: String,
+        change_id: Box<str>,
         /// What it said.
         error: Error,
     },
@@ -58,16 +59,42 @@ pub enum Failure {
     Interrupted,
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error() {
+            Some(error) => f.write_str(&error.attributed_message()),
+            None => f.write_str("the tenure is over"),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::of(error)
+    }
+}
+
 impl Failure {
+    /// The error that it came from, if it came from one.
+    pub fn error(&self) -> Option<&Error> {
+        match self {
+            Self::Transient(error)
+            | Self::Instance(error)
+            | Self::Stream(error)
+            | Self::Rejected { error, .. }
+            | Self::HistoryLost(error)
+            | Self::Fatal { error, .. } => Some(error),
+            Self::Lost | Self::Interrupted => None,
+        }
+    }
+
     /// What an error of a source, sink or store comes to.
     pub fn of(error: Error) -> Self {
-        if error.kind() == watchkeeper_core::ErrorKind::PositionLost {
-            return Self::HistoryLost(error);
-        }
         match scope(&error) {
             Scope::Transient => Self::Transient(error),
             Scope::Instance => Self::Instance(error),
             Scope::Stream => Self::Stream(error),
+            Scope::History => Self::HistoryLost(error),
             Scope::Tenure => {
                 // The target's own words: what it calls newer may be a leftover that only a person can judge.
                 tracing::warn!(%error, "this epoch was refused, and its tenure is over");
@@ -186,6 +213,13 @@ impl Board {
     /// The safe point.
     pub fn safe(&self) -> MutexGuard<'_, SafePoint> {
         self.safe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many changes were read and are not committed.
+    pub fn in_flight(&self) -> u64 {
+        let waiting = self.draft().changes;
+        let safe = self.safe();
+        waiting + safe.rows_before(safe.newest())
     }
 
     /// What waits for a commit.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Error, ErrorKind, Facts, Halted, Moment, Pedigree,
-    Position, Reason,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Component, Error, ErrorKind, Facts, Halted, Moment,
+    Pedigree, Position, Reason,
 };
 
 use super::board::{Draft, Failure};
@@ -32,6 +32,8 @@ pub struct Committer {
     position: Option<Position>,
     pedigree: Option<Pedigree>,
     facts: Facts,
+    /// Whether a checkpoint is stored.
+    stored: bool,
     /// A write whose answer is not known.
     pending: Option<CheckpointWrite>,
     /// Whether that write may have been sent before, so that "already done" is what it did itself.
@@ -66,6 +68,9 @@ impl Committer {
             facts.failovers += 1;
         }
         facts.processed_by = start.by;
+        if checkpoint.as_ref().is_some_and(Checkpoint::has_lost_position) {
+            facts.begun = Some(true);
+        }
         Self {
             store: start.store,
             seams,
@@ -74,6 +79,7 @@ impl Committer {
             tenure,
             seq: 0,
             position: checkpoint.as_ref().and_then(|checkpoint| checkpoint.position.clone()),
+            stored: checkpoint.is_some(),
             pedigree: checkpoint.and_then(|checkpoint| checkpoint.pedigree),
             facts,
             pending: None,
@@ -86,6 +92,21 @@ impl Committer {
     /// The newest committed position.
     pub fn position(&self) -> Option<&Position> {
         self.position.as_ref()
+    }
+
+    /// Whether a checkpoint is stored, with or without a position.
+    pub fn is_stored(&self) -> bool {
+        self.stored
+    }
+
+    /// Whether a position was committed before, and is gone.
+    pub fn has_lost_position(&self) -> bool {
+        self.position.is_none() && self.facts.begun == Some(true)
+    }
+
+    /// Takes in that a position was committed before, and is gone: what is committed from now on says so.
+    pub fn note_lost(&mut self) {
+        self.facts.begun = Some(true);
     }
 
     /// The pedigree beside it.
@@ -115,10 +136,12 @@ impl Committer {
         let letters = draft.ledger.iter().filter(|entry| entry.kind.is_letter()).count() as u64;
         facts.letters = (facts.letters + letters).saturating_sub(draft.resolve.len() as u64);
         let resolve = draft.resolve.into_iter().chain(draft.gaps_repaired).collect();
+        let position = draft.position.or_else(|| self.position.clone());
+        facts.begun = Some(position.is_some() || facts.begun == Some(true));
         CheckpointWrite {
             grant: self.tenure.grant().clone(),
             seq: self.seq + 1,
-            position: draft.position.or_else(|| self.position.clone()),
+            position,
             pedigree: draft.pedigree.or_else(|| self.pedigree.clone()),
             reason,
             halted,
@@ -137,6 +160,7 @@ impl Committer {
         for entry in &write.ledger {
             metrics::ledgered(&self.settings.name, entry.kind);
         }
+        self.stored = true;
         self.seq = write.seq;
         self.position = write.position.clone();
         self.pedigree = write.pedigree.clone();
@@ -156,6 +180,27 @@ impl Committer {
         self.settle().await
     }
 
+    /// Commits a halt where the stored checkpoint was removed or damaged: claims again, and gives up the write that found it out. The
+    /// last committed position is written again.
+    pub async fn halt_anew(&mut self, halted: Halted) -> Result<(), Failure> {
+        (self.pending, self.sent) = (None, false);
+        let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+        let claim = self.store.claim(call.cx(), self.tenure.grant());
+        let claim = call.run(&Component::Checkpoints, claim).await;
+        drop(call);
+        match claim {
+            Ok(Claim::Claimed(stored)) => {
+                let own = stored.filter(|stored| stored.tenure == self.tenure.grant().tenure);
+                self.seq = own.map_or(0, |stored| stored.seq);
+            }
+            Ok(Claim::Behind { .. }) => return Err(self.fenced()),
+            // Claimed, but not readable: its number is the one that is known here.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => return Err(Failure::Instance(error)),
+        }
+        self.commit(Draft::default(), Reason::Final, Some(halted)).await
+    }
+
     /// Repeats the commit whose answer is not known, until it is.
     pub async fn settle(&mut self) -> Result<(), Failure> {
         let (mut attempt, began) = (0, self.seams.clock.now());
@@ -166,7 +211,8 @@ impl Committer {
             // Also a call that is dropped midway may have been sent.
             self.sent = true;
             let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
-            let answer = call.run(self.store.commit(call.cx(), std::slice::from_ref(&write))).await;
+            let answer =
+                call.run(&Component::Checkpoints, self.store.commit(call.cx(), std::slice::from_ref(&write))).await;
             drop(call);
             match answer.map(|answers| answers.first().copied()) {
                 // Done already, though it was never sent: a transaction whose answer was lost took its number.
@@ -188,13 +234,14 @@ impl Committer {
     /// Takes in what the store says was committed last, and puts `write` behind it.
     async fn adopt(&mut self, write: CheckpointWrite) -> Result<(), Failure> {
         let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
-        let claim = call.run(self.store.claim(call.cx(), self.tenure.grant())).await;
+        let claim = call.run(&Component::Checkpoints, self.store.claim(call.cx(), self.tenure.grant())).await;
         drop(call);
         let stored = match claim {
             Ok(Claim::Claimed(Some(stored))) => stored,
             Ok(Claim::Claimed(None)) => return Err(Failure::Instance(Error::internal("a commit is done and gone"))),
             Ok(Claim::Behind { .. }) => return Err(self.fenced()),
             Err(_) if self.tenure.loss().is_some() => return Err(Failure::Lost),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Err(Failure::of(error)),
             // Asked again with the next attempt.
             Err(_) => {
                 self.sent = false;
@@ -224,6 +271,9 @@ impl Committer {
     async fn stumble(&self, error: Error, attempt: &mut u32, began: Moment) -> Result<(), Failure> {
         if self.tenure.loss().is_some() {
             return Err(Failure::Lost);
+        }
+        if error.kind() == ErrorKind::Corrupt {
+            return Err(Failure::of(error));
         }
         let waited = self.seams.clock.now().since(began);
         if waited > self.settings.give_up && self.group.has_healthy_peer(&self.settings.name) {

@@ -39,11 +39,15 @@ pub struct End {
     pub failure: Option<Failure>,
     /// Whether calls to sinks were abandoned and may still take effect.
     pub abandoned: bool,
+    /// Whether the grace for a hand-over was over before everything was drained and committed.
+    pub cut_off: bool,
+    /// How many changes were read and not committed.
+    pub in_flight: u64,
 }
 
 impl End {
     pub(super) fn lost() -> Self {
-        Self { failure: Some(Failure::Lost), abandoned: true }
+        Self { failure: Some(Failure::Lost), abandoned: true, cut_off: false, in_flight: 0 }
     }
 }
 
@@ -84,13 +88,14 @@ impl Opening {
         drop(batches);
         let broken_off = self.letters.is_serving();
         let wound = self.wind_down(&mut crew, before_last_commit);
-        let abandoned = tokio::select! {
+        let cut_off = tokio::select! {
             biased;
             _ = board.tenure.over() => return End::lost(),
             () = wound => false,
             () = board.tenure.sleep(grace) => true,
         };
-        End { failure: board.take_failure(), abandoned: abandoned || broken_off || board.is_spoiled() }
+        let abandoned = cut_off || broken_off || board.is_spoiled();
+        End { failure: board.take_failure(), abandoned, cut_off, in_flight: board.in_flight() }
     }
 
     fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Error, Follower, Moment, Position, Result, Task};
+use watchkeeper_core::{Batch, ChangeStream, Component, Error, Follower, Moment, Position, Result, Task};
 
 use super::board::{Board, Failure};
 use crate::checkpoint::interval;
@@ -85,7 +85,7 @@ impl Reader {
             self.acknowledge().await;
         }
         let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.open);
-        if let Err(error) = call.run(self.stream.close(call.cx())).await {
+        if let Err(error) = call.run(&Component::Source, self.stream.close(call.cx())).await {
             tracing::debug!(%error, "closing the source failed");
         }
     }
@@ -136,7 +136,7 @@ impl Reader {
                 Ok(()) => Turn::Acknowledge,
                 Err(_) => Turn::Read(Err(Error::internal("the board is gone"))),
             },
-            read = call.run(self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(|batch| numbered(batch, seq, before))),
+            read = call.run(&Component::Source, self.stream.next_batch(call.cx(), settings.limits)) => Turn::Read(read.map(|batch| numbered(batch, seq, before))),
         }
     }
 
@@ -168,7 +168,7 @@ impl Reader {
         }
         let settings = &self.board.stream.settings;
         let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
-        let Ok(window) = call.run(self.stream.window(call.cx())).await else { return };
+        let Ok(window) = call.run(&Component::Source, self.stream.window(call.cx())).await else { return };
         let at = self.board.committed.get().as_ref().or(self.last_end.as_ref()).and_then(|position| position.time);
         metrics::history_seen(&settings.name, &window, at);
         let Some(length) = window.length() else { return };
@@ -193,7 +193,7 @@ impl Reader {
     async fn acknowledge(&mut self) {
         let Some(position) = self.committed.see().clone() else { return };
         let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.read);
-        if let Err(error) = call.run(self.stream.acknowledge(call.cx(), &position)).await {
+        if let Err(error) = call.run(&Component::Source, self.stream.acknowledge(call.cx(), &position)).await {
             tracing::debug!(%error, "an acknowledgement failed");
         }
     }

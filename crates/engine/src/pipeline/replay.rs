@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
-    Batch, Change, CheckpointStore, Error, Grade, LeaseKey, LedgerQuery, LedgerRecord, Limits, Operation, Resolution,
-    Result, Source, StartAt, StoredChange,
+    Batch, Change, CheckpointStore, Component, Error, Grade, LeaseKey, LedgerQuery, LedgerRecord, Limits, Operation,
+    Resolution, Result, Source, StartAt, StoredChange,
 };
 
 use super::board::{Board, Failure};
@@ -18,6 +18,7 @@ use super::lanes::Job;
 use crate::delivery::parking::{OnReject, Park, replay_order};
 use crate::group::control::Controls;
 use crate::stream::SinkSpec;
+use crate::tenure::run_for;
 
 /// What people ask of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,11 +195,11 @@ impl Letters {
         let settings = &board.stream.settings;
         let cx = board.tenure.cx().within(settings.timeouts.read);
         let start = record.entry.before.clone().map_or(StartAt::Oldest, StartAt::After);
-        let mut stream = cx.run(self.source.open(&cx, start)).await?;
+        let mut stream = run_for(&cx, &Component::Source, self.source.open(&cx, start)).await?;
         let limits = Limits { wait: settings.limits.wait, ..settings.limits };
         let mut found = None;
         for _ in 0..SEARCH_BATCHES_MAX {
-            let batch = Arc::new(cx.run(stream.next_batch(&cx, limits)).await?);
+            let batch = Arc::new(run_for(&cx, &Component::Source, stream.next_batch(&cx, limits)).await?);
             let is_it = |row: &u32| {
                 Change::new(Arc::clone(&batch), *row).position() == change.position
                     && batch.rows()[*row as usize].half == change.half
@@ -208,7 +209,7 @@ impl Letters {
                 break;
             }
         }
-        cx.run(stream.close(&cx)).await?;
+        run_for(&cx, &Component::Source, stream.close(&cx)).await?;
         found.ok_or_else(|| Error::position_lost(format!("change {} is gone", record.entry.change_id)))
     }
 }
@@ -237,7 +238,7 @@ pub async fn open_letters(
     let mut after = 0;
     loop {
         let query = LedgerQuery { after, limit: PAGE, open_only: true };
-        let page = cx.run(store.ledger(cx, key, &query)).await?;
+        let page = run_for(cx, &Component::Checkpoints, store.ledger(cx, key, &query)).await?;
         let Some(last) = page.last() else { return Ok(letters) };
         after = last.number;
         letters.extend(page.into_iter().filter(|record| record.entry.kind.is_letter()));

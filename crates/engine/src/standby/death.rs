@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use watchkeeper_core::{Address, Holder, InstanceId, Task, TenureId, Verdict};
+use watchkeeper_core::{Address, Holder, InstanceId, TenureId, Verdict};
 
 use super::Standby;
 use super::ask::Broken;
+use crate::delivery::backoff::Backoff;
 use crate::group::registry::Registry;
 use crate::instance::Instance;
 use crate::settings::FastTakeover;
+
+/// Before a dead instance is removed from the registry again, the first time.
+const STRIKE_AGAIN: Duration = Duration::from_millis(100);
 
 impl Standby {
     /// The holder to break, if it is proved dead and this stream allows it.
@@ -53,19 +58,28 @@ impl Standby {
         self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
     }
 
-    /// Strikes a dead instance from the registry, so that nobody takes it for a standby until its silence is noticed.
-    /// Beside the work, and without a second try: its record is swept some day.
+    /// Removes a dead instance from the registry, so that nobody takes it for healthy until its silence is noticed. In parallel with the
+    /// work, and again until the records answer or the silence has been noticed.
     fn bury(&mut self, dead: InstanceId) {
         self.instance.view.forget(dead);
         let instance = Arc::clone(&self.instance);
         let strike = async move {
             let registry = Registry::new(Arc::clone(&instance.records), &instance.settings.group);
-            let cx = instance.cx();
-            if let Err(error) = cx.run(registry.deregister(&cx, dead)).await {
-                tracing::debug!(%error, "a dead instance is still in the registry");
+            let (seams, until) = (&instance.seams, instance.seams.clock.now() + instance.settings.unhealthy_after);
+            let backoff =
+                Backoff { first: STRIKE_AGAIN, factor: 2, max: instance.settings.retry_floor.max(STRIKE_AGAIN) };
+            let mut attempt = 0;
+            while seams.clock.now() < until {
+                let cx = instance.cx();
+                match cx.run(registry.deregister(&cx, dead)).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(%error, "a dead instance is still in the registry; trying again"),
+                }
+                seams.cx().sleep(backoff.delay(attempt, &seams.entropy)).await;
+                attempt += 1;
             }
         };
-        self.burying = Some(Task::spawn(&*self.instance.seams.spawn, "burial", strike));
+        self.burying.push(Box::pin(strike));
     }
 }
 

@@ -9,9 +9,11 @@ mod instance;
 mod keeper;
 mod letters;
 mod listener;
+mod lost;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operator;
+mod origins;
 mod pipeline;
 mod portions;
 mod regressions;

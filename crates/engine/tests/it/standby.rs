@@ -1,5 +1,6 @@
 //! Standing by: what wakes it, whom it relieves, and what people want.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{Epoch, ErrorKind, Grade, SinkProfile, Verdict};
@@ -397,4 +398,40 @@ fn a_lease_store_that_is_down_for_a_while_costs_a_standby_nothing() {
     let began = rig.now();
     rig.until("b has the watch", || b.is_running());
     assert!(rig.now().since(began) <= SECOND);
+}
+
+/// The names of the instances that the registry lists.
+fn listed(rig: &Rig) -> Vec<String> {
+    let registry = watchkeeper_engine::group::registry::Registry::new(Arc::new(rig.notes.clone()), "shop");
+    let mut names: Vec<_> = memory(registry.list(&rig.cx())).into_iter().map(|listed| listed.member.name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn everyone_who_is_proved_dead_leaves_the_registry_at_once_even_if_the_records_fail_meanwhile() {
+    let rig = Rig::new();
+    let a = rig.instance("a").grade(Grade::Fenced).start();
+    rig.until("a has the watch", || a.is_running());
+    let b = {
+        let mut plan = rig.instance("b").grade(Grade::Fenced);
+        plan.streams[0].settings.name = "others".to_owned();
+        plan.start()
+    };
+    rig.until("b has the other one", || rig.holder_of("others").is_some());
+    let plan = rig.instance("c").grade(Grade::Fenced).and_stream("others");
+    let c = plan.start();
+    rig.until("both are watched", || rig.town.watches("a") > 0 && rig.town.watches("b") > 0);
+    assert_eq!(listed(&rig), ["a", "b", "c"]);
+    // The first removal takes a while, and the second is refused at first.
+    c.faults.records.next("delete_if", Fault::Delay(200 * MILLI));
+    c.faults.records.times("delete_if", 2, &Fault::Reject(ErrorKind::Unavailable));
+    a.node.kill();
+    b.node.kill();
+    rig.town.judge("a", Verdict::Dead);
+    rig.town.judge("b", Verdict::Dead);
+    let began = rig.now();
+    rig.until("neither is listed as healthy", || listed(&rig) == ["c"]);
+    assert!(rig.now().since(began) < 5 * SECOND, "{:?}", rig.now().since(began));
+    assert_eq!(c.faults.records.pending("delete_if"), 0);
 }

@@ -169,6 +169,12 @@ impl Rig {
         memory(self.checkpoints.load(&self.cx(), &self.key()))
     }
 
+    /// Runs until the stream has its first checkpoint, which has no position yet.
+    #[track_caller]
+    pub(crate) fn until_begun(&self) {
+        self.until("the stream has its first checkpoint", || self.checkpoint().is_some());
+    }
+
     /// The number up to which changes are committed.
     pub(crate) fn committed(&self) -> u64 {
         self.committed_of("orders")

@@ -75,11 +75,15 @@ fn a_call_is_not_begun_after_the_deadline_and_abandoned_at_the_end() {
         end.end(Loss::Taken);
     });
     let began = world.now();
-    let abandoned = world.block_on(call.run(std::future::pending::<watchkeeper_core::Result<()>>())).unwrap();
+    let abandoned = world
+        .block_on(
+            call.run(&watchkeeper_core::Component::Source, std::future::pending::<watchkeeper_core::Result<()>>()),
+        )
+        .unwrap();
     assert_eq!(abandoned.unwrap_err().kind(), ErrorKind::Unknown, "it may still take effect");
     assert_eq!(world.now(), began + SECOND);
     let mut begun = false;
-    let answer = world.block_on(call.run(async {
+    let answer = world.block_on(call.run(&watchkeeper_core::Component::Source, async {
         begun = true;
         Ok(())
     }));
@@ -93,7 +97,11 @@ fn a_call_is_bounded_by_its_own_time_out_too() {
     let pulse = tenure.progress().pulse("test");
     let call = tenure.call(&pulse, SECOND);
     let began = world.now();
-    let answer = world.block_on(call.run(std::future::pending::<watchkeeper_core::Result<()>>())).unwrap();
+    let answer = world
+        .block_on(
+            call.run(&watchkeeper_core::Component::Source, std::future::pending::<watchkeeper_core::Result<()>>()),
+        )
+        .unwrap();
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unknown);
     assert_eq!(world.now(), began + SECOND);
     assert_eq!(tenure.loss(), None);

@@ -1,7 +1,7 @@
 //! What was passed over, numbered by key.
 
 use mongodb::bson::{Bson, Document, doc};
-use watchkeeper_core::{Cx, LeaseKey, LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result};
+use watchkeeper_core::{Cx, Grant, LeaseKey, LedgerEntry, LedgerQuery, LedgerRecord, Resolution, Result};
 
 use super::{binary, damaged, read, stored};
 use crate::client::{Client, number, number_bson};
@@ -30,6 +30,22 @@ pub(super) fn settle(key: &LeaseKey, number: u64, resolution: Resolution) -> Res
     let word = mongodb::bson::serialize_to_bson(&resolution)
         .map_err(|error| watchkeeper_core::Error::internal("a resolution can not be stored").caused_by(error))?;
     Ok(doc! { "q": { "_id": id(key, number_bson(number)) }, "u": { "$set": { "resolution": word } } })
+}
+
+/// Lets a document that was just made by `grant` go on with the numbers that its key's ledger has: the one before may have been
+/// removed, and its entries were not.
+pub(super) async fn continue_numbers(cx: &Cx, client: &Client, grant: &Grant) -> Result<()> {
+    let range = doc! { "$gt": id(&grant.key, Bson::MinKey), "$lt": id(&grant.key, Bson::MaxKey) };
+    let find = doc! { "find": COLLECTION, "filter": { "_id": range }, "sort": { "_id": -1 }, "limit": 1 };
+    let newest = client.rows(cx, find).await?.pop();
+    let newest =
+        newest.as_ref().and_then(|entry| entry.get_document("_id").ok()).and_then(|id| number(id.get("number")));
+    let Some(newest) = newest else { return Ok(()) };
+    let own = doc! {
+        "_id": grant.key.as_str(), "epoch": number_bson(grant.epoch.0), "tenure": grant.tenure.to_string(),
+    };
+    let update = doc! { "q": own, "u": { "$max": { "ledger": number_bson(newest) } } };
+    client.write(cx, doc! { "update": super::COLLECTION, "updates": [update] }).await?.whole(client).map(drop)
 }
 
 pub(super) async fn find(cx: &Cx, client: &Client, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {

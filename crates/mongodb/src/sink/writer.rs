@@ -77,8 +77,10 @@ impl Writer {
         write: &CheckpointWrite,
         in_order: bool,
     ) -> Result<Attempt> {
+        let changed = || Error::unavailable("the checkpoint was changed meanwhile");
         if !self.seat.begin(cx).await? {
-            return Ok(Attempt::Ended(Transacted::Fenced));
+            // Claimed by a newer grant, or removed.
+            return self.look(cx, write).await?.ok_or_else(changed).map(Attempt::Ended);
         }
         let undone = match self.fill(cx, changes, write, in_order).await {
             Ok(()) => return self.seat.commit(cx).await.map(|()| Attempt::Ended(Transacted::Committed)),
@@ -87,10 +89,7 @@ impl Writer {
         self.seat.abort(cx).await;
         match undone {
             Undone::Failed(error) => Err(error),
-            Undone::NotNext => {
-                let changed = || Error::unavailable("the checkpoint was changed meanwhile");
-                self.look(cx, write).await?.ok_or_else(changed).map(Attempt::Ended)
-            }
+            Undone::NotNext => self.look(cx, write).await?.ok_or_else(changed).map(Attempt::Ended),
             Undone::Rejected(at, error) => {
                 let looked = self.look(cx, write).await?;
                 Ok(looked.map_or(Attempt::Rejected(at, error), Attempt::Ended))

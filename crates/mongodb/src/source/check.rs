@@ -169,7 +169,7 @@ fn missing(name: &str) -> Finding {
 
 /// Of several collections the server would just send nothing of this one.
 fn unwatchable(name: &str, kind: CollectionKind) -> Finding {
-    let (cause, remedy) = Class::Unwatchable.words();
+    let (cause, remedy) = Class::Unwatchable.words(Doing::Watching);
     finding(Severity::Error, format!("{name} is {}: {cause}", kind.name()), remedy)
 }
 

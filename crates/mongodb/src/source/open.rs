@@ -60,7 +60,7 @@ impl Feed {
     pub(crate) async fn ask(&self, cx: &Cx, database: &str, command: Document) -> Result<Document> {
         let cx = self.client.bounded(cx);
         let database = self.client.driver(&cx).await?.database(database);
-        cx.run(async { database.run_command(command).await.map_err(|native| self.failure(native)) }).await
+        cx.run(async { database.run_command(command).await.map_err(|native| self.command_failure(native)) }).await
     }
 
     /// The first document that a command gives.
@@ -68,6 +68,11 @@ impl Feed {
         let answer = self.ask(cx, database, command).await?;
         let batch = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok();
         Ok(batch.and_then(|batch| batch.first()).and_then(Bson::as_document).cloned())
+    }
+
+    /// What an error of a command of our own means. It says nothing about the position of the stream.
+    pub(super) fn command_failure(&self, native: mongodb::error::Error) -> Error {
+        self.client.error(native, Doing::Reading)
     }
 
     /// What an error means for reading a stream.
@@ -83,7 +88,7 @@ impl Feed {
         if said.contains("KeyString format error") {
             return self.damaged(&said, native);
         }
-        self.client.error(native, Doing::Reading)
+        self.client.error(native, Doing::Watching)
     }
 
     /// The command that opens a stream.

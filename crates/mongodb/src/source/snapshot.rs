@@ -183,9 +183,9 @@ impl Snapshot {
         let database = self.feed.client.database(&cx).await?;
         let call = async {
             let mut cursor =
-                database.run_cursor_command(find).batch().await.map_err(|native| self.feed.failure(native))?;
+                database.run_cursor_command(find).batch().await.map_err(|native| self.feed.command_failure(native))?;
             let first = cursor.next().await.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
-            first.map_err(|native| self.feed.failure(native))
+            first.map_err(|native| self.feed.command_failure(native))
         };
         let bytes = Bytes::from_owner(Answer(cx.run(call).await?));
         let answer = RawDocument::from_bytes(&bytes).map_err(damaged)?;

@@ -158,7 +158,7 @@ impl Feed {
         let anyone = SelectionCriteria::ReadPreference(ReadPreference::Nearest { options: None });
         let call = async {
             let answer = database.run_command(doc! { "hello": 1 }).selection_criteria(anyone).await;
-            answer.map_err(|native| self.failure(native))
+            answer.map_err(|native| self.command_failure(native))
         };
         let answer = cx.run(call).await.map_err(|error| {
             let cause = format!("the cursor stands still, and no server says how far it is ({})", error.message());

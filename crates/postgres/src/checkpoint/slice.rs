@@ -3,9 +3,10 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
+use watchkeeper_core::checkpoint::missing_record;
 use watchkeeper_core::{CheckpointWrite, Commit, Error, Resolution, Result};
 
-use crate::client::Value;
+use crate::client::{Client, Value};
 use crate::json;
 
 /// Columns of many writes. A write is named by its place, beginning with 1.
@@ -88,7 +89,10 @@ impl<'a> Slice<'a> {
 }
 
 /// What a row of the answer says about the write of `seq`.
-pub(super) fn fate(row: &Row, write: &CheckpointWrite) -> Result<Fate> {
+pub(super) fn fate(client: &Client, row: &Row, write: &CheckpointWrite) -> Result<Fate> {
+    if row.get(4) {
+        return Err(missing_record(client.place(), &write.grant.key));
+    }
     let (written, ours, stored, locked): (bool, bool, Option<i64>, bool) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
     let stored = stored.unwrap_or(0).cast_unsigned();

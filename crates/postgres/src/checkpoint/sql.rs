@@ -21,8 +21,10 @@ CREATE TABLE {schema}.ledger (
     PRIMARY KEY (key, number)
 )"#;
 
-/// Makes the row of a key that nobody has claimed before. `$1` key, `$2` epoch, `$3` tenure.
-pub(super) const BEGIN: &str = "INSERT INTO {schema}.checkpoints (key, epoch, tenure, seq) VALUES ($1, $2, $3, 0)
+/// Makes the row of a key that nobody has claimed before. Its ledger may be there already, if a row was removed: its numbers go on.
+/// `$1` key, `$2` epoch, `$3` tenure.
+pub(super) const BEGIN: &str = "INSERT INTO {schema}.checkpoints (key, epoch, tenure, seq, ledger)
+SELECT $1, $2, $3, 0, coalesce(max(l.number), 0) FROM {schema}.ledger l WHERE l.key = $1
 ON CONFLICT (key) DO NOTHING RETURNING key";
 
 /// The claim of a key without its lock. `$1` key.
@@ -60,7 +62,7 @@ SELECT pg_terminate_backend(l.pid) FROM {schema}.checkpoints c
 JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = c.xmax AND l.granted
 WHERE c.key = $1 AND c.epoch < $2 AND l.pid <> pg_backend_pid()";
 
-/// C5 to C7 for many. `{lock}` is `SKIP LOCKED`, or nothing to wait for locked rows. `$1` keys, `$2` epochs, `$3` tenures,
+/// C5 to C7 and C10 for many. `{lock}` is `SKIP LOCKED`, or nothing to wait for locked rows. `$1` keys, `$2` epochs, `$3` tenures,
 /// `$4` seqs, `$5` checkpoints, `$6` counts of entries; entries: `$7` of which write, `$8` at which place, `$9` entry, `$10` body;
 /// resolutions: `$11` of which write, `$12` number, `$13` word.
 const COMMIT: &str = "
@@ -85,7 +87,8 @@ settled AS (
     WHERE l.key = w.key AND l.number = r.number)
 SELECT w.n IS NOT NULL, k.key IS NOT NULL AND k.epoch = a.epoch AND k.tenure = a.tenure, k.seq,
     k.key IS NULL AND EXISTS (SELECT 1 FROM {schema}.checkpoints c
-        WHERE c.key = a.key AND c.epoch = a.epoch AND c.tenure = a.tenure)
+        WHERE c.key = a.key AND c.epoch = a.epoch AND c.tenure = a.tenure),
+    k.key IS NULL AND NOT EXISTS (SELECT 1 FROM {schema}.checkpoints c WHERE c.key = a.key)
 FROM asked a LEFT JOIN locked k ON k.key = a.key LEFT JOIN written w ON w.n = a.n ORDER BY a.n";
 
 pub(super) fn commit(waiting: bool) -> String {

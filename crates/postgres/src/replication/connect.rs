@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, UnixStream, lookup_host};
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, SslNegotiation};
 use tokio_rustls::TlsConnector;
-use watchkeeper_core::{Cx, Error, Result};
+use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 use super::binding;
 use super::failure::told;
@@ -91,7 +91,7 @@ impl Endpoint {
         for at in 0..count {
             let cx = cx.within(driver.get_connect_timeout().copied().unwrap_or(self.0.timeout));
             let connected = cx.run(async {
-                let mut wire = self.connect_to(at, purpose).await.map_err(|failure| self.refused(failure))?;
+                let mut wire = self.connect_with_password(at, purpose).await?;
                 if count > 1 && is_standby(&mut wire).await.map_err(|failure| self.refused(failure))? {
                     return Err(Error::unavailable(format!("{}: the server is a standby", self.0.place())));
                 }
@@ -106,6 +106,20 @@ impl Endpoint {
         Err(last.unwrap_or_else(|| {
             Error::config("the URL names no host").remedy("write \"postgres://user@host/database\"")
         }))
+    }
+
+    /// Connects to one host; once more if access is denied and the password has changed.
+    async fn connect_with_password(&self, at: usize, purpose: Use) -> Result<Wire> {
+        let used = self.0.credentials().password();
+        match self.connect_to(at, purpose).await.map_err(|failure| self.refused(failure)) {
+            Err(error)
+                if error.kind() == ErrorKind::Denied
+                    && self.0.credentials().renew(used.as_deref(), &self.0.place()) =>
+            {
+                self.connect_to(at, purpose).await.map_err(|failure| self.refused(failure))
+            }
+            answer => answer,
+        }
     }
 
     /// Whether a session of this name is one that reads for the same stream, or does not say for which.
@@ -179,15 +193,15 @@ impl Endpoint {
             let Heard::Message(heard) = wire.hear().await? else { continue };
             let mut answer = BytesMut::new();
             match heard {
-                Message::AuthenticationCleartextPassword => frontend::password_message(self.password()?, &mut answer)?,
+                Message::AuthenticationCleartextPassword => frontend::password_message(&self.password()?, &mut answer)?,
                 Message::AuthenticationMd5Password(body) => {
-                    let hash = md5_hash(self.0.user().as_bytes(), self.password()?, body.salt());
+                    let hash = md5_hash(self.0.user().as_bytes(), &self.password()?, body.salt());
                     frontend::password_message(hash.as_bytes(), &mut answer)?;
                 }
                 Message::AuthenticationSasl(body) => {
                     let offered: Vec<String> = body.mechanisms().map(|name| Ok(name.to_owned())).collect()?;
                     let (mechanism, binding) = self.mechanism(&offered, bound.clone())?;
-                    let proof = ScramSha256::new(self.password()?, binding);
+                    let proof = ScramSha256::new(&self.password()?, binding);
                     frontend::sasl_initial_response(mechanism, proof.message(), &mut answer)?;
                     scram = Some(proof);
                 }
@@ -211,9 +225,9 @@ impl Endpoint {
         }
     }
 
-    fn password(&self) -> io::Result<&[u8]> {
+    fn password(&self) -> io::Result<Vec<u8>> {
         let missing = || io::Error::new(io::ErrorKind::PermissionDenied, "the server asks for a password; none is set");
-        self.0.postgres().get_password().ok_or_else(missing)
+        self.0.credentials().password().ok_or_else(missing)
     }
 
     /// SCRAM bound to the server's certificate where both sides can, so that nobody between them can pass the proof on.

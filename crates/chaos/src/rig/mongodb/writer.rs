@@ -35,7 +35,7 @@ impl App {
     }
 
     async fn driver(&self) -> Option<mongodb::Client> {
-        self.client.driver(&self.cx).await.ok().cloned()
+        self.client.driver(&self.cx).await.ok()
     }
 
     /// One transaction, which is kept by a majority when it is answered.

@@ -30,7 +30,12 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
     let checkpoint = site.checkpoint(&cx, stream).await?;
     let current = position(checkpoint.as_ref());
     let mut lines = vec![heading(stream, current, Some(&target))];
-    match current.map(|current| stream.source.compare(&target, current)) {
+    let order = match current {
+        Some(current) => Some(stream.source.compare(&target, current)),
+        // Where it stood is lost, so nothing is known of the order.
+        None => is_lost(checkpoint.as_ref()).then_some(None),
+    };
+    match order {
         None | Some(Some(Ordering::Equal)) => {}
         Some(Some(Ordering::Less)) => lines.extend(replaying(stream)),
         Some(Some(Ordering::Greater)) => lines.push(PASSING.to_owned()),
@@ -58,12 +63,43 @@ fn snapshots(stream: &StreamSpec, current: Option<&Position>, target: &Position)
     })
 }
 
+/// Whether the stream has committed a position that is not known any more.
+fn is_lost(checkpoint: Option<&Checkpoint>) -> bool {
+    checkpoint.is_some_and(Checkpoint::has_lost_position)
+}
+
+pub(super) async fn reset(site: &Site, stream: &StreamSpec) -> Result<Plan> {
+    let checkpoint = site.checkpoint(&site.look(), stream).await?;
+    let name = &stream.settings.name;
+    let mut lines = vec![match position(checkpoint.as_ref()) {
+        Some(current) => {
+            format!("Stream {name} gives up its position {current} and begins anew where its settings say.")
+        }
+        None => format!("Stream {name} begins anew where its settings say."),
+    }];
+    if position(checkpoint.as_ref()).is_some() || is_lost(checkpoint.as_ref()) {
+        lines.push("What was not delivered yet may NOT be delivered; the gap is noted in the ledger.".to_owned());
+        lines.extend(replaying(stream));
+    }
+    lines.extend(lifting(checkpoint.as_ref()));
+    Ok(Plan { wish: Move::Reset, lines })
+}
+
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
 
 pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Result<Plan> {
     let cx = site.look();
     let checkpoint = site.checkpoint(&cx, stream).await?;
-    let Some(current) = position(checkpoint.as_ref()).cloned() else { return Err(nowhere(stream)) };
+    let current = match position(checkpoint.as_ref()) {
+        Some(current) => current.clone(),
+        // Where it stood is lost: the newest position of the history takes its place.
+        None if is_lost(checkpoint.as_ref()) => {
+            let history = site.history(stream);
+            let newest = cx.run(history.read(&cx, 1)).await?.into_iter().next();
+            newest.ok_or_else(|| nowhere(stream))?.position
+        }
+        None => return Err(nowhere(stream)),
+    };
     let back = match back {
         Back { steps: Some(steps), .. } => operator::Back::Steps(steps),
         Back { to: Some(millis), .. } => to_time(site, &cx, stream, millis).await?,

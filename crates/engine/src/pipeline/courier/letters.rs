@@ -18,7 +18,7 @@ impl Courier {
         loop {
             self.wait_for_breaker(board).await?;
             let call = board.tenure.call(&self.pulses[0], board.stream.settings.timeouts.write);
-            let answer = call.run(self.writer.write(call.cx(), 0, &job.batch, &job.rows)).await;
+            let answer = call.run(&self.component, self.writer.write(call.cx(), 0, &job.batch, &job.rows)).await;
             drop(call);
             if answer.is_ok() {
                 self.breaker().success(board.seams.clock.now());

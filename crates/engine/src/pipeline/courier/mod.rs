@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use watchkeeper_core::{
-    Batch, Change, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind, LedgerRecord, Operation,
+    Batch, Change, Component, Error, ErrorKind, Fault, FaultKind, FlushRejection, LedgerKind, LedgerRecord, Operation,
     SinkProfile, SinkWriter, Written,
 };
 
@@ -30,6 +30,8 @@ pub struct Courier {
     /// Whether rows are done when this one has them.
     last: bool,
     spec: SinkSpec,
+    /// Whom errors of its calls name.
+    component: Component,
     profile: SinkProfile,
     writer: Arc<dyn SinkWriter>,
     /// One per lane, and one for flushes.
@@ -69,6 +71,7 @@ impl Courier {
             pulses: (0..=lanes).map(pulse).collect(),
             breaker: Mutex::new(Breaker::new(board.stream.settings.breaker)),
             parked: Mutex::new(parked),
+            component: Component::Sink(spec.name.as_str().into()),
             spec,
         }
     }
@@ -105,7 +108,7 @@ impl Courier {
             self.wait_for_breaker(board).await?;
             let chunk = &load.rows[..load.rows.len().min(self.profile.rows_max)];
             let call = board.tenure.call(&self.pulses[lane], board.stream.settings.timeouts.write);
-            let answer = call.run(self.writer.write(call.cx(), lane, &job.batch, chunk)).await;
+            let answer = call.run(&self.component, self.writer.write(call.cx(), lane, &job.batch, chunk)).await;
             drop(call);
             match answer {
                 Ok(written) => self.take(board, &mut load, written).await?,
@@ -175,7 +178,7 @@ impl Courier {
         match written.stopped {
             None => Ok(()),
             Some(fault) if fault.kind == FaultKind::Fatal => {
-                let change_id = load.job.batch.id(fault.row).to_string();
+                let change_id = load.job.batch.id(fault.row).to_string().into_boxed_str();
                 Err(Failure::Fatal { change_id, error: fault.error })
             }
             Some(fault) if target_failed => self.repeat_later(board, load, &fault.error).await,
@@ -273,7 +276,7 @@ impl Courier {
         // The pulse behind those of the lanes.
         let pulse = &self.pulses[self.pulses.len() - 1];
         let call = board.tenure.call(pulse, board.stream.settings.timeouts.write);
-        call.run(self.writer.flush(call.cx())).await
+        call.run(&self.component, self.writer.flush(call.cx())).await
     }
 }
 

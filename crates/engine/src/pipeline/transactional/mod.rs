@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Batch, Change, ChangeStream, CheckpointWrite, Error, ErrorKind, Fault, FaultKind, Follower, LedgerKind, Moment,
-    Position, Reason, Task, Transacted, TransactionalWriter,
+    Batch, Change, ChangeStream, CheckpointWrite, Component, Error, ErrorKind, Fault, FaultKind, Follower, LedgerKind,
+    Moment, Position, Reason, Task, Transacted, TransactionalWriter,
 };
 
 pub use self::portion::Portion;
@@ -88,7 +88,7 @@ impl Transactional {
             leave.cancelled().await;
             board.tenure.sleep(grace).await;
         };
-        let abandoned = tokio::select! {
+        let cut_off = tokio::select! {
             biased;
             _ = board.tenure.over() => return End::lost(),
             Halted = worked => false,
@@ -97,10 +97,11 @@ impl Transactional {
         board.halt.cancel();
         drop(batches);
         before_last_commit.await;
-        if !abandoned {
+        if !cut_off {
             self.close(&mut committer, &finish_reading, &mut reader).await;
         }
-        End { failure: board.take_failure(), abandoned: abandoned || board.is_spoiled() }
+        let abandoned = cut_off || board.is_spoiled();
+        End { failure: board.take_failure(), abandoned, cut_off, in_flight: board.in_flight() }
     }
 
     async fn close(&mut self, committer: &mut Committer, finish_reading: &CancellationToken, reader: &mut Task<()>) {
@@ -281,10 +282,11 @@ impl Transactional {
         let (size, piece) = job.map_or((0, 0), |job| (job.rows.len(), job.piece));
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
+        let component = Component::Sink(self.spec.name.as_str().into());
         let (mut tries, mut retries, began) = (Tries::default(), 0, self.board.seams.clock.now());
         loop {
             let call = self.board.tenure.call(&self.pulse, settings.timeouts.write);
-            let answer = call.run(self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
+            let answer = call.run(&component, self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
             drop(call);
             match answer {
                 Ok(Transacted::Committed | Transacted::AlreadyDone) => {
@@ -315,7 +317,11 @@ impl Transactional {
                         return Err(Failure::Lost);
                     }
                     if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
-                        return Err(Failure::of(error));
+                        // The next transaction of this tenure could be taken for this one, so it is not repeated here.
+                        return Err(match Failure::of(error) {
+                            Failure::Transient(error) => Failure::Instance(error),
+                            failure => failure,
+                        });
                     }
                     tries.note(&error);
                     if rows.len() > 1 && tries.are_over() && self.portion.shrink(size) {

@@ -46,7 +46,7 @@ impl Transactional {
     ) -> Result<(), Failure> {
         let cause = fault.error.to_string();
         if fault.kind == FaultKind::Fatal {
-            return Err(Failure::Fatal { change_id: batch.id(fault.row).to_string(), error: fault.error });
+            return Err(Failure::Fatal { change_id: batch.id(fault.row).to_string().into(), error: fault.error });
         }
         match self.spec.on_reject {
             OnReject::Stop => return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause)),
@@ -85,11 +85,11 @@ impl Transactional {
     /// as it is. So whoever skips the change that a halt names loses no other one.
     pub(super) fn cut_before_rejected(&self, batch: &Batch, piece: Range<u32>, failure: Failure) -> Failure {
         let (change_id, error) = match &failure {
-            Failure::Rejected { change, error } => (&change.id, error),
-            Failure::Fatal { change_id, error } => (change_id, error),
+            Failure::Rejected { change, error } => (change.id.as_str(), error),
+            Failure::Fatal { change_id, error } => (&**change_id, error),
             _ => return failure,
         };
-        let row = piece.clone().find(|row| batch.id(*row).to_string() == *change_id);
+        let row = piece.clone().find(|row| batch.id(*row).to_string() == change_id);
         let Some(before) = row.and_then(|row| place_before(batch, piece.clone(), row)) else { return failure };
         let (stream, sink) = (&self.board.stream.settings.name, &self.spec.name);
         let changes = before - piece.start;

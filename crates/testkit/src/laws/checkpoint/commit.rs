@@ -3,15 +3,6 @@ use watchkeeper_core::{CheckpointWrite, Commit, ErrorKind, Facts, Halted, Reason
 use super::{CheckpointBench, Seen, with_letters, write};
 use crate::laws::lawful::{Law, ensure};
 
-/// C5: a key that nobody claimed takes no commit.
-pub async fn c5_unclaimed_key_takes_no_commit(bench: &CheckpointBench) -> Law {
-    let grant = bench.grant(1);
-    bench.fenced(&write(&grant, 1)).await?;
-    let seen = bench.seen(&grant.key).await?;
-    ensure!(seen == Seen { checkpoint: None, ledger: Vec::new() }, "a fenced commit left {seen:?}");
-    Ok(())
-}
-
 /// C5: commits are accepted only from the newest claimed epoch and tenure, not even from a later grant
 /// that has not claimed.
 pub async fn c5_only_the_newest_claim_commits(bench: &CheckpointBench) -> Law {
@@ -203,4 +194,17 @@ pub async fn keys_are_independent(bench: &CheckpointBench) -> Law {
     let seen = bench.seen(&other.key).await?;
     ensure!(seen.ledger.is_empty(), "a new key has the ledger {:?}", seen.ledger);
     Ok(())
+}
+
+/// C10: a write for a key without a claim says that the record is missing, and changes nothing.
+pub async fn c10_write_without_a_claim_is_missing_and_changes_nothing(bench: &CheckpointBench) -> Law {
+    let grant = bench.grant(1);
+    for seq in [1, 2] {
+        let kind = bench.commit(&with_letters(write(&grant, seq), &["stray"])).await.map_err(|error| error.kind());
+        ensure!(kind == Err(ErrorKind::Corrupt), "commit {seq} without a claim was answered with {kind:?}");
+    }
+    let seen = bench.seen(&grant.key).await?;
+    ensure!(seen == Seen { checkpoint: None, ledger: Vec::new() }, "a refused commit left {seen:?}");
+    bench.claimed(&grant).await?;
+    bench.committed(&write(&grant, 1)).await
 }

@@ -1,0 +1,151 @@
+//! A checkpoint that is removed or damaged: the stream halts, and everything else keeps working.
+
+use serde_json::Value;
+
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, until};
+
+/// Two streams that begin with what happens from now on, and the store that their checkpoints are in.
+pub(crate) struct Case<'a> {
+    pub(crate) desk: &'a Desk,
+    /// What is done to the checkpoint of `orders`.
+    pub(crate) damage: &'a dyn Fn(),
+    /// What is said of it.
+    pub(crate) told: &'a str,
+}
+
+impl Case<'_> {
+    /// Damages the checkpoint while nobody runs the stream, and has a person decide where it goes on.
+    pub(crate) fn halts_until_a_person_decides(
+        &self,
+        order: impl Fn(std::ops::Range<u64>),
+        delivered: impl Fn() -> Vec<u64>,
+    ) {
+        let desk = self.desk;
+        let mut only = desk.start("only");
+        until("the stream is open", || shown(desk)["checkpoint"]["position"].is_string());
+        order(0..3);
+        until("they arrive", || delivered() == [0, 1, 2]);
+        only.ends_in_order();
+        let position = newest_position(desk);
+        order(3..6);
+        (self.damage)();
+
+        let checked = desk.run(&["check"]);
+        assert_ne!(checked.code, Some(0), "{checked:?}");
+        assert!(checked.out.contains(self.told) && checked.out.contains(&position), "{checked:?}");
+        assert_eq!(shown(desk)["state"], "halted", "{}", shown(desk));
+        let mut only = desk.start("only");
+        only.says(&["halted until a person resumes it", self.told, &position, "checkpoint set orders"]);
+        only.says(&["to=stopped"]);
+        let status = desk.run(&["status"]);
+        assert_eq!(status.code, Some(0), "{status:?}");
+        assert!(status.out.contains(self.told), "{status:?}");
+        let resumed = desk.run(&["resume", "orders", "--wait", "1s"]);
+        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        only.says(&["halted until a person resumes it"]);
+        assert_eq!(delivered(), [0, 1, 2], "nothing is passed over");
+
+        let set = desk.run(&["checkpoint", "set", "orders", &position, "--yes"]);
+        assert_eq!(set.code, Some(0), "{set:?}");
+        until("it goes on", || delivered() == [0, 1, 2, 3, 4, 5]);
+        only.ends_in_order();
+    }
+
+    /// Damages the checkpoint under a running stream.
+    pub(crate) fn halts_a_running_stream(
+        &self,
+        order: impl Fn(std::ops::Range<u64>),
+        delivered: impl Fn() -> Vec<u64>,
+    ) {
+        let desk = self.desk;
+        let mut only = desk.start("only");
+        until("the stream is open", || shown(desk)["checkpoint"]["position"].is_string());
+        order(0..3);
+        until("they arrive", || delivered() == [0, 1, 2]);
+        until("they are committed", || shown(desk)["checkpoint"]["changes"] == 3);
+        (self.damage)();
+        order(3..6);
+        only.says(&["halted until a person resumes it", self.told]);
+        assert_honest(&only);
+        let resumed = desk.run(&["resume", "orders"]);
+        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        until("everything is there", || (0..6).all(|id| delivered().contains(&id)));
+        only.ends_in_order();
+    }
+}
+
+fn assert_honest(running: &Running) {
+    assert!(!running.seen.iter().any(|line| line.contains("newer epoch")), "{:#?}", running.seen);
+}
+
+/// The stream as `status` shows it.
+fn shown(desk: &Desk) -> Value {
+    let status = desk.run(&["status", "--json"]);
+    assert_eq!(status.code, Some(0), "{status:?}");
+    let all: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    all["streams"][0].clone()
+}
+
+fn newest_position(desk: &Desk) -> String {
+    let history = desk.run(&["checkpoint", "history", "orders", "--json"]);
+    let told: Value = serde_json::from_str(&history.out).expect("it is JSON");
+    told["checkpoints"][0]["position"].as_str().expect("there is one").to_owned()
+}
+
+fn from_now() -> Desk {
+    let now = GOOD.replace("start = \"oldest\"", "start = \"now\"");
+    Desk::with(&format!("{now}{INTO_FILES}"))
+}
+
+fn store(desk: &Desk, sql: &str) {
+    let store = rusqlite::Connection::open(desk.path("state.db")).expect("the store is a database");
+    store.busy_timeout(crate::desk::PATIENCE).expect("a time-out can be set");
+    store.execute_batch(sql).expect("the statements are good");
+}
+
+#[test]
+fn a_checkpoint_in_sqlite_that_is_missing_or_damaged_halts_its_stream() {
+    for (sql, told) in [
+        ("DELETE FROM watchkeeper_checkpoints", "is missing"),
+        ("UPDATE watchkeeper_checkpoints SET checkpoint = NULL", "is missing"),
+        ("UPDATE watchkeeper_checkpoints SET checkpoint = 'x'", "cannot be read"),
+        ("UPDATE watchkeeper_checkpoints SET checkpoint = json_remove(checkpoint, '$.position')", "has no position"),
+        (
+            "UPDATE watchkeeper_checkpoints SET checkpoint = json_replace(checkpoint, '$.position', NULL)",
+            "has no position",
+        ),
+    ] {
+        let desk = from_now();
+        let case = Case { desk: &desk, damage: &|| store(&desk, sql), told };
+        case.halts_until_a_person_decides(|ids| desk.order(ids), || desk.delivered());
+    }
+}
+
+#[test]
+fn a_checkpoint_in_sqlite_that_is_removed_under_a_running_stream_is_told_as_that() {
+    let desk = from_now();
+    let damage = || store(&desk, "DELETE FROM watchkeeper_checkpoints");
+    let case = Case { desk: &desk, damage: &damage, told: "was removed" };
+    case.halts_a_running_stream(|ids| desk.order(ids), || desk.delivered());
+}
+
+#[test]
+fn a_stream_is_reset_by_a_person_only() {
+    let desk = from_now();
+    let mut only = desk.start("only");
+    until("the stream is open", || shown(&desk)["checkpoint"]["position"].is_string());
+    desk.order(0..1);
+    until("it arrives", || desk.delivered() == [0]);
+    only.ends_in_order();
+    store(&desk, "DELETE FROM watchkeeper_checkpoints");
+    desk.order(1..2);
+    let reset = desk.run(&["checkpoint", "reset", "orders", "--yes"]);
+    assert_eq!(reset.code, Some(0), "{reset:?}");
+    let mut only = desk.start("only");
+    until("the stream is open", || shown(&desk)["checkpoint"]["position"].is_string());
+    desk.order(2..3);
+    until("it begins anew, as its settings say", || desk.delivered() == [0, 2]);
+    only.ends_in_order();
+    let ledger = desk.run(&["dead-letters", "list", "orders", "--all"]);
+    assert!(ledger.out.contains("an operator reset the checkpoint"), "{ledger:?}");
+}
