@@ -109,7 +109,7 @@ impl Planner<'_> {
             Move::AcceptGap { to, cause, leaves_snapshot } => {
                 require_gap(cx, self.subject.source, self.subject.stream, self.current).await?;
                 if !leaves_snapshot {
-                    require_snapshot_anew(self.subject.source, self.subject.stream, self.current, &to)?;
+                    unfinished::require_snapshot_anew(self.subject.source, self.subject.stream, self.current, &to)?;
                 }
                 let ledger = vec![self.gap(&cause, &to)];
                 let plan = self.set(cx, to, &cause).await?;
@@ -378,28 +378,6 @@ pub async fn require_gap(cx: &Cx, source: &dyn Source, stream: &str, current: Op
             Err(Error::config(cause).remedy(remedy))
         }
     }
-}
-
-/// Refuses to go on at `to` without the rest of a snapshot: rows that the targets do not have yet would be missing for good.
-///
-/// # Errors
-/// `Config` where `current` is in the middle of a snapshot, and `to` does not begin a new one.
-pub fn require_snapshot_anew(
-    source: &dyn Source,
-    stream: &str,
-    current: Option<&Checkpoint>,
-    to: &Position,
-) -> Result<()> {
-    let position = current.and_then(|current| current.position.as_ref());
-    if source.has_unfinished_snapshot(to) || !unfinished::is_unfinished(source, position) {
-        return Ok(());
-    }
-    let cause =
-        format!("stream {stream} is in the middle of a snapshot: going on there would leave out the rest of it");
-    Err(Error::config(cause).remedy(format!(
-        "begin the snapshot anew with `watchkeeper accept-gap {stream} --to snapshot`; \
-         to go on without those rows all the same, add --leave-snapshot-unfinished"
-    )))
 }
 
 /// What a person should know of versioned sinks before a stream goes on in another log than that of its checkpoint, whose versions may be

@@ -16,7 +16,7 @@ use watchkeeper_core::{
     ErrorKind, Facts, Grant, Halted, Holder, LeaseStore, Position, Reason, Records, Result, TenureId, Wakeups,
 };
 
-pub use super::moves::{Back, Move, Subject, outranked, require_gap, require_snapshot_anew, swallowing};
+pub use super::moves::{Back, Move, Subject, outranked, require_gap, swallowing};
 
 use super::history::{CAPACITY, History};
 use super::lost::{lost, newest};

@@ -2,8 +2,8 @@
 
 use watchkeeper_core::source::BEGIN_SNAPSHOT_ANEW;
 use watchkeeper_core::{
-    CheckpointStore, Cx, Error, ErrorKind, LeaseKey, LedgerKind, LedgerQuery, LedgerRecord, Position, Resolution,
-    Result, Source,
+    Checkpoint, CheckpointStore, Cx, Error, ErrorKind, LeaseKey, LedgerKind, LedgerQuery, LedgerRecord, Position,
+    Resolution, Result, Source,
 };
 
 /// Entries of the ledger that are read at once.
@@ -31,6 +31,28 @@ pub fn advised(error: Error, source: &dyn Source, stream: &str, position: Option
     if is_lost && is_unfinished(source, position) { error.remedy(remedy(stream)) } else { error }
 }
 
+/// Refuses to go on at `to` without the rest of a snapshot: rows that the targets do not have yet would be missing for good.
+///
+/// # Errors
+/// `Config` where `current` is in the middle of a snapshot, and `to` does not begin a new one.
+pub fn require_snapshot_anew(
+    source: &dyn Source,
+    stream: &str,
+    current: Option<&Checkpoint>,
+    to: &Position,
+) -> Result<()> {
+    let position = current.and_then(|current| current.position.as_ref());
+    if source.has_unfinished_snapshot(to) || !is_unfinished(source, position) {
+        return Ok(());
+    }
+    let cause =
+        format!("stream {stream} is in the middle of a snapshot: going on there would leave out the rest of it");
+    Err(Error::config(cause).remedy(format!(
+        "begin the snapshot anew with `watchkeeper accept-gap {stream} --to snapshot`; \
+         to go on without those rows all the same, add --leave-snapshot-unfinished"
+    )))
+}
+
 /// The open entries of gaps that left a snapshot unfinished.
 ///
 /// # Errors
@@ -41,11 +63,7 @@ pub async fn open_entries(cx: &Cx, checkpoints: &dyn CheckpointStore, key: &Leas
         cx.check()?;
         let page = checkpoints.ledger(cx, key, &query).await?;
         let Some(newest) = page.last().map(|record| record.number) else { return Ok(found) };
-        let is_last = page.len() < PAGE;
         found.extend(page.into_iter().filter(|record| record.entry.kind == LedgerKind::UnfinishedSnapshot));
-        if is_last {
-            return Ok(found);
-        }
         query.after = newest;
     }
 }

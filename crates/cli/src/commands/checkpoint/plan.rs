@@ -208,7 +208,7 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedG
     cx.run(operator::require_gap(&cx, source, name, checkpoint.as_ref())).await?;
     let target = site.locate(&cx, stream, gap.to).await?;
     if !gap.leaves_snapshot {
-        operator::require_snapshot_anew(source, name, checkpoint.as_ref(), &target)?;
+        unfinished::require_snapshot_anew(source, name, checkpoint.as_ref(), &target)?;
     }
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
     let pedigree = cx.run(stream.source.identity(&cx)).await?;
