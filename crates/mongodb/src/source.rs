@@ -44,6 +44,7 @@ use crate::position::Token;
 use open::{Opened, Start};
 use read::Reader;
 use snapshot::Snapshot;
+use still::Unanswered;
 
 /// The changes that a cluster, a database or collections tell of.
 #[derive(Debug, Clone)]
@@ -56,13 +57,22 @@ pub struct Feed {
     aside: bool,
     /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
     witness: Arc<Mutex<Option<String>>>,
+    /// How often cursors at the position that was opened last never answered.
+    unanswered: Arc<Unanswered>,
 }
 
 impl Feed {
     /// What `view` shows of the client's cluster. Nothing is asked of the server yet.
     pub fn new(client: Client, view: View) -> Self {
         let (stages, aside) = pipeline::stages(&view);
-        Self { client, view: Arc::new(view), stages: stages.into(), aside, witness: Arc::default() }
+        Self {
+            client,
+            view: Arc::new(view),
+            stages: stages.into(),
+            aside,
+            witness: Arc::default(),
+            unanswered: Arc::default(),
+        }
     }
 
     /// What is watched, and how it is shown.

@@ -62,10 +62,38 @@ fn tool(common: &Common, call: Call) -> Result<ExitCode> {
 }
 
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    runtime()?.block_on(work)
+    let runtime = runtime()?;
+    let answer = runtime.block_on(work);
+    // Not dropped: its tasks would end one by one while others still run, and a driver panics when a task is gone that it waits
+    // for. The process ends right after this, and everything with it.
+    std::mem::forget(runtime);
+    answer
 }
 
 fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| Error::internal("the runtime does not start").caused_by(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn tasks_that_a_command_leaves_behind_are_not_ended_one_by_one() {
+        let (go, gone) = tokio::sync::oneshot::channel::<()>();
+        let (told, heard) = std::sync::mpsc::channel();
+        let left = block_on(async move {
+            let tasks = tokio::runtime::Handle::current();
+            let waited_for = tasks.spawn(gone);
+            // As a driver's task that waits for another of its tasks, and panics when that is gone.
+            tasks.spawn(async move { told.send(waited_for.await.is_ok()) });
+            Ok(())
+        });
+        left.expect("the command ends in order");
+        go.send(()).expect("it is still waited for");
+        assert_eq!(heard.recv_timeout(Duration::from_secs(10)), Ok(true));
+    }
 }

@@ -156,8 +156,11 @@ impl Feed {
             }
             // Nothing is changed by opening a stream.
             Err(error) => {
-                let told = Error::unavailable(error.message().to_owned());
-                Err(Refusal::Told(if error.is_late() { told.late() } else { told }))
+                let told = Error::unavailable(format!("{}: {}", self.client.place(), error.message()));
+                Err(Refusal::Told(match error.is_late() {
+                    true => told.late().remedy("look at the load of the server, or raise timeouts.open of the stream"),
+                    false => told,
+                }))
             }
         }
     }

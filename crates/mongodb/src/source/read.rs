@@ -97,8 +97,8 @@ pub(super) struct Reader {
     pub(super) renewed: bool,
     marked: Moment,
     pub(super) stillness: Stillness,
-    /// Whether the oplog rolled over below a new cursor before that answered for the first time.
-    pub(super) has_overrun: bool,
+    /// Whether the cursor was opened because the one before it was refused before its first answer.
+    pub(super) is_second_attempt: bool,
     /// What the server refused, until there is a way round: kept here, so that a dropped call does not forget it.
     pub(super) refusal: Option<mongodb::error::Error>,
 }
@@ -124,7 +124,7 @@ impl Reader {
             renewed: false,
             marked: now,
             stillness: Stillness::new(now),
-            has_overrun: false,
+            is_second_attempt: false,
             refusal: None,
         }
     }

@@ -28,6 +28,7 @@ use super::read::{Answer, events_in};
 use super::view::Scope;
 use crate::client::number;
 use crate::payload::damaged;
+use crate::payload::scan::Fields;
 use crate::position::Token;
 use progress::{Fresh, Progress};
 
@@ -211,7 +212,7 @@ impl Snapshot {
         range.next += 1;
         let bytes = range.bytes.slice(start..end);
         let raw = RawDocument::from_bytes(&bytes).map_err(damaged)?;
-        let id = raw.get("_id").map_err(|native| unordered(&self.names[self.progress.collection], native))?;
+        let id = raw.get("_id").map_err(|native| unordered(&self.names[self.progress.collection], &bytes, native))?;
         let id = id.map(RawBson::from);
         let id = id.ok_or_else(|| Error::corrupt("a document has no _id"))?;
         let collection = self.progress.collection;
@@ -237,13 +238,19 @@ fn timeless() -> Error {
 }
 
 /// An `_id` that rows can not be put in order by, nor a position be made of.
-fn unordered(name: &str, native: mongodb::bson::error::Error) -> Error {
+fn unordered(name: &str, document: &[u8], native: mongodb::bson::error::Error) -> Error {
+    let id = Fields::of(document).and_then(|fields| fields.find(b"_id")).ok().flatten();
+    let bytes: String =
+        id.iter().flat_map(|id| id.value).take(ID_BYTES_SHOWN).map(|byte| format!("{byte:02x}")).collect();
     Error::corrupt(format!(
-        "an _id in {name} is no text: its bytes are not UTF-8, so a snapshot can not go on behind it"
+        "an _id in {name} can not be decoded, so a snapshot can not go on behind it; its bytes begin with {bytes}"
     ))
     .remedy("give that document another _id, or begin with now or the oldest change")
     .caused_by(native)
 }
+
+/// So many bytes are shown of an `_id` that can not be decoded.
+const ID_BYTES_SHOWN: usize = 64;
 
 /// A row of a snapshot.
 pub(super) struct Row {

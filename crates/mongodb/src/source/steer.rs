@@ -37,7 +37,7 @@ impl Reader {
     pub(super) fn take_in(&mut self, batch: RawBatch, now: Moment) -> Result<()> {
         let mut received = Received::new(batch)?;
         self.stillness.hear(&received.end, now);
-        (self.opened.has_answered, self.has_overrun) = (true, false);
+        (self.opened.has_answered, self.is_second_attempt) = (true, false);
         if let Some(joiner) = &mut self.opened.joiner {
             received = received.rejoined(joiner, &self.at)?;
         }
@@ -58,12 +58,14 @@ impl Reader {
         }
         let by_time = self.opened.way.by_time && self.opened.drop_through.is_some();
         let way = Way { shape: self.opened.way.shape, by_time, ..Way::after(&self.at) };
-        // The position may have been there when the cursor was opened. A second refusal in a row is believed.
-        let is_first_overrun = Class::of(&native) == Class::Overrun && !self.has_overrun;
-        let way = if is_first_overrun { way } else { self.feed.way_round(cx, way, &self.at, native).await? };
+        // Before its first answer a cursor is opened once more: the error may pass, and the position may have been there when the
+        // cursor was opened. A second refusal in a row is believed.
+        let may_pass = matches!(Class::of(&native), Class::Overrun | Class::Other);
+        let tries_again = may_pass && !self.opened.has_answered && !self.is_second_attempt;
+        let way = if tries_again { way } else { self.feed.way_round(cx, way, &self.at, native).await? };
         let opened = self.feed.open_by(cx, self.at.clone(), way).await?;
         self.follow(opened);
-        self.has_overrun |= is_first_overrun;
+        self.is_second_attempt |= tries_again;
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! is, and the cursor's own server how its search gets on. Only a cursor that neither reaches what a majority had a while ago nor
 //! searches is given up.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use mongodb::bson::{Timestamp, doc};
@@ -76,6 +77,29 @@ impl Stillness {
     }
 }
 
+/// How often in a row cursors at one position were given up before they had answered. Shared by all openings of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Unanswered(Mutex<(Vec<u8>, u32)>);
+
+/// The most that the time for a first answer is multiplied by: some three quarters of an hour.
+const PATIENCE_MAX: u32 = 64;
+
+impl Unanswered {
+    /// By how much the time for a first answer at this position is multiplied.
+    fn patience(&self, at: &Token) -> u32 {
+        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if given_up.0 == at.data { 2_u32.saturating_pow(given_up.1).min(PATIENCE_MAX) } else { 1 }
+    }
+
+    fn note(&self, at: &Token) {
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if given_up.0 != at.data {
+            *given_up = (at.data.clone(), 0);
+        }
+        given_up.1 = given_up.1.saturating_add(1);
+    }
+}
+
 impl Reader {
     /// Gives up a cursor that hangs.
     ///
@@ -87,10 +111,12 @@ impl Reader {
         if self.stillness.unanswered >= held_back + OVERDUE && self.is_searching(cx).await {
             return Ok(());
         }
+        let patience = if self.opened.has_answered { 1 } else { self.feed.unanswered.patience(&self.at) };
         let still = &self.stillness;
         match still.expected {
-            None if still.waited < STILL + held_back => Ok(()),
-            Some(_) if still.waited < GRACE + held_back => Ok(()),
+            None if still.waited < STILL * patience + held_back => Ok(()),
+            Some(_) if still.waited < GRACE * patience + held_back => Ok(()),
+            Some(_) if !self.opened.has_answered => Err(self.give_up_unanswered(patience)),
             Some(expected) => {
                 let cause = format!(
                     "{}: the cursor stands still, while the servers have written up to {}",
@@ -106,6 +132,22 @@ impl Reader {
                 Ok(())
             }
         }
+    }
+
+    /// Gives up a cursor that has never answered. It may hang, or search for longer than was waited for on a server that does not
+    /// say so: the next one at this position is given twice the time.
+    fn give_up_unanswered(&self, patience: u32) -> Error {
+        let waited = (STILL + GRACE) * patience;
+        self.feed.unanswered.note(&self.at);
+        let cause = format!(
+            "{}: the cursor stands still: no answer within {}s since it was opened",
+            self.feed.client.place(),
+            waited.as_secs()
+        );
+        Error::unavailable(cause).remedy(
+            "it is opened again and given twice the time; look at the server's load and the network, and let this user run \
+             $currentOp, which tells whether the server still searches the oplog",
+        )
     }
 
     /// Whether the server has got on with searching the oplog since the last look. A search is reported, since nothing else shows
@@ -166,5 +208,30 @@ impl Feed {
         })?;
         let written = answer.get_document("lastWrite").and_then(|last| last.get_document("majorityOpTime"));
         Ok(written.and_then(|time| time.get_timestamp("ts")).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_at_which_cursors_never_answer_is_given_more_and_more_time() {
+        let at = |data: u8| {
+            let mut token = Token::default();
+            token.data.push(data);
+            token
+        };
+        let unanswered = Unanswered::default();
+        assert_eq!(unanswered.patience(&at(1)), 1);
+        let mut given = Vec::new();
+        for _ in 0..8 {
+            unanswered.note(&at(1));
+            given.push(unanswered.patience(&at(1)));
+        }
+        assert_eq!(given, [2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(unanswered.patience(&at(2)), 1, "another position begins anew");
+        unanswered.note(&at(2));
+        assert_eq!((unanswered.patience(&at(1)), unanswered.patience(&at(2))), (1, 2));
     }
 }

@@ -194,6 +194,11 @@ fn an_error_that_passes_while_a_stream_is_opened_is_not_blamed_on_its_position()
                 voyage.write().await;
                 fail(&voyage.shop.client, &voyage.app, "aggregate", 1, saying(code)).await;
                 assert_action(code, Action::GoesOn, voyage.open().await.map(drop));
+                // The same with the first answer of the cursor.
+                fail(&voyage.shop.client, &voyage.app, "getMore", 1, saying(code)).await;
+                let mut stream = voyage.open().await.expect("it opens");
+                assert_action(code, Action::GoesOn, voyage.read(&mut *stream).await);
+                drop(stream);
                 // It refuses whatever else is tried, too.
                 fail(&voyage.shop.client, &voyage.app, "aggregate", 2, saying(code)).await;
                 let refused = voyage.open().await.map(drop).expect_err("the server refuses everything");
@@ -315,7 +320,7 @@ fn an_id_that_is_no_text_does_not_stop_a_stream() {
                 refused => break refused,
             }
         };
-        assert_told(refused, ErrorKind::Corrupt, "an _id in orders is no text");
+        assert_told(refused, ErrorKind::Corrupt, "an _id in orders can not be decoded");
     });
 }
 

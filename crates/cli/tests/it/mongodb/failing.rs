@@ -1,6 +1,7 @@
 //! What the program does about errors of its source, provoked on a server by fail points.
 
-use watchkeeper::mongodb::mongodb::bson::{Document, doc};
+use watchkeeper::mongodb::mongodb::bson::raw::cstr;
+use watchkeeper::mongodb::mongodb::bson::{Document, RawArrayBuf, RawDocumentBuf, doc};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use super::Harbour;
@@ -35,6 +36,43 @@ fn errors_of_the_server_are_bridged_told_or_halt_the_stream() {
     what_a_person_has_to_change_is_told(&set);
     what_is_lost_halts_the_stream(&set);
     what_is_too_large_halts_the_stream_if_so_configured(&set);
+}
+
+/// A document that servers take although the driver can make no value of its `_id`: six bytes of the old binary subtype, which give
+/// their own length as nine.
+fn undecodable() -> RawDocumentBuf {
+    let mut bytes = vec![0, 0, 0, 0, 5];
+    bytes.extend_from_slice(b"_id\0");
+    bytes.extend_from_slice(&[6, 0, 0, 0, 2, 9, 0, 0, 0, 0xab, 0xcd]);
+    bytes.push(0);
+    let length = i32::try_from(bytes.len()).expect("it is short");
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    RawDocumentBuf::from_bytes(bytes).expect("a document, at first sight")
+}
+
+#[test]
+fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alone() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders(""));
+    let mut only = harbour.start("only");
+    let whole = |item: &str| RawDocumentBuf::try_from(&doc! { "item": item }).expect("a document");
+    let mut documents = RawArrayBuf::new();
+    [whole("rope"), undecodable(), whole("tar")].into_iter().for_each(|document| documents.push(document));
+    let mut insert = RawDocumentBuf::try_from(&doc! { "insert": "orders" }).expect("a document");
+    insert.append(cstr!("documents"), documents);
+    harbour.block_on(async { harbour.database.run_raw_command(insert).await }).expect("servers take it");
+    only.says(&["halted", "WK-CORRUPT", "rejected change", "skip the change"]);
+    only.ends_in_order();
+    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(skipped.code, Some(0), "{skipped:?}");
+    harbour.order(&["sail"]);
+    let mut only = harbour.desk.start("only");
+    until("it goes on", || harbour.delivered().last().is_some_and(|last| last == "sail"));
+    only.ends_in_order();
+    // What comes after the change may have been written before the halt, too; it was not passed over with it.
+    let mut delivered = harbour.delivered();
+    delivered.dedup();
+    assert_eq!(delivered, ["rope", "tar", "sail"]);
 }
 
 fn what_passes_is_bridged(set: &ReplicaSet) {
