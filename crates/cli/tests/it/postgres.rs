@@ -9,6 +9,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 use crate::desk::{Desk, until};
 
 mod filtering;
+mod memory;
 mod refusing;
 mod slow;
 mod telling;
