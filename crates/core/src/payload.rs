@@ -1,6 +1,6 @@
 //! Lazy payloads: core names the values, each backend brings the decoder of its own bytes.
 
-mod json;
+pub(crate) mod json;
 
 use std::borrow::Cow;
 
@@ -49,6 +49,15 @@ pub enum ValueRef<'a> {
 pub trait Visit {
     /// A value: of the payload itself, of the last key, or the next of an array.
     fn value(&mut self, value: ValueRef<'_>);
+    /// A value that is text, as JSON writes it: with its quotation marks and escapes. A visitor that writes JSON itself need not
+    /// hold the whole text a second time.
+    ///
+    /// # Errors
+    /// An escape stands for no character.
+    fn quoted(&mut self, quoted: &str) -> Result<()> {
+        self.value(ValueRef::Str(json::unquoted(quoted)?));
+        Ok(())
+    }
     /// A document begins.
     fn begin_document(&mut self);
     /// The key of what follows.
@@ -170,6 +179,10 @@ impl Visit for Field<'_> {
         if self.inside {
             self.visit.value(value);
         }
+    }
+
+    fn quoted(&mut self, quoted: &str) -> Result<()> {
+        if self.inside { self.visit.quoted(quoted) } else { Ok(()) }
     }
 
     fn begin_document(&mut self) {

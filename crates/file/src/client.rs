@@ -32,7 +32,7 @@ impl Pace {
 /// What the thread writes to. After the first error it is only dropped.
 pub(crate) trait Target: Send + 'static {
     /// Takes whole lines; it may keep them until the next flush.
-    fn append(&mut self, lines: &[u8], pace: Pace) -> Result<()>;
+    fn append(&mut self, lines: Vec<u8>, pace: Pace) -> Result<()>;
 
     /// Makes durable all that was taken.
     fn flush(&mut self, pace: Pace) -> Result<()>;
@@ -150,7 +150,7 @@ fn serve(mut target: impl Target, mut queue: mpsc::Receiver<Job>, failure: &Fail
         let failed = failure.kind().is_some();
         match job {
             // What comes after a failure is not written: it would stand behind a hole.
-            Job::Append(lines, pace) if !failed => attempt(target.append(&lines, pace)),
+            Job::Append(lines, pace) if !failed => attempt(target.append(lines, pace)),
             Job::Append(..) => {}
             Job::Flush(pace, answer) => {
                 if !failed {

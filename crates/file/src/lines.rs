@@ -48,6 +48,19 @@ impl SinkWriter for LineWriter {
     }
 }
 
+/// Adds lines to those that were gathered, if both are small: a large line is not copied. Gives the new ones back when those that
+/// were gathered have to be written first.
+pub(crate) fn gather(gathered: &mut Vec<u8>, lines: Vec<u8>) -> Option<Vec<u8>> {
+    if gathered.is_empty() {
+        *gathered = lines;
+    } else if lines.len() < GATHERED_MAX {
+        gathered.extend_from_slice(&lines);
+    } else {
+        return Some(lines);
+    }
+    None
+}
+
 /// Ends the line that begins at `start`. A line break inside of it can only be the white space of JSON text
 /// that a source stores and a format passes through.
 fn end_line(lines: &mut Vec<u8>, start: usize) {

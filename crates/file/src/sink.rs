@@ -13,7 +13,7 @@ use crate::client::{Client, Pace, Target, apart};
 use crate::config::{Fsync, Settings};
 use crate::error::finding;
 use crate::fence::Fence;
-use crate::lines::{GATHERED_MAX, LineWriter};
+use crate::lines::{GATHERED_MAX, LineWriter, gather};
 use crate::segments::{Place, Segments};
 
 /// Lines in files. Fenced; see the crate's page for what it promises.
@@ -81,8 +81,11 @@ impl Files {
 }
 
 impl Target for Files {
-    fn append(&mut self, lines: &[u8], pace: Pace) -> Result<()> {
-        self.gathered.extend_from_slice(lines);
+    fn append(&mut self, lines: Vec<u8>, pace: Pace) -> Result<()> {
+        if let Some(lines) = gather(&mut self.gathered, lines) {
+            self.write(pace, |_, _| Ok(()))?;
+            self.gathered = lines;
+        }
         if self.gathered.len() < GATHERED_MAX {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use watchkeeper_core::{Cx, Finding, Grade, OpenedSink, Result, Sink, SinkContext
 
 use crate::client::{Client, Pace, Target};
 use crate::error::failed;
-use crate::lines::{GATHERED_MAX, LineWriter};
+use crate::lines::{GATHERED_MAX, LineWriter, gather};
 
 /// Lines on standard output. Plain: repeated and stale changes are shown like any other.
 #[derive(Debug, Clone)]
@@ -84,8 +84,11 @@ struct Gathered {
 }
 
 impl Target for Gathered {
-    fn append(&mut self, lines: &[u8], pace: Pace) -> Result<()> {
-        self.lines.extend_from_slice(lines);
+    fn append(&mut self, lines: Vec<u8>, pace: Pace) -> Result<()> {
+        if let Some(lines) = gather(&mut self.lines, lines) {
+            self.flush(pace)?;
+            self.lines = lines;
+        }
         if self.lines.len() >= GATHERED_MAX { self.flush(pace) } else { Ok(()) }
     }
 

@@ -5,6 +5,7 @@
 
 mod ask;
 mod begin;
+mod changed;
 mod check;
 mod columns;
 mod durable;
@@ -17,7 +18,9 @@ mod reader;
 mod schema;
 mod shape;
 mod snapshot;
+mod statement;
 mod tools;
+mod triggers;
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +37,7 @@ pub use install::{Unread, Wake, grant, install, uninstall};
 pub use keep::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 
-pub(crate) use install::ROW as ROW_TRIGGER;
+pub(crate) use triggers::ROW as ROW_TRIGGER;
 
 use crate::client::{Client, Pulse};
 use crate::error::{Doing, unchanged};
@@ -42,7 +45,7 @@ use ask::{Line, Script};
 use pedigree::{Identity, Look};
 use place::Place;
 use reader::{Reader, Start};
-use schema::SCHEMA;
+use schema::{OLDEST, SCHEMA};
 
 /// How often it is looked for changes where nobody is told of them.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -76,7 +79,7 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        if client.look(cx, SCHEMA).await?.is_none() {
+        if client.look_from(cx, SCHEMA, OLDEST).await?.is_none() {
             return Err(Error::config(format!("{}: no table of this database is logged", client.place()))
                 .remedy("run `watchkeeper postgres install --url URL --table TABLE`"));
         }
@@ -298,19 +301,30 @@ impl ChangeLog {
         Ok((look.identity, place))
     }
 
+    /// Whoever opens has asked for the identity before; it may have been that of another server.
+    fn require_known(&self, identity: &Identity) -> Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_none_or(|known| known == identity) {
+            return Ok(());
+        }
+        *known = None;
+        Err(Error::unavailable("another server answered while the log was opened").remedy("it is tried again"))
+    }
+
+    /// Another connection for a reader that has come to a place, on the same server.
+    async fn another_line(&self, cx: &Cx, place: &Place) -> Result<Line> {
+        let line = self.line(cx).await?;
+        let (identity, _) = self.start(cx, &line, StartAt::After(place.position())).await?;
+        self.require_known(&identity)?;
+        Ok(line)
+    }
+
     async fn begin(&self, cx: &Cx, start: StartAt, consumes: bool) -> Result<Box<dyn ChangeStream>> {
         // Hints first: what is written after the look is hinted at.
         let pulse = self.pulse(cx).await?;
         let line = self.line(cx).await?;
         let (identity, place) = self.start(cx, &line, start).await?;
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if known.is_some_and(|known| known != identity) {
-            // Whoever opens has asked for the identity before, of another server as it turns out.
-            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            return Err(
-                Error::unavailable("another server answered while the log was opened").remedy("it is tried again")
-            );
-        }
+        self.require_known(&identity)?;
         if consumes && self.is_own() {
             keep::hold_back(cx, self, &place).await?;
         }

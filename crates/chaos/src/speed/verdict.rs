@@ -80,12 +80,25 @@ pub(super) fn print_table(measured: &Measured) {
     }
 }
 
-/// Prints each bar; whether all were kept.
+/// Prints each bar, and how much else the machine did; whether all were kept.
 pub(super) fn judge(bars: &[Bar]) -> bool {
+    println!("{}", load_average());
     for bar in bars {
         println!("{}: {}", bar.said, if bar.kept { "kept" } else { "MISSED" });
     }
     bars.iter().all(|bar| bar.kept)
+}
+
+/// What the machine had to do in the last minutes, for whoever reads the verdict: figures of a busy machine say little.
+fn load_average() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    match std::fs::read_to_string("/proc/loadavg") {
+        Ok(text) => {
+            let averages: Vec<_> = text.split_whitespace().take(3).collect();
+            format!("load average of the last 1, 5 and 15 minutes: {} on {cores} cores", averages.join(", "))
+        }
+        Err(error) => format!("load average unknown ({error}), {cores} cores"),
+    }
 }
 
 /// Figures of rounds with these rates, for tests.

@@ -11,6 +11,7 @@ use crate::desk::{Desk, until};
 mod filtering;
 mod losing;
 mod lost;
+mod memory;
 mod refusing;
 mod refusing;
 mod renamed;

@@ -130,6 +130,10 @@ impl Visit for Plain<'_, '_> {
         });
     }
 
+    fn quoted(&mut self, quoted: &str) -> Result<()> {
+        self.0.quoted(quoted)
+    }
+
     fn begin_document(&mut self) {
         self.0.begin_document();
     }

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use crate::error::Result;
+use crate::payload::json::{self, Part};
 use crate::payload::{ValueRef, Visit};
 
 /// Writes what it visits as relaxed extended JSON.
@@ -106,6 +108,24 @@ impl Visit for JsonWriter<'_> {
         }
     }
 
+    /// As if it were decoded and written anew, in parts.
+    fn quoted(&mut self, quoted: &str) -> Result<()> {
+        self.separate();
+        self.out.push(b'"');
+        json::unescape(quoted, |part| match part {
+            Part::Plain(text) => self.out.extend_from_slice(text.as_bytes()),
+            Part::Escaped(text) => {
+                let start = self.out.len();
+                self.text(text);
+                // Without the quotation marks of its own.
+                self.out.pop();
+                self.out.remove(start);
+            }
+        })?;
+        self.out.push(b'"');
+        Ok(())
+    }
+
     fn begin_document(&mut self) {
         self.separate();
         self.out.push(b'{');
@@ -173,7 +193,28 @@ pub(crate) fn iso_date(millis: i64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{base64, iso_date};
+    use super::{JsonWriter, base64, iso_date};
+    use crate::payload::{JsonPayload, Payload};
+
+    #[test]
+    fn texts_are_written_as_if_they_were_decoded_first() {
+        for text in [
+            r#""""#,
+            r#""plain""#,
+            r#""\u00e9\n\r\t\b\f\/\"\\end""#,
+            r#""\ud83d\ude00 \u0000\u001f\u007f \u2028""#,
+            r#""\uD83D\uDE00\uE000\\u0041""#,
+        ] {
+            let mut out = Vec::new();
+            JsonPayload.walk(text.as_bytes(), &mut JsonWriter::new(&mut out)).expect("it is JSON");
+            let decoded: String = serde_json::from_str(text).expect("it is JSON");
+            assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&decoded).unwrap(), "{text}");
+        }
+        for text in [r#""\ud83d""#, r#""\ud83dx""#, r#""\ude00""#, r#""\ud83d\n12345""#, r#""\ud83d\u0041""#] {
+            let mut out = Vec::new();
+            JsonPayload.walk(text.as_bytes(), &mut JsonWriter::new(&mut out)).expect_err("half of a character");
+        }
+    }
 
     #[test]
     fn dates_are_iso_8601() {

@@ -49,7 +49,7 @@ impl Walk<'_> {
                 b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' => 1,
                 b'"' => {
                     let length = quoted_length(rest);
-                    self.text(unquoted(&rest[..length])?, visit);
+                    self.text(&rest[..length], visit)?;
                     length
                 }
                 _ => {
@@ -88,13 +88,15 @@ impl Walk<'_> {
     }
 
     /// A key, or a value that is text.
-    fn text(&mut self, text: Cow<'_, str>, visit: &mut dyn Visit) {
+    fn text(&mut self, quoted: &str, visit: &mut dyn Visit) -> Result<()> {
         if let Some(Frame::Document { key_is_next: key_is_next @ true }) = self.open.last_mut() {
             *key_is_next = false;
-            return visit.key(&text);
+            visit.key(&unquoted(quoted)?);
+            return Ok(());
         }
-        visit.value(ValueRef::Str(text));
+        visit.quoted(quoted)?;
         self.value_is_over();
+        Ok(())
     }
 
     fn value_is_over(&mut self) {
@@ -118,7 +120,40 @@ fn quoted_length(text: &str) -> usize {
     text.len()
 }
 
-fn unquoted(quoted: &str) -> Result<Cow<'_, str>> {
+/// A part of a quoted text.
+pub(crate) enum Part<'a> {
+    /// Text without any escape.
+    Plain(&'a str),
+    /// What an escape stands for.
+    Escaped(&'a str),
+}
+
+/// Visits the parts of a quoted text in order. Two escapes that are one character together are one part.
+pub(crate) fn unescape(quoted: &str, mut part: impl FnMut(Part<'_>)) -> Result<()> {
+    let mut rest = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+    while !rest.is_empty() {
+        let plain = rest.find('\\').unwrap_or(rest.len());
+        if plain > 0 {
+            part(Part::Plain(&rest[..plain]));
+            rest = &rest[plain..];
+            continue;
+        }
+        let is_high = |digits: &str| ["d8", "d9", "da", "db"].iter().any(|high| digits.eq_ignore_ascii_case(high));
+        let length = match rest.as_bytes().get(1) {
+            Some(b'u') if rest.get(2..4).is_some_and(is_high) => 12,
+            Some(b'u') => 6,
+            _ => 2,
+        };
+        let escape = rest.get(..length).unwrap_or(rest);
+        let text: String = serde_json::from_str(&format!("\"{escape}\"")).map_err(not_json)?;
+        part(Part::Escaped(&text));
+        rest = &rest[escape.len()..];
+    }
+    Ok(())
+}
+
+/// The text that a quoted one stands for.
+pub(super) fn unquoted(quoted: &str) -> Result<Cow<'_, str>> {
     if quoted.contains('\\') {
         return serde_json::from_str(quoted).map(Cow::Owned).map_err(not_json);
     }
@@ -204,6 +239,13 @@ impl Find<'_, '_> {
 impl Visit for Find<'_, '_> {
     fn value(&mut self, value: ValueRef<'_>) {
         self.come(&value);
+    }
+
+    fn quoted(&mut self, quoted: &str) -> Result<()> {
+        // Only what is looked for is worth a copy.
+        let text = if self.counts.len() == self.path.len() { unquoted(quoted)? } else { Cow::Borrowed("") };
+        self.come(&ValueRef::Str(text));
+        Ok(())
     }
 
     fn begin_document(&mut self) {

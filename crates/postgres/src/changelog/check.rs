@@ -4,7 +4,8 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, Error, Finding, Result};
 
-use super::install::{GRANTS, PART};
+use super::install::GRANTS;
+use super::triggers::PART;
 use super::{ChangeLog, Table, shape};
 use crate::check::lacking;
 use crate::client::{Client, quoted};

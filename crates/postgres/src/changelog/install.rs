@@ -3,21 +3,11 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::columns::literal;
 use super::read::LOST;
-use super::schema::SCHEMA;
-use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS};
+use super::schema::{OLDEST, SCHEMA};
+use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS, is_logging};
+use super::triggers::{self, PART};
 use crate::client::{Client, Work, quoted};
-
-/// The trigger that logs rows, and what the others are for. Triggers run in the order of their names: those of the application may
-/// change a row again, which has to come later in the log.
-pub(crate) const ROW: &str = "!watchkeeper_log_row";
-const TRUNCATE: &str = "!watchkeeper_log_truncate";
-pub(super) const WAKE: &str = "watchkeeper_log_wake";
-/// Around the truncation of a partitioned table, whose partitions then need not tell of it.
-const WHOLE: [&str; 2] = ["watchkeeper_log_whole", "watchkeeper_log_whole_end"];
-/// On partitions: one that is truncated alone loses its rows only.
-pub(super) const PART: &str = "watchkeeper_log_part";
 
 /// Whether writers tell readers of their changes. NOTIFY takes a lock on the whole server at every commit that has one to
 /// send; without it readers look for changes from time to time.
@@ -96,17 +86,27 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
     drop_from_namesake(cx, client, work, shape).await?;
     end_former_name(cx, client, work, shape).await?;
     let sql = client.sql(&format!(
-        "SELECT relation = $2 AND key = {KEY} AND EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $2 AND tgname = $3 AND tgenabled = 'A')
-            FROM {{schema}}.log_tables WHERE entity = $1",
+        "SELECT relation = $3 AND key = {KEY} AND {} FROM {{schema}}.log_tables WHERE entity = $1",
+        is_logging()
     ));
     let values: &[crate::client::Value<'_>] =
-        &[(&shape.entity, Type::TEXT), (&shape.oid, Type::OID), (&ROW, Type::TEXT)];
+        &[(&shape.entity, Type::TEXT), (&client.schema(), Type::TEXT), (&shape.oid, Type::OID)];
     let was_logged: Option<bool> = work.query(cx, &sql, values).await?.first().map(|row| row.get(0));
     if was_logged == Some(false) {
         let sql = client.sql("INSERT INTO {schema}.log (entity, operation) VALUES ($1, $2)");
         work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&LOST, Type::TEXT)]).await?;
     }
-    work.run(cx, &triggers(client, shape, wake)).await?;
+    if shape.is_logged_by_statement {
+        let sql = client.sql("SELECT {schema}.log_make($1, $2, $3, $4)");
+        let values: &[crate::client::Value<'_>] = &[
+            (&shape.oid, Type::OID),
+            (&shape.key_index, Type::OID),
+            (&shape.key, Type::TEXT_ARRAY),
+            (&shape.has_virtual_columns, Type::BOOL),
+        ];
+        work.query(cx, &sql, values).await?;
+    }
+    work.run(cx, &triggers::make_all(client, shape, wake)).await?;
     let sql = client.sql(&format!(
         "INSERT INTO {{schema}}.log_tables (entity, relation, key, parts) SELECT $1, relation, {KEY}, {PARTS} FROM (VALUES ($2::oid)) AS t (relation)
             ON CONFLICT (entity) DO UPDATE SET relation = excluded.relation, key = excluded.key, parts = excluded.parts",
@@ -161,53 +161,13 @@ pub async fn grant(cx: &Cx, client: &Client, role: &str) -> Result<()> {
     work.commit(cx).await
 }
 
-/// Makes all triggers of a table anew.
-fn triggers(client: &Client, shape: &Shape, wake: Wake) -> String {
-    let entity = literal(&shape.entity);
-    let key: Vec<String> = shape.key.iter().map(|column| literal(column)).collect();
-    let keyed = format!("{entity}, {}, {}", literal(&shape.traits), key.join(", "));
-    let mut sql = drop_all(shape);
-    let mut make = |name: &str, when: &str, table: &str, each: &str, call: &str| {
-        let (name, call) = (quoted(name), client.sql(&format!("{{schema}}.{call}")));
-        sql += &format!(
-            "CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {call};
-            ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};"
-        );
-    };
-    make(ROW, "AFTER INSERT OR UPDATE OR DELETE", &shape.name, "ROW", &format!("log_row({keyed})"));
-    make(TRUNCATE, "AFTER TRUNCATE", &shape.name, "STATEMENT", &format!("log_truncate({entity})"));
-    if shape.is_partitioned {
-        make(WHOLE[0], "BEFORE TRUNCATE", &shape.name, "STATEMENT", &format!("log_whole({entity})"));
-        make(WHOLE[1], "AFTER TRUNCATE", &shape.name, "STATEMENT", &format!("log_whole({entity})"));
-    }
-    for leaf in &shape.leaves {
-        make(PART, "BEFORE TRUNCATE", leaf, "STATEMENT", &format!("log_part({keyed})"));
-    }
-    if wake == Wake::Notify {
-        let call = format!("log_wake({})", literal(&channel(client)));
-        for table in std::iter::once(&shape.name).chain(&shape.leaves) {
-            make(WAKE, "AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE", table, "STATEMENT", &call);
-        }
-    }
-    sql
-}
-
-fn drop_all(shape: &Shape) -> String {
-    let own = [ROW, TRUNCATE, WAKE, WHOLE[0], WHOLE[1]].map(|name| (name, &shape.name));
-    let parts = shape.leaves.iter().flat_map(|leaf| [(PART, leaf), (WAKE, leaf)]);
-    own.into_iter()
-        .chain(parts)
-        .map(|(name, table)| format!("DROP TRIGGER IF EXISTS {} ON {table};", quoted(name)))
-        .collect()
-}
-
 /// Stops logging these tables. With the last of them the log itself is removed.
 ///
 /// # Errors
 /// `Config` for a table that is not logged, and for changes that somebody has not read yet, unless they may be discarded;
 /// then nothing was changed.
 pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread) -> Result<()> {
-    if client.look(cx, SCHEMA).await?.is_none() {
+    if client.look_from(cx, SCHEMA, OLDEST).await?.is_none() {
         return Err(Error::config("no table of this database is logged").remedy("there is nothing to uninstall"));
     }
     let work = client.begin(cx).await?;
@@ -234,6 +194,10 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
     DROP FUNCTION {schema}.log_row(), {schema}.log_truncate(), {schema}.log_wake(), {schema}.log_part(),
         {schema}.log_whole(), {schema}.log_key(json, text[]), {schema}.log_key_now(json, oid), {schema}.log_look(oid),
         {schema}.log_columns(oid, boolean, text, text);
+    DROP FUNCTION IF EXISTS {schema}.log_open(), {schema}.log_make(oid, oid, text[], boolean),
+        {schema}.log_move(text, bigint, bigint, text[]), {schema}.log_doubts_sql(oid, text, text[]),
+        {schema}.log_statement_sql(oid, text, boolean, boolean, text, text[]), {schema}.log_key_names(oid, oid, text[]),
+        {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {
@@ -266,6 +230,16 @@ async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32, entity: &str)
     let values: &[crate::client::Value<'_>] =
         &[(&oid, Type::OID), (&client.schema(), Type::TEXT), (&PART, Type::TEXT), (&entity, Type::TEXT)];
     for row in work.query(cx, &sql, values).await? {
+        work.run(cx, row.get(0)).await?;
+    }
+    drop_unused(cx, client, work).await
+}
+
+/// Drops the functions of tables that no trigger calls: those of tables that are not logged by statements any more, or are gone.
+async fn drop_unused(cx: &Cx, client: &Client, work: &Work) -> Result<()> {
+    let sql = "SELECT format('DROP FUNCTION %I.%I()', n.nspname, p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = $1 AND p.proname ~ '^log_of_[0-9]+$' AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgfoid = p.oid)";
+    for row in work.query(cx, sql, &[(&client.schema(), Type::TEXT)]).await? {
         work.run(cx, row.get(0)).await?;
     }
     Ok(())

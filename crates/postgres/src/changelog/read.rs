@@ -10,6 +10,7 @@ use watchkeeper_core::{
 };
 
 use super::ask::{About, Raw, time};
+use super::changed::append_changed;
 
 /// Rows of other entities that are passed over in one batch.
 const PASSED_MAX: usize = 10_000;
@@ -67,12 +68,14 @@ pub(super) struct Draft {
     /// The last change that was taken, also of those that are not given out.
     pub(super) last: Option<(u64, SourceTime)>,
     passed: usize,
+    /// Whether images are of rows of a table, so that an update can be told by them alone.
+    compares: bool,
 }
 
 impl Draft {
-    pub(super) fn new(origin: &Arc<str>, payload: Arc<dyn Payload>, shared: Bytes) -> Self {
+    pub(super) fn new(origin: &Arc<str>, payload: Arc<dyn Payload>, shared: Bytes, compares: bool) -> Self {
         let builder = BatchBuilder::new(Arc::clone(origin), payload).share(shared);
-        Self { builder, bodies: Vec::new(), last: None, passed: 0 }
+        Self { builder, bodies: Vec::new(), last: None, passed: 0, compares }
     }
 
     pub(super) fn is_full(&self, limits: Limits) -> bool {
@@ -117,7 +120,7 @@ impl Draft {
         let [before, after, _] = images;
         let (namespace, position) = (self.builder.namespace(entity), number.to_be_bytes());
         let mut add = |operation, half: u8, committable, key: Option<&[u8]>, images: [Option<&[u8]>; 3]| {
-            let body = body(&mut self.bodies, images);
+            let body = body(&mut self.bodies, images, self.compares && operation == Operation::Update);
             let version = Version { time: number, ordinal: u64::from(half) };
             let row = RowParts {
                 operation,
@@ -161,17 +164,28 @@ fn operation(word: &str, number: u64, entity: &str) -> Result<Operation> {
     }
 }
 
-/// Appends `before`, `after` and the names of the `changed` columns, which are JSON already. A change that has only an
-/// `after` and no images of rows, as in an outbox, is that alone.
-fn body(into: &mut Vec<u8>, [before, after, changed]: [Option<&[u8]>; 3]) -> Range<usize> {
+/// Appends `before`, `after` and the names of the `changed` columns, which are JSON already; `compares` finds these where they were not
+/// logged. A change that has only an `after` and no images of rows, as in an outbox, is that alone.
+fn body(into: &mut Vec<u8>, [before, after, changed]: [Option<&[u8]>; 3], compares: bool) -> Range<usize> {
     let start = into.len();
     into.extend_from_slice(br#"{"before":"#);
     into.extend_from_slice(before.unwrap_or(b"null"));
     into.extend_from_slice(br#","after":"#);
     into.extend_from_slice(after.unwrap_or(b"null"));
-    if let Some(changed) = changed {
-        into.extend_from_slice(br#","changed":"#);
-        into.extend_from_slice(changed);
+    const CHANGED: &[u8] = br#","changed":"#;
+    match (changed, before, after) {
+        (Some(changed), ..) => {
+            into.extend_from_slice(CHANGED);
+            into.extend_from_slice(changed);
+        }
+        (None, Some(before), Some(after)) if compares => {
+            let end = into.len();
+            into.extend_from_slice(CHANGED);
+            if !append_changed(into, before, after) {
+                into.truncate(end);
+            }
+        }
+        _ => {}
     }
     into.push(b'}');
     start..into.len()

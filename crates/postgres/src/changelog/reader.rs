@@ -20,6 +20,10 @@ use crate::error::unchanged;
 /// Questions are larger than batches: each costs the server a plan.
 const ROWS_PER_ASK: usize = 4_000;
 
+/// A connection keeps a buffer of the size of the largest row that it has received, for as long as it lives. After a row of this size it
+/// is replaced, so that the row is not held once more while it is delivered.
+const LARGE_ROW: usize = 8 << 20;
+
 /// How often an acknowledgement is written: each is a write to the application's own database.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 
@@ -46,7 +50,8 @@ pub(super) struct Start {
 pub(super) struct Reader {
     log: ChangeLog,
     script: Script,
-    line: Arc<Line>,
+    /// `None` after a large row, until more is asked for.
+    line: Option<Arc<Line>>,
     pulse: Option<Pulse>,
     origin: Arc<str>,
     consumes: bool,
@@ -78,7 +83,7 @@ pub(super) struct Reader {
 impl Reader {
     pub(super) fn new(cx: &Cx, log: &ChangeLog, start: Start) -> Self {
         let Start { line, pulse, origin, place, consumes } = start;
-        let (script, line, pruned) = (log.script(), Arc::new(line), Snapshot::nothing());
+        let (script, line, pruned) = (log.script(), Some(Arc::new(line)), Snapshot::nothing());
         let (told, noted) = ((place.position(), cx.now()), cx.now());
         let (log, ask, draft, acknowledged, highest) = (log.clone(), None, None, None, place.last);
         Self {
@@ -120,10 +125,15 @@ impl Reader {
                 durable::flush(cx, &self.log.client, end).await?;
                 self.unflushed = None;
             }
-            if self.draft.as_ref().is_some_and(|draft| draft.is_full(limits)) {
+            let has_large_row = self.line.is_none();
+            if self.draft.as_ref().is_some_and(|draft| draft.is_full(limits) || has_large_row && draft.is_something()) {
                 return Ok(self.give_out());
             }
-            let (line, script, place) = (&self.line, &self.script, &self.place);
+            let line = match &self.line {
+                Some(line) => line,
+                None => self.line.insert(Arc::new(self.log.another_line(cx, &self.place).await?)),
+            };
+            let (script, place) = (&self.script, &self.place);
             let ask = self.ask.get_or_insert_with(|| {
                 // Hints of what the answer will hold are not waited for again.
                 self.pulse.iter_mut().for_each(Pulse::mark_seen);
@@ -145,6 +155,9 @@ impl Reader {
                     if !draft.take(&row, self.script.wanted.as_deref())? {
                         self.ask = None;
                         return Ok(self.give_out());
+                    }
+                    if row.raw_size_bytes() >= LARGE_ROW {
+                        (self.ask, self.line) = (None, None);
                     }
                 }
             }
@@ -172,7 +185,7 @@ impl Reader {
 
     fn new_draft(&self) -> Draft {
         let window = Place { target: self.target.clone(), ..self.place.clone() };
-        Draft::new(&self.origin, self.log.payload(), window.shared())
+        Draft::new(&self.origin, self.log.payload(), window.shared(), self.log.is_own())
     }
 
     /// Gives out what was taken, if it is anything; the window goes on after it.
@@ -185,7 +198,7 @@ impl Reader {
         match &self.ask {
             // All that was asked for is here, so that there is more: the server gets to work on it meanwhile.
             Some(ask) if ask.is_cut_short() => {
-                self.ask = Some(Ask::send(&self.line, &self.script, &self.place, ROWS_PER_ASK));
+                self.ask = self.line.as_ref().map(|line| Ask::send(line, &self.script, &self.place, ROWS_PER_ASK));
             }
             Some(_) => self.draft = Some(self.new_draft()),
             None => {}

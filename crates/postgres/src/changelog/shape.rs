@@ -3,8 +3,8 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::columns::{Columns, table_name};
-use super::install::{ROW, WAKE};
+use super::columns::{Columns, literal, table_name};
+use super::triggers::{ROW, STATEMENT, WAKE};
 use crate::client::{Client, Work, quoted};
 
 /// A table that can be logged.
@@ -16,6 +16,10 @@ pub(super) struct Shape {
     /// As SQL names it.
     pub(super) name: String,
     pub(super) is_partitioned: bool,
+    /// Whether its triggers run once per statement, not once per row.
+    pub(super) is_logged_by_statement: bool,
+    pub(super) key_index: u32,
+    pub(super) has_virtual_columns: bool,
     /// The columns of its primary key.
     pub(super) key: Vec<String>,
     /// What its triggers have to know of it.
@@ -44,7 +48,10 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
     (SELECT min(pn.nspname::text) FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
         JOIN pg_namespace pn ON pn.oid = p.pronamespace WHERE g.tgrelid = c.oid AND g.tgname = $3 AND pn.nspname <> $2),
     row_security_active(c.oid), has_table_privilege(c.oid, 'SELECT'), current_user::text,
-    (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+    (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    EXISTS (SELECT FROM pg_inherits WHERE c.oid IN (inhrelid, inhparent)) OR c.relispartition,
+    EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
+        AND g.tgtype & 3 = 1 AND g.tgname <> ALL ($4))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
 
 impl Shape {
@@ -54,7 +61,14 @@ impl Shape {
     /// `Config` for one that can not be logged, with the reason.
     pub(super) async fn look(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<Self> {
         let (name, own) = (table_name(table)?, client.schema());
-        let rows = work.query(cx, LOOK, &[(&name, Type::TEXT), (&own, Type::TEXT), (&ROW, Type::TEXT)]).await?;
+        let own_triggers: Vec<&str> = std::iter::once(ROW).chain(STATEMENT).collect();
+        let rows = work
+            .query(
+                cx,
+                LOOK,
+                &[(&name, Type::TEXT), (&own, Type::TEXT), (&ROW, Type::TEXT), (&own_triggers, Type::TEXT_ARRAY)],
+            )
+            .await?;
         let Some(row) = rows.first() else {
             return Err(Error::config(format!("there is no table {table}"))
                 .remedy("write its name as the database does, with its schema where that is not on the search path"));
@@ -98,14 +112,20 @@ impl Shape {
             let remedy = format!("GRANT SELECT ON {table} TO {}", quoted(&user));
             return refuse(format!("{user} may not read {table}, as its triggers have to"), &remedy);
         }
+        let (is_deferrable, has_virtual_columns, key_index): (bool, bool, u32) = (row.get(8), row.get(9), row.get(15));
+        let (is_related, has_row_triggers): (bool, bool) = (row.get(16), row.get(17));
+        let is_logged_by_statement = kind == "r" && !is_deferrable && !is_related && !has_row_triggers;
         Ok(Self {
             oid: row.get(0),
             entity: format!("{schema}.{name}"),
             name: format!("{}.{}", quoted(&schema), quoted(&name)),
             is_partitioned: kind == "p",
+            is_logged_by_statement,
+            key_index,
+            has_virtual_columns,
             key,
             leaves: row.get(7),
-            traits: traits(row.get(8), row.get(9), row.get(15)),
+            traits: traits(is_deferrable, has_virtual_columns, key_index),
             other_log: row.get(11),
         })
     }
@@ -135,6 +155,25 @@ pub(super) const OF_OWN: &str =
 /// The name under which the trigger `g` tells of changes: its first argument.
 pub(super) const TOLD_AS: &str =
     "convert_from(substring(g.tgargs FROM 1 FOR position(decode('00', 'hex') IN g.tgargs) - 1), getdatabaseencoding())";
+
+/// The condition that all triggers which log the rows of a `relation` exist and fire. The row-level trigger is one for replicas exactly where
+/// statement-level ones log too. `$2` is the log's own schema.
+pub(super) fn is_logging() -> String {
+    let statement = STATEMENT.map(literal).join(", ");
+    format!(
+        "EXISTS (SELECT FROM pg_trigger r WHERE r.tgrelid = relation AND r.tgname = {} AND r.{OF_OWN} AND (r.tgenabled = 'A'
+            OR r.tgenabled = 'R' AND (SELECT count(*) FROM pg_trigger s WHERE s.tgrelid = relation AND s.tgname IN ({statement})
+                AND s.tgenabled = 'O' AND s.{OF_OWN}) = {}))",
+        literal(ROW),
+        STATEMENT.len()
+    )
+}
+
+/// The condition that a `relation` whose statements are logged has become part of an inheritance tree. Statements on a parent do not fire
+/// the triggers of its children, and log their rows as its own. Partitions are not concerned: their rows are logged one by one.
+const INHERITS_SINCE: &str = "EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
+    JOIN pg_trigger r ON r.tgrelid = relation AND r.tgname = $1 AND r.tgenabled = 'R'
+    WHERE relation IN (h.inhrelid, h.inhparent) AND NOT c.relispartition)";
 
 /// The tables as the log names them.
 pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
@@ -225,9 +264,10 @@ pub(super) async fn bereft(cx: &Cx, client: &Client, wanted: Option<&[String]>) 
 
 /// Logged tables of which the log does not tell any more as it did, each with the reason.
 pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<(String, String)>> {
+    let is_logging = is_logging();
     let sql = client.sql(&format!(
         "SELECT * FROM (SELECT entity, CASE
-            WHEN NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = relation AND tgname = $1 AND tgenabled = 'A' AND {OF_OWN})
+            WHEN NOT {is_logging}
                 THEN 'is not logged any more: its trigger is gone or disabled, or it was dropped'
             WHEN NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity)
                 THEN 'is not logged any more: its triggers tell of it under another name'
@@ -236,6 +276,8 @@ pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>
                 THEN 'is not logged any more: it has another name, and another table has its name'
             WHEN key IS DISTINCT FROM {KEY}
                 THEN 'has another primary key than when it was logged: its rows are told by the old one'
+            WHEN {INHERITS_SINCE}
+                THEN 'is not logged any more as it was: it inherits from another table since, or another table from it'
             END AS why FROM {{schema}}.log_tables WHERE relation <> 0 AND ($3::text[] IS NULL OR entity = ANY ($3))) AS t
             WHERE why IS NOT NULL ORDER BY entity",
     ));

@@ -51,6 +51,11 @@ impl Client {
 
     /// The identity of the database, if the tables are there in the newest shape.
     pub(crate) async fn look(&self, cx: &Cx, schema: Schema) -> Result<Option<StoreIdentity>> {
+        self.look_from(cx, schema, schema.steps.len()).await
+    }
+
+    /// The identity of the database, if the tables exist in this version or a newer one that this program knows.
+    pub(crate) async fn look_from(&self, cx: &Cx, schema: Schema, oldest: usize) -> Result<Option<StoreIdentity>> {
         // The catalogue is asked first: a table that is not there would be an error.
         let there = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = $1 AND c.relname = 'meta'";
@@ -65,7 +70,7 @@ impl Client {
         let (version, identity): (Option<String>, Option<String>) =
             rows.first().map_or((None, None), |row| (row.get(0), row.get(1)));
         let version = self.version_of(schema, version)?;
-        let Some(identity) = identity.filter(|_| version == schema.steps.len()) else { return Ok(None) };
+        let Some(identity) = identity.filter(|_| version >= oldest) else { return Ok(None) };
         let uuid = identity.parse().map_err(|error| {
             Error::corrupt(format!("{}: the identity in {}.meta is no UUID", self.place(), self.schema()))
                 .remedy("restore the table from a backup")

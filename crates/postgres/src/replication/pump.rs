@@ -20,7 +20,7 @@ use watchkeeper_core::{BootClock, Clock, Moment};
 use super::line::Socket;
 use super::wire::{Failure, Wire};
 use intake::{COPY_DATA, Intake, PIECE};
-pub(super) use intake::{HEAD, frame_length, number};
+pub(super) use intake::{HEAD, LARGE_PIECE, frame_length, number};
 use rewind::Rewind;
 
 /// Pieces that wait for the reader.

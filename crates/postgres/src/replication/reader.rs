@@ -13,7 +13,7 @@ use super::decode::{Decoder, Filled};
 use super::filling::Filling;
 use super::origin::Origin;
 use super::place::{Aside, Lsn, Place};
-use super::pump::Pumped;
+use super::pump::{LARGE_PIECE, Pumped};
 use super::relation::Described;
 use super::sentry::Sentry;
 use super::snapshot::Snapshot;
@@ -58,6 +58,14 @@ pub(super) struct Unspooling {
     end: Lsn,
 }
 
+/// Keeps only what was not taken up of a large piece, so that a large row is not held once more while it is delivered.
+fn release(piece: &mut Bytes, from: &mut usize) {
+    if piece.len() > LARGE_PIECE && piece.len() - *from < LARGE_PIECE {
+        *piece = Bytes::copy_from_slice(&piece[*from..]);
+        *from = 0;
+    }
+}
+
 impl Reader {
     /// Takes up what has been received, as far as there is room; whether there is no more room.
     fn take_up(&mut self, filling: &mut Filling, limits: Limits) -> Result<bool> {
@@ -67,7 +75,9 @@ impl Reader {
             }
             let piece = self.replay.as_mut().map_or(&mut self.piece, |unspooling| &mut unspooling.piece);
             if let Some((bytes, from)) = piece {
-                match self.decoder.fill(bytes, from, filling, limits)? {
+                let filled = self.decoder.fill(bytes, from, filling, limits)?;
+                release(bytes, from);
+                match filled {
                     Filled::Full | Filled::CaughtUp => return Ok(true),
                     Filled::Drained => *piece = None,
                     Filled::AskKey { id, described } => self.asked = Some((id, described)),

@@ -1,4 +1,5 @@
-//! What the log costs those who write: the same writes into tables without triggers, with them, and with NOTIFY.
+//! What the log costs those who write: the same writes into tables without triggers, with a plain audit trigger, with those of the log, and
+//! with NOTIFY.
 
 use std::time::Instant;
 
@@ -9,30 +10,65 @@ use watchkeeper_postgres::tokio_postgres::Client;
 use watchkeeper_postgres::{Client as Pool, Config};
 use watchkeeper_testkit::servers::postgres::Server;
 
-use super::history::{insert, table};
+use super::history::{insert, table, update};
 use super::{connect, unavailable};
 use crate::fleet::cx;
-use crate::speed::verdict::quartiles;
+use crate::speed::verdict::{Bar, quartiles};
 
 /// The database.
 const BURDENED: &str = "burdened";
 
-/// Without triggers, with them, and with those that also tell readers.
-const TABLES: [&str; 3] = ["plain", "logged", "told"];
+/// Without triggers, with a plain audit trigger, with those of the log, and with those that also notify readers.
+const TABLES: [&str; 4] = ["plain", "audited", "logged", "told"];
+const PLAIN: usize = 0;
+const AUDITED: usize = 1;
+const LOGGED: usize = 2;
+const TOLD: usize = 3;
 
-/// What is written: by how many writers at once, how many transactions each, how many rows in one.
-struct Load {
+/// A statement-level trigger as many write one to keep an audit trail, and no more than that.
+const AUDIT: &str = "
+    CREATE TABLE audit (id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), txid bigint NOT NULL DEFAULT txid_current(),
+        relation text NOT NULL, operation text NOT NULL, before jsonb, after jsonb);
+    CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+        IF TG_OP = 'INSERT' THEN
+            INSERT INTO audit (relation, operation, after) SELECT TG_TABLE_NAME, TG_OP, to_jsonb(n) FROM new_rows n;
+        ELSIF TG_OP = 'UPDATE' THEN
+            INSERT INTO audit (relation, operation, before, after)
+                SELECT TG_TABLE_NAME, TG_OP, to_jsonb(o), to_jsonb(n) FROM old_rows o JOIN new_rows n USING (id);
+        ELSE
+            INSERT INTO audit (relation, operation, before) SELECT TG_TABLE_NAME, TG_OP, to_jsonb(o) FROM old_rows o;
+        END IF;
+        RETURN NULL; END $$;
+    CREATE TRIGGER audit_insert AFTER INSERT ON audited REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION audit();
+    CREATE TRIGGER audit_update AFTER UPDATE ON audited REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+        FOR EACH STATEMENT EXECUTE FUNCTION audit();
+    CREATE TRIGGER audit_delete AFTER DELETE ON audited REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION audit()";
+
+/// What is written: by how many writers at once, how many transactions each, how many rows in one; and what that is compared with.
+pub(super) struct Load {
+    name: &'static str,
     writers: i64,
     transactions: i64,
     rows: i64,
+    updates: bool,
+    peer: usize,
 }
 
-/// Much at once, where the triggers themselves are seen, and little by many, where a lock at the commit is.
-const LOADS: [Load; 2] =
-    [Load { writers: 1, transactions: 100, rows: 100 }, Load { writers: 4, transactions: 250, rows: 1 }];
+/// Many rows at once, where the work for each row counts, and one row by several writers, where that for a statement does.
+const LOADS: [Load; 3] = [
+    Load { name: "1,000-row inserts", writers: 1, transactions: 20, rows: 1_000, updates: false, peer: AUDITED },
+    Load { name: "200-row updates", writers: 1, transactions: 60, rows: 200, updates: true, peer: AUDITED },
+    Load { name: "1-row inserts of 4 writers", writers: 4, transactions: 250, rows: 1, updates: false, peer: PLAIN },
+];
 
-/// Prints how much longer the same writes take, by the median of so many rounds.
-pub(super) async fn measure(server: &Server, rounds: usize) -> Result<()> {
+/// How much longer than with its peer a write may take.
+const LONGER_MAX: f64 = 1.3;
+
+/// How long the writes of a load took into each table, by round.
+pub(super) type Took = Vec<[f64; TABLES.len()]>;
+
+/// Measures all loads, so many rounds.
+pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'static Load, Took)>> {
     let url = server.url(BURDENED);
     connect(&server.url("postgres"))
         .await?
@@ -40,52 +76,66 @@ pub(super) async fn measure(server: &Server, rounds: usize) -> Result<()> {
         .await
         .map_err(unavailable)?;
     let tables = TABLES.map(table).join(";");
-    connect(&url).await?.batch_execute(&tables).await.map_err(unavailable)?;
-    let (cx, [_, logged, told]) = (cx(), TABLES);
+    connect(&url).await?.batch_execute(&format!("{tables}; {AUDIT}")).await.map_err(unavailable)?;
+    let cx = cx();
     let pool = Pool::open(&cx, Config::new(&url)?).await?;
-    install(&cx, &pool, &[logged], Wake::Silent).await?;
-    install(&cx, &pool, &[told], Wake::Notify).await?;
+    install(&cx, &pool, &[TABLES[LOGGED]], Wake::Silent).await?;
+    install(&cx, &pool, &[TABLES[TOLD]], Wake::Notify).await?;
     // Telling is cheaper where nobody listens.
     let listener = connect(&url).await?;
     listener.batch_execute("LISTEN watchkeeper_log").await.map_err(unavailable)?;
-    let mut next = 0;
-    for load in LOADS {
-        let mut took = Vec::new();
-        for _ in 0..rounds {
-            let mut round = [0.0; 3];
-            for (seconds, table) in round.iter_mut().zip(TABLES) {
-                *seconds = write(&url, table, &load, next).await?;
+    let (mut next, mut measured) = (0, Vec::new());
+    for load in &LOADS {
+        let mut took = Took::new();
+        for round in 0..rounds {
+            // Updates change the first rows again and again, which the inserts before them have written.
+            let first = if load.updates { 0 } else { next };
+            let mut seconds = [0.0; TABLES.len()];
+            for turn in 0..TABLES.len() {
+                // Each is the first as often as the others.
+                let which = (turn + round) % TABLES.len();
+                seconds[which] = write(&url, TABLES[which], load, first).await?;
             }
             next += load.writers * load.transactions * load.rows;
-            took.push(round);
+            took.push(seconds);
         }
-        tell(&load, &took);
+        measured.push((load, took));
     }
     drop(listener);
-    Ok(())
+    Ok(measured)
 }
 
-fn tell(load: &Load, took: &[[f64; 3]]) {
-    let [logged, told] = [1, 2].map(|which| {
-        let [low, middle, high] = quartiles(took.iter().map(|round| round[which] / round[0]));
-        format!("{middle:.2} x ({low:.2} to {high:.2})")
-    });
-    let Load { writers, rows, .. } = load;
-    println!("time of writes, {writers} at once, rows in a transaction {rows}: triggers {logged}, with NOTIFY {told}");
+/// Prints how much longer the same writes take, by the median of all rounds; the bars of it.
+pub(super) fn bars(measured: &[(&'static Load, Took)]) -> Vec<Bar> {
+    println!("what triggers cost the writers, as multiples of the time without triggers:");
+    measured.iter().map(|(load, took)| bar(load, took)).collect()
 }
 
-/// Writes new rows from this number on; how long that took.
+fn bar(load: &Load, took: &Took) -> Bar {
+    let compared = |which: usize, with: usize| {
+        let [low, middle, high] = quartiles(took.iter().map(|round| round[which] / round[with]));
+        (middle, format!("{middle:.2} x ({low:.2} to {high:.2})"))
+    };
+    let [audited, logged, told] = [AUDITED, LOGGED, TOLD].map(|which| compared(which, PLAIN).1);
+    println!("  {}: plain audit trigger {audited}, log {logged}, log with NOTIFY {told}", load.name);
+    let (ratio, shown) = compared(LOGGED, load.peer);
+    let peer = if load.peer == PLAIN { "no trigger" } else { "plain statement-level audit trigger" };
+    Bar::at_most(format!("{}, log / {peer}: {shown}", load.name), ratio, LONGER_MAX)
+}
+
+/// Writes rows from this number on; how long that took.
 async fn write(url: &str, table: &'static str, load: &Load, first: i64) -> Result<f64> {
     let mut clients = Vec::new();
     for _ in 0..load.writers {
         clients.push(connect(url).await?);
     }
-    let Load { transactions, rows, .. } = *load;
+    let Load { transactions, rows, updates, .. } = *load;
     let began = Instant::now();
     let mut writing = JoinSet::new();
     for (client, writer) in clients.into_iter().zip(0..) {
         let first = first + writer * transactions * rows;
-        writing.spawn(async move { write_alone(&client, table, first, transactions, rows).await });
+        let sql = if updates { update(table) } else { insert(table) };
+        writing.spawn(async move { write_alone(&client, &sql, first, transactions, rows).await });
     }
     while let Some(written) = writing.join_next().await {
         written.map_err(|error| Error::internal("a writer broke").caused_by(error))??;
@@ -93,11 +143,26 @@ async fn write(url: &str, table: &'static str, load: &Load, first: i64) -> Resul
     Ok(began.elapsed().as_secs_f64())
 }
 
-async fn write_alone(client: &Client, table: &str, first: i64, transactions: i64, rows: i64) -> Result<()> {
-    let statement = client.prepare(&insert(table)).await.map_err(unavailable)?;
+async fn write_alone(client: &Client, sql: &str, first: i64, transactions: i64, rows: i64) -> Result<()> {
+    let statement = client.prepare(sql).await.map_err(unavailable)?;
     for transaction in 0..transactions {
         let first = first + transaction * rows;
         client.execute(&statement, &[&first, &(first + rows - 1)]).await.map_err(unavailable)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::speed::verdict;
+
+    #[test]
+    fn each_load_is_compared_with_its_peer_within_its_round() {
+        let good: Took = vec![[1.0, 4.0, 5.0, 6.0], [10.0, 40.0, 50.0, 60.0]];
+        assert!(bar(&LOADS[0], &good).kept);
+        let missed = verdict::missed(vec![bar(&LOADS[2], &good)]);
+        assert_eq!(missed, ["1-row inserts of 4 writers, log / no trigger: 5.00 x (5.00 to 5.00), at most 1.3"]);
+        assert!(!bar(&LOADS[1], &Took::new()).kept, "nothing was measured");
+    }
 }

@@ -37,6 +37,14 @@ pub(super) fn insert(table: &str) -> String {
     )
 }
 
+/// Updates rows with the numbers from one to another of such a table.
+pub(super) fn update(table: &str) -> String {
+    format!(
+        "UPDATE {table} SET status = 's' || (id % 9), amount = id * 2.5, version = version + 1
+         WHERE id BETWEEN $1::bigint AND $2::bigint"
+    )
+}
+
 fn tables() -> String {
     let live =
         format!("CREATE TABLE {LIVE} (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, {AT} bigint, note text)");
@@ -75,12 +83,8 @@ pub(super) async fn write(server: &Server, changes: u64) -> Result<u64> {
 
 async fn fill(client: &Client, changes: i64) -> Result<()> {
     client.batch_execute("SET synchronous_commit = off").await.map_err(unavailable)?;
-    let update = format!(
-        "UPDATE {EVENTS} SET status = 's' || (id % 9), amount = id * 2.5, version = version + 1
-         WHERE id BETWEEN $1::bigint AND $2::bigint"
-    );
     let updates = changes / 4;
-    for (sql, count) in [(insert(EVENTS), changes - updates), (update, updates)] {
+    for (sql, count) in [(insert(EVENTS), changes - updates), (update(EVENTS), updates)] {
         let statement = client.prepare(&sql).await.map_err(unavailable)?;
         for first in (0..count).step_by(TOGETHER as usize) {
             let last = count.min(first + TOGETHER) - 1;

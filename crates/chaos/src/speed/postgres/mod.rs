@@ -129,6 +129,6 @@ pub(super) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
     let site = Logs { server, runtime: runtime.clone(), end };
     let measured: Measured = turns::take(plan, &site, folder.path())?;
     let late = live::measure(&site, plan.live_rounds, folder.path())?;
-    site.wait(burden::measure(&site.server, plan.rounds))?;
-    Ok(verdict::report(&measured, &late))
+    let burden = site.wait(burden::measure(&site.server, plan.rounds))?;
+    Ok(verdict::report(&measured, &late, &burden))
 }

@@ -1,5 +1,6 @@
 //! The bars of PostgreSQL.
 
+use super::burden::{self, Load, Took};
 use crate::speed::verdict::{self, Bar, Most, Ratio};
 use crate::speed::who::By;
 use crate::speed::{Measured, median};
@@ -17,10 +18,12 @@ const MOST: Most = Most { by: By::Replication, cpu: 1.3, megabytes: 30.0 };
 const LATE_MAX: f64 = 3.0;
 
 /// Prints medians and bars; whether all bars were kept.
-pub(super) fn report(measured: &Measured, late: &[(f64, f64)]) -> bool {
+pub(super) fn report(measured: &Measured, late: &[(f64, f64)], burden: &[(&'static Load, Took)]) -> bool {
     verdict::print_table(measured);
     println!("not measured: supabase/etl, which is not on crates.io\n");
-    verdict::judge(&bars(measured, late))
+    let mut bars = bars(measured, late);
+    bars.extend(burden::bars(burden));
+    verdict::judge(&bars)
 }
 
 fn bars(measured: &Measured, late: &[(f64, f64)]) -> Vec<Bar> {

@@ -14,6 +14,9 @@ use crate::replication::wire::{Failure, Refusal};
 /// How much room a read finds, and how large a piece gets unless one message is larger.
 pub(super) const PIECE: usize = 256 * 1024;
 
+/// A piece that is larger than this holds a message of a large row.
+pub(in crate::replication) const LARGE_PIECE: usize = 8 << 20;
+
 /// A transaction that was committed longer ago than this when it was sent is history: whoever reads it is behind.
 const BEHIND_MICROS: i64 = 50_000;
 
@@ -108,6 +111,12 @@ impl Intake {
     /// Takes the whole messages out of the buffer.
     pub(super) fn cut(&mut self) -> Bytes {
         let piece = self.buffer.split_to(std::mem::take(&mut self.scanned)).freeze();
+        if piece.len() > LARGE_PIECE {
+            // What comes next must not keep the memory of a large message.
+            let mut rest = BytesMut::with_capacity(self.buffer.len() + PIECE);
+            rest.extend_from_slice(&self.buffer);
+            self.buffer = rest;
+        }
         self.buffer.reserve(PIECE);
         piece
     }

@@ -13,6 +13,7 @@ mod prepared;
 mod quiet;
 mod renamed;
 mod restored;
+mod statements;
 mod support;
 mod triggers;
 

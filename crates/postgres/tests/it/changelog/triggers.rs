@@ -157,7 +157,8 @@ fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
         let log = shop.log().await;
-        shop.run(r#"INSERT INTO things VALUES (1); ALTER TABLE things DISABLE TRIGGER "!watchkeeper_log_row""#).await;
+        shop.run(r#"INSERT INTO things VALUES (1); ALTER TABLE things DISABLE TRIGGER "!watchkeeper_log_insert""#)
+            .await;
         shop.run("INSERT INTO things VALUES (2)").await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         let first = read(&mut *stream, 1).await;
