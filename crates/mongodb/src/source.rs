@@ -38,7 +38,7 @@ pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
 use crate::client::Client;
-use crate::error::Class;
+use crate::error::{Class, Doing};
 use crate::payload::BsonPayload;
 use crate::position::Token;
 use open::{Opened, Start};

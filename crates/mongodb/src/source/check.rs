@@ -10,7 +10,7 @@ use super::pipeline::keeps_positions;
 use super::view::{Before, Scope, Shown};
 use super::{CollectionKind, Feed};
 use crate::check::{Privileges, finding, servers};
-use crate::error::Class;
+use crate::error::{Class, Doing};
 
 /// Below this length of history a stream that stops over a night may not go on.
 const WINDOW_SHORT: Duration = Duration::from_secs(24 * 3_600);
