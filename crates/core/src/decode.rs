@@ -109,7 +109,7 @@ impl Change {
     /// As [`after`](Self::after).
     pub fn update<T: DeserializeOwned>(&self) -> Result<Option<Update<T>>> {
         if let Some(description) = self.image_value(Image::Difference)? {
-            return self.from_description(&description).map(Some);
+            return self.described_update(&description).map(Some);
         }
         let (before, after) = (self.image_value(Image::Before)?, self.image_value(Image::After)?);
         let (Some(Value::Map(before)), Some(Value::Map(after))) = (before, after) else { return Ok(None) };
@@ -151,7 +151,7 @@ impl Change {
     }
 
     /// An update as MongoDB describes it.
-    fn from_description<T: DeserializeOwned>(&self, description: &Value) -> Result<Update<T>> {
+    fn described_update<T: DeserializeOwned>(&self, description: &Value) -> Result<Update<T>> {
         let set = description.field("updatedFields").cloned().unwrap_or(Value::Map(Vec::new()));
         let removed = description.field("removedFields").cloned().unwrap_or(Value::List(Vec::new()));
         Ok(Update { set: self.decode(set)?, removed: self.decode(removed)? })
