@@ -7,6 +7,7 @@ mod history;
 mod losing;
 mod mirroring;
 mod refusing;
+mod rotating;
 mod watching;
 
 use std::future::Future;
@@ -104,6 +105,11 @@ impl Harbour {
         let checkpoints = self.database.collection::<Document>("watchkeeper_checkpoints");
         let stored = self.block_on(async { checkpoints.find_one(doc! {}).await }).expect("it can be read");
         stored.and_then(|stored| stored.get_document("checkpoint").ok().cloned())
+    }
+
+    /// The stored position. The first checkpoint of a stream has none.
+    pub(super) fn position(&self) -> Option<Document> {
+        self.checkpoint().and_then(|stored| stored.get_document("position").ok().cloned())
     }
 
     /// The names of all collections.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
@@ -171,6 +171,8 @@ pub struct Board {
     /// A flush has failed or a task panicked: what was accepted since the last good flush may be gone, so
     /// nothing more may be passed in this opening.
     spoiled: AtomicBool,
+    /// Changes of the commit under way.
+    committing: AtomicU64,
     safe: Mutex<SafePoint>,
     draft: Mutex<Draft>,
     failure: Mutex<Option<Failure>>,
@@ -199,6 +201,7 @@ impl Board {
             committed: Latest::new(None),
             demanded: AtomicBool::new(false),
             spoiled: AtomicBool::new(false),
+            committing: AtomicU64::new(0),
             safe: Mutex::new(safe),
             draft: Mutex::default(),
             failure: Mutex::default(),
@@ -217,9 +220,14 @@ impl Board {
 
     /// How many changes were read and are not committed.
     pub fn in_flight(&self) -> u64 {
-        let waiting = self.draft().changes;
+        let waiting = self.draft().changes + self.committing.load(Ordering::Acquire);
         let safe = self.safe();
         waiting + safe.rows_before(safe.newest())
+    }
+
+    /// Takes in how many changes the commit under way passes; none when it is done.
+    pub fn set_committing(&self, changes: u64) {
+        self.committing.store(changes, Ordering::Release);
     }
 
     /// What waits for a commit.

@@ -20,9 +20,11 @@ pub async fn run(board: &Board, committer: &Arc<Mutex<Committer>>, finish: Cance
         let draft = std::mem::take(&mut *board.draft());
         if committer.is_moved_by(&draft) {
             let reason = if finishing { Reason::Final } else { Reason::Progress };
+            board.set_committing(draft.changes);
             if let Err(failure) = committer.commit(draft, reason, None).await {
                 return board.fail(failure);
             }
+            board.set_committing(0);
             board.committed.tell(committer.position().cloned());
             board.turn();
             write_history(board, &mut committer).await;

@@ -40,7 +40,7 @@ const ORIGINS: [(&str, &[&str], Effect, Effect); 6] = [
     ("source", &["acknowledge", "window"], GoesOn, GoesOn),
     ("sink", &["open", "write", "flush", "write_and_commit"], GoesOn, Halts),
     ("checkpoints", &["claim", "commit", "ledger", "identity"], GoesOn, Halts),
-    ("leases", &["renew", "holders"], GoesOn, GoesOn),
+    ("leases", &["try_acquire", "renew", "holders"], GoesOn, GoesOn),
     ("records", &["get", "put_if", "list"], GoesOn, GoesOn),
 ];
 
@@ -63,7 +63,7 @@ fn effect_of(origin: &str, call: &'static str, kind: ErrorKind) -> Effect {
     let second = plan("second");
     let script = script_of(&second.faults, origin).clone();
     // An instance that cannot join its group ends; this is about what comes after.
-    let fails_later = matches!(origin, "leases" | "records");
+    let fails_later = origin == "records";
     if !fails_later {
         script.next(call, Fault::Reject(kind));
     }

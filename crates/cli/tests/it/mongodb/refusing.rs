@@ -69,7 +69,7 @@ fn a_collection_that_is_not_there() {
     let mut only = harbour.desk.start("only");
     only.says(&parts);
     only.ends_in_order();
-    assert_eq!(harbour.checkpoint(), None);
+    assert_eq!(harbour.position(), None);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_pipeline_that_the_server_does_not_take() {
     only.ends_in_order();
     harbour.configure(&harbour.orders(", pipeline = '[{\"$match\": '"));
     harbour.desk.run(&["run"]).assert_refused(2, &["watchkeeper.toml:9: ", "pipeline", "$match"]);
-    assert_eq!(harbour.checkpoint(), None);
+    assert_eq!(harbour.position(), None);
 }
 
 /// A stream with one delivered and committed change that nobody runs.
@@ -215,7 +215,7 @@ fn a_repair_of_lost_history_that_can_not_be() {
         assert_found(&harbour, 1, &parts);
         harbour.desk.run(&["run"]).assert_refused(2, &[&["watchkeeper.toml:"], &parts[..]].concat());
     }
-    assert_eq!(harbour.checkpoint(), None);
+    assert_eq!(harbour.position(), None);
 }
 
 #[test]
@@ -225,8 +225,7 @@ fn a_start_at_a_position() {
     let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert!(harbour.desk.run(&["checkpoint", "show", "orders"]).out.contains(&shown), "that is how it is shown");
     harbour.order(&["tar"]);
-    let checkpoints = harbour.database.collection::<Document>("watchkeeper_checkpoints");
-    harbour.block_on(async { checkpoints.delete_many(doc! {}).await }).expect("it can be taken away");
+    assert_eq!(harbour.desk.run(&["checkpoint", "reset", "orders", "--yes"]).code, Some(0));
     harbour.configure(&format!("{}start = \"00ff\"\n", harbour.orders("")));
     assert_found(&harbour, 1, &["start (mongodb): ", "; write a position of this source"]);
     let parts = ["watchkeeper.toml:", "start = \"00ff\" is no position", "; write a position of this source"];
@@ -291,7 +290,7 @@ fn a_start_that_is_yet_to_come_or_can_not_be() {
     let mut only = harbour.desk.start("only");
     only.says(&parts);
     only.ends_in_order();
-    assert_eq!(harbour.checkpoint(), None);
+    assert_eq!(harbour.position(), None);
 
     let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
     harbour.block_on(async { harbour.database.run_command(create).await }).expect("it is taken");
@@ -301,7 +300,7 @@ fn a_start_that_is_yet_to_come_or_can_not_be() {
     let mut only = harbour.desk.start("only");
     only.says(&parts);
     only.ends_in_order();
-    assert_eq!(harbour.checkpoint(), None);
+    assert_eq!(harbour.position(), None);
 }
 
 /// Writes until the oldest entry of the oplog is another one.

@@ -280,6 +280,7 @@ impl Transactional {
         job: Option<&Job>,
     ) -> Result<(), Failure> {
         let (size, piece) = job.map_or((0, 0), |job| (job.rows.len(), job.piece));
+        self.board.set_committing(size as u64);
         let stream = Arc::clone(&self.board.stream);
         let settings = &stream.settings;
         let component = Component::Sink(self.spec.name.as_str().into());
@@ -292,6 +293,7 @@ impl Transactional {
                 Ok(Transacted::Committed | Transacted::AlreadyDone) => {
                     self.portion.succeeded(size);
                     committer.record(&write);
+                    self.board.set_committing(0);
                     self.board.committed.tell(committer.position().cloned());
                     super::checkpointer::write_history(&self.board, committer).await;
                     return Ok(());
