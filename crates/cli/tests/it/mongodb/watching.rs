@@ -228,3 +228,24 @@ fn a_snapshot_is_taken_when_an_operator_asks_for_one() {
     only.ends_in_order();
     assert_eq!(harbour.delivered().len(), 5);
 }
+
+#[test]
+fn a_snapshot_whose_history_is_lost_is_begun_anew() {
+    let (harbour, set) = (Harbour::new(), ReplicaSet::start(1));
+    harbour.configure(&harbour.orders(""));
+    let requested = harbour.desk.run(&["checkpoint", "set", "orders", "snapshot", "--yes"]);
+    assert_eq!(requested.code, Some(0), "{requested:?}");
+    // Another cluster answers before anything of the snapshot was read.
+    let other = Harbour::on(&set);
+    other.order(&["rope", "tar"]);
+    harbour.configure(&other.orders(""));
+    harbour.desk.run(&["check"]).assert_found(1, &["another cluster", "accept-gap STREAM --to snapshot"]);
+    let mut only = harbour.desk.start("only");
+    only.says(&["the stream is halted", "another cluster", "`watchkeeper accept-gap orders --to snapshot`"]);
+    let refused = harbour.desk.run(&["accept-gap", "orders", "--to", "now", "--yes"]);
+    refused.assert_refused(2, &["in the middle of a snapshot", "--leave-snapshot-unfinished"]);
+    let accepted = harbour.desk.run(&["accept-gap", "orders", "--to", "snapshot", "--yes"]);
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    until("everything arrives", || harbour.delivered() == ["rope", "tar"]);
+    only.ends_in_order();
+}
