@@ -163,7 +163,7 @@ impl Reader {
         let behind_s = self.at.time().map(|at| cx.clock().wall_millis().saturating_sub(at.0) / 1_000);
         tracing::info!(
             place = self.feed.client.place(),
-            stream = self.scope,
+            watched = self.scope,
             behind_s,
             entries = yields * ENTRIES_PER_YIELD,
             "scanning the oplog for the next change; the position moves when the server is through"
