@@ -22,8 +22,8 @@ fn a_single_trigger_that_is_missing_is_found() {
     }
 }
 
-/// As the first version of the log was: row-level triggers, and none of what was added since.
-const FIRST_VERSION: &str = r#"
+/// As the log was before: row-level triggers, and nothing of what those of statements need.
+const EARLIER_VERSION: &str = r#"
     DROP TRIGGER "!watchkeeper_log_open" ON things; DROP TRIGGER "!watchkeeper_log_insert" ON things;
     DROP TRIGGER "!watchkeeper_log_update" ON things; DROP TRIGGER "!watchkeeper_log_delete" ON things;
     DROP TRIGGER "!watchkeeper_log_partition" ON things;
@@ -32,14 +32,14 @@ const FIRST_VERSION: &str = r#"
         FOR name IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'watchkeeper'::regnamespace
             AND (proname ~ '^log_of_' OR proname IN ('log_open', 'log_make', 'log_move', 'log_doubts_sql', 'log_statement_sql', 'log_key_names',
                 'log_key_sql', 'log_key_part')) LOOP EXECUTE 'DROP FUNCTION ' || name; END LOOP; END $$;
-    UPDATE watchkeeper.meta SET value = '1' WHERE name = 'schema/log'"#;
+    UPDATE watchkeeper.meta SET value = (value::int - 1)::text WHERE name = 'schema/log'"#;
 
 #[test]
-fn a_log_of_the_first_version_is_read_and_brought_up_to_date() {
+fn a_log_of_an_earlier_version_is_read_and_brought_up_to_date() {
     for version in Version::ALL {
         block_on(async {
             let shop = Shop::new(version).await;
-            shop.run(FIRST_VERSION).await;
+            shop.run(EARLIER_VERSION).await;
             let log = shop.log().await;
             let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
             shop.run("INSERT INTO things VALUES (1); UPDATE things SET n = 2").await;
@@ -56,7 +56,7 @@ fn a_log_of_the_first_version_is_read_and_brought_up_to_date() {
             let mut again = log.open(&cx(), StartAt::After(first[1].position())).await.unwrap();
             assert_eq!(keyed(&read(&mut *again, 1).await), ["update [1]"], "no history is lost");
             assert!(is_quiet(&mut *again).await);
-            shop.run(FIRST_VERSION).await;
+            shop.run(EARLIER_VERSION).await;
             uninstall(&cx(), &shop.client, &["things"], Unread::Discard).await.unwrap();
             let left = "SELECT proname::text FROM pg_proc WHERE pronamespace = 'watchkeeper'::regnamespace";
             assert_eq!(shown(&shop.client, left).await, [""; 0]);
