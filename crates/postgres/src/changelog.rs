@@ -45,7 +45,7 @@ use ask::{Line, Script};
 use pedigree::{Identity, Look};
 use place::Place;
 use reader::{Reader, Start};
-use schema::{OLDEST, SCHEMA};
+use schema::SCHEMA;
 
 /// How often it is looked for changes where nobody is told of them.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -79,7 +79,7 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        if client.look_from(cx, SCHEMA, OLDEST).await?.is_none() {
+        if client.version(cx, SCHEMA).await? == 0 {
             return Err(Error::config(format!("{}: no table of this database is logged", client.place()))
                 .remedy("run `watchkeeper postgres install --url URL --table TABLE`"));
         }

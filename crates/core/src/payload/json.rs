@@ -122,9 +122,9 @@ fn quoted_length(text: &str) -> usize {
 
 /// A part of a quoted text.
 pub(crate) enum Part<'a> {
-    /// Text without any escape.
+    /// Text that is written like this again: without escapes, or one of the short ones.
     Plain(&'a str),
-    /// What an escape stands for.
+    /// What another escape stands for.
     Escaped(&'a str),
 }
 
@@ -133,23 +133,31 @@ pub(crate) fn unescape(quoted: &str, mut part: impl FnMut(Part<'_>)) -> Result<(
     let mut rest = quoted.get(1..quoted.len() - 1).unwrap_or_default();
     while !rest.is_empty() {
         let plain = rest.find('\\').unwrap_or(rest.len());
-        if plain > 0 {
-            part(Part::Plain(&rest[..plain]));
-            rest = &rest[plain..];
-            continue;
-        }
         let is_high = |digits: &str| ["d8", "d9", "da", "db"].iter().any(|high| digits.eq_ignore_ascii_case(high));
         let length = match rest.as_bytes().get(1) {
+            _ if plain > 0 => plain,
             Some(b'u') if rest.get(2..4).is_some_and(is_high) => 12,
             Some(b'u') => 6,
             _ => 2,
         };
-        let escape = rest.get(..length).unwrap_or(rest);
-        let text: String = serde_json::from_str(&format!("\"{escape}\"")).map_err(not_json)?;
-        part(Part::Escaped(&text));
-        rest = &rest[escape.len()..];
+        let (this, after) = rest.split_at_checked(length).unwrap_or((rest, ""));
+        rest = after;
+        if length > 2 && plain == 0 {
+            let text: String = serde_json::from_str(&format!("\"{this}\"")).map_err(not_json)?;
+            part(Part::Escaped(&text));
+        } else if this == "\\/" {
+            part(Part::Escaped("/"));
+        } else {
+            part(Part::Plain(this));
+        }
     }
     Ok(())
+}
+
+/// Refuses a text with an escape that is half of a character, without making the text.
+fn require_characters(quoted: &str) -> Result<()> {
+    let has_half = quoted.contains("\\ud") || quoted.contains("\\uD");
+    if has_half { unescape(quoted, |_| {}) } else { Ok(()) }
 }
 
 /// The text that a quoted one stands for.
@@ -243,8 +251,11 @@ impl Visit for Find<'_, '_> {
 
     fn quoted(&mut self, quoted: &str) -> Result<()> {
         // Only what is looked for is worth a copy.
-        let text = if self.counts.len() == self.path.len() { unquoted(quoted)? } else { Cow::Borrowed("") };
-        self.come(&ValueRef::Str(text));
+        let is_looked_for = self.counts.len() == self.path.len();
+        if !is_looked_for {
+            require_characters(quoted)?;
+        }
+        self.come(&ValueRef::Str(if is_looked_for { unquoted(quoted)? } else { Cow::Borrowed("") }));
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::read::LOST;
-use super::schema::{OLDEST, SCHEMA};
+use super::schema::SCHEMA;
 use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS, is_logging};
 use super::triggers::{self, PART};
 use crate::client::{Client, Work, quoted};
@@ -167,7 +167,7 @@ pub async fn grant(cx: &Cx, client: &Client, role: &str) -> Result<()> {
 /// `Config` for a table that is not logged, and for changes that somebody has not read yet, unless they may be discarded;
 /// then nothing was changed.
 pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread) -> Result<()> {
-    if client.look_from(cx, SCHEMA, OLDEST).await?.is_none() {
+    if client.version(cx, SCHEMA).await? == 0 {
         return Err(Error::config("no table of this database is logged").remedy("there is nothing to uninstall"));
     }
     let work = client.begin(cx).await?;

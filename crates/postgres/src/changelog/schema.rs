@@ -10,12 +10,10 @@ use crate::client::Schema;
 /// * The functions belong to whoever installs them and run with that one's rights, so that an application needs none on the
 ///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them, and dates
 ///   are read by others.
+/// * A log of any version can be read and removed as it is. `install` brings it to the newest version, and the tables that it names to the newest
+///   triggers; those of other tables go on as they are.
 /// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
 pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1, super::statement::STEP] };
-
-/// The oldest version of the log that can be read and removed as it is. `install` brings it to the newest one, and the tables that it names to
-/// the newest triggers; those of other tables go on as they are.
-pub(super) const OLDEST: usize = 1;
 
 const STEP_1: &str = r#"
 CREATE TABLE {schema}.log (

@@ -7,9 +7,10 @@
 ///   put together anew for the statement. Names in that SQL are quoted with a space, which no column has.
 /// * The rows before and after an UPDATE are paired by their order: the server adds to both transition tables row by row.
 /// * Changes of a table are logged when its statement ends. Triggers and functions of the application, foreign keys, and the parts of
-///   MERGE and WITH may change the same rows during the statement, and log that earlier. `watchkeeper.open_OID` has a `1` for each open
-///   statement of a table, after the last number before the first row that was logged while one was open. A statement that ends after such
-///   a row compares what it logged with the table, and moves later changes of its rows behind its own.
+///   MERGE and WITH may change the same rows during the statement, and log that earlier. `watchkeeper.open_OID` has a letter for each open
+///   statement of a table: its operation, in lower case as soon as another one has logged something since it began. A number before the letters
+///   is the last one before the first row that was logged so. A statement that ends behind others compares what it logged with the table, and
+///   moves later changes of its rows behind its own.
 pub(super) const STEP: &str = r#"
 -- In a language that the planner does not expand: the server prepares all expressions of a plan for each statement.
 CREATE FUNCTION {schema}.log_key_part(part json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $body$
@@ -116,9 +117,10 @@ DECLARE
 BEGIN
     FOR moved IN WITH RECURSIVE others AS MATERIALIZED (SELECT l.id, l.key, l.old_key FROM {schema}.log l
             WHERE l.xid = pg_current_xact_id() AND l.id > since AND l.id <= through AND l.entity = of_entity),
-        linked (key) AS (SELECT unnest(keys) UNION SELECT s.key FROM linked k JOIN others o ON k.key IN (o.key, o.old_key)
-            CROSS JOIN LATERAL (VALUES (o.key), (o.old_key)) AS s (key) WHERE s.key IS NOT NULL)
-        SELECT DISTINCT o.id FROM others o JOIN linked k ON k.key IN (o.key, o.old_key) ORDER BY o.id LOOP
+        linked (key) AS (SELECT unnest(keys) UNION SELECT s.key FROM linked k JOIN others o ON o.old_key IS NOT NULL AND k.key IN (o.key, o.old_key)
+            CROSS JOIN LATERAL (VALUES (o.key), (o.old_key)) AS s (key))
+        SELECT o.id FROM others o WHERE o.key IN (SELECT k.key FROM linked k) OR o.old_key IN (SELECT k.key FROM linked k)
+            ORDER BY o.id LOOP
         UPDATE {schema}.log SET id = DEFAULT, time = DEFAULT WHERE id = moved;
     END LOOP;
 END $body$;
@@ -128,7 +130,7 @@ CREATE FUNCTION {schema}.log_open() RETURNS trigger LANGUAGE plpgsql AS $body$
 DECLARE
     state text;
 BEGIN
-    state := pg_catalog.set_config(TG_ARGV[0], pg_catalog.concat(pg_catalog.current_setting(TG_ARGV[0], true), '1'), true);
+    state := pg_catalog.set_config(TG_ARGV[0], pg_catalog.concat(pg_catalog.current_setting(TG_ARGV[0], true), pg_catalog.left(TG_OP, 1)), true);
     RETURN NULL;
 END $body$;
 
@@ -141,7 +143,9 @@ BEGIN
         SET extra_float_digits = 1 SET datestyle = ''ISO'' SET lc_monetary = ''C'' AS %L', 'log_of_' || relation, format($body$
 DECLARE
     state text;
-    still_open int;
+    others text;
+    place int;
+    is_behind boolean;
     since bigint;
     through bigint;
     names text[];
@@ -151,13 +155,17 @@ DECLARE
 BEGIN
     -- Few expressions on the usual way: the server prepares each of them anew in every transaction. An immutable function of a
     -- constant would be called once per session.
-    IF current_setting('watchkeeper.open_%1$s', true) = '1' AND pg_partition_root(TG_RELID) IS NULL AND %2$s THEN
+    IF current_setting('watchkeeper.open_%1$s', true) = left(TG_OP, 1) AND pg_partition_root(TG_RELID) IS NULL AND %2$s THEN
     ELSE
         -- The row-level trigger logs partitions: a statement on a partitioned table names none of them.
         IF pg_partition_root(TG_RELID) IS NOT NULL THEN RETURN NULL; END IF;
-        state := coalesce(nullif(current_setting('watchkeeper.open_%1$s', true), ''), '1');
-        still_open := length(substring(state FROM '1*$')) - 1;
+        state := coalesce(nullif(current_setting('watchkeeper.open_%1$s', true), ''), left(TG_OP, 1));
+        others := substring(state FROM '[A-Za-z]*$');
         since := substring(state FROM '^([0-9]+) ');
+        -- Of two open statements with one operation, the later one ends first.
+        place := length(others) - position(left(TG_OP, 1) IN reverse(upper(others))) + 1;
+        is_behind := substring(others FROM place FOR 1) = lower(left(TG_OP, 1));
+        others := overlay(others PLACING '' FROM place FOR 1);
         through := coalesce(pg_sequence_last_value(pg_get_serial_sequence('{schema}.log', 'id')::regclass), 0);
         IF NOT (%2$s) THEN
             names := coalesce({schema}.log_key_names(TG_RELID, %3$s, TG_ARGV[2:]), '{}');
@@ -177,15 +185,17 @@ BEGIN
             %8$s;
         END IF;
     END IF;
-    IF still_open IS NULL THEN
+    IF others IS NULL THEN
         state := set_config('watchkeeper.open_%1$s', '', true);
         RETURN NULL;
     END IF;
     IF names IS NULL THEN GET DIAGNOSTICS logged = ROW_COUNT; END IF;
-    state := set_config('watchkeeper.open_%1$s', concat(coalesce(since, CASE WHEN logged > 0 THEN through END) || ' ',
-        repeat('1', still_open)), true);
-    IF still_open = 0 THEN state := set_config('watchkeeper.open_%1$s', '', true); END IF;
-    IF logged = 0 OR since IS NULL THEN RETURN NULL; END IF;
+    IF logged > 0 THEN
+        others := lower(others);
+        since := coalesce(since, through);
+    END IF;
+    state := set_config('watchkeeper.open_%1$s', CASE WHEN others = '' THEN '' ELSE concat(since || ' ', others) END, true);
+    IF logged = 0 OR NOT is_behind THEN RETURN NULL; END IF;
     doubts := {schema}.log_doubts_sql(TG_RELID, TG_OP, coalesce(names, TG_ARGV[2:]));
     IF doubts IS NULL THEN RETURN NULL; END IF;
     EXECUTE 'SELECT array_agg(d.key) FROM (' || doubts || ') AS d' INTO doubtful USING TG_ARGV[0], since;

@@ -3,6 +3,7 @@
 mod configured;
 mod crowd;
 mod duties;
+mod histories;
 mod interleavings;
 mod keeping;
 mod keys;
@@ -16,5 +17,6 @@ mod restored;
 mod statements;
 mod support;
 mod triggers;
+mod upkeep;
 
 pub(crate) use support::LIMITS;
