@@ -6,7 +6,8 @@ use crate::servers;
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask <command>
 
-  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults on each store
+  test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults on each store,
+                            3 faults against every part of `chaos program`, 10 random histories
                             (--quick leaves out the docs and the mutants)
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
@@ -19,6 +20,11 @@ Usage: cargo xtask <command>
   chaos postgres [--faults N]
                             the same on a PostgreSQL server that is restarted, with the change log and with replication
                             (all also: --sink transactional|fenced, --seed S, --no-self-fencing)
+  chaos program [sqlite|mongodb|postgres] [--faults N]
+                            N faults against `watchkeeper run` with a file and copies, and against a program with a
+                            handler, on the named systems, or on all (also: --seed S, --log FOLDER)
+  histories [--seeds N]     N random histories (200 by default) copied by `watchkeeper run`: at the end the target equals the source
+  histories --seed S        one of them (both also: --source NAME, --sink NAME, --jobs N, --keep FOLDER)
   servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb|postgres|replication]
@@ -44,6 +50,8 @@ pub(crate) enum Command {
     Sim(Vec<String>),
     /// The arguments of the program that strikes real processes.
     Chaos(Vec<String>),
+    /// The arguments of the same program, which starts the shipped one.
+    ChaosProgram(Vec<String>),
     /// The servers to install; none named means all.
     Servers(Vec<String>),
     BenchEngine,
@@ -67,6 +75,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         "chaos" if rest.is_empty() => {
             Err("`chaos` needs the name of a store: `sqlite`, `mongodb` or `postgres`".to_owned())
         }
+        "histories" => Ok(Command::ChaosProgram(words.to_vec())),
+        "chaos" if rest[0] == "program" => Ok(Command::ChaosProgram(rest.to_vec())),
         "chaos" if !["sqlite", "mongodb", "postgres"].contains(&rest[0].as_str()) => {
             Err(format!("there is no chaos on `{}`; there is on `sqlite`, `mongodb` and `postgres`", rest[0]))
         }
@@ -235,6 +245,8 @@ mod tests {
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
         assert_eq!(parsed("chaos sqlite --faults 60"), Ok(Command::Chaos(words("sqlite --faults 60"))));
         assert_eq!(parsed("chaos mongodb"), Ok(Command::Chaos(words("mongodb"))));
+        assert_eq!(parsed("chaos program --faults 60"), Ok(Command::ChaosProgram(words("program --faults 60"))));
+        assert_eq!(parsed("histories --seed 7"), Ok(Command::ChaosProgram(words("histories --seed 7"))));
         assert_eq!(parsed("bench mongodb --rounds 3"), Ok(Command::Speed(words("speed --rounds 3"))));
         assert_eq!(parsed("bench postgres --rounds 3"), Ok(Command::Speed(words("speed postgres --rounds 3"))));
         assert_eq!(parsed("bench latency"), Ok(Command::Chaos(words("latency"))));

@@ -102,20 +102,41 @@ pub(crate) fn chaos(arguments: &[String]) -> Call {
     call
 }
 
+/// The shipped program is built by itself, as users get it: built together with chaos it would contain the mutants.
+pub(crate) fn chaos_program(arguments: &[String]) -> [Call; 2] {
+    [Call::new("build --release --quiet --package watchkeeper-cli"), chaos(arguments)]
+}
+
 /// A benchmark.
 pub(crate) fn bench(name: &str) -> Call {
     Call::new(&format!("run --release --quiet --package watchkeeper-bench -- {name}"))
 }
 
-/// Runs `call` and ends as it ends.
-pub(crate) fn hand_over(call: &Call) -> ExitCode {
-    match call.run() {
+/// Runs `calls` up to the first that fails, and ends as that ends.
+pub(crate) fn hand_over_in_turn(calls: &[Call]) -> ExitCode {
+    match in_turn(calls) {
         Ok(code) => ExitCode::from(code),
         Err(cause) => {
             eprintln!("error: {cause}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs `calls` up to the first that fails; its exit code, or that of the last.
+pub(crate) fn in_turn(calls: &[Call]) -> Result<u8, String> {
+    for call in calls {
+        let code = call.run()?;
+        if code != 0 {
+            return Ok(code);
+        }
+    }
+    Ok(0)
+}
+
+/// Runs `call` and ends as it ends.
+pub(crate) fn hand_over(call: &Call) -> ExitCode {
+    hand_over_in_turn(std::slice::from_ref(call))
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Ok(Command::Test { quick }) => steps::test(quick),
         Ok(Command::Sim(passed_on)) => cargo::hand_over(&cargo::sim(&passed_on)),
         Ok(Command::Chaos(passed_on)) => cargo::hand_over(&cargo::chaos(&passed_on)),
+        Ok(Command::ChaosProgram(passed_on)) => cargo::hand_over_in_turn(&cargo::chaos_program(&passed_on)),
         Ok(Command::Speed(passed_on)) => match prepare(&passed_on) {
             Ok(()) => cargo::hand_over(&cargo::chaos(&passed_on)),
             Err(cause) => fail(&cause),

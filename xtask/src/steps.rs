@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::cargo::Call;
+use crate::cargo::{Call, in_turn};
 use crate::{programs, servers, tools};
 
 /// How many seeds every test run simulates; long runs are a command of their own.
@@ -11,6 +11,12 @@ const SEEDS: u32 = 100;
 
 /// How many faults every test run strikes at each kind of sink; many are a command of their own.
 const FAULTS: u32 = 6;
+
+/// How many faults every test run strikes at each part of `chaos program`.
+const PROGRAM_FAULTS: u32 = 3;
+
+/// How many random histories every test run copies; many are a command of their own.
+const HISTORIES: u32 = 10;
 
 /// One thing that has to pass.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ struct Step {
 #[derive(Debug)]
 enum Work {
     Call(Call),
+    /// Calls that need each other, one after the other.
+    InTurn(Vec<Call>),
     /// Calls of `cargo test`, whose programs then run beside each other.
     Tests(Vec<Call>),
 }
@@ -34,13 +42,14 @@ impl Work {
     fn line(&self) -> String {
         match self {
             Self::Call(call) => call.line(),
-            Self::Tests(calls) => calls.iter().map(Call::line).collect::<Vec<_>>().join(" && "),
+            Self::InTurn(calls) | Self::Tests(calls) => calls.iter().map(Call::line).collect::<Vec<_>>().join(" && "),
         }
     }
 
     fn run(&self) -> Result<u8, String> {
         match self {
             Self::Call(call) => call.run(),
+            Self::InTurn(calls) => in_turn(calls),
             Self::Tests(calls) => programs::build_and_run(calls),
         }
     }
@@ -54,6 +63,12 @@ fn steps() -> Vec<Step> {
     let docs = Call::new("doc --no-deps --workspace").with("RUSTDOCFLAGS", "-D warnings");
     // The engine once more, as it is with metrics.
     let tests = ["test --workspace", "test -p watchkeeper-engine --features metrics"];
+    // The shipped program is built by itself, as users get it.
+    let with_program = |name, line: String| {
+        let lines =
+            ["build --quiet --package watchkeeper-cli", &format!("run --quiet --package watchkeeper-chaos -- {line}")];
+        Step { name, work: Work::InTurn(lines.map(Call::new).to_vec()), slow: false }
+    };
     vec![
         step("format", "fmt --all --check"),
         step("clippy", "clippy --workspace --all-targets -- -D warnings"),
@@ -72,6 +87,8 @@ fn steps() -> Vec<Step> {
         step("chaos on SQLite", &format!("run --quiet --package watchkeeper-chaos -- sqlite --faults {FAULTS}")),
         step("chaos on MongoDB", &format!("run --quiet --package watchkeeper-chaos -- mongodb --faults {FAULTS}")),
         step("chaos on PostgreSQL", &format!("run --quiet --package watchkeeper-chaos -- postgres --faults {FAULTS}")),
+        with_program("chaos on the program", format!("program --faults {PROGRAM_FAULTS}")),
+        with_program("random histories", format!("histories --seeds {HISTORIES}")),
         slow("mutants", Call::new("run --quiet --package watchkeeper-sim -- --mutants")),
     ]
 }

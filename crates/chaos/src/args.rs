@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use watchkeeper_testkit::histories::{Narrow, Sink, Source};
+
+use crate::histories;
 use crate::instance::Orders;
+use crate::program;
 use crate::rig::Kind;
 use crate::speed::{Errand, Plan, System};
 
@@ -14,6 +18,12 @@ Usage: watchkeeper-chaos <command>
              three instances under load and faults: on SQLite, on a MongoDB replica set of three, or on a PostgreSQL
              server (with its change log and with replication, or with replication alone); servers are struck, too; without --sink both, without
              --no-self-fencing also a few pauses without it; what the instances log goes to FOLDER
+  program [sqlite|mongodb|postgres] [--faults N] [--seed S] [--program PATH] [--log FOLDER]
+             three instances of the shipped `watchkeeper run` with a file and copies, and three of a program with a handler,
+             under load and faults on the named systems, or on all; PATH is the program, by default the one next to this
+  histories [--seeds N] [--seed S] [--source NAME] [--sink NAME] [--jobs N] [--program PATH] [--keep FOLDER]
+             random histories from seed 0 on, or of seed S alone, copied by the shipped program: at the end the target
+             equals the source; with --keep the files of a seed that fails stay in FOLDER
   failover [mongodb|postgres|replication] [--rounds N] [--log FOLDER]
              how long a takeover takes, for every kind of fault
   elections [--rounds N] [--log FOLDER]
@@ -34,6 +44,15 @@ pub(crate) enum Task {
     Help,
     /// A child of this program.
     Instance(Orders),
+    /// A child of this program.
+    Handler(program::Orders),
+    /// A child of this program, which becomes another one.
+    Launch {
+        program: String,
+        arguments: Vec<String>,
+    },
+    Program(program::Plan),
+    Histories(histories::Wanted),
     Chaos(Chaos),
     /// A child of this program.
     Consume {
@@ -96,6 +115,13 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
     match command.as_str() {
         "help" | "--help" | "-h" => Ok(Task::Help),
         "instance" => instance(words).map(Task::Instance),
+        "handler" => handler(words).map(Task::Handler),
+        "launch" => match rest.split_first() {
+            Some((program, arguments)) => Ok(Task::Launch { program: program.clone(), arguments: arguments.to_vec() }),
+            None => Err("launch needs a program".to_owned()),
+        },
+        "histories" => histories(words).map(Task::Histories),
+        "program" => shipped(words).map(Task::Program),
         "sqlite" => chaos("sqlite", words).map(Task::Chaos),
         "mongodb" => chaos("mongodb", words).map(Task::Chaos),
         "postgres" => chaos("postgres", words).map(Task::Chaos),
@@ -122,6 +148,77 @@ fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
         }
     }
     Ok(chaos)
+}
+
+/// The program that was built beside this one.
+fn beside() -> PathBuf {
+    std::env::current_exe().unwrap_or_default().with_file_name("watchkeeper")
+}
+
+fn shipped(mut words: Words<'_>) -> Result<program::Plan, String> {
+    let (mut systems, mut faults, mut seed, mut log, mut path) = (Vec::new(), 60, SEED, None, beside());
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--faults" => faults = words.count(flag)?,
+            "--seed" => seed = words.number(flag)?,
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
+            "--program" => path = PathBuf::from(words.value(flag)?),
+            other => match program::SYSTEMS.iter().find(|system| **system == other) {
+                Some(system) => systems.push(*system),
+                None => return Err(format!("program does not take {other:?}")),
+            },
+        }
+    }
+    let systems = if systems.is_empty() { program::SYSTEMS.to_vec() } else { systems };
+    Ok(program::Plan { systems, faults, seed, log, program: path })
+}
+
+/// The one of these that has this name.
+fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: &str) -> Result<T, String> {
+    let names = || all.iter().map(|one| name(*one)).collect::<Vec<_>>().join(", ");
+    let found = all.iter().copied().find(|one| name(*one) == wanted);
+    found.ok_or_else(|| format!("there is no {wanted:?}; there are: {}", names()))
+}
+
+fn histories(mut words: Words<'_>) -> Result<histories::Wanted, String> {
+    let mut wanted =
+        histories::Wanted { first: 0, count: 200, narrow: Narrow::default(), jobs: 2, program: beside(), keep: None };
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--seeds" => wanted.count = words.count(flag)? as u64,
+            "--seed" => (wanted.first, wanted.count) = (words.number(flag)?, 1),
+            "--from" => wanted.first = words.number(flag)?,
+            "--source" => wanted.narrow.source = Some(named(&Source::ALL, Source::as_str, words.value(flag)?)?),
+            "--sink" => wanted.narrow.sink = Some(named(&Sink::ALL, Sink::as_str, words.value(flag)?)?),
+            "--jobs" => wanted.jobs = words.count(flag)? as u64,
+            "--program" => wanted.program = PathBuf::from(words.value(flag)?),
+            "--keep" => wanted.keep = Some(PathBuf::from(words.value(flag)?)),
+            other => return Err(format!("histories does not take {other:?}")),
+        }
+    }
+    Ok(wanted)
+}
+
+fn handler(mut words: Words<'_>) -> Result<program::Orders, String> {
+    let (mut rig, mut place, mut name, mut lease, mut log) = (None, None, None, None, None);
+    while let Some(flag) = words.flag() {
+        match flag {
+            "--rig" => rig = Some(words.value(flag)?.to_owned()),
+            "--place" => place = Some(PathBuf::from(words.value(flag)?)),
+            "--name" => name = Some(words.value(flag)?.to_owned()),
+            "--lease-ms" => lease = Some(Duration::from_millis(words.number(flag)?)),
+            "--log" => log = Some(PathBuf::from(words.value(flag)?)),
+            other => return Err(format!("handler does not take {other:?}")),
+        }
+    }
+    let missing = || "handler needs --rig, --place, --name and --lease-ms".to_owned();
+    Ok(program::Orders {
+        rig: rig.ok_or_else(missing)?,
+        place: place.ok_or_else(missing)?,
+        name: name.ok_or_else(missing)?,
+        lease: lease.ok_or_else(missing)?,
+        log,
+    })
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {

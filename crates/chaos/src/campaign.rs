@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use watchkeeper_drill::{Arrival, Fault, Ledger, Plan, Verdict};
 
-use crate::fleet::{Fleet, Make, Trouble, cx};
+use crate::crew::{Crew, Members};
+use crate::fleet::{Fleet, Trouble, cx};
 use crate::load::{Load, Pen};
 use crate::rig::{self, Ground, Kind, Rig, Target};
 use crate::strike::Strike;
 
 /// The longest wait between two faults.
-const CALM: Duration = Duration::from_millis(200);
+pub(crate) const CALM: Duration = Duration::from_millis(200);
 
 /// How long the last changes may take to arrive when all is mended.
 const ARRIVING: Duration = Duration::from_secs(30);
@@ -68,8 +69,9 @@ impl Campaign {
         let load = Load::start(runtime, pen);
         let (rig_name, place) = (self.rig.to_owned(), folder.path().to_owned());
         let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
-        let make = Make { rig: rig_name, place, kind, lease, self_fencing, log: self.log.clone() };
-        let mut fleet = Fleet::launch(make, ground, &*rig, runtime)?;
+        let members = Members::Instances { kind, self_fencing };
+        let crew = Crew { rig: rig_name, place, lease, log: self.log.clone(), members };
+        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
         let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
         let mut record = Record::default();
         let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&ground.strikes()), CALM);
@@ -84,7 +86,7 @@ impl Campaign {
         }
         fleet.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        let mut arrived = await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+        let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
         fleet.disband()?;
         let arrivals = arrived.finish(&fleet)?;
         record.verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
@@ -142,14 +144,13 @@ impl Arrived {
 /// Reads a target from its beginning until all that was acknowledged has arrived, or for as long as that may take: then it
 /// is lost.
 pub(crate) fn await_arrivals(
-    rig: &dyn Rig,
-    kind: Kind,
+    target: impl Future<Output = watchkeeper_core::Result<Box<dyn Target>>>,
     ledger: &Ledger,
     fleet: &mut Fleet,
     runtime: &Handle,
 ) -> Result<Arrived, Trouble> {
     let since = Instant::now();
-    let target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+    let target = runtime.block_on(target).map_err(|error| error.to_string())?;
     let mut arrived = Arrived { target, arrivals: Vec::new() };
     let mut missing: BTreeMap<_, _> = ledger.newest().collect();
     while !missing.is_empty() && since.elapsed() < ARRIVING {

@@ -12,7 +12,8 @@ use watchkeeper_drill::{Arrival, Verdict};
 
 use crate::bars::{Bar, Limit};
 use crate::campaign::{await_arrivals, prepare};
-use crate::fleet::{Fleet, Make, Trouble, cx};
+use crate::crew::Crew;
+use crate::fleet::{Fleet, Trouble, cx};
 use crate::load::Load;
 use crate::rig::{self, Ground, Kind};
 use crate::strike::Strike;
@@ -70,8 +71,8 @@ impl Part {
         let rig = rig::named(RIG, folder.path()).map_err(|error| error.to_string())?;
         let load = Load::start(runtime, runtime.block_on(prepare(&*rig, 1))?);
         let (kind, place) = (Kind::Transactional, folder.path().to_owned());
-        let make = Make { rig: RIG.to_owned(), place, kind, lease: self.lease, self_fencing: true, log };
-        let mut fleet = Fleet::launch(make, ground, &*rig, runtime)?;
+        let crew = Crew::of_instances(RIG, place, kind, self.lease, log);
+        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
         let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
         let mut taken = Taken::default();
         for _ in 0..rounds {
@@ -89,7 +90,7 @@ impl Part {
         }
         fleet.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        let mut arrived = await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+        let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
         fleet.disband()?;
         let arrivals = arrived.finish(&fleet)?;
         Ok(self.judge(&taken, &Verdict::new(&ledger, &arrivals, fleet.refused)))

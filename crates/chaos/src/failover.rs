@@ -16,7 +16,8 @@ use watchkeeper_drill::{Arrival, Entry, Fault, Ledger, Verdict};
 use crate::LEASE;
 use crate::bars::{Bar, Limit};
 use crate::campaign::{await_arrivals, prepare};
-use crate::fleet::{Fleet, Make, Trouble, cx};
+use crate::crew::Crew;
+use crate::fleet::{Fleet, Trouble, cx};
 use crate::latency;
 use crate::load::Load;
 use crate::rig::{self, Ground, Kind, Rig, Target, Writer, Written};
@@ -63,8 +64,8 @@ pub(crate) fn run(
     let pen = runtime.block_on(prepare(&*rig, 1))?;
     let load = Load::start(runtime, pen);
     let (kind, place) = (Kind::Transactional, folder.path().to_owned());
-    let make = Make { rig: rig_name.to_owned(), place, kind, lease: LEASE, self_fencing: true, log };
-    let mut fleet = Fleet::launch(make, &ground, &*rig, runtime)?;
+    let crew = Crew::of_instances(rig_name, place, kind, LEASE, log);
+    let mut fleet = Fleet::launch(crew, &ground, &*rig, runtime)?;
     let mut range = Range::open(&*rig, runtime)?;
     let strikes = strikes(&ground);
     let mut taken: BTreeMap<Strike, Vec<Duration>> = BTreeMap::new();
@@ -86,7 +87,7 @@ pub(crate) fn run(
     }
     let mut ledger = runtime.block_on(load.finish())?.ledger();
     range.probes.entries().for_each(|(key, _, entry)| ledger.enter(key, entry));
-    let mut arrived = await_arrivals(&*rig, kind, &ledger, &mut fleet, runtime)?;
+    let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
     fleet.disband()?;
     let arrivals = arrived.finish(&fleet)?;
     let verdict = Verdict::new(&ledger, &arrivals, fleet.refused);

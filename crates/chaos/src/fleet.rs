@@ -1,7 +1,5 @@
 //! Three instances as processes, and the faults that befall the one on watch.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +8,11 @@ use watchkeeper_core::{BootClock, Cx, Epoch, ErrorKind};
 use watchkeeper_drill::{Arrival, Children, Event, Fault, Order, Told, What};
 use watchkeeper_engine::group::control::Controls;
 
+use crate::crew::Crew;
 use crate::cut;
-use crate::instance::{GROUP, Orders, STREAM};
+use crate::instance::{GROUP, STREAM};
 use crate::log;
-use crate::rig::{Ground, Kind, Rig, Target};
+use crate::rig::{Ground, Rig, Target};
 use crate::strike::Strike;
 
 /// The names of the instances.
@@ -31,21 +30,9 @@ const LOOK: Duration = Duration::from_micros(500);
 /// What went wrong, in a sentence.
 pub(crate) type Trouble = String;
 
-/// How a fleet is made.
-#[derive(Debug, Clone)]
-pub(crate) struct Make {
-    pub(crate) rig: String,
-    pub(crate) place: PathBuf,
-    pub(crate) kind: Kind,
-    pub(crate) lease: Duration,
-    pub(crate) self_fencing: bool,
-    /// Where the instances log to.
-    pub(crate) log: Option<PathBuf>,
-}
-
 /// The processes of a group.
 pub(crate) struct Fleet {
-    make: Make,
+    crew: Crew,
     children: Children,
     controls: Controls,
     ground: Arc<Ground>,
@@ -93,15 +80,15 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 
 impl Fleet {
     /// Starts all of them and waits until one is on watch and the others stand by.
-    pub(crate) fn launch(make: Make, ground: &Arc<Ground>, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
-        if let Some(folder) = &make.log {
+    pub(crate) fn launch(crew: Crew, ground: &Arc<Ground>, rig: &dyn Rig, runtime: &Handle) -> Result<Self, Trouble> {
+        if let Some(folder) = &crew.log {
             log::to(folder, "fleet").map_err(io("a log"))?;
         }
         let stores = runtime.block_on(rig.stores(&cx())).map_err(|error| error.to_string())?;
-        let children = Children::new().map_err(io("processes"))?;
+        let children = crew.children().map_err(io("processes"))?;
         let controls = Controls::new(stores.records, GROUP);
         let (ground, runtime) = (Arc::clone(ground), runtime.clone());
-        let mut fleet = Self { make, children, controls, ground, runtime, refused: 0, evicted: 0, blocked: 0 };
+        let mut fleet = Self { crew, children, controls, ground, runtime, refused: 0, evicted: 0, blocked: 0 };
         for name in NAMES {
             fleet.start(name)?;
         }
@@ -110,10 +97,8 @@ impl Fleet {
     }
 
     fn start(&mut self, name: &str) -> Result<(), Trouble> {
-        let Make { rig, place, kind, lease, self_fencing, log } = self.make.clone();
-        let orders = Orders { rig, place, name: name.to_owned(), kind, lease, self_fencing, log };
-        let program = std::env::current_exe().map_err(io("this program"))?;
-        self.children.start(name, command(&program, &orders)).map_err(io("an instance"))
+        let command = self.crew.command(name).map_err(io("this program"))?;
+        self.children.start(name, command).map_err(io("an instance"))
     }
 
     /// Waits until one is on watch and all others stand by, and gives them the time to see each other. Where servers are struck
@@ -143,6 +128,7 @@ impl Fleet {
 
     fn hear(&mut self, within: Duration) -> Result<Option<Told>, Trouble> {
         let Some(told) = self.children.next(within) else { return Ok(None) };
+        tracing::debug!(child = told.child, pid = told.pid, what = ?told.what, "heard");
         match &told.what {
             What::Event(Event::Refused { changes, .. }) => self.refused += changes.max(&1),
             What::Event(Event::Failed { cause }) => return Err(format!("{} failed: {cause}", told.child)),
@@ -166,7 +152,7 @@ impl Fleet {
     /// Strikes the one on watch, or its servers.
     pub(crate) fn strike(&mut self, strike: Strike) -> Result<Struck, Trouble> {
         let (mut victim, mut epoch) = self.steady()?;
-        if let Some(inside) = strike.holds() {
+        if let Some(inside) = strike.holds().filter(|_| self.crew.takes_orders()) {
             while !self.hold(&victim, epoch, inside)? {
                 (victim, epoch) = self.steady()?;
             }
@@ -191,8 +177,26 @@ impl Fleet {
             Fault::Kill => self.children.kill(name).map_err(io("kill")),
             Fault::Stop => self.children.terminate(name).map_err(io("terminate")),
             Fault::Fail => self.children.order(name, Order::Fail).map_err(io("an order to fail")),
-            Fault::HandOver => self.ask_to_leave(epoch),
+            Fault::HandOver => match self.crew.hand_over() {
+                Some(command) => self.hand_over(command, epoch),
+                None => self.ask_to_leave(epoch),
+            },
             Fault::Pause | Fault::PauseInside => self.children.pause(name).map_err(io("pause")),
+        }
+    }
+
+    /// Runs the operator's command. It may find that the watch has moved already, or servers that do not answer yet.
+    fn hand_over(&mut self, mut command: std::process::Command, epoch: u64) -> Result<(), Trouble> {
+        let since = Instant::now();
+        loop {
+            let output = command.output().map_err(io("the command for a hand-over"))?;
+            self.listen(Duration::from_millis(20))?;
+            if output.status.success() || !self.is_on_watch(epoch) {
+                return Ok(());
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(format!("no hand-over: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            }
         }
     }
 
@@ -268,7 +272,9 @@ impl Fleet {
         loop {
             let news = self.look(target)?.unwrap_or_default();
             let took = struck.at.elapsed();
-            let arrived = news.iter().find(|arrival| arrival.epoch >= first && wanted(arrival));
+            // Where a target shows no epochs, whatever was written after the strike shows that deliveries go on.
+            let is_new = |epoch: u64| epoch >= first || !self.crew.shows_epochs();
+            let arrived = news.iter().find(|arrival| is_new(arrival.epoch) && wanted(arrival));
             if let Some(Arrival { epoch, .. }) = arrived {
                 tracing::info!(strike = %struck.strike, ?took, "delivered again");
                 return Ok(Relieved { took, epoch: *epoch });
@@ -316,7 +322,9 @@ impl Fleet {
     }
 
     fn let_go(&mut self, name: &str) -> Result<(), Trouble> {
-        self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+        if self.crew.takes_orders() {
+            self.children.order(name, Order::Go).map_err(io("an order to go"))?;
+        }
         self.children.wake(name).map_err(io("wake"))
     }
 
@@ -343,17 +351,4 @@ impl Fleet {
 
 fn may_be_tried_again(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Unknown)
-}
-
-fn command(program: &Path, orders: &Orders) -> Command {
-    let mut command = Command::new(program);
-    command.args(["instance", "--rig", &orders.rig, "--name", &orders.name, "--sink", orders.kind.as_str()]);
-    command.args(["--lease-ms", &orders.lease.as_millis().to_string(), "--place"]).arg(&orders.place);
-    if !orders.self_fencing {
-        command.arg("--no-self-fencing");
-    }
-    if let Some(folder) = &orders.log {
-        command.arg("--log").arg(folder);
-    }
-    command
 }

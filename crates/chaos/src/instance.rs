@@ -110,7 +110,7 @@ fn stream(gear: Gear, hands: &Arc<Hands>, lease: Duration) -> StreamSpec {
 }
 
 /// Tells where the stream stands, and waits until it stands elsewhere.
-async fn tell(status: &mut Follower<StreamStatus>) -> Result<()> {
+pub(crate) async fn tell(status: &mut Follower<StreamStatus>) -> Result<()> {
     let now = status.see().clone();
     let state = Event::State {
         stream: now.stream,

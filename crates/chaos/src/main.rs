@@ -3,16 +3,19 @@
 mod args;
 mod bars;
 mod campaign;
+mod crew;
 mod crowd;
 mod cut;
 mod elections;
 mod failover;
 mod fleet;
 mod hands;
+mod histories;
 mod instance;
 mod latency;
 mod load;
 mod log;
+mod program;
 mod report;
 mod rig;
 mod speed;
@@ -67,6 +70,12 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Instance(orders) => {
             runtime.block_on(instance::run(orders)).map(|()| true).map_err(|error| error.to_string())
         }
+        Task::Handler(orders) => {
+            runtime.block_on(program::handler(orders)).map(|()| true).map_err(|error| error.to_string())
+        }
+        Task::Launch { program, arguments } => program::launch(&program, &arguments).map(|()| true),
+        Task::Histories(wanted) => histories::run(&wanted, runtime.handle()),
+        Task::Program(plan) => program::run(&plan, runtime),
         Task::Chaos(chaos) => {
             let ground = Arc::new(Ground::of(chaos.rig));
             // All of them, also after one that failed.

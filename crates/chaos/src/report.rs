@@ -1,9 +1,12 @@
 //! What people see.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 use crate::campaign::{Campaign, Record};
+use crate::program;
+use crate::strike::Strike;
 
 pub(crate) fn heading(campaign: &Campaign) -> String {
     let Campaign { rig, kind, faults, seed, .. } = campaign;
@@ -24,14 +27,32 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-pub(crate) fn table(record: &Record) -> String {
+/// How long deliveries took to go on after each kind of fault.
+fn reliefs(reliefs: &BTreeMap<Strike, Vec<Duration>>) -> String {
     let mut text = format!("{:<16} {:>5} {:>32}\n", "", "count", "delivered again, ms: min/median/max");
-    for (strike, reliefs) in &record.reliefs {
+    for (strike, reliefs) in reliefs {
         let [min, median, _, max] = spread(reliefs);
         let count = reliefs.len();
         // Writing to a string does not fail.
         let _ = writeln!(text, "{strike:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
     }
+    text
+}
+
+pub(crate) fn program_table(record: &program::Record) -> String {
+    let mut text = reliefs(&record.reliefs);
+    let _ = writeln!(text, "{:<16} {:>5}", "blocked", record.blocked);
+    for (name, verdict) in &record.verdicts {
+        let _ = writeln!(text, "\n{name}\n{verdict}");
+    }
+    for wrong in &record.wrong {
+        let _ = writeln!(text, "FAILED: {wrong}");
+    }
+    text
+}
+
+pub(crate) fn table(record: &Record) -> String {
+    let mut text = reliefs(&record.reliefs);
     let _ = writeln!(text, "{:<16} {:>5}\n{:<16} {:>5}", "evicted", record.evicted, "blocked", record.blocked);
     let _ = writeln!(text, "\n{}", record.verdict);
     for wrong in &record.wrong {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::children::{Told, What};
-use crate::event::{Event, Order};
+use crate::children::{ReadEvent, Told, What};
+use crate::event::Order;
 use crate::spawner::Spawner;
 
 /// Between two looks at a process that should have stopped or ended.
@@ -27,6 +27,7 @@ impl Child {
         spawner: &Spawner,
         name: &str,
         mut command: Command,
+        read: ReadEvent,
         say: SyncSender<Told>,
     ) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -34,7 +35,7 @@ impl Child {
         let orders = process.stdin.take();
         let (pid, name) = (process.id(), name.to_owned());
         if let Some(output) = process.stdout.take() {
-            let hear = move || hear(&name, pid, output, &say);
+            let hear = move || hear(&name, pid, output, read, &say);
             std::thread::Builder::new().name("listener".to_owned()).spawn(hear)?;
         }
         Ok(Self { process, orders, state: None, ended: None })
@@ -110,10 +111,10 @@ impl Drop for Child {
 }
 
 /// Passes on what a process says, up to its end.
-fn hear(name: &str, pid: u32, output: ChildStdout, say: &SyncSender<Told>) {
+fn hear(name: &str, pid: u32, output: ChildStdout, read: ReadEvent, say: &SyncSender<Told>) {
     let tell = |what| say.send(Told { at: Instant::now(), child: name.to_owned(), pid, what }).is_ok();
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        let what = serde_json::from_str::<Event>(&line).map_or(What::Line(line), What::Event);
+        let what = read(&line).map_or(What::Line(line), What::Event);
         if !tell(what) {
             return;
         }

@@ -40,9 +40,13 @@ pub enum What {
     Ended,
 }
 
+/// Finds the event in a line of output, if it contains one.
+pub type ReadEvent = fn(&str) -> Option<Event>;
+
 /// Processes by name. All are killed when this is dropped.
 #[derive(Debug)]
 pub struct Children {
+    read: ReadEvent,
     members: BTreeMap<String, Child>,
     told: Receiver<Told>,
     say: SyncSender<Told>,
@@ -56,8 +60,16 @@ impl Children {
     /// # Errors
     /// No thread can be started.
     pub fn new() -> io::Result<Self> {
+        Self::reading(|line| serde_json::from_str(line).ok())
+    }
+
+    /// None yet. Their output is that of another program, in whose lines `read` finds the events.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn reading(read: ReadEvent) -> io::Result<Self> {
         let (say, told) = sync_channel(UNHEARD_MAX);
-        Ok(Self { members: BTreeMap::new(), told, say, spawner: Spawner::start()? })
+        Ok(Self { read, members: BTreeMap::new(), told, say, spawner: Spawner::start()? })
     }
 
     /// Starts a process, in the place of an earlier one of that name, which is killed if it is still there.
@@ -66,7 +78,7 @@ impl Children {
     /// The command can not be started.
     pub fn start(&mut self, name: &str, command: Command) -> io::Result<()> {
         self.members.remove(name);
-        let child = Child::start(&self.spawner, name, command, self.say.clone())?;
+        let child = Child::start(&self.spawner, name, command, self.read, self.say.clone())?;
         self.members.insert(name.to_owned(), child);
         Ok(())
     }

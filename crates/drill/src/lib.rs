@@ -4,13 +4,14 @@
 //! * A child calls [`obey`] first: it hears its orders, and ends with whoever started it.
 //! * [`Plan`] is the faults of a run, from a seed.
 //! * [`Ledger`] is what a writer knows of what it wrote: acknowledged, or unknown.
-//! * [`Verdict`] compares the ledger with what a target really received.
+//! * [`Verdict`] compares the ledger with what a target really received, or with what was written to a copy.
 //!
 //! Nothing here knows a backend or the engine: what is started is a command, what arrived is a list.
 #![deny(missing_docs)]
 
 mod child;
 mod children;
+mod copy;
 mod event;
 mod fault;
 mod judge;
@@ -19,7 +20,7 @@ mod obey;
 mod spawner;
 mod verdict;
 
-pub use children::{Children, Told, What};
+pub use children::{Children, ReadEvent, Told, What};
 pub use event::{Event, Order};
 pub use fault::{Fault, Plan};
 pub use ledger::{Entry, Ledger};

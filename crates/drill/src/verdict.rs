@@ -2,6 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::copy;
 use crate::judge::Judge;
 use crate::ledger::Ledger;
 
@@ -66,6 +67,14 @@ impl Verdict {
     pub fn new(ledger: &Ledger, arrivals: &[Arrival], stale_refused: u64) -> Self {
         let mut verdict = Self { stale_refused, ..Self::default() };
         Judge::new(ledger, arrivals).judge(&mut verdict);
+        verdict
+    }
+
+    /// Judges a copy that keeps the newest value of every key, by all writes to it, in the order in which they were
+    /// committed. A write may pass over values that a newer one of the same batch replaced.
+    pub fn of_copy(ledger: &Ledger, writes: &[Arrival]) -> Self {
+        let mut verdict = Self::default();
+        copy::judge(ledger, writes, &mut verdict);
         verdict
     }
 

@@ -4,6 +4,7 @@
 //!   paused and killed.
 //! * [`faults`]: wrappers that fail when and how a test says.
 //! * [`history`]: a judge of what arrived, against what the source told.
+//! * [`histories`]: random histories of a source, drawn from a seed.
 //! * [`known_bad`]: implementations with one flaw each, which the laws must find.
 //! * [`laws`]: the laws of every contract, and the macros that make tests of them.
 //! * [`servers`]: real servers, which end with the test that started them.
@@ -12,6 +13,7 @@
 #![deny(missing_docs)]
 
 pub mod faults;
+pub mod histories;
 pub mod history;
 pub mod known_bad;
 pub mod laws;

@@ -75,6 +75,8 @@ pub(super) struct LinesRead {
     folder: PathBuf,
     offset: u64,
     parse: Parse,
+    /// Whether each line names its epoch.
+    epochs: bool,
 }
 
 #[async_trait]
@@ -87,7 +89,12 @@ impl Target for LinesRead {
 
 impl LinesRead {
     pub(super) fn of(folder: PathBuf, parse: Parse) -> Self {
-        Self { folder, offset: 0, parse }
+        Self { folder, offset: 0, parse, epochs: true }
+    }
+
+    /// The lines of a sink that writes no epochs.
+    pub(super) fn without_epochs(folder: PathBuf, parse: Parse) -> Self {
+        Self { epochs: false, ..Self::of(folder, parse) }
     }
 
     /// The whole lines after the last one that was read. There is no rotation, so there is one file.
@@ -110,7 +117,11 @@ impl LinesRead {
     fn line(&self, text: &str) -> Result<Arrival> {
         let line: serde_json::Value =
             serde_json::from_str(text).map_err(|error| Error::corrupt("a line is no JSON").caused_by(error))?;
-        let epoch = line["epoch"].as_u64().ok_or_else(|| Error::corrupt("a line has no epoch"))?;
+        let epoch = match line["epoch"].as_u64() {
+            Some(epoch) => epoch,
+            None if self.epochs => return Err(Error::corrupt("a line has no epoch")),
+            None => 0,
+        };
         let (key, number) = (self.parse)(&line).ok_or_else(|| Error::corrupt("a line is no order"))?;
         Ok(Arrival { key, number, epoch })
     }

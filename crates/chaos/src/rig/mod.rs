@@ -6,7 +6,7 @@ mod mongodb;
 mod postgres;
 mod sqlite;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -106,6 +106,19 @@ pub(crate) trait Bare: Send {
     async fn write(&mut self) -> Result<()>;
 }
 
+/// What differs between the configuration files of the shipped program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The address of the group's store.
+    pub(crate) store: String,
+    /// The lines of the source.
+    pub(crate) source: String,
+    /// The folder of the file sink.
+    pub(crate) folder: PathBuf,
+    /// The lines of every other sink.
+    pub(crate) sinks: Vec<String>,
+}
+
 /// A backend under drill. A rig lives in a place, a folder or an address, which parent and children share.
 #[async_trait]
 pub(crate) trait Rig: Send + Sync {
@@ -128,6 +141,30 @@ pub(crate) trait Rig: Send + Sync {
 
     /// Reads a target back, from its beginning.
     async fn target(&self, cx: &Cx, kind: Kind) -> Result<Box<dyn Target>>;
+
+    /// The settings of the shipped program: store, source, and a file sink, with a sink for every copy if `copies`.
+    fn config(&self, copies: bool) -> Config;
+
+    /// Reads the lines of the shipped program's file sink, which name no epoch, from their beginning.
+    fn plain_lines(&self) -> Box<dyn Target>;
+
+    /// Makes the tables of the copies, each with a record of every write to it.
+    async fn make_copies(&self, cx: &Cx) -> Result<()>;
+
+    /// Reads the writes to each copy, by its name, in the order in which they were committed.
+    async fn copies(&self, cx: &Cx) -> Result<Vec<(&'static str, Box<dyn Target>)>>;
+}
+
+/// Reads lines with an epoch and an event of any system.
+pub(crate) fn handled_lines(folder: PathBuf) -> Box<dyn Target> {
+    let order = |line: &serde_json::Value| {
+        let event = &line["event"];
+        let after =
+            if event["fullDocument"].is_object() { &event["fullDocument"] } else { &event["document"]["after"] };
+        let key = ["_id", "id", "key"].iter().find_map(|name| after[name].as_str())?;
+        Some((key.to_owned(), after["number"].as_u64()?))
+    };
+    Box::new(lines::LinesRead::of(folder, order))
 }
 
 /// The rig of this name.

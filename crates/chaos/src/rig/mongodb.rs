@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod bare;
+mod copy;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use super::ground::ADDRESS;
 use super::lines::{Lines, LinesRead};
 use super::{Bare, Gear, Kind, Like, Rig, Target, Writer};
 use crate::hands::Hands;
+use crate::rig;
 
 /// The file that says from when on the target is read.
 const BEGIN: &str = "begin";
@@ -131,9 +133,36 @@ impl Rig for Databases {
             Kind::Fenced => Box::new(LinesRead::of(self.lines(), order)),
             Kind::Transactional => {
                 let client = self.outside(cx).await?;
-                Box::new(arrivals::Arrivals::since(self.begun()?, client, cx.clone()))
+                Box::new(arrivals::Arrivals::since(self.begun()?, client, cx.clone(), ARRIVED, arrivals::arrival))
             }
         })
+    }
+
+    fn config(&self, copies: bool) -> rig::Config {
+        let url = copy::url(&self.url);
+        let sink = format!("url = \"{url}\"\nmode = \"versioned\"\ncollection = \"{}\"", copy::COLLECTION);
+        rig::Config {
+            store: self.url.clone(),
+            source: format!("url = \"{}\"\ncollection = \"{ORDERS}\"", self.url),
+            folder: self.lines(),
+            sinks: if copies { vec![sink] } else { Vec::new() },
+        }
+    }
+
+    fn plain_lines(&self) -> Box<dyn Target> {
+        Box::new(LinesRead::without_epochs(self.lines(), order))
+    }
+
+    async fn make_copies(&self, cx: &Cx) -> Result<()> {
+        let client = Client::open(cx, Config::new(copy::url(&self.url))?).await?;
+        let made = client.database(cx).await?.create_collection(copy::COLLECTION).await;
+        made.map_err(|native| client.error(native, Doing::Reading))
+    }
+
+    async fn copies(&self, cx: &Cx) -> Result<Vec<(&'static str, Box<dyn Target>)>> {
+        let client = Client::open(cx, Config::new(format!("{}{IMPATIENT}", copy::url(&self.url)))?).await?;
+        let writes = arrivals::Arrivals::since(self.begun()?, client, cx.clone(), copy::COLLECTION, copy::write);
+        Ok(vec![("versioned", Box::new(writes))])
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod bare;
+mod copies;
 mod link;
 mod writer;
 
@@ -22,6 +23,7 @@ use super::ground::ADDRESS;
 use super::lines::{Lines, LinesRead};
 use super::{Bare, Gear, Kind, Like, Rig, Target, Writer};
 use crate::hands::Hands;
+use crate::rig;
 use link::{Link, unavailable};
 
 pub(super) use link::Outside;
@@ -152,6 +154,37 @@ impl Rig for Database {
             Kind::Fenced => Box::new(LinesRead::of(self.lines(), order)),
             Kind::Transactional => Box::new(arrivals::Arrivals::new(Link::to(&self.url))),
         })
+    }
+
+    fn config(&self, copies: bool) -> rig::Config {
+        let mut source = format!("url = \"{}\"\ntables = [\"{ORDERS}\"]", self.url);
+        if self.from == From::Replication {
+            // The slot is there already: see `source`.
+            let name = self.url.rsplit('/').next().unwrap_or(ORDERS);
+            source += &format!("\nmode = \"replication\"\nslot = \"{name}\"\npublication = \"{name}\"");
+        }
+        let sink = |(mode, table): (&str, &str)| {
+            format!("name = \"{mode}\"\nurl = \"{}\"\nmode = \"{mode}\"\ntable = \"{table}\"", copies::url(&self.url))
+        };
+        rig::Config {
+            store: self.url.clone(),
+            source,
+            folder: self.lines(),
+            sinks: if copies { copies::TABLES.map(sink).to_vec() } else { Vec::new() },
+        }
+    }
+
+    fn plain_lines(&self) -> Box<dyn Target> {
+        Box::new(LinesRead::without_epochs(self.lines(), order))
+    }
+
+    async fn make_copies(&self, _cx: &Cx) -> Result<()> {
+        copies::make(&self.url).await
+    }
+
+    async fn copies(&self, _cx: &Cx) -> Result<Vec<(&'static str, Box<dyn Target>)>> {
+        let writes = |(mode, _)| (mode, Box::new(copies::Writes::to(mode, &self.url)) as Box<dyn Target>);
+        Ok(copies::TABLES.map(writes).into())
     }
 }
 

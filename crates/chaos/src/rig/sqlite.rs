@@ -1,5 +1,7 @@
 //! SQLite: an application's database, the group's state, and a target, in three files of one folder.
 
+mod copy;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use watchkeeper_sqlite::{
 use super::lines::{Lines, LinesRead};
 use super::{Gear, Kind, Rig, Target, Writer, Written};
 use crate::hands::Hands;
+use crate::rig;
 
 /// The table that is written to, and the one that changes arrive in.
 const ORDERS: &str = "CREATE TABLE orders(key TEXT PRIMARY KEY, number INTEGER NOT NULL)";
@@ -88,6 +91,30 @@ impl Rig for Files {
                 Box::new(TableRead { client: self.client(cx, "target.db", false).await?, cx: cx.clone(), after: 0 })
             }
         })
+    }
+
+    fn config(&self, copies: bool) -> rig::Config {
+        let url = |file: &str| format!("sqlite:{}", self.folder.join(file).display());
+        let sink = format!("url = \"{}\"\nmode = \"mirror\"\ntable = \"{}\"", url(copy::FILE), copy::TABLE);
+        rig::Config {
+            store: url("state.db"),
+            source: format!("url = \"{}\"\ntables = [\"orders\"]", url("app.db")),
+            folder: self.lines(),
+            sinks: if copies { vec![sink] } else { Vec::new() },
+        }
+    }
+
+    fn plain_lines(&self) -> Box<dyn Target> {
+        Box::new(LinesRead::without_epochs(self.lines(), |event| order(&event["document"])))
+    }
+
+    async fn make_copies(&self, cx: &Cx) -> Result<()> {
+        copy::make(cx, self.client(cx, copy::FILE, false).await?).await
+    }
+
+    async fn copies(&self, cx: &Cx) -> Result<Vec<(&'static str, Box<dyn Target>)>> {
+        let writes = copy::Writes::new(cx, self.client(cx, copy::FILE, false).await?);
+        Ok(vec![("mirror", Box::new(writes))])
     }
 }
 

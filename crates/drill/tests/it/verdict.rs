@@ -88,3 +88,20 @@ fn what_nobody_wrote_is_strange() {
     assert_eq!(verdict.strange.count, 1);
     assert!(!verdict.is_sound());
 }
+
+/// The verdict on a copy of one key with `count` acknowledged changes, to which these were written.
+fn copied(count: u64, writes: &[u64]) -> Verdict {
+    let writes: Vec<_> = writes.iter().map(|number| (0, *number)).collect();
+    Verdict::of_copy(&ledger(count, &[]), &arrivals(&writes))
+}
+
+#[test]
+fn a_copy_may_pass_over_values_but_not_go_back_or_end_early() {
+    let good = copied(3, &[1, 3, 3]);
+    assert!(good.is_sound() && good.duplicated.count == 1, "{good:?}");
+    let early = copied(3, &[1, 2]);
+    assert_eq!((early.lost.count, early.stale_accepted.count), (1, 0));
+    let stale = copied(3, &[3, 2, 3]);
+    assert_eq!((stale.lost.count, stale.stale_accepted.count), (0, 1));
+    assert_eq!(copied(1, &[1, 2]).strange.count, 1);
+}

@@ -15,7 +15,6 @@ use watchkeeper_mongodb::mongodb::change_stream::event::{ChangeStreamEvent, Resu
 use watchkeeper_mongodb::{Client, Doing};
 
 use super::super::Target;
-use super::ARRIVED;
 
 /// How long the server waits for news.
 const AWAIT: Duration = Duration::from_millis(20);
@@ -25,23 +24,28 @@ const COLLECT: Duration = Duration::from_millis(5);
 
 type Stream = ChangeStream<ChangeStreamEvent<Document>>;
 
+/// What a change of the target says of an order.
+type Parse = fn(&ChangeStreamEvent<Document>) -> Result<Option<Arrival>>;
+
 pub(super) struct Arrivals {
     begin: Timestamp,
     client: Client,
     cx: Cx,
+    collection: &'static str,
+    parse: Parse,
     stream: Option<Stream>,
     /// Where to go on, when the stream has failed.
     after: Option<ResumeToken>,
 }
 
 impl Arrivals {
-    pub(super) fn since(begin: Timestamp, client: Client, cx: Cx) -> Self {
-        Self { begin, client, cx, stream: None, after: None }
+    pub(super) fn since(begin: Timestamp, client: Client, cx: Cx, collection: &'static str, parse: Parse) -> Self {
+        Self { begin, client, cx, collection, parse, stream: None, after: None }
     }
 
     // By `&mut`, since a stream can not be shared between threads.
     async fn open(&mut self) -> Result<Stream> {
-        let collection: Collection<Document> = self.client.database(&self.cx).await?.collection(ARRIVED);
+        let collection: Collection<Document> = self.client.database(&self.cx).await?.collection(self.collection);
         let watch = collection.watch().max_await_time(AWAIT);
         let watch = match &self.after {
             None => watch.start_at_operation_time(self.begin),
@@ -63,7 +67,7 @@ impl Target for Arrivals {
             match stream.next_if_any().await {
                 Ok(Some(event)) => {
                     self.after = Some(event.id.clone());
-                    news.extend(event.full_document.as_ref().map(arrival).transpose()?);
+                    news.extend((self.parse)(&event)?);
                 }
                 Ok(None) => break,
                 // It is opened again behind what is told now.
@@ -84,7 +88,12 @@ impl Target for Arrivals {
     }
 }
 
-fn arrival(document: &Document) -> Result<Arrival> {
+/// An order in a collection of events.
+pub(super) fn arrival(event: &ChangeStreamEvent<Document>) -> Result<Option<Arrival>> {
+    event.full_document.as_ref().map(read).transpose()
+}
+
+fn read(document: &Document) -> Result<Arrival> {
     let read = || {
         let epoch = document.get_document("_id").ok()?.get_i64("epoch").ok()?;
         let event = document.get_document("event").ok()?;

@@ -1,0 +1,99 @@
+//! The instance that copies: the shipped program, one process at a time.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use watchkeeper_drill::Event;
+
+use super::Trouble;
+use crate::program::read_log_line;
+
+/// How long an orderly end may take.
+const ENDING: Duration = Duration::from_secs(30);
+
+pub(super) struct Runner {
+    program: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    process: Option<Child>,
+}
+
+fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
+    move |error| format!("{what}: {error}")
+}
+
+impl Runner {
+    pub(super) fn new(program: &Path, config: &Path, log: &Path) -> Self {
+        Self { program: program.to_owned(), config: config.to_owned(), log: log.to_owned(), process: None }
+    }
+
+    pub(super) fn start(&mut self) -> Result<(), Trouble> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(io("the log"))?;
+        // Through this program, so that it ends with its parent.
+        let mut command = Command::new(std::env::current_exe().map_err(io("this program"))?);
+        command.arg("launch").arg(&self.program).args(["run", "--log-format", "json", "--config"]).arg(&self.config);
+        command.stdin(Stdio::null()).stdout(log);
+        self.process = Some(command.spawn().map_err(io("the program"))?);
+        Ok(())
+    }
+
+    /// Why nothing more is to be expected: it has ended by itself, or the stream is halted.
+    pub(super) fn has_given_up(&mut self) -> Result<Option<String>, Trouble> {
+        let Some(process) = &mut self.process else { return Ok(None) };
+        if let Some(status) = process.try_wait().map_err(io("the program"))? {
+            return Ok(Some(format!("the program has ended with {status}: {}", self.last_lines())));
+        }
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let halt = log.lines().rev().find_map(|line| match read_log_line(line) {
+            Some(Event::Failed { cause }) => Some(cause),
+            _ => None,
+        });
+        Ok(halt)
+    }
+
+    /// The end of its log.
+    pub(super) fn last_lines(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(&mut self) -> Result<(), Trouble> {
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        process.kill().map_err(io("kill"))?;
+        process.wait().map(drop).map_err(io("wait"))
+    }
+
+    /// SIGTERM; its end is waited for and has to be in order.
+    pub(super) fn stop(&mut self) -> Result<(), Trouble> {
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        kill_process(Pid::from_child(&process), Signal::TERM).map_err(|error| format!("terminate: {error}"))?;
+        let since = Instant::now();
+        loop {
+            match process.try_wait().map_err(io("wait"))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("it ended with {status}: {}", self.last_lines())),
+                None if since.elapsed() > ENDING => {
+                    self.process = Some(process);
+                    return Err("it did not end within 30 s after SIGTERM".to_owned());
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+/// Makes an empty file, so that a log is there from the beginning.
+pub(super) fn empty(path: &Path) -> Result<(), Trouble> {
+    File::create(path).map(drop).map_err(io("a file"))
+}

@@ -1,0 +1,30 @@
+//! The servers below all histories, started when the first one needs them.
+
+use std::sync::OnceLock;
+
+use watchkeeper_testkit::servers::mongodb::ReplicaSet;
+use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+
+/// Real servers.
+#[derive(Default)]
+pub(super) struct Systems {
+    postgres: OnceLock<Server>,
+    mongodb: OnceLock<ReplicaSet>,
+}
+
+impl Systems {
+    /// The address of a database of PostgreSQL.
+    pub(super) fn postgres(&self, database: &str) -> String {
+        let start = || {
+            let mut settings = Settings::new(Version::V15);
+            settings.config.extend(["max_connections = 200", "max_replication_slots = 50"].map(str::to_owned));
+            Server::with(&settings)
+        };
+        self.postgres.get_or_init(start).url(database)
+    }
+
+    /// The address of a database of MongoDB.
+    pub(super) fn mongodb(&self, database: &str) -> String {
+        self.mongodb.get_or_init(|| ReplicaSet::start(1)).url(database)
+    }
+}
