@@ -162,6 +162,11 @@ pub trait ChangeStream: Send {
     ///   delivered, so that a takeover before the first commit does not start at a later "now".
     fn position(&self) -> Option<Position>;
 
+    /// What a person should know of where it was opened, in one sentence: that reading begins before the time that was asked for.
+    fn opening_note(&self) -> Option<String> {
+        None
+    }
+
     /// The next changes.
     ///
     /// # Behavior

@@ -11,7 +11,7 @@ use crate::client::Schema;
 ///   log. What they write does not depend on settings of the session: keys have to be the same whoever writes them, and dates
 ///   are read by others.
 /// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
-pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1] };
+pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1, super::guard::STEP] };
 
 const STEP_1: &str = r#"
 CREATE TABLE {schema}.log (

@@ -51,20 +51,7 @@ impl Client {
 
     /// The identity of the database, if the tables are there in the newest shape.
     pub(crate) async fn look(&self, cx: &Cx, schema: Schema) -> Result<Option<StoreIdentity>> {
-        // The catalogue is asked first: a table that is not there would be an error.
-        let there = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-            WHERE n.nspname = $1 AND c.relname = 'meta'";
-        let name = self.schema().to_owned();
-        if self.read(cx, there, &[(&name, Type::TEXT)]).await?.is_empty() {
-            return Ok(None);
-        }
-        let sql = self.sql(
-            "SELECT (SELECT value FROM {schema}.meta WHERE name = $1), (SELECT value FROM {schema}.meta WHERE name = 'identity')",
-        );
-        let rows = self.read(cx, &sql, &[(&schema.name(), Type::TEXT)]).await?;
-        let (version, identity): (Option<String>, Option<String>) =
-            rows.first().map_or((None, None), |row| (row.get(0), row.get(1)));
-        let version = self.version_of(schema, version)?;
+        let (version, identity) = self.stored(cx, schema).await?;
         let Some(identity) = identity.filter(|_| version == schema.steps.len()) else { return Ok(None) };
         let uuid = identity.parse().map_err(|error| {
             Error::corrupt(format!("{}: the identity in {}.meta is no UUID", self.place(), self.schema()))
@@ -72,6 +59,29 @@ impl Client {
                 .caused_by(error)
         })?;
         Ok(Some(StoreIdentity(uuid)))
+    }
+
+    /// How many steps have made the tables what they are; 0 when there are none.
+    pub(crate) async fn version(&self, cx: &Cx, schema: Schema) -> Result<usize> {
+        Ok(self.stored(cx, schema).await?.0)
+    }
+
+    /// The version of the tables and the identity of the database.
+    async fn stored(&self, cx: &Cx, schema: Schema) -> Result<(usize, Option<String>)> {
+        // The catalogue is asked first: a table that is not there would be an error.
+        let there = "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = 'meta'";
+        let name = self.schema().to_owned();
+        if self.read(cx, there, &[(&name, Type::TEXT)]).await?.is_empty() {
+            return Ok((0, None));
+        }
+        let sql = self.sql(
+            "SELECT (SELECT value FROM {schema}.meta WHERE name = $1), (SELECT value FROM {schema}.meta WHERE name = 'identity')",
+        );
+        let rows = self.read(cx, &sql, &[(&schema.name(), Type::TEXT)]).await?;
+        let (version, identity): (Option<String>, Option<String>) =
+            rows.first().map_or((None, None), |row| (row.get(0), row.get(1)));
+        Ok((self.version_of(schema, version)?, identity))
     }
 
     fn version_of(&self, schema: Schema, stored: Option<String>) -> Result<usize> {

@@ -2,18 +2,23 @@
 
 mod configured;
 mod crowd;
+mod deleted;
+mod dotted;
 mod duties;
 mod interleavings;
 mod keeping;
 mod keys;
 mod laws;
 mod mapping;
+mod outbox;
 mod partitions;
 mod prepared;
 mod quiet;
 mod renamed;
 mod restored;
 mod support;
+mod times;
 mod triggers;
+mod unlogged;
 
 pub(crate) use support::LIMITS;
