@@ -108,13 +108,18 @@ impl Site {
         operator.move_to(&self.wait(patience), &subject, wish).await
     }
 
-    /// The position that `target` means in the log of `stream` as it is now.
+    /// The position that `target` means in the log of `stream` as it is now, and what a person should know of it.
     ///
     /// # Errors
     /// `Config` when the log does not reach back so far: less than was asked for would be delivered again.
-    pub(crate) async fn locate(&self, cx: &Cx, stream: &StreamSpec, target: &Target) -> Result<Position> {
+    pub(crate) async fn locate(
+        &self,
+        cx: &Cx,
+        stream: &StreamSpec,
+        target: &Target,
+    ) -> Result<(Position, Option<String>)> {
         let start = match target {
-            Target::Position(bytes) => return Ok(Position::new(bytes.clone(), None)),
+            Target::Position(bytes) => return Ok((Position::new(bytes.clone(), None), None)),
             Target::Oldest => StartAt::Oldest,
             Target::Now => StartAt::Now,
             Target::Snapshot => StartAt::Snapshot,
@@ -123,16 +128,17 @@ impl Site {
         };
         let mut log = cx.run(stream.source.peek(cx, start)).await?;
         let window = cx.run(log.window(cx)).await;
-        let position = log.position();
+        let (position, note) = (log.position(), log.opening_note());
         cx.run(log.close(cx)).await?;
         if let Target::Time(millis) = target {
             let window = window?;
             let newest = window.newest.map_or(0, |newest| newest.0).max(self.seams.clock.wall_millis());
             within(*millis, window.oldest.map_or(0, |oldest| oldest.0), newest)?;
         }
-        position.ok_or_else(|| {
+        let position = position.ok_or_else(|| {
             Error::config("this source does not name the position there").remedy("name a position or a time")
-        })
+        })?;
+        Ok((position, note))
     }
 }
 

@@ -191,6 +191,11 @@ pub trait ChangeStream: Send {
     ///   for a position whose opening takes a new snapshot.
     fn position(&self) -> Option<Position>;
 
+    /// What a person should know of where it was opened, in one sentence: that reading begins before the time that was asked for.
+    fn opening_note(&self) -> Option<String> {
+        None
+    }
+
     /// The next changes.
     ///
     /// # Behavior

@@ -9,16 +9,22 @@ mod changed;
 mod check;
 mod columns;
 mod durable;
+mod guard;
 mod install;
 mod keep;
+mod name;
+mod named;
+mod outbox;
 mod pedigree;
 mod place;
 mod read;
 mod reader;
+mod requirements;
 mod schema;
 mod shape;
 mod snapshot;
 mod statement;
+mod times;
 mod tools;
 mod triggers;
 
@@ -29,7 +35,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::payload::{JsonPayload, JsonRows};
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, Finding, Options, Payload, Pedigree, Position, Result, Source, StartAt,
+    ChangeStream, Cx, Error, Finding, Options, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
 };
 
 pub use columns::Columns;
@@ -37,15 +43,16 @@ pub use install::{Unread, Wake, grant, install, uninstall};
 pub use keep::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 
+pub(crate) use name::TableName;
 pub(crate) use triggers::ROW as ROW_TRIGGER;
 
 use crate::client::{Client, Pulse};
 use crate::error::{Doing, unchanged};
 use ask::{Line, Script};
+use begin::Beginning;
 use pedigree::{Identity, Look};
 use place::Place;
 use reader::{Reader, Start};
-use schema::SCHEMA;
 
 /// How often it is looked for changes where nobody is told of them.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -56,7 +63,7 @@ enum Table {
     /// The log that [`install`] makes.
     Own,
     /// A table of the application.
-    Outbox { name: Arc<str>, columns: Arc<Columns> },
+    Outbox { name: Arc<str>, written: Arc<str>, columns: Arc<Columns> },
 }
 
 /// The changes of the tables that [`install`] has put under watch, or of an outbox.
@@ -67,7 +74,9 @@ pub struct ChangeLog {
     table: Table,
     retention: Retention,
     poll: Duration,
-    /// The only entities whose changes are given out; all without it.
+    /// The only tables (of an outbox: entities) whose changes are given out, as they were named; all without it.
+    tables: Option<Arc<[String]>>,
+    /// The same as the log names them.
     wanted: Option<Arc<[String]>>,
     /// What was last told of the log's identity: an opening that meets another one has met another server.
     known: Arc<Mutex<Option<Identity>>>,
@@ -79,11 +88,9 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        if client.version(cx, SCHEMA).await? == 0 {
-            return Err(Error::config(format!("{}: no table of this database is logged", client.place()))
-                .remedy("run `watchkeeper postgres install --url URL --table TABLE`"));
-        }
-        Ok(Self::new(client, consumer, Table::Own))
+        let log = Self::new(client, consumer, Table::Own);
+        log.require_log(cx).await?;
+        Ok(log)
     }
 
     /// An outbox: a table that the application fills itself, with these columns. Removing what was read is up to the
@@ -92,17 +99,21 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when the table or a column is missing, or of a type that does not do, with the remedy.
     pub async fn outbox(cx: &Cx, client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
-        let name = columns::table_name(table)?;
+        let name = name::table_name(table)?;
         shape::require_columns(cx, &client, table, &name, &columns).await?;
-        check::require_order(cx, &client, &name, &columns.id).await?;
-        let table = Table::Outbox { name: name.into(), columns: Arc::new(columns) };
-        Ok(Self::new(client, consumer, table))
+        Self::outbox_of(client, consumer, table, columns)
     }
 
-    /// What the settings of a stream describe: `tables`, or `outbox` with `columns`; `poll`, `rewind`, `abandoned`.
+    fn outbox_of(client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
+        let (name, written) = (name::table_name(table)?.into(), table.into());
+        Ok(Self::new(client, consumer, Table::Outbox { name, written, columns: Arc::new(columns) }))
+    }
+
+    /// What the settings of a stream describe: `tables`, or `outbox` with `columns`; `poll`, `rewind`, `abandoned`. Whether they are there and
+    /// logged is looked at by [`Source::check`] and by whoever opens it.
     ///
     /// # Errors
-    /// `Config` as above, and for settings that contradict one another.
+    /// `Config` for settings that are wrong in themselves.
     pub async fn from_options(cx: &Cx, client: Client, consumer: &str, options: &mut Options) -> Result<Self> {
         let (poll, rewind) = (options.duration("poll")?, options.duration("rewind")?);
         let (abandoned, wanted) = (options.duration("abandoned")?, options.texts("tables")?);
@@ -110,23 +121,23 @@ impl ChangeLog {
             Some(table) => {
                 let columns = options.table("columns")?;
                 let mut columns = columns.ok_or_else(|| options.missing("columns", "{ key = \"order_id\" }"))?;
-                Self::outbox(cx, client, consumer, &table, Columns::from_options(&mut columns)?).await?
+                Self::outbox_of(client, consumer, &table, Columns::from_options(&mut columns)?)?
             }
-            None => Self::open(cx, client, consumer).await?,
+            None => Self::new(client, consumer, Table::Own),
         };
         let normal = Retention::default();
         let retention =
             Retention { rewind: rewind.unwrap_or(normal.rewind), abandoned: abandoned.unwrap_or(normal.abandoned) };
         let log = Self { poll: poll.unwrap_or(POLL_EVERY), ..log.keep(retention) };
         match wanted {
-            Some(wanted) => log.only(cx, wanted).await,
+            Some(wanted) => log.named(wanted).guess_wanted(cx).await,
             None => Ok(log),
         }
     }
 
     fn new(client: Client, consumer: &str, table: Table) -> Self {
         let (retention, poll, consumer) = (Retention::default(), POLL_EVERY, consumer.into());
-        Self { client, consumer, table, retention, poll, wanted: None, known: Arc::default() }
+        Self { client, consumer, table, retention, poll, tables: None, wanted: None, known: Arc::default() }
     }
 
     /// The same log, of which only the changes of these tables (of an outbox: entities) are given out.
@@ -134,11 +145,12 @@ impl ChangeLog {
     /// # Errors
     /// `Config` for a table that is not logged.
     pub async fn only(self, cx: &Cx, tables: Vec<String>) -> Result<Self> {
-        let wanted = match &self.table {
-            Table::Own => shape::logged(cx, &self.client, &tables).await?,
-            Table::Outbox { .. } => tables,
-        };
-        Ok(Self { wanted: Some(wanted.into()), ..self })
+        self.named(tables).require(cx).await
+    }
+
+    fn named(self, tables: Vec<String>) -> Self {
+        let tables: Arc<[String]> = tables.into();
+        Self { tables: Some(Arc::clone(&tables)), wanted: Some(tables), ..self }
     }
 
     /// The same log with another retention.
@@ -147,16 +159,21 @@ impl ChangeLog {
         Self { retention, ..self }
     }
 
-    /// The tables whose changes are given out, as the log names them; none where an application fills an outbox itself.
-    pub(crate) fn watched(&self) -> Option<Option<Vec<String>>> {
-        self.is_own().then(|| self.wanted.as_ref().map(|wanted| wanted.to_vec()))
+    /// The tables whose changes are given out, as the log names them; none where an application fills an outbox itself, or where the log
+    /// can not be read.
+    pub(crate) async fn watched(&self, cx: &Cx) -> Option<Option<Vec<String>>> {
+        let log = self.require(cx).await.ok().filter(Self::is_own)?;
+        Some(log.wanted.as_ref().map(|wanted| wanted.to_vec()))
     }
 
     /// The names in a sink's filter, as changes have them.
     pub(crate) async fn namespaces(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
         let names = match &self.table {
-            Table::Own => shape::spelled(cx, &self.client, names).await?,
-            Table::Outbox { name, columns } if columns.entity.is_none() => {
+            Table::Own => {
+                let known = if self.is_there(cx).await? { named::known(cx, &self.client).await? } else { Vec::new() };
+                named::spelled(cx, &self.client, &known, names).await?
+            }
+            Table::Outbox { name, columns, .. } if columns.entity.is_none() => {
                 let cause = format!("a filter has `namespaces`, and changes of the outbox {name} have none");
                 return Err(Error::config(cause).remedy("map `entity` in `columns`, or leave `namespaces` out"));
             }
@@ -173,7 +190,10 @@ impl ChangeLog {
     pub(crate) async fn told_of(&self, cx: &Cx) -> Result<Option<Vec<String>>> {
         match (&self.wanted, &self.table) {
             (Some(wanted), _) => Ok(Some(wanted.to_vec())),
-            (None, Table::Own) => shape::entities(cx, &self.client).await.map(Some),
+            (None, Table::Own) => {
+                self.require_log(cx).await?;
+                named::entities(cx, &self.client).await.map(Some)
+            }
             (None, Table::Outbox { .. }) => Ok(None),
         }
     }
@@ -200,7 +220,7 @@ impl ChangeLog {
                 wanted,
                 expects_few: false,
             },
-            Table::Outbox { name, columns } => Script {
+            Table::Outbox { name, columns, .. } => Script {
                 table: name.to_string(),
                 columns: Columns::clone(columns),
                 raw: false,
@@ -275,7 +295,7 @@ impl ChangeLog {
     }
 
     /// Where to begin.
-    async fn start(&self, cx: &Cx, line: &Line, start: StartAt) -> Result<(Identity, Place)> {
+    async fn start(&self, cx: &Cx, line: &Line, start: StartAt) -> Result<Beginning> {
         let after = match &start {
             StartAt::After(position) => Some(Place::of(position)?),
             _ => None,
@@ -284,21 +304,21 @@ impl ChangeLog {
         if let (None, Some(end)) = (&after, &look.unflushed) {
             durable::flush(cx, &self.client, end).await?;
         }
-        let place = match (start, after) {
+        let (place, note) = match (start, after) {
             (_, Some(place)) => {
                 look.require(&place)?;
-                place
+                (place, None)
             }
-            (StartAt::Now, _) => Place::at(look.now.clone()),
-            (StartAt::Oldest, _) => self.oldest(cx, &look).await?,
-            (StartAt::Time(time), _) => self.first_at(cx, &look, time).await?,
+            (StartAt::Now, _) => (Place::at(look.now.clone()), None),
+            (StartAt::Oldest, _) => (self.oldest(cx, &look).await?, None),
+            (StartAt::Time(time), _) => self.at_time(cx, &look, time).await?,
             (StartAt::Operation(time), _) => return Err(time.unknown_to("a change log of PostgreSQL")),
             (StartAt::After(_) | StartAt::Snapshot, _) => {
                 return Err(Error::config("a change log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand"));
             }
         };
-        Ok((look.identity, place))
+        Ok(Beginning { identity: look.identity, place, note })
     }
 
     /// Whoever opens has asked for the identity before; it may have been that of another server.
@@ -314,22 +334,26 @@ impl ChangeLog {
     /// Another connection for a reader that has come to a place, on the same server.
     async fn another_line(&self, cx: &Cx, place: &Place) -> Result<Line> {
         let line = self.line(cx).await?;
-        let (identity, _) = self.start(cx, &line, StartAt::After(place.position())).await?;
-        self.require_known(&identity)?;
+        let beginning = self.start(cx, &line, StartAt::After(place.position())).await?;
+        self.require_known(&beginning.identity)?;
         Ok(line)
     }
 
     async fn begin(&self, cx: &Cx, start: StartAt, consumes: bool) -> Result<Box<dyn ChangeStream>> {
+        let log = self.settled(cx, &start).await?;
         // Hints first: what is written after the look is hinted at.
         let pulse = self.pulse(cx).await?;
         let line = self.line(cx).await?;
-        let (identity, place) = self.start(cx, &line, start).await?;
+        let Beginning { identity, place, note } = log.start(cx, &line, start).await?;
         self.require_known(&identity)?;
         if consumes && self.is_own() {
             keep::hold_back(cx, self, &place).await?;
         }
+        if let (Some(note), true) = (&note, consumes) {
+            tracing::info!(consumer = &*self.consumer, "{note}");
+        }
         let origin = identity.origin().into();
-        Ok(Box::new(Reader::new(cx, self, Start { line, pulse, origin, place, consumes })))
+        Ok(Box::new(Reader::new(cx, &log, Start { line, pulse, origin, place, consumes, note })))
     }
 }
 
@@ -340,11 +364,15 @@ impl Source for ChangeLog {
     }
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        self.look_once(cx, 0).await?;
-        check::findings(cx, self).await
+        let log = self.require(cx).await?;
+        log.look_once(cx, 0).await?;
+        check::findings(cx, &log).await
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
+        if self.is_own() {
+            self.require_log(cx).await?;
+        }
         Ok(self.look_once(cx, 0).await?.identity.pedigree())
     }
 
@@ -356,9 +384,12 @@ impl Source for ChangeLog {
     }
 
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
-        let mut found = Finding::of_start(self.vetted(cx, start, pedigree).await)?;
+        let vetted = self.vetted(cx, start, pedigree).await;
+        let note = vetted.as_ref().ok().cloned().flatten();
+        let mut found = Finding::of_start(vetted.map(drop))?;
+        found.extend(note.map(|what| Finding { severity: Severity::Note, what, remedy: None }));
         if let (StartAt::After(position), true) = (start, found.is_empty()) {
-            found.extend(check::restarted(cx, self, Place::of(position)?.last).await?);
+            found.extend(outbox::restarted(cx, self, Place::of(position)?.last).await?);
         }
         Ok(found)
     }

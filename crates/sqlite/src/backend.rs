@@ -10,8 +10,7 @@ use watchkeeper_core::{
     Severity, SinkProfile, Source, StartAt, Target, Tool,
 };
 
-use crate::source::{findings, logged, require_log};
-use crate::tools::{Install, Uninstall, installed};
+use crate::tools::{Alter, Install, Uninstall, alter_note, plain};
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional, checkpoint,
     records,
@@ -66,15 +65,19 @@ impl SourceSettings {
         Ok(Self { config, retention, tables })
     }
 
+    /// The same for whoever only looks.
+    fn to_look(self) -> Self {
+        Self { config: self.config.to_look(), ..self }
+    }
+
     async fn open(self, cx: &Cx, purpose: &Purpose) -> Result<ChangeLog> {
         let client = Client::open(cx, self.config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
-        let tables = self.tables.clone().unwrap_or_default();
-        let log = ChangeLog::open_for(cx, client, &consumer, tables).await?.keep(self.retention);
-        match self.tables {
-            Some(tables) => log.only(cx, tables).await,
-            None => Ok(log),
-        }
+        let log = ChangeLog::new(client, &consumer).keep(self.retention);
+        Ok(match self.tables {
+            Some(tables) => log.named(tables),
+            None => log,
+        })
     }
 }
 
@@ -172,18 +175,12 @@ impl Backend for Sqlite {
         Ok(Arc::new(SourceSettings::take(options)?.open(cx, purpose).await?))
     }
 
-    async fn check_source(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
-        let settings = SourceSettings::take(options)?;
+    async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
         // A log that was never opened for writing can not switch the application's file to write-ahead logging.
-        let client = Client::open(cx, settings.config.to_look()).await?;
-        let (file, tables) = (client.config().path.clone(), settings.tables);
-        let look = move |connection: &mut rusqlite::Connection| {
-            require_log(connection, &file, tables.as_deref().unwrap_or_default())?;
-            let transaction = connection.transaction()?;
-            let tables = tables.map(|tables| logged(&transaction, &file, &tables)).transpose()?;
-            findings(&transaction, &file, tables.as_deref())
-        };
-        client.run(cx, look).await
+        let log = SourceSettings::take(options)?.to_look().open(cx, purpose).await?;
+        let mut found = log.check(cx).await?;
+        found.push(alter_note(&log.client().config().path));
+        Ok(found)
     }
 
     async fn vet_start(
@@ -194,9 +191,7 @@ impl Backend for Sqlite {
         start: &StartAt,
         pedigree: Option<&Pedigree>,
     ) -> Result<Vec<Finding>> {
-        let settings = SourceSettings::take(options)?;
-        let settings = SourceSettings { config: settings.config.to_look(), ..settings };
-        settings.open(cx, purpose).await?.vet(cx, start, pedigree).await
+        SourceSettings::take(options)?.to_look().open(cx, purpose).await?.vet(cx, start, pedigree).await
     }
 
     async fn namespaces(
@@ -218,21 +213,13 @@ impl Backend for Sqlite {
             }
             None => Ok(name),
         };
-        names.into_iter().map(spelled).collect()
+        names.iter().map(|name| plain(name)).map(spelled).collect()
     }
 
-    async fn watched(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
-        let settings = SourceSettings::take(options)?;
-        let client = Client::open(cx, settings.config.to_look()).await?;
-        let (file, tables) = (client.config().path.clone(), settings.tables);
-        let look = move |connection: &mut rusqlite::Connection| {
-            require_log(connection, &file, tables.as_deref().unwrap_or_default())?;
-            match tables {
-                Some(tables) => logged(connection, &file, &tables),
-                None => Ok(installed(connection)?.into_iter().map(|(table, _)| table).collect()),
-            }
-        };
-        client.run(cx, look).await.map(Some)
+    async fn watched(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
+        let log = SourceSettings::take(options)?.to_look().open(cx, purpose).await?;
+        let client = log.client().clone();
+        client.read(cx, move |transaction| log.watched(transaction)).await.map(Some)
     }
 
     async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
@@ -255,6 +242,6 @@ impl Backend for Sqlite {
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        vec![Arc::new(Install), Arc::new(Uninstall)]
+        vec![Arc::new(Install), Arc::new(Alter), Arc::new(Uninstall)]
     }
 }

@@ -7,7 +7,7 @@ use watchkeeper_core::Error;
 use crate::error::Failure;
 
 /// The text of a value.
-pub(crate) fn text<T: Serialize>(value: &T) -> Result<String, Failure> {
+pub(crate) fn text<T: Serialize + ?Sized>(value: &T) -> Result<String, Failure> {
     serde_json::to_string(value)
         .map_err(|error| Error::internal("a value can not be written as JSON").caused_by(error).into())
 }

@@ -5,6 +5,8 @@ mod mend;
 mod place;
 mod read;
 mod reader;
+mod requirements;
+mod times;
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -15,17 +17,16 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use watchkeeper_core::payload::JsonRows;
 use watchkeeper_core::{
-    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
+    ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Severity, Source, SourceTime, StartAt,
 };
 
 use crate::client::{Client, Process, write_on, write_or_evict};
 use crate::clock::wall_millis;
 use crate::error::Failure;
 use crate::json;
-use crate::tools::{SCHEMA, Shape, exists, install_command, installed, marks};
-pub(crate) use guard::findings;
+use crate::tools::{ensure_guard, exists, install_command, marks, plain};
 use place::Place;
-use reader::Reader;
+use reader::{Reader, Start};
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
 
@@ -50,7 +51,9 @@ pub struct ChangeLog {
     client: Client,
     consumer: Arc<str>,
     retention: Retention,
-    /// The only tables whose changes are given out; all without it.
+    /// The only tables whose changes are given out, as they were named; all without it.
+    named: Option<Arc<[String]>>,
+    /// The same as the log spells them.
     tables: Option<Arc<[String]>>,
 }
 
@@ -60,14 +63,13 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when no table is logged.
     pub async fn open(cx: &Cx, client: Client, consumer: &str) -> Result<Self> {
-        Self::open_for(cx, client, consumer, Vec::new()).await
+        let log = Self::new(client, consumer);
+        log.clone().required(cx).await
     }
 
-    /// As above, for these tables, which an error names.
-    pub(crate) async fn open_for(cx: &Cx, client: Client, consumer: &str, tables: Vec<String>) -> Result<Self> {
-        let file = client.config().path.clone();
-        client.run(cx, move |connection| require_log(connection, &file, &tables)).await?;
-        Ok(Self { client, consumer: consumer.into(), retention: Retention::default(), tables: None })
+    /// A log that may not be there yet: whoever opens it is told.
+    pub(crate) fn new(client: Client, consumer: &str) -> Self {
+        Self { client, consumer: consumer.into(), retention: Retention::default(), named: None, tables: None }
     }
 
     /// The same log, of which only the changes of these tables are given out.
@@ -75,9 +77,13 @@ impl ChangeLog {
     /// # Errors
     /// `Config` for a table that is not logged.
     pub async fn only(self, cx: &Cx, tables: Vec<String>) -> Result<Self> {
-        let file = self.client.config().path.clone();
-        let tables = self.client.read(cx, move |transaction| logged(transaction, &file, &tables)).await?;
-        Ok(Self { tables: Some(tables.into()), ..self })
+        self.named(tables).required(cx).await
+    }
+
+    /// The same, whether they are logged or not.
+    pub(crate) fn named(self, tables: Vec<String>) -> Self {
+        let tables: Arc<[String]> = tables.iter().map(|table| plain(table)).collect();
+        Self { named: Some(Arc::clone(&tables)), tables: Some(tables), ..self }
     }
 
     /// The same log with another retention.
@@ -102,6 +108,10 @@ impl ChangeLog {
 }
 
 impl ChangeLog {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn file(&self) -> &Path {
         &self.client.config().path
     }
@@ -138,12 +148,19 @@ impl ChangeLog {
         guard::require_logged(connection, self.file(), self.tables.as_deref())
     }
 
-    /// After which change to begin.
-    fn start(&self, connection: &Connection, start: &StartAt) -> Result<Place, Failure> {
+    /// Where to begin, of the log that [`ChangeLog::settled`] gave.
+    fn start(&self, connection: &Connection, start: &StartAt) -> Result<Start, Failure> {
+        let origin = self.current(connection)?;
+        let (after, note) = self.after(connection, start)?;
+        Ok(Start { log: self.clone(), origin, after, note })
+    }
+
+    /// After which change to begin, and what a person should know of that.
+    fn after(&self, connection: &Connection, start: &StartAt) -> Result<(Place, Option<String>), Failure> {
         if let StartAt::After(position) = start {
             let place = Place::of(position)?;
             self.still_there(connection, place)?;
-            return Ok(place);
+            return Ok((place, None));
         }
         self.require_logged(connection)?;
         let (pruned, newest) = bounds(connection)?;
@@ -151,7 +168,7 @@ impl ChangeLog {
             StartAt::Now => newest,
             // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
             StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
-            StartAt::Time(time) => first_at(connection, *time, newest)?,
+            StartAt::Time(time) => times::committed_before(connection, *time)?,
             StartAt::Operation(time) => return Err(time.unknown_to("a SQLite log").into()),
             StartAt::After(_) | StartAt::Snapshot => {
                 return Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
@@ -159,7 +176,11 @@ impl ChangeLog {
                     .into());
             }
         };
-        Place::after(connection, number)
+        let note = match start {
+            StartAt::Time(time) => times::note(connection, self.tables.as_deref(), number, *time)?,
+            _ => None,
+        };
+        Ok((Place::after(connection, number)?, note))
     }
 }
 
@@ -177,47 +198,12 @@ fn identity(connection: &Connection) -> Result<Option<String>, Failure> {
     Ok(connection.prepare_cached(sql)?.query_row([], |row| row.get(0)).optional()?)
 }
 
-/// Refuses a file without a log. The tables are those that should be in it, as far as that is known.
-pub(crate) fn require_log(connection: &mut Connection, file: &Path, tables: &[String]) -> Result<(), Failure> {
-    if identity(connection)?.is_some() {
-        return SCHEMA.ensure_on(connection);
-    }
-    tables.iter().try_for_each(|table| Shape::look(connection, table).map(drop))?;
-    let table = tables.first().map_or("TABLE", String::as_str);
-    Err(Error::config("no table of this database is logged")
-        .remedy(format!("run `{}`", install_command(file, table)))
-        .into())
-}
-
-/// The tables as the log spells them.
-pub(crate) fn logged(connection: &Connection, file: &Path, tables: &[String]) -> Result<Vec<String>, Failure> {
-    let known: Vec<String> = installed(connection)?.into_iter().map(|(table, _)| table).collect();
-    let spelled = |table: &String| {
-        if let Some(known) = known.iter().find(|known| known.eq_ignore_ascii_case(table)) {
-            return Ok(known.clone());
-        }
-        // To install what can not be installed is no remedy; so that is told first.
-        Shape::look(connection, table)?;
-        let remedy = format!("run `{}`", install_command(file, table));
-        let cause = format!("the table {table} is not logged; those that are: {}", known.join(", "));
-        Err(Failure::from(Error::config(cause).remedy(remedy)))
-    };
-    tables.iter().map(spelled).collect()
-}
-
 /// Up to where the log has been pruned, and its newest change.
 fn bounds(connection: &Connection) -> Result<(u64, u64), Failure> {
     let sql = "SELECT value FROM watchkeeper_meta WHERE name = 'pruned_through'";
     let pruned: i64 = connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
     let newest: i64 = connection.prepare_cached(NEWEST)?.query_row([], |row| row.get(0))?;
     Ok((pruned.cast_unsigned(), newest.cast_unsigned()))
-}
-
-/// Before the first change at or after a time.
-fn first_at(connection: &Connection, time: SourceTime, newest: u64) -> Result<u64, Failure> {
-    let sql = "SELECT seq FROM watchkeeper_changes WHERE millis >= ?1 ORDER BY seq LIMIT 1";
-    let first: Option<i64> = connection.query_row(sql, [time.0.cast_signed()], |row| row.get(0)).optional()?;
-    Ok(first.map_or(newest, |seq| seq.cast_unsigned() - 1))
 }
 
 /// Notes that a consumer reads after `number`, which holds the log back from there.
@@ -265,17 +251,16 @@ impl Source for ChangeLog {
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let log = self.clone();
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
-            log.current(transaction)?;
-            findings(transaction, log.file(), log.tables.as_deref())
-        };
-        self.client.read(cx, look).await
+        self.client.read(cx, move |transaction| log.findings(transaction)).await
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
         let log = self.clone();
-        let identity = self.client.read(cx, move |transaction| log.current(transaction)).await?;
-        Ok(Pedigree(identity.into()))
+        let look = move |transaction: &rusqlite::Transaction<'_>| {
+            log.require_log(transaction)?;
+            log.current(transaction)
+        };
+        Ok(Pedigree(self.client.read(cx, look).await?.into()))
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
@@ -292,13 +277,18 @@ impl Source for ChangeLog {
     async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let (log, start, pedigree) = (self.clone(), start.clone(), pedigree.cloned());
         let look = move |transaction: &rusqlite::Transaction<'_>| {
+            let log = log.settled(transaction, &start)?;
             let current = Pedigree(log.current(transaction)?.into());
             if pedigree.is_some_and(|pedigree| pedigree != current) {
                 return Err(another_log().into());
             }
-            log.start(transaction, &start).map(drop)
+            Ok(log.start(transaction, &start)?.note)
         };
-        Finding::of_start(self.client.read(cx, look).await)
+        let vetted = self.client.read(cx, look).await;
+        let note = vetted.as_ref().ok().cloned().flatten();
+        let mut found = Finding::of_start(vetted.map(drop))?;
+        found.extend(note.map(|what| Finding { severity: Severity::Note, what, remedy: None }));
+        Ok(found)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
@@ -314,26 +304,26 @@ impl Source for ChangeLog {
         let begin = move |connection: &mut Connection| {
             // In one transaction, so that nothing is pruned between the look and the note.
             let begin = |transaction: &rusqlite::Transaction<'_>| {
-                let origin = log.current(transaction)?;
-                let after = log.start(transaction, &at)?;
-                hold_back(transaction, &log.consumer, after.number)?;
-                Ok((origin, after))
+                let start = log.settled(transaction, &at)?.start(transaction, &at)?;
+                ensure_guard(transaction)?;
+                hold_back(transaction, &log.consumer, start.after.number)?;
+                times::mark(transaction, log.retention)?;
+                Ok(start)
             };
             if !config.evict {
                 return write_on(connection, begin);
             }
             write_or_evict(connection, &config.path, begin, |connection| last_reader(connection, &log.consumer))
         };
-        let (origin, after) = self.client.run(cx, begin).await?;
-        Ok(Box::new(Reader::new(cx, self, origin.into(), after, true).await?))
+        let start = self.client.run(cx, begin).await?;
+        Ok(Box::new(Reader::new(cx, start, true).await?))
     }
 
     async fn peek(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
         let log = self.clone();
-        let begin = move |transaction: &rusqlite::Transaction<'_>| {
-            Ok((log.current(transaction)?, log.start(transaction, &at)?))
-        };
-        let (origin, after) = self.client.read(cx, begin).await?;
-        Ok(Box::new(Reader::new(cx, self, origin.into(), after, false).await?))
+        let begin =
+            move |transaction: &rusqlite::Transaction<'_>| log.settled(transaction, &at)?.start(transaction, &at);
+        let start = self.client.read(cx, begin).await?;
+        Ok(Box::new(Reader::new(cx, start, false).await?))
     }
 }

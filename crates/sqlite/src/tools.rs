@@ -1,8 +1,10 @@
 //! Commands of this backend: to keep a log of an application's tables, and to stop it.
 
+mod alter;
 mod commands;
 mod keys;
 pub(crate) mod marks;
+mod name;
 mod shape;
 mod triggers;
 
@@ -11,8 +13,11 @@ use std::path::Path;
 use rusqlite::Connection;
 use watchkeeper_core::{Cx, Entropy, Error, Result};
 
-pub use commands::{Install, Uninstall};
+pub use alter::alter;
+pub(crate) use alter::alter_note;
+pub use commands::{Alter, Install, Uninstall};
 pub(crate) use keys::key_findings;
+pub(crate) use name::plain;
 pub(crate) use shape::{Shape, exists, installed};
 pub(crate) use triggers::Triggers;
 
@@ -44,6 +49,21 @@ pub(crate) const SCHEMA: Schema = Schema {
     INSERT INTO watchkeeper_meta VALUES ('pruned_through', 0);",
 };
 
+/// Notices deletions from the log that are not pruning: they count as pruning, so that no reader goes on past changes that are gone. Pruning itself
+/// says first how far it goes.
+pub(crate) const GUARD: &str = "CREATE TRIGGER IF NOT EXISTS watchkeeper_deleted AFTER DELETE ON watchkeeper_changes
+    WHEN OLD.seq > (SELECT value FROM watchkeeper_meta WHERE name = 'pruned_through')
+    BEGIN UPDATE watchkeeper_meta SET value = OLD.seq WHERE name = 'pruned_through'; END";
+
+/// Makes sure that a log has its guard: one that an older version of this program made has none.
+pub(crate) fn ensure_guard(connection: &Connection) -> Result<(), Failure> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND name = 'watchkeeper_deleted'";
+    if !connection.prepare_cached(sql)?.exists([])? {
+        connection.execute_batch(GUARD)?;
+    }
+    Ok(())
+}
+
 /// The command that logs a table.
 pub(crate) fn install_command(file: &Path, table: &str) -> String {
     format!("watchkeeper sqlite install --db {} --table {table}", file.display())
@@ -57,7 +77,7 @@ pub(crate) fn install_command(file: &Path, table: &str) -> String {
 /// # Errors
 /// `Config` for a table that can not be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
-    let tables: Vec<String> = tables.iter().map(|table| (*table).to_owned()).collect();
+    let tables: Vec<String> = tables.iter().map(|table| plain(table)).collect();
     client.run(cx, move |connection| install_on(connection, &tables)).await
 }
 
@@ -66,6 +86,7 @@ pub(crate) fn install_on(connection: &mut Connection, tables: &[String]) -> Resu
     write_on(connection, |transaction| {
         let log = Entropy::from_system().uuid().to_string();
         transaction.execute("INSERT OR IGNORE INTO watchkeeper_meta VALUES ('log', ?1)", [log])?;
+        ensure_guard(transaction)?;
         tables.iter().try_for_each(|table| install_one(transaction, table))
     })
 }
@@ -82,6 +103,11 @@ fn install_one(connection: &Connection, table: &str) -> Result<(), Failure> {
         triggers::remove(connection, &shape.table)?;
         triggers::make(connection, &shape)?;
     }
+    note_columns(connection, &shape)
+}
+
+/// Notes the columns that the triggers of a table know.
+fn note_columns(connection: &Connection, shape: &Shape) -> Result<(), Failure> {
     // A table that was created again may be spelled in another way.
     connection.execute("DELETE FROM watchkeeper_tables WHERE name = ?1 COLLATE NOCASE", [&shape.table])?;
     let sql = "INSERT INTO watchkeeper_tables VALUES (?1, ?2)";
@@ -104,7 +130,7 @@ pub enum Unread {
 /// `Config` for a table that is not logged, and for changes that somebody has not read yet, unless they may be discarded;
 /// then nothing was changed.
 pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread) -> Result<()> {
-    let tables: Vec<String> = tables.iter().map(|table| (*table).to_owned()).collect();
+    let tables: Vec<String> = tables.iter().map(|table| plain(table)).collect();
     let all = move |transaction: &rusqlite::Transaction<'_>| {
         if tables.is_empty() {
             return Ok(());
@@ -177,8 +203,8 @@ pub(crate) fn prune_step(connection: &Connection, through: i64) -> Result<bool, 
     let sql = "SELECT max(seq) FROM (SELECT seq FROM watchkeeper_changes WHERE seq <= ?1 ORDER BY seq LIMIT ?2)";
     let last: Option<i64> = connection.prepare_cached(sql)?.query_row((through, STEP), |row| row.get(0))?;
     let Some(last) = last else { return Ok(false) };
-    connection.prepare_cached("DELETE FROM watchkeeper_changes WHERE seq <= ?1")?.execute([last])?;
     let sql = "UPDATE watchkeeper_meta SET value = max(value, ?1) WHERE name = 'pruned_through'";
     connection.prepare_cached(sql)?.execute([last])?;
+    connection.prepare_cached("DELETE FROM watchkeeper_changes WHERE seq <= ?1")?.execute([last])?;
     Ok(last < through)
 }

@@ -64,6 +64,23 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     let said = shop.run(&["checkpoint", "set", "orders", "now", "--yes"]).said;
     assert!(said.contains("`watchkeeper dead-letters list orders --all`"), "{said}");
     assert_eq!(shop.orders()["state"], "paused", "a move leaves what people want");
+    // Nobody knows any more what was committed when: a start by time begins before all that may have been open then, and says so.
+    shop.app().execute("DELETE FROM watchkeeper_meta WHERE name LIKE 'log/mark/%'", []).expect("it is a table");
+    let sql = "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(millis) / 1000.0, 'unixepoch') FROM watchkeeper_changes";
+    let last: String = shop.app().query_row(sql, [], |row| row.get(0)).expect("there are changes");
+    for move_to in [
+        &["checkpoint", "set", "orders", &last, "--yes"][..],
+        &["checkpoint", "rewind", "orders", "--to", &last, "--yes"],
+    ] {
+        shop.ask(&["checkpoint", "set", "orders", "now", "--yes"]);
+        let answer = shop.run(move_to);
+        assert!(answer.said.contains("to 0000000000000000"), "{answer:?}");
+        let told = format!(
+            "so that no transaction is skipped that was open at {last}; changes from before that time may come again."
+        );
+        assert!(answer.told.contains("Reading begins with change 1 of ") && answer.told.contains(&told), "{answer:?}");
+    }
+    shop.ask(&["checkpoint", "set", "orders", "now", "--yes"]);
     shop.run(&["checkpoint", "set", "orders", "2020-01-01", "--yes"])
         .refused(2, &["the log reaches back to", "oldest"]);
     shop.run(&["checkpoint", "set", "orders", "00000000000000ff", "--yes"]).refused(1, &["after the newest one"]);

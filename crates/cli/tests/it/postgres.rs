@@ -8,6 +8,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::desk::{Desk, until};
 
+mod apart;
 mod filtering;
 mod losing;
 mod lost;

@@ -85,7 +85,7 @@ impl Script {
 
     /// Which rows are unread. In a new window that is said by transactions alone, which an index finds; the rest of a
     /// window is read along the numbers, so that its rows are not sorted again for each part of it.
-    fn unread(&self, after: &Place) -> String {
+    pub(super) fn unread(&self, after: &Place) -> String {
         let (id, xid) = (crate::client::quoted(&self.columns.id), crate::client::quoted(&self.columns.xid));
         let read = &after.read;
         if let Some(target) = &after.target {

@@ -3,21 +3,30 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Pedigree, Result, Source, SourceTime, StartAt};
 
-use super::pedigree::Look;
+use super::pedigree::{Identity, Look};
 use super::place::Place;
-use super::{ChangeLog, Line};
-use crate::client::quoted;
+use super::{ChangeLog, Line, times};
+
+/// Where reading begins.
+pub(super) struct Beginning {
+    pub(super) identity: Identity,
+    pub(super) place: Place,
+    /// What a person should know of it.
+    pub(super) note: Option<String>,
+}
 
 impl ChangeLog {
-    /// Everything that is looked at before reading begins. The log is not held back for whoever only asks.
-    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<()> {
+    /// Everything that is looked at before reading begins; the answer is what a person should know of that. The log is not held back for
+    /// whoever only asks.
+    pub(super) async fn vetted(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Option<String>> {
         if let (StartAt::After(position), Some(pedigree)) = (start, pedigree) {
             self.verify(cx, position, pedigree).await?;
         }
+        let log = self.settled(cx, start).await?;
         let line = Line::Pooled(self.client.get(cx).await?);
-        self.start(cx, &line, start.clone()).await?;
+        let beginning = log.start(cx, &line, start.clone()).await?;
         line.give_back();
-        Ok(())
+        Ok(beginning.note)
     }
 
     /// Before everything that is there. What lies before a loss can not be gone on from, past the loss, as if nothing had
@@ -40,25 +49,17 @@ impl ChangeLog {
         Ok(Place { target: Some(look.now.clone()), last: lost.unsigned_abs(), ..oldest })
     }
 
-    /// Before the first change at or after a time.
-    pub(super) async fn first_at(&self, cx: &Cx, look: &Look, time: SourceTime) -> Result<Place> {
-        let (script, now) = (self.script(), look.now.to_string());
-        let Some(column) = &script.columns.time else { return self.oldest(cx, look).await };
-        let (id, xid, column) = (quoted(&script.columns.id), quoted(&script.columns.xid), quoted(column));
-        let sql = format!(
-            "SELECT {id}::bigint FROM {} WHERE {column} >= to_timestamp($1 / 1000) AND
-                pg_visible_in_snapshot({xid}, $2::pg_snapshot) ORDER BY {id} LIMIT 1",
-            script.table
-        );
-        // Exact up to the year 287396.
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age of the world are below 2^53")]
-        let millis = time.0 as f64;
-        let rows = self.client.read(cx, &sql, &[(&millis, Type::FLOAT8), (&now, Type::TEXT)]).await?;
-        let Some(first) = rows.first().map(|row| row.get::<_, i64>(0).unsigned_abs()) else {
-            return Ok(Place::at(look.now.clone()));
+    /// A place after which everything comes that was committed at or after a time, and a note of what comes from before it.
+    pub(super) async fn at_time(&self, cx: &Cx, look: &Look, time: SourceTime) -> Result<(Place, Option<String>)> {
+        let place = match times::ended_before(cx, self, look, time).await? {
+            times::Ended::All => Place::at(look.now.clone()),
+            times::Ended::Below(xid) => {
+                let oldest = self.oldest(cx, look).await?;
+                Place { read: oldest.read.with_all_below(xid), ..oldest }
+            }
+            times::Ended::Unknown => self.oldest(cx, look).await?,
         };
-        let oldest = self.oldest(cx, look).await?;
-        let last = oldest.last.max(first.saturating_sub(1));
-        Ok(Place { target: Some(look.now.clone()), last, ..oldest })
+        let note = times::note(cx, self, &place, time).await?;
+        Ok((place, note))
     }
 }

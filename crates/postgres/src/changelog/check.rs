@@ -5,64 +5,18 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, Error, Finding, Result};
 
 use super::install::GRANTS;
+use super::name::written;
 use super::triggers::PART;
-use super::{ChangeLog, Table, shape};
-use crate::check::lacking;
+use super::{ChangeLog, Table, guard, outbox, shape};
+use crate::check::{finding, lacking};
 use crate::client::{Client, quoted};
 
 /// What a look at the log finds.
 pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     match &log.table {
         Table::Own => own(cx, log).await,
-        Table::Outbox { name, columns } => {
-            let sql = "SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-                WHERE i.indrelid = to_regclass($1) AND a.attname = $2";
-            let values: &[crate::client::Value<'_>] = &[(&&**name, Type::TEXT), (&columns.xid, Type::TEXT)];
-            let mut found = Vec::new();
-            if log.client.read(cx, sql, values).await?.is_empty() {
-                let what = format!(
-                    "the outbox {name} has no index on {:?}: each look for changes reads all of it",
-                    columns.xid
-                );
-                found.push(finding(
-                    Severity::Warning,
-                    what,
-                    format!("CREATE INDEX ON {name} ({})", quoted(&columns.xid)),
-                ));
-            }
-            Ok(found)
-        }
+        Table::Outbox { name, columns, .. } => outbox::findings(cx, &log.client, name, columns).await,
     }
-}
-
-/// Refuses an outbox whose numbers do not tell the order of changes.
-pub(super) async fn require_order(cx: &Cx, client: &Client, table: &str, id: &str) -> Result<()> {
-    let sql = "SELECT s.seqrelid::regclass::text FROM pg_sequence s
-        WHERE s.seqrelid = pg_get_serial_sequence($1, $2)::regclass AND s.seqcache > 1";
-    let rows = client.read(cx, sql, &[(&table, Type::TEXT), (&id, Type::TEXT)]).await?;
-    let Some(row) = rows.first() else { return Ok(()) };
-    let cause =
-        format!("sessions keep numbers of the outbox {table} in stock, so that a later change may get a lower one");
-    Err(Error::config(cause).remedy(format!("ALTER SEQUENCE {} CACHE 1", row.get::<_, String>(0))))
-}
-
-/// That the numbers of an outbox began anew since the change `highest` was read: they are versions, and those of new changes are lower.
-pub(super) async fn restarted(cx: &Cx, log: &ChangeLog, highest: u64) -> Result<Option<Finding>> {
-    let Table::Outbox { name, columns } = &log.table else { return Ok(None) };
-    let sql = "SELECT c.oid::regclass::text, CASE WHEN has_sequence_privilege(c.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(c.oid) END
-        FROM pg_class c WHERE c.oid = pg_get_serial_sequence($1, $2)::regclass";
-    let rows = log.client.read(cx, sql, &[(&&**name, Type::TEXT), (&columns.id, Type::TEXT)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let Some(last) = row.get::<_, Option<i64>>(1).filter(|last| last.unsigned_abs() < highest) else { return Ok(None) };
-    let what = format!(
-        "change {highest} of the outbox {name} was read, and its numbers are at {last}: they began anew, so that targets which keep the newest version of each key take what is new for old"
-    );
-    let remedy = format!("let them go on: SELECT setval('{}', {highest})", row.get::<_, String>(0));
-    Ok(Some(finding(Severity::Warning, what, remedy)))
-}
-
-fn finding(severity: Severity, what: String, remedy: String) -> Finding {
-    Finding { severity, what, remedy: Some(remedy) }
 }
 
 async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
@@ -73,6 +27,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     for (entity, why) in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
         found.push(finding(Severity::Error, format!("{entity} {why}"), again(&entity)));
     }
+    found.extend(guard::findings(cx, log).await?);
     found.extend(bereft(cx, log).await?);
     for entity in shape::blank(cx, &log.client).await? {
         let what = format!("{entity} has virtual columns since it was logged, which are told as null");
@@ -117,7 +72,7 @@ pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
 }
 
 fn again(entity: &str) -> String {
-    format!("run `watchkeeper postgres install --url URL --table {entity}` again")
+    format!("run `watchkeeper postgres install --url URL --table {}` again", written(entity))
 }
 
 /// Refuses to go on as if nothing happened when a table is not logged any more.

@@ -1,6 +1,6 @@
 //! Where the parts of a change stand: in a log of our own, or in an outbox that an application fills itself.
 
-use watchkeeper_core::{Error, Options, Result};
+use watchkeeper_core::{Options, Result};
 
 use crate::client::quoted;
 
@@ -148,13 +148,4 @@ pub(super) fn blank(raw: bool) -> &'static str {
 pub(super) fn literal(text: &str) -> String {
     let escaped = text.replace('\'', "''");
     if escaped.contains('\\') { format!("E'{}'", escaped.replace('\\', "\\\\")) } else { format!("'{escaped}'") }
-}
-
-/// A table by its name, with or without its schema, as SQL names it.
-pub(super) fn table_name(name: &str) -> Result<String> {
-    let parts: Vec<&str> = name.split('.').collect();
-    if parts.len() > 2 || parts.iter().any(|part| part.is_empty()) {
-        return Err(Error::config(format!("{name:?} does not name a table")).remedy("write `table` or `schema.table`"));
-    }
-    Ok(parts.into_iter().map(quoted).collect::<Vec<_>>().join("."))
 }

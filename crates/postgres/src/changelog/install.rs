@@ -184,6 +184,7 @@ pub async fn uninstall(cx: &Cx, client: &Client, tables: &[&str], unread: Unread
     }
     if is_last {
         work.run(cx, &client.sql(REMOVE)).await?;
+        work.run(cx, &client.sql(super::guard::REMOVE)).await?;
     }
     work.commit(cx).await
 }
@@ -202,8 +203,7 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {
     // A table that was dropped has no shape, and no triggers any more.
-    let rows =
-        work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::columns::table_name(table)?, Type::TEXT)]).await?;
+    let rows = work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::name::table_name(table)?, Type::TEXT)]).await?;
     let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
     let sql = client.sql(
         "UPDATE {schema}.log_tables SET relation = 0 WHERE relation <> 0 AND (relation = $1 OR entity = $2) RETURNING entity",

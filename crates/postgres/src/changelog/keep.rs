@@ -51,7 +51,7 @@ pub(super) async fn hold_back(cx: &Cx, log: &ChangeLog, place: &Place) -> Result
     let sql = log.client.sql("SELECT acknowledged::text FROM {schema}.log_consumers WHERE name = $1 FOR UPDATE");
     let rows = work.query(cx, &sql, &[(&&*log.consumer, Type::TEXT)]).await?;
     let known: Option<Snapshot> = rows.first().map(|row| row.get::<_, String>(0).parse()).transpose()?;
-    let earlier = known.filter(|known| known.is_in(&place.read)).unwrap_or_else(|| place.read.clone());
+    let earlier = known.map_or_else(|| place.read.clone(), |known| known.common(&place.read));
     write_note(&work, cx, log, &earlier).await?;
     work.commit(cx).await
 }

@@ -154,7 +154,7 @@ pub(super) fn require_unpruned(pruned: &Snapshot, place: &Place) -> Result<()> {
         return Ok(());
     }
     Err(Error::position_lost(format!(
-        "the changes after the checkpoint are gone: the log is pruned through transaction {}",
+        "the changes after the checkpoint are gone: the log is pruned, or rows of it were deleted, through transaction {}",
         pruned.xmax()
     ))
     .remedy("accept the gap (watchkeeper accept-gap STREAM), or copy the tables again; a longer retention prevents it"))

@@ -75,8 +75,12 @@ impl Place {
         Some(Self { read, target, last: u64::from_be_bytes(*last), time })
     }
 
-    /// The same place of what `current` has read: what ended later comes after it in any case, whatever its number.
+    /// A place before `current` after which everything comes that comes after this one: the same place of what `current` has read, since
+    /// what ended later comes after it in any case, whatever its number; or what both have read.
     pub(crate) fn drawn_back(&self, current: &Self) -> Option<Self> {
+        if self.target.is_none() {
+            return Some(Self::at(self.read.common(&current.read)));
+        }
         let is_narrower = self.target.is_some() && self.read.is_in(&current.read) && self.read != current.read;
         is_narrower.then(|| Self { target: Some(current.read.clone()), ..self.clone() })
     }
@@ -138,5 +142,14 @@ mod tests {
         assert_eq!((first.compare(&b), b.compare(&first)), (Some(Less), Some(Greater)));
         let wider = place("3:9:4", Some("9:20:"), 7);
         assert_eq!(first.compare(&wider), None);
+    }
+
+    #[test]
+    fn a_place_of_which_the_order_is_not_known_is_drawn_back_to_what_both_have_read() {
+        let (target, current) = (place("15:15:", None, 0), place("10:20:10,18", Some("20:22:"), 7));
+        assert_eq!(target.compare(&current), None);
+        let back = target.drawn_back(&current).expect("there is one");
+        assert_eq!(back, Place::at("10:15:10".parse().expect("it is one")));
+        assert_eq!((back.compare(&current), back.compare(&target)), (Some(Ordering::Less), Some(Ordering::Less)));
     }
 }

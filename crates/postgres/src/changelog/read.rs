@@ -36,7 +36,7 @@ impl<'a> Parts<'a> {
     /// The number of a change; there is none in the row that tells of the log.
     fn number(&self) -> Result<Option<u64>> {
         let wrong = || {
-            Error::config("a number of the outbox is negative").remedy("number it from a sequence that begins with 1")
+            Error::corrupt("a number of the outbox is negative").remedy("number it from a sequence that begins with 1")
         };
         let Some(raw) = self.raw(0)? else { return Ok(None) };
         let number = raw.try_into().map(i64::from_be_bytes).map_err(|_| wrong())?;
@@ -93,25 +93,30 @@ impl Draft {
         self.builder.finish_over(self.bodies.into(), end)
     }
 
-    /// Takes a row; `false` when it tells of a loss and what was taken before has to be given out first.
+    /// Takes a row; `false` when it can not be taken, as one that tells of a loss, and what was taken before has to be given out first. Whoever
+    /// goes on after that meets it again, as the first.
     pub(super) fn take(&mut self, row: &Row, wanted: Option<&[String]>) -> Result<bool> {
         let parts = Parts(row);
         let number = parts.number()?.ok_or_else(|| Error::internal("a change has no number"))?;
         if self.last.is_some_and(|(last, _)| last >= number) {
             return Err(Error::internal(format!("change {number} came out of order")));
         }
-        let (time, entity) = (parts.time()?, parts.text(2)?.unwrap_or_default());
-        let is_wanted = wanted.is_none_or(|wanted| wanted.iter().any(|name| name == entity));
-        if is_wanted && self.is_something() && parts.raw(3)? == Some(LOST.as_bytes()) {
-            return Ok(false);
+        match self.take_numbered(&parts, number, wanted) {
+            Err(_) if self.is_something() => Ok(false),
+            taken => taken.map(|()| true),
         }
-        if is_wanted {
-            self.push(&parts, number, time, entity)?;
+    }
+
+    /// Takes a row, or nothing of it.
+    fn take_numbered(&mut self, parts: &Parts<'_>, number: u64, wanted: Option<&[String]>) -> Result<()> {
+        let (time, entity) = (parts.time()?, parts.text(2)?.unwrap_or_default());
+        if wanted.is_none_or(|wanted| wanted.iter().any(|name| name == entity)) {
+            self.push(parts, number, time, entity)?;
         } else {
             self.passed += 1;
         }
         self.last = Some((number, time));
-        Ok(true)
+        Ok(())
     }
 
     fn push(&mut self, parts: &Parts<'_>, number: u64, time: SourceTime, entity: &str) -> Result<()> {
@@ -158,8 +163,8 @@ fn operation(word: &str, number: u64, entity: &str) -> Result<Operation> {
             "history is lost before change {number}: {entity} was not logged for a while, or is logged under another name since"
         ))
         .remedy("name the table as it is now, copy it again, and accept the gap: watchkeeper accept-gap STREAM")),
-        _ => Err(Error::config(format!("change {number} is a {word:?}, which is no operation")).remedy(
-            "correct the word in that row, or map `operation` to a column of insert, update, delete and truncate; without it all are inserts",
+        _ => Err(Error::corrupt(format!("change {number} is a {word:?}, which is no operation")).remedy(
+            "correct the word in that row and resume the stream, or map `operation` to a column of insert, update, delete and truncate; without it all are inserts",
         )),
     }
 }

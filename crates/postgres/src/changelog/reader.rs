@@ -13,7 +13,7 @@ use super::pedigree::require_unpruned;
 use super::place::Place;
 use super::read::{self, Draft};
 use super::snapshot::Snapshot;
-use super::{ChangeLog, check, durable, keep};
+use super::{ChangeLog, check, durable, keep, outbox};
 use crate::client::Pulse;
 use crate::error::unchanged;
 
@@ -45,6 +45,8 @@ pub(super) struct Start {
     pub(super) place: Place,
     /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
     pub(super) consumes: bool,
+    /// What a person should know of where it begins.
+    pub(super) note: Option<String>,
 }
 
 pub(super) struct Reader {
@@ -74,15 +76,18 @@ pub(super) struct Reader {
     noted: Moment,
     /// When the tables were last seen to be logged.
     logged: Option<Moment>,
+    /// When rows without a transaction were last looked for.
+    rows_looked_at: Moment,
     /// The highest number that was read, or was when a lower one was warned of.
     highest: u64,
     /// What was warned of that partitions are gone.
     bereft: Vec<Finding>,
+    note: Option<String>,
 }
 
 impl Reader {
     pub(super) fn new(cx: &Cx, log: &ChangeLog, start: Start) -> Self {
-        let Start { line, pulse, origin, place, consumes } = start;
+        let Start { line, pulse, origin, place, consumes, note } = start;
         let (script, line, pruned) = (log.script(), Some(Arc::new(line)), Snapshot::nothing());
         let (told, noted) = ((place.position(), cx.now()), cx.now());
         let (log, ask, draft, acknowledged, highest) = (log.clone(), None, None, None, place.last);
@@ -103,8 +108,10 @@ impl Reader {
             acknowledged,
             noted,
             logged: None,
+            rows_looked_at: cx.now(),
             highest,
             bereft: Vec::new(),
+            note,
         }
     }
 
@@ -243,7 +250,8 @@ impl Reader {
     async fn look_at_tables(&mut self, cx: &Cx) -> Result<()> {
         if self.logged.is_none_or(|logged| cx.now().since(logged) >= TABLES_EVERY) {
             check::require_logged(cx, &self.log).await?;
-            if let Some(found) = check::restarted(cx, &self.log, self.highest).await? {
+            self.look_at_rows(cx).await?;
+            if let Some(found) = outbox::restarted(cx, &self.log, self.highest).await? {
                 self.warn(&found);
                 self.highest = self.place.last;
             }
@@ -253,6 +261,13 @@ impl Reader {
             self.bereft = bereft;
             self.logged = Some(cx.now());
         }
+        Ok(())
+    }
+
+    /// Rows that would never come are told also where others come all the time.
+    async fn look_at_rows(&mut self, cx: &Cx) -> Result<()> {
+        outbox::require_transactions(cx, &self.log).await?;
+        self.rows_looked_at = cx.now();
         Ok(())
     }
 
@@ -282,8 +297,15 @@ impl ChangeStream for Reader {
         Some(self.told.0.clone())
     }
 
+    fn opening_note(&self) -> Option<String> {
+        self.note.clone()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
+        if cx.now().since(self.rows_looked_at) >= TABLES_EVERY {
+            self.look_at_rows(cx).await?;
+        }
         loop {
             if let Some(batch) = cx.run(self.read(cx, limits)).await.map_err(unchanged)? {
                 self.told = (batch.end.clone(), cx.now());

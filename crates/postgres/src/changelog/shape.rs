@@ -3,7 +3,9 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::columns::{Columns, literal, table_name};
+use super::columns::Columns;
+use super::columns::literal;
+use super::name::table_name;
 use super::triggers::{ROW, STATEMENT, WAKE};
 use crate::client::{Client, Work, quoted};
 
@@ -79,6 +81,14 @@ impl Shape {
             return refuse(
                 format!("{table} is not a table that lasts"),
                 "name a table, not a view, and none that is temporary or unlogged",
+            );
+        }
+        if schema.contains('.') {
+            return refuse(
+                format!(
+                    "the schema {schema:?} has a dot in its name: changes of {table} could not be told from those of another table"
+                ),
+                "move the table into a schema without one",
             );
         }
         if row.get(10) {
@@ -175,64 +185,6 @@ const INHERITS_SINCE: &str = "EXISTS (SELECT FROM pg_inherits h JOIN pg_class c 
     JOIN pg_trigger r ON r.tgrelid = relation AND r.tgname = $1 AND r.tgenabled = 'R'
     WHERE relation IN (h.inhrelid, h.inhparent) AND NOT c.relispartition)";
 
-/// The tables as the log names them.
-pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Result<Vec<String>> {
-    // A table that was logged under two names is told under that of its triggers.
-    let sql = client.sql(&format!(
-        "SELECT entity, relation FROM {{schema}}.log_tables WHERE relation <> 0 ORDER BY EXISTS (SELECT FROM pg_trigger g
-            WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity) DESC, entity",
-    ));
-    let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT)]).await?;
-    let known: Vec<(String, u32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let mut entities = Vec::new();
-    for table in tables {
-        let rows = client.read(cx, "SELECT to_regclass($1)::oid", &[(&table_name(table)?, Type::TEXT)]).await?;
-        let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
-        let found = known.iter().find(|(entity, relation)| Some(*relation) == oid || entity == table);
-        let Some((entity, _)) = found else { return Err(not_logged(table, known.iter().map(|(entity, _)| entity))) };
-        entities.push(entity.clone());
-    }
-    Ok(entities)
-}
-
-fn not_logged<'a>(table: &str, known: impl Iterator<Item = &'a String>) -> Error {
-    let names: Vec<_> = known.map(String::as_str).collect();
-    Error::config(format!("the table {table} is not logged; those that are: {}", names.join(", ")))
-        .remedy(format!("run `watchkeeper postgres install --url URL --table {table}`"))
-}
-
-/// All tables of which the log tells.
-pub(super) async fn entities(cx: &Cx, client: &Client) -> Result<Vec<String>> {
-    let sql = client.sql("SELECT entity FROM {schema}.log_tables WHERE relation <> 0 ORDER BY entity");
-    Ok(client.read(cx, &sql, &[]).await?.iter().map(|row| row.get(0)).collect())
-}
-
-/// The names of tables with their schemas, as changes have them. The log may hold changes of tables that are gone, or whose
-/// logging is yet to begin.
-pub(super) async fn spelled(cx: &Cx, client: &Client, names: Vec<String>) -> Result<Vec<String>> {
-    let known = entities(cx, client).await?;
-    let mut spelled = Vec::new();
-    for name in names {
-        if known.contains(&name) {
-            spelled.push(name);
-            continue;
-        }
-        let sql = client.sql(
-            "SELECT n.nspname || '.' || c.relname, (SELECT min(entity) FROM {schema}.log_tables WHERE relation = c.oid)
-                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)",
-        );
-        let rows = client.read(cx, &sql, &[(&table_name(&name)?, Type::TEXT)]).await?;
-        let full = match rows.first() {
-            // A table that has another name since it was logged is told under the old one.
-            Some(row) => row.get::<_, Option<String>>(1).unwrap_or_else(|| row.get(0)),
-            None if name.contains('.') => name,
-            None => return Err(not_logged(&name, known.iter())),
-        };
-        spelled.push(full);
-    }
-    Ok(spelled)
-}
-
 /// Whether all who write to logged tables tell of it.
 pub(super) async fn all_wake(cx: &Cx, client: &Client) -> Result<bool> {
     let sql = client.sql(&format!(
@@ -267,8 +219,13 @@ pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>
     let is_logging = is_logging();
     let sql = client.sql(&format!(
         "SELECT * FROM (SELECT entity, CASE
+            WHEN NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = relation) AND EXISTS (SELECT FROM pg_class c
+                    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = entity)
+                THEN 'is not logged any more: it was dropped and made again, and the new table has no trigger of the log'
+            WHEN NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = relation)
+                THEN 'is not logged any more: it was dropped'
             WHEN NOT {is_logging}
-                THEN 'is not logged any more: its trigger is gone or disabled, or it was dropped'
+                THEN 'is not logged any more: its trigger is gone or disabled'
             WHEN NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity)
                 THEN 'is not logged any more: its triggers tell of it under another name'
             WHEN EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -46,6 +46,26 @@ impl Snapshot {
         running as u64 == unknown
     }
 
+    /// What had ended here, and all transactions below `xid`.
+    pub(crate) fn with_all_below(&self, xid: u64) -> Self {
+        let in_progress = self.in_progress.iter().copied().filter(|running| *running >= xid).collect();
+        Self::new(self.xmax.max(xid), in_progress)
+    }
+
+    /// What had ended both here and there.
+    pub(crate) fn common(&self, other: &Self) -> Self {
+        let xmax = self.xmax.min(other.xmax);
+        let both = self.in_progress.iter().chain(&other.in_progress).copied();
+        let mut in_progress: Vec<u64> = both.filter(|xid| *xid < xmax).collect();
+        in_progress.sort_unstable();
+        in_progress.dedup();
+        Self::new(xmax, in_progress)
+    }
+
+    fn new(xmax: u64, in_progress: Vec<u64>) -> Self {
+        Self { xmin: in_progress.first().copied().unwrap_or(xmax), xmax, in_progress }
+    }
+
     /// Appends it in few bytes: in-progress transactions as gaps and runs, since many that run at once began together.
     pub(super) fn encode(&self, into: &mut Vec<u8>) {
         put(into, self.xmin);
@@ -184,18 +204,41 @@ mod tests {
         assert_eq!(Snapshot::decode(&mut &bytes[..]), None, "more run than a server has room for");
     }
 
-    /// Against the definition, over all small snapshots.
-    #[test]
-    fn being_in_another_is_inclusion_of_what_had_ended() {
+    fn all_small() -> Vec<Snapshot> {
         let mut all = Vec::new();
         for xmax in 3..8u64 {
             for running in 0..1u64 << (xmax - 3) {
                 let in_progress: Vec<u64> = (3..xmax).filter(|xid| running >> (xid - 3) & 1 == 1).collect();
-                let xmin = in_progress.first().copied().unwrap_or(xmax);
-                all.push(Snapshot { xmin, xmax, in_progress });
+                all.push(Snapshot::new(xmax, in_progress));
             }
         }
-        let ended = |snapshot: &Snapshot, xid: u64| xid < snapshot.xmax && !snapshot.in_progress.contains(&xid);
+        all
+    }
+
+    fn ended(snapshot: &Snapshot, xid: u64) -> bool {
+        xid < snapshot.xmax && !snapshot.in_progress.contains(&xid)
+    }
+
+    /// Against the definition, over all small snapshots.
+    #[test]
+    fn what_is_common_and_what_is_below_are_sets_of_what_had_ended() {
+        let all = all_small();
+        for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
+            let common = a.common(b);
+            assert!((3..9).all(|xid| ended(&common, xid) == (ended(a, xid) && ended(b, xid))), "{a} and {b}: {common}");
+            assert_eq!(common.to_string().parse::<Snapshot>().expect("it is one"), common);
+        }
+        for (a, below) in all.iter().flat_map(|a| (3..9).map(move |below| (a, below))) {
+            let more = a.with_all_below(below);
+            assert!((3..9).all(|xid| ended(&more, xid) == (ended(a, xid) || xid < below)), "{a} below {below}: {more}");
+            assert_eq!(more.to_string().parse::<Snapshot>().expect("it is one"), more);
+        }
+    }
+
+    /// Against the definition, over all small snapshots.
+    #[test]
+    fn being_in_another_is_inclusion_of_what_had_ended() {
+        let all = all_small();
         for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
             let included = (3..8).all(|xid| !ended(a, xid) || ended(b, xid));
             assert_eq!(a.is_in(b), included, "{a} in {b}");

@@ -24,7 +24,7 @@ impl Log {
         options: &mut Options,
     ) -> Option<(Self, Keys)> {
         let log = ChangeLog::from_options(cx, client.clone(), &purpose.stream, options).await.ok()?;
-        let keys = keys(cx, client, log.watched()?).await.ok()?;
+        let keys = keys(cx, client, log.watched(cx).await?).await.ok()?;
         Some((Self { schema: client.schema().to_owned() }, keys))
     }
 

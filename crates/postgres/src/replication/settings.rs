@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use watchkeeper_core::{Error, Options, Purpose, Result};
 
+use crate::changelog::TableName;
+
 /// The longest name that PostgreSQL keeps whole.
 const NAME_MAX: usize = 63;
 
@@ -99,9 +101,14 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The tables with their schema.
+    /// The tables with their schema, as changes name them.
     pub(crate) fn qualified(&self) -> Vec<String> {
-        let qualify = |table: &String| if table.contains('.') { table.clone() } else { format!("public.{table}") };
+        let qualify = |table: &String| match TableName::parse(table) {
+            Ok(TableName { schema, table }) => format!("{}.{table}", schema.as_deref().unwrap_or("public")),
+            // What is not written as SQL has it is taken as changes have it.
+            Err(_) if table.contains('.') => table.clone(),
+            Err(_) => format!("public.{table}"),
+        };
         self.tables.iter().map(qualify).collect()
     }
 

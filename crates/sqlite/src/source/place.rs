@@ -37,7 +37,9 @@ impl Place {
     pub(super) fn still_there(self, connection: &Connection) -> Result<(), Failure> {
         let (number, (pruned, newest)) = (self.number, bounds(connection)?);
         if number < pruned {
-            let cause = format!("the changes after {number} are gone: the log is pruned through {pruned}");
+            let cause = format!(
+                "the changes after {number} are gone: the log is pruned through {pruned}, or changes up to there were deleted from it"
+            );
             return lost(cause, "accept the gap, or copy the tables again; a longer retention prevents it");
         }
         let remedy = "copy the tables again, or move the checkpoint on purpose; was the file restored from a backup?";

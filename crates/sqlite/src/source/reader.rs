@@ -11,7 +11,7 @@ use watchkeeper_core::{
 
 use super::guard::Known;
 use super::place::Place;
-use super::{ChangeLog, Retention, read};
+use super::{ChangeLog, Retention, read, times};
 use crate::client::Pulse;
 use crate::clock::wall_millis;
 use crate::error::Failure;
@@ -40,13 +40,27 @@ pub(super) struct Reader {
     /// What was acknowledged and is not yet written.
     acknowledged: Option<Place>,
     noted: Moment,
+    /// What a person should know of where it begins.
+    note: Option<String>,
+}
+
+/// What an opening begins with.
+pub(super) struct Start {
+    pub(super) log: ChangeLog,
+    pub(super) origin: String,
+    pub(super) after: Place,
+    pub(super) note: Option<String>,
 }
 
 impl Reader {
-    pub(super) async fn new(cx: &Cx, log: &ChangeLog, origin: Arc<str>, after: Place, consumes: bool) -> Result<Self> {
+    pub(super) async fn new(cx: &Cx, start: Start, consumes: bool) -> Result<Self> {
+        let Start { log, origin, after, note } = start;
+        if let (Some(note), true) = (&note, consumes) {
+            tracing::info!(consumer = &*log.consumer, "{note}");
+        }
         let pulse = Pulse::start(cx, &log.client, PULSE).await?;
-        let (log, known) = (log.clone(), Known::default());
-        Ok(Self { log, origin, known, after, pulse, consumes, acknowledged: None, noted: cx.now() })
+        let (origin, known) = (origin.into(), Known::default());
+        Ok(Self { log, origin, known, after, pulse, consumes, acknowledged: None, noted: cx.now(), note })
     }
 
     /// The next changes, if there are any. Says what has become of the tables meanwhile.
@@ -77,6 +91,7 @@ impl Reader {
                 answer => answer?,
             }
             note(transaction, &log.consumer, place.number)?;
+            times::mark(transaction, log.retention)?;
             prunable(transaction, log.retention)
         };
         let through = self.log.client.write(cx, noted).await?;
@@ -114,6 +129,10 @@ fn prunable(connection: &Connection, retention: Retention) -> Result<i64, Failur
 impl ChangeStream for Reader {
     fn position(&self) -> Option<Position> {
         Some(self.after.position())
+    }
+
+    fn opening_note(&self) -> Option<String> {
+        self.note.clone()
     }
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {

@@ -1,10 +1,10 @@
-//! The tools as commands: `watchkeeper sqlite install` and `uninstall`.
+//! The tools as commands: `watchkeeper sqlite install`, `alter` and `uninstall`.
 
 use async_trait::async_trait;
 use serde_json::json;
 use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
 
-use super::{Unread, key_findings};
+use super::{Unread, alter_note, key_findings, plain};
 use crate::client::Client;
 use crate::config::Config;
 
@@ -17,6 +17,13 @@ const UNINSTALL_ARGUMENTS: &[Argument] = &[
     Argument { name: "db", takes: Takes::Required, help: "The application's database file" },
     Argument { name: "table", takes: Takes::Many, help: "A table to log no longer; may be repeated" },
     Argument { name: "yes", takes: Takes::Nothing, help: "Discard changes that streams have not read yet" },
+];
+
+const ALTER_EXAMPLE: &str = "ALTER TABLE orders DROP COLUMN note";
+
+const ALTER_ARGUMENTS: &[Argument] = &[
+    Argument { name: "db", takes: Takes::Required, help: "The application's database file" },
+    Argument { name: "sql", takes: Takes::Required, help: "The ALTER TABLE statement" },
 ];
 
 async fn open(cx: &Cx, arguments: &mut Options) -> Result<(Client, Vec<String>)> {
@@ -51,7 +58,7 @@ impl Tool for Install {
         let (client, tables) = open(cx, arguments).await?;
         super::install(cx, &client, &names(&tables)).await?;
         let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
-        let looked = tables.clone();
+        let looked: Vec<String> = tables.iter().map(|table| plain(table)).collect();
         let look = move |transaction: &rusqlite::Transaction<'_>| {
             let each = looked.iter().map(|table| key_findings(transaction, table));
             Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
@@ -59,7 +66,40 @@ impl Tool for Install {
         for finding in client.read(cx, look).await? {
             lines.push(format!("warning: {}; {}", finding.what, finding.remedy.unwrap_or_default()));
         }
+        let note = alter_note(&client.config().path);
+        lines.push(format!("note: {}; {}", note.what, note.remedy.unwrap_or_default()));
         Ok(Report { lines, data: json!({ "logged": tables }) })
+    }
+}
+
+/// Alters logged tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Alter;
+
+#[async_trait]
+impl Tool for Alter {
+    fn name(&self) -> &'static str {
+        "alter"
+    }
+
+    fn about(&self) -> &'static str {
+        "Run ALTER TABLE on a logged table where its triggers stand in the way, as DROP COLUMN; nothing is lost for readers"
+    }
+
+    fn arguments(&self) -> &'static [Argument] {
+        ALTER_ARGUMENTS
+    }
+
+    async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
+        let (file, sql) = (arguments.required("db", "app.db")?, arguments.required("sql", ALTER_EXAMPLE)?);
+        let client = Client::open(cx, Config::existing(file)).await?;
+        let altered = super::alter(cx, &client, &sql).await?;
+        let mut lines: Vec<_> =
+            altered.iter().map(|table| format!("{table}: altered, and logged as it is now")).collect();
+        if lines.is_empty() {
+            lines.push("done; no logged table has other columns than before".to_owned());
+        }
+        Ok(Report { lines, data: json!({ "altered": altered }) })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::json;
 pub(crate) struct Shape {
     /// As the schema spells it.
     pub(crate) table: String,
-    /// All columns but generated ones, which triggers before a change do not see.
+    /// All columns, also generated ones.
     pub(crate) columns: Vec<String>,
     /// The columns of the primary key, in its order, with their collations.
     pub(crate) key: Vec<Compared>,
@@ -76,7 +76,8 @@ pub(crate) fn exists(connection: &Connection, table: &str) -> Result<bool, Failu
 }
 
 fn columns(connection: &Connection, table: &str) -> Result<(Vec<String>, Vec<Compared>), Failure> {
-    let mut statement = connection.prepare("SELECT name, pk FROM pragma_table_info(?1) ORDER BY cid")?;
+    let mut statement =
+        connection.prepare("SELECT name, pk FROM pragma_table_xinfo(?1) WHERE hidden IN (0, 2, 3) ORDER BY cid")?;
     let rows = statement.query_map([table], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
     let all = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     let mut key: Vec<_> = all.iter().filter(|(_, place)| *place > 0).collect();

@@ -1,7 +1,9 @@
 //! SQLite, on real files: what every backend keeps, and what only this one does.
 
 mod backend;
+mod columns;
 mod conformance;
+mod deleted;
 mod evict;
 mod log;
 mod odd;
@@ -11,3 +13,4 @@ mod restored;
 mod sink;
 mod specifics;
 mod support;
+mod times;

@@ -26,10 +26,11 @@ pub(super) struct Plan {
 
 pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result<Plan> {
     let cx = site.look();
-    let target = site.locate(&cx, stream, to).await?;
+    let (target, note) = site.locate(&cx, stream, to).await?;
     let checkpoint = site.checkpoint(&cx, stream).await?;
     let current = position(checkpoint.as_ref());
     let mut lines = vec![heading(stream, current, Some(&target))];
+    lines.extend(note.as_deref().map(sentence));
     let order = match current {
         Some(current) => Some(stream.source.compare(&target, current)),
         // Where it stood is lost, so nothing is known of the order.
@@ -100,15 +101,16 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
         }
         None => return Err(nowhere(stream)),
     };
+    let mut note = None;
     let back = match back {
         Back { steps: Some(steps), .. } => operator::Back::Steps(steps),
-        Back { to: Some(millis), .. } => to_time(site, &cx, stream, millis).await?,
+        Back { to: Some(millis), .. } => to_time(site, &cx, stream, millis, &mut note).await?,
         Back { by: Some(Amount::Time(span)), .. } => {
             let last = current.time.or_else(|| checkpoint.as_ref()?.facts.last_event_time);
             let last = last.ok_or_else(|| {
                 Error::config("the checkpoint has no time to count back from").remedy("use --to, --steps or a number")
             })?;
-            to_time(site, &cx, stream, last.0.saturating_sub(millis(span))).await?
+            to_time(site, &cx, stream, last.0.saturating_sub(millis(span)), &mut note).await?
         }
         Back { by: Some(Amount::Changes(changes)), .. } => operator::Back::Changes(changes),
         Back { by: None, to: None, steps: None } => {
@@ -120,6 +122,7 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
         operator::Back::Steps(_) | operator::Back::Changes(_) => None,
     };
     let mut lines = vec![heading(stream, Some(&current), target)];
+    lines.extend(note.as_deref().map(sentence));
     match &back {
         operator::Back::Steps(steps) => lines.push(format!("It goes back by {steps} checkpoints of the history.")),
         operator::Back::Changes(changes) => {
@@ -134,9 +137,16 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
     Ok(Plan { wish: Move::Rewind(back), lines })
 }
 
-/// The place before the first change at or after a time, as the log is now.
-async fn to_time(site: &Site, cx: &Cx, stream: &StreamSpec, millis: u64) -> Result<operator::Back> {
-    let target = site.locate(cx, stream, &Target::Time(millis)).await?;
+/// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
+async fn to_time(
+    site: &Site,
+    cx: &Cx,
+    stream: &StreamSpec,
+    millis: u64,
+    note: &mut Option<String>,
+) -> Result<operator::Back> {
+    let (target, known) = site.locate(cx, stream, &Target::Time(millis)).await?;
+    *note = known;
     let pedigree = cx.run(stream.source.identity(cx)).await?;
     Ok(operator::Back::To(Box::new(HistoryEntry {
         position: target,
@@ -206,11 +216,12 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedG
     let (source, name) = (&*stream.source, &stream.settings.name);
     let checkpoint = site.checkpoint(&cx, stream).await?;
     cx.run(operator::require_gap(&cx, source, name, checkpoint.as_ref())).await?;
-    let target = site.locate(&cx, stream, gap.to).await?;
+    let (target, note) = site.locate(&cx, stream, gap.to).await?;
     if !gap.leaves_snapshot {
         unfinished::require_snapshot_anew(source, name, checkpoint.as_ref(), &target)?;
     }
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
+    lines.extend(note.as_deref().map(sentence));
     let pedigree = cx.run(stream.source.identity(&cx)).await?;
     if checkpoint.as_ref().and_then(|checkpoint| checkpoint.pedigree.as_ref()).is_some_and(|stored| *stored != pedigree)
     {
@@ -221,6 +232,13 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedG
     lines.extend(lifting(checkpoint.as_ref()));
     let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
     Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines })
+}
+
+/// A remark of a source as a line of its own.
+fn sentence(remark: &str) -> String {
+    let mut letters = remark.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", letters.as_str())
 }
 
 fn position(checkpoint: Option<&Checkpoint>) -> Option<&Position> {

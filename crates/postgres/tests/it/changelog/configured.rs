@@ -61,11 +61,15 @@ fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
             .batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
             .await
             .unwrap();
-        let missing = Postgres.source(&cx(), &purpose(), &mut options(&base)).await.map(|_| ());
-        assert_told(missing, ErrorKind::Config, "no table of this database is logged");
+        let missing = Postgres.source(&cx(), &purpose(), &mut options(&base)).await.unwrap();
+        let cause = "no table of this database is logged";
+        assert_told(missing.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, cause);
+        assert_told(missing.identity(&cx()).await, ErrorKind::Config, cause);
+        assert_told(missing.check(&cx()).await, ErrorKind::Config, cause);
         let told = run("install", flagged(with_tables(&base, "table", &["a", "b"]), "silent")).await.unwrap();
         assert_eq!(told, ["public.a: changes are logged from now on", "public.b: changes are logged from now on"]);
-        let wrong = Postgres.source(&cx(), &purpose(), &mut with_tables(&base, "tables", &["c"])).await.map(|_| ());
+        let wrong = Postgres.source(&cx(), &purpose(), &mut with_tables(&base, "tables", &["c"])).await.unwrap();
+        let wrong = wrong.open(&cx(), StartAt::Oldest).await.map(drop);
         assert_told(wrong, ErrorKind::Config, "the table c is not logged; those that are: public.a, public.b");
 
         let mut settings = with_tables(&base, "tables", &["b"]);

@@ -36,9 +36,10 @@ fn a_wrong_mapping_is_told_in_one_line() {
         assert_told(open("outbox", at).await, ErrorKind::Config, "can not be its `time`");
         let log = open("outbox", about).await.unwrap();
         let found = log.check(&cx()).await.unwrap();
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!((found[0].severity, found[1].severity), (Severity::Warning, Severity::Note));
         assert!(found[0].what.contains("no index on \"xid\""), "{found:?}");
+        assert!(found[1].what.contains("no sequence is known that numbers \"id\""), "{found:?}");
     });
 }
 
@@ -79,7 +80,7 @@ fn rows_of_an_outbox_are_events() {
         let mut stream = wrong.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_told(
             stream.next_batch(&cx(), LIMITS).await,
-            ErrorKind::Config,
+            ErrorKind::Corrupt,
             "is a \"Placed\", which is no operation",
         );
         // A column that goes while it is read.

@@ -2,6 +2,8 @@
 
 mod configured;
 mod crowd;
+mod deleted;
+mod dotted;
 mod duties;
 mod histories;
 mod interleavings;
@@ -9,6 +11,7 @@ mod keeping;
 mod keys;
 mod laws;
 mod mapping;
+mod outbox;
 mod partitions;
 mod prepared;
 mod quiet;
@@ -16,7 +19,9 @@ mod renamed;
 mod restored;
 mod statements;
 mod support;
+mod times;
 mod triggers;
+mod unlogged;
 mod upkeep;
 
 pub(crate) use support::LIMITS;
