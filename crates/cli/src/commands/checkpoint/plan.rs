@@ -20,6 +20,8 @@ use crate::when::{Amount, Target, iso, millis};
 pub(super) struct Plan {
     pub(super) wish: Move,
     pub(super) lines: Vec<String>,
+    /// What is worth knowing afterwards, too.
+    pub(super) remark: Option<String>,
 }
 
 pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result<Plan> {
@@ -28,7 +30,8 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
     let checkpoint = site.checkpoint(&cx, stream).await?;
     let current = position(checkpoint.as_ref());
     let mut lines = vec![heading(stream, current, Some(&target))];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     match current.map(|current| stream.source.compare(&target, current)) {
         None | Some(Some(Ordering::Equal)) => {}
         Some(Some(Ordering::Less)) => lines.extend(replaying(stream)),
@@ -39,7 +42,7 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
         }
     }
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Set(target), lines })
+    Ok(Plan { wish: Move::Set(target), lines, remark })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
@@ -69,7 +72,8 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
         operator::Back::Steps(_) | operator::Back::Changes(_) => None,
     };
     let mut lines = vec![heading(stream, Some(&current), target)];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     match &back {
         operator::Back::Steps(steps) => lines.push(format!("It goes back by {steps} checkpoints of the history.")),
         operator::Back::Changes(changes) => {
@@ -81,7 +85,7 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
     }
     lines.extend(replaying(stream));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Rewind(back), lines })
+    Ok(Plan { wish: Move::Rewind(back), lines, remark })
 }
 
 /// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
@@ -129,7 +133,7 @@ pub(super) async fn skip(site: &Site, stream: &StreamSpec, cause: &str) -> Resul
     let mut lines: Vec<_> = unit.iter().map(told).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines })
+    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remark: None })
 }
 
 fn told(change: &Change) -> String {
@@ -164,7 +168,8 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, ca
     cx.run(operator::require_gap(&cx, &*stream.source, &stream.settings.name, checkpoint.as_ref())).await?;
     let (target, note) = site.locate(&cx, stream, to).await?;
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     let pedigree = cx.run(stream.source.identity(&cx)).await?;
     if checkpoint.as_ref().and_then(|checkpoint| checkpoint.pedigree.as_ref()).is_some_and(|stored| *stored != pedigree)
     {
@@ -172,7 +177,7 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, to: &Target, ca
     }
     lines.push("The history in between is given up; the gap is noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::AcceptGap { to: target, cause: cause.to_owned() }, lines })
+    Ok(Plan { wish: Move::AcceptGap { to: target, cause: cause.to_owned() }, lines, remark })
 }
 
 /// A remark of a source as a line of its own.
