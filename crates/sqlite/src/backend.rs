@@ -66,7 +66,7 @@ impl SourceSettings {
     }
 
     /// The same for whoever only looks.
-    fn to_look(self) -> Self {
+    fn only_looking(self) -> Self {
         Self { config: self.config.to_look(), ..self }
     }
 
@@ -177,7 +177,7 @@ impl Backend for Sqlite {
 
     async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
         // A log that was never opened for writing can not switch the application's file to write-ahead logging.
-        let log = SourceSettings::take(options)?.to_look().open(cx, purpose).await?;
+        let log = SourceSettings::take(options)?.only_looking().open(cx, purpose).await?;
         let mut found = log.check(cx).await?;
         found.push(alter_note(&log.client().config().path));
         Ok(found)
@@ -191,7 +191,7 @@ impl Backend for Sqlite {
         start: &StartAt,
         pedigree: Option<&Pedigree>,
     ) -> Result<Vec<Finding>> {
-        SourceSettings::take(options)?.to_look().open(cx, purpose).await?.vet(cx, start, pedigree).await
+        SourceSettings::take(options)?.only_looking().open(cx, purpose).await?.vet(cx, start, pedigree).await
     }
 
     async fn namespaces(
@@ -217,7 +217,7 @@ impl Backend for Sqlite {
     }
 
     async fn watched(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
-        let log = SourceSettings::take(options)?.to_look().open(cx, purpose).await?;
+        let log = SourceSettings::take(options)?.only_looking().open(cx, purpose).await?;
         let client = log.client().clone();
         client.read(cx, move |transaction| log.watched(transaction)).await.map(Some)
     }

@@ -123,7 +123,7 @@ pub(crate) async fn set(site: &Site, name: &str, to: &Target, decision: Decision
     let stream = site.stream(name)?;
     let plan = plan::set(site, stream, to).await?;
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan.wish, decision).await
+    perform(site, stream, plan, decision).await
 }
 
 async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Result<Report> {
@@ -131,7 +131,7 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
     let plan = plan::rewind(site, stream, back).await?;
     confirm(&plan.lines, decision.yes)?;
     let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
-    let moved = perform(site, stream, plan.wish, decision).await;
+    let moved = perform(site, stream, plan, decision).await;
     moved.map_err(|error| if by_history && is_too_far(&error) { ask_the_log(name, &error) } else { error })
 }
 
@@ -160,7 +160,7 @@ pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decisio
     let stream = site.stream(name)?;
     let plan = plan::skip(site, stream, cause).await?;
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan.wish, decision).await
+    perform(site, stream, plan, decision).await
 }
 
 /// A gap that an operator accepts.
@@ -178,7 +178,7 @@ pub(crate) async fn accept_gap(site: &Site, name: &str, gap: &AcceptedGap<'_>, d
     let stream = site.stream(name)?;
     let plan = plan::accept_gap(site, stream, gap).await?;
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan.wish, decision).await
+    perform(site, stream, plan, decision).await
 }
 
 /// What a move did.
@@ -226,8 +226,9 @@ impl<'a> Moved<'a> {
     }
 }
 
-async fn perform(site: &Site, stream: &StreamSpec, wish: Move, decision: Decision) -> Result<Report> {
-    let done = site.perform(stream, wish, decision.patience).await?;
+async fn perform(site: &Site, stream: &StreamSpec, plan: plan::Plan, decision: Decision) -> Result<Report> {
+    let mut done = site.perform(stream, plan.wish, decision.patience).await?;
+    done.remarks.extend(plan.remark);
     let moved = Moved::of(&stream.settings.name, done);
     report(moved.lines(), &moved)
 }

@@ -78,7 +78,9 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
         let told = format!(
             "so that no transaction is skipped that was open at {last}; changes from before that time may come again."
         );
-        assert!(answer.told.contains("Reading begins with change 1 of ") && answer.told.contains(&told), "{answer:?}");
+        assert!(answer.said.contains("Reading begins with change 1 of ") && answer.said.contains(&told), "{answer:?}");
+        let asked = shop.run(&move_to[..move_to.len() - 1]);
+        assert!(asked.told.contains(&told), "a person who is asked is told before: {asked:?}");
     }
     shop.ask(&["checkpoint", "set", "orders", "now", "--yes"]);
     shop.run(&["checkpoint", "set", "orders", "2020-01-01", "--yes"])

@@ -9,7 +9,6 @@ use super::name::written;
 use super::triggers::PART;
 use super::{ChangeLog, Table, guard, outbox, shape};
 use crate::check::{finding, lacking};
-use crate::client::{Client, quoted};
 
 /// What a look at the log finds.
 pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {

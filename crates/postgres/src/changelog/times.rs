@@ -37,7 +37,7 @@ pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &Look, time: So
         return Ok(Ended::All);
     }
     let by_commits = if row.get(1) { by_commits(cx, log, look, time).await? } else { Ended::Unknown };
-    let by_rows = if log.is_own() { by_rows(cx, log, time).await? } else { Ended::Unknown };
+    let by_rows = if log.is_own() { by_rows(cx, log, look, time).await? } else { Ended::Unknown };
     Ok(match (by_commits, by_rows) {
         (Ended::All, _) | (_, Ended::All) => Ended::All,
         (Ended::Below(a), Ended::Below(b)) => Ended::Below(a.max(b)),
@@ -47,7 +47,7 @@ pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &Look, time: So
 }
 
 /// What rows of the log and marks of its readers tell.
-async fn by_rows(cx: &Cx, log: &ChangeLog, time: SourceTime) -> Result<Ended> {
+async fn by_rows(cx: &Cx, log: &ChangeLog, look: &Look, time: SourceTime) -> Result<Ended> {
     let of_rows = if tells_open(cx, log).await? {
         log.client.sql(&format!(
             "(SELECT oldest_open::text FROM (SELECT oldest_open FROM {{schema}}.log
@@ -62,7 +62,9 @@ async fn by_rows(cx: &Cx, log: &ChangeLog, time: SourceTime) -> Result<Ended> {
             ORDER BY time DESC LIMIT 1)",
     );
     let rows = log.client.read(cx, &format!("SELECT {of_rows}, {of_marks}"), &[(&millis(time), Type::FLOAT8)]).await?;
-    let number = |n: usize| rows.first()?.get::<_, Option<String>>(n)?.parse::<u64>().ok();
+    // Rows that were copied from another server tell of transactions that this one has not had.
+    let is_own = |xid: &u64| *xid <= look.now.xmax();
+    let number = |n: usize| rows.first()?.get::<_, Option<String>>(n)?.parse::<u64>().ok().filter(is_own);
     Ok(number(0).max(number(1)).map_or(Ended::Unknown, Ended::Below))
 }
 

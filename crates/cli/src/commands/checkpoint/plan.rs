@@ -22,6 +22,8 @@ use crate::when::{Amount, Target, iso, millis};
 pub(super) struct Plan {
     pub(super) wish: Move,
     pub(super) lines: Vec<String>,
+    /// What is worth knowing afterwards, too.
+    pub(super) remark: Option<String>,
 }
 
 pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result<Plan> {
@@ -30,7 +32,8 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
     let checkpoint = site.checkpoint(&cx, stream).await?;
     let current = position(checkpoint.as_ref());
     let mut lines = vec![heading(stream, current, Some(&target))];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     let order = match current {
         Some(current) => Some(stream.source.compare(&target, current)),
         // Where it stood is lost, so nothing is known of the order.
@@ -47,7 +50,7 @@ pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result
     }
     lines.extend(snapshots(stream, current, &target));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Set(target), lines })
+    Ok(Plan { wish: Move::Set(target), lines, remark })
 }
 
 /// What a move does to snapshots: it begins one, or leaves one unfinished.
@@ -83,7 +86,7 @@ pub(super) async fn reset(site: &Site, stream: &StreamSpec) -> Result<Plan> {
         lines.extend(replaying(stream));
     }
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Reset, lines })
+    Ok(Plan { wish: Move::Reset, lines, remark: None })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
@@ -122,7 +125,8 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
         operator::Back::Steps(_) | operator::Back::Changes(_) => None,
     };
     let mut lines = vec![heading(stream, Some(&current), target)];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     match &back {
         operator::Back::Steps(steps) => lines.push(format!("It goes back by {steps} checkpoints of the history.")),
         operator::Back::Changes(changes) => {
@@ -134,7 +138,7 @@ pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Resu
     }
     lines.extend(replaying(stream));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Rewind(back), lines })
+    Ok(Plan { wish: Move::Rewind(back), lines, remark })
 }
 
 /// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
@@ -182,7 +186,7 @@ pub(super) async fn skip(site: &Site, stream: &StreamSpec, cause: &str) -> Resul
     let mut lines: Vec<_> = unit.iter().map(told).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines })
+    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remark: None })
 }
 
 fn told(change: &Change) -> String {
@@ -221,7 +225,8 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedG
         unfinished::require_snapshot_anew(source, name, checkpoint.as_ref(), &target)?;
     }
     let mut lines = vec![heading(stream, position(checkpoint.as_ref()), Some(&target))];
-    lines.extend(note.as_deref().map(sentence));
+    let remark = note.as_deref().map(sentence);
+    lines.extend(remark.clone());
     let pedigree = cx.run(stream.source.identity(&cx)).await?;
     if checkpoint.as_ref().and_then(|checkpoint| checkpoint.pedigree.as_ref()).is_some_and(|stored| *stored != pedigree)
     {
@@ -231,7 +236,7 @@ pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedG
     lines.extend(snapshots(stream, position(checkpoint.as_ref()), &target));
     lines.extend(lifting(checkpoint.as_ref()));
     let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
-    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines })
+    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines, remark })
 }
 
 /// A remark of a source as a line of its own.
