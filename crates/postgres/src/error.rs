@@ -251,6 +251,14 @@ pub(crate) fn is_column_gone(error: &Error) -> bool {
     native(error).and_then(Native::code).is_some_and(|code| code.code() == "42703")
 }
 
+/// Whether a server has refused a statement for a reason that may lie in the statement, the table or the values: input functions of types
+/// raise whatever error their author chose.
+pub(crate) fn is_doubtful(error: &Error) -> bool {
+    let is_said = |native: &&Native| native.as_db_error().is_some() && !is_column_gone(error);
+    let class = native(error).filter(is_said).map(Class::of);
+    matches!(class, Some(Class::Missing | Class::Settings | Class::Other))
+}
+
 /// What is not known of something that no one can see is at least no change.
 pub(crate) fn unchanged(error: Error) -> Error {
     match error.kind() {

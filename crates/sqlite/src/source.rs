@@ -2,6 +2,7 @@
 
 mod guard;
 mod mend;
+mod payload;
 mod place;
 mod read;
 mod reader;
@@ -13,7 +14,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use watchkeeper_core::payload::JsonRows;
 use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Source, SourceTime, StartAt,
 };
@@ -24,6 +24,7 @@ use crate::error::Failure;
 use crate::json;
 use crate::tools::{SCHEMA, Shape, exists, install_command, installed, marks};
 pub(crate) use guard::findings;
+use payload::LogRows;
 use place::Place;
 use reader::Reader;
 
@@ -288,7 +289,7 @@ impl Source for ChangeLog {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(JsonRows)
+        Arc::new(LogRows)
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
