@@ -119,7 +119,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         class: Class::Refused,
-        codes: &["22", "23", "44000", "P0001"],
+        codes: &["22", "23", "44000", "54000", "54001", "P0001"],
         cause: "the table does not take it",
         remedy: "correct the row or the table, or choose what becomes of refused changes (on_reject)",
     },

@@ -359,16 +359,15 @@ impl TransactionalWriter for Writer {
             self.apply.prepare(cx, self.checkpoints.client()).await?;
             tried = self.transact(cx, &changes, write, Portion::All).await;
         }
+        if matches!(&tried, Ok(Tried::Refused(_))) && changes.len() > 1 {
+            tried = self.transact(cx, &changes, write, Portion::Divided).await;
+        }
         if tried.as_ref().is_err_and(is_doubtful) {
             tried = self.transact(cx, &changes, write, Portion::Probed).await;
         }
         let refused = match tried? {
             Tried::Answered(answer) => return Ok(answer),
-            Tried::Refused(refused) if changes.len() == 1 => refused,
-            Tried::Refused(_) => match self.transact(cx, &changes, write, Portion::Divided).await? {
-                Tried::Answered(answer) => return Ok(answer),
-                Tried::Refused(refused) => refused,
-            },
+            Tried::Refused(refused) => refused,
         };
         let faults = refused.into_iter().map(|(at, error)| {
             let row =

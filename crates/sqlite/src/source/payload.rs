@@ -115,3 +115,37 @@ impl Visit for Unmarking<'_> {
         self.visit.end_array();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use watchkeeper_core::format::JsonWriter;
+
+    use super::*;
+
+    const BODY: &[u8] =
+        br#"{"before":null,"after":{"$hex":{"$hex":"00fF"},"t":{"$textHex":"41FF"},"r":{"$numberDouble":"-Infinity"},
+        "n":1.5e+300,"s":"{\"$hex\":\"00\"}"},"changed":["$hex"]}"#;
+
+    #[test]
+    fn marks_are_the_values_that_they_stand_for() {
+        let get = |name: &str| LogRows.get(BODY, &["after", name]).expect("it is JSON");
+        assert_eq!(get("$hex"), Some(ValueRef::Binary(0, vec![0, 255].into())));
+        assert_eq!(get("t"), Some(ValueRef::Binary(TEXT_NOT_UTF8, vec![0x41, 255].into())));
+        assert_eq!(get("r"), Some(ValueRef::Double(f64::NEG_INFINITY)));
+        assert_eq!(get("n"), Some(ValueRef::Double(1.5e300)));
+        assert_eq!(get("s"), Some(ValueRef::Str(r#"{"$hex":"00"}"#.into())));
+        assert_eq!(LogRows.get(BODY, &["after"]).expect("it is JSON"), Some(ValueRef::Document));
+    }
+
+    #[test]
+    fn everything_else_is_visited_as_it_is() {
+        let mut out = Vec::new();
+        LogRows.walk(BODY, &mut JsonWriter::new(&mut out)).expect("it is JSON");
+        let expected = concat!(
+            r#"{"before":null,"after":{"$hex":{"$binary":{"base64":"AP8=","subType":"00"}},"#,
+            r#""t":{"$binary":{"base64":"Qf8=","subType":"80"}},"r":{"$numberDouble":"-Infinity"},"#,
+            r#""n":1.5e300,"s":"{\"$hex\":\"00\"}"},"changed":["$hex"]}"#
+        );
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+}

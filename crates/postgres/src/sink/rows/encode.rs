@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use watchkeeper_core::payload::{ValueRef, Visit};
 
-use super::literal::{ArrayLiteral, HstoreLiteral};
+use super::literal::{ArrayLiteral, HstoreLiteral, VectorLiteral};
 
 /// What is special about a type, or about the elements of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,6 +24,8 @@ pub(super) enum Special {
     Hstore,
     /// A type of texts, which takes every text.
     Text,
+    /// `int2vector` and `oidvector`, which are no arrays to JSON: the server would make broken ones of them.
+    Vector,
 }
 
 /// How values get into a column.
@@ -41,6 +43,7 @@ impl Kind {
             "bytea" => Special::Bytes,
             "uuid" => Special::Uuid,
             "hstore" => Special::Hstore,
+            "int2vector" | "oidvector" => Special::Vector,
             _ if category == "S" => Special::Text,
             _ => Special::Nothing,
         };
@@ -65,6 +68,7 @@ pub(super) enum Encoder {
     Json(JsonValue),
     Array(ArrayLiteral),
     Hstore(HstoreLiteral),
+    Vector(VectorLiteral),
 }
 
 impl Encoder {
@@ -73,6 +77,7 @@ impl Encoder {
         match kind {
             Kind { special: Special::Json, is_array: true } => Self::Array(ArrayLiteral::new(has_json_strings)),
             Kind { special: Special::Hstore, .. } => Self::Hstore(HstoreLiteral::default()),
+            Kind { special: Special::Vector, is_array } => Self::Vector(VectorLiteral::new(is_array)),
             Kind { special, .. } => Self::Json(JsonValue { special, has_json_strings, ..JsonValue::default() }),
         }
     }
@@ -82,6 +87,7 @@ impl Encoder {
             Self::Json(value) => value.finish(),
             Self::Array(literal) => literal.finish(),
             Self::Hstore(literal) => literal.finish(),
+            Self::Vector(literal) => literal.finish(),
         }
     }
 
@@ -90,6 +96,7 @@ impl Encoder {
             Self::Json(value) => value,
             Self::Array(literal) => literal,
             Self::Hstore(literal) => literal,
+            Self::Vector(literal) => literal,
         }
     }
 }
@@ -271,6 +278,35 @@ fn date(millis: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn encoded(special: Special, has_json_strings: bool, value: ValueRef<'_>) -> Encoded {
+        let mut encoder = Encoder::new(Kind { special, is_array: false }, has_json_strings);
+        encoder.visit().value(value);
+        encoder.finish()
+    }
+
+    #[test]
+    fn text_is_json_or_a_string_of_it_as_the_source_says() {
+        let json = |text: &str| Encoded::Json(text.into());
+        let text = |text: &'static str| ValueRef::Str(text.into());
+        assert_eq!(encoded(Special::Json, true, text("[1]")), json("\"[1]\""));
+        assert_eq!(encoded(Special::Json, false, text("[1]")), json("[1]"));
+        assert_eq!(encoded(Special::Json, false, text(" null ")), Encoded::JsonNull);
+        assert_eq!(encoded(Special::Json, true, ValueRef::Null), json("null"));
+        assert!(matches!(encoded(Special::Json, false, text("[1")), Encoded::Refused(_)));
+        assert_eq!(encoded(Special::Text, false, text("[1]")), json("\"[1]\""));
+    }
+
+    #[test]
+    fn bytes_are_refused_by_what_has_none() {
+        let bytes = |subtype| ValueRef::Binary(subtype, vec![1; 16].into());
+        let hex = "01".repeat(16);
+        assert_eq!(encoded(Special::Bytes, true, bytes(0)), Encoded::Json(format!("\"\\\\x{hex}\"").into()));
+        assert_eq!(encoded(Special::Uuid, true, bytes(0)), Encoded::Json(format!("\"{hex}\"").into()));
+        for special in [Special::Text, Special::Json, Special::Nothing] {
+            assert!(matches!(encoded(special, true, bytes(0)), Encoded::Refused(_)), "{special:?}");
+        }
+    }
 
     #[test]
     fn values_are_written_as_the_server_reads_them() {

@@ -227,3 +227,154 @@ impl Visit for HstoreLiteral {
         }
     }
 }
+
+/// A vector of the catalog, or an array of them: the innermost arrays become texts with blanks between their numbers.
+#[derive(Debug, Default)]
+pub(super) struct VectorLiteral {
+    is_array: bool,
+    json: Vec<u8>,
+    comma: bool,
+    /// How many arrays are open, without the vector itself.
+    arrays: usize,
+    /// The numbers of the vector that is open.
+    vector: Option<String>,
+    refused: Option<&'static str>,
+}
+
+impl VectorLiteral {
+    pub(super) fn new(is_array: bool) -> Self {
+        Self { is_array, ..Self::default() }
+    }
+
+    pub(super) fn finish(self) -> Encoded {
+        match self.refused {
+            Some(cause) => Encoded::Refused(cause.to_owned()),
+            None => Encoded::Json(self.json),
+        }
+    }
+
+    fn separate(&mut self) {
+        if std::mem::replace(&mut self.comma, true) {
+            self.json.push(b',');
+        }
+    }
+}
+
+const NO_VECTOR: &str = "a vector has numbers only, in one dimension";
+
+impl Visit for VectorLiteral {
+    fn value(&mut self, value: ValueRef<'_>) {
+        let Some(vector) = &mut self.vector else {
+            self.separate();
+            return write_value(&mut self.json, &value);
+        };
+        let number = match value {
+            ValueRef::Int32(number) => i64::from(number),
+            ValueRef::Int64(number) => number,
+            _ => return self.refused = Some(NO_VECTOR),
+        };
+        vector.push_str(if vector.is_empty() { "" } else { " " });
+        vector.push_str(&number.to_string());
+    }
+
+    fn begin_document(&mut self) {
+        self.refused = Some(NO_VECTOR);
+    }
+
+    fn key(&mut self, _key: &str) {}
+
+    fn end_document(&mut self) {}
+
+    fn begin_array(&mut self) {
+        if self.vector.is_some() {
+            self.refused = Some(NO_VECTOR);
+            return;
+        }
+        self.separate();
+        if self.is_array && self.arrays == 0 {
+            self.arrays += 1;
+            self.json.push(b'[');
+            self.comma = false;
+        } else {
+            self.vector = Some(String::new());
+        }
+    }
+
+    fn end_array(&mut self) {
+        if let Some(vector) = self.vector.take() {
+            return write_text(&mut self.json, &vector);
+        }
+        self.arrays = self.arrays.saturating_sub(1);
+        self.json.push(b']');
+        self.comma = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use watchkeeper_core::payload::{JsonPayload, Payload};
+
+    use super::*;
+
+    fn shown(encoded: Encoded) -> String {
+        match encoded {
+            Encoded::Json(json) => serde_json::from_slice(&json).expect("it is a string"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn array(json: &str) -> String {
+        let mut literal = ArrayLiteral::new(true);
+        JsonPayload.walk(json.as_bytes(), &mut literal).expect("it is JSON");
+        shown(literal.finish())
+    }
+
+    #[test]
+    fn elements_of_json_are_quoted() {
+        assert_eq!(array("[]"), "{}");
+        assert_eq!(
+            array(r#"[1,null,"a\"b",{"a":[1,[2]],"b":1.50}]"#),
+            r#"{"1",NULL,"\"a\\\"b\"","{\"a\":[1,[2]],\"b\":1.50}"}"#
+        );
+        assert!(array("[[1]]").contains("dimension"));
+        assert!(array("{}").contains("no array"));
+    }
+
+    #[test]
+    fn dimensions_are_told_from_elements_where_the_source_does() {
+        let mut literal = ArrayLiteral::new(false);
+        literal.begin_array();
+        for text in ["[1, 2]", "null"] {
+            literal.begin_array();
+            literal.value(ValueRef::Json(text.into()));
+            literal.value(ValueRef::Null);
+            literal.end_array();
+        }
+        literal.end_array();
+        assert_eq!(shown(literal.finish()), r#"{{"[1, 2]",NULL},{"null",NULL}}"#);
+    }
+
+    #[test]
+    fn vectors_are_texts_with_blanks_between_their_numbers() {
+        let vector = |is_array, json: &str| {
+            let mut literal = VectorLiteral::new(is_array);
+            JsonPayload.walk(json.as_bytes(), &mut literal).expect("it is JSON");
+            literal.finish()
+        };
+        assert_eq!(vector(false, "[1,-2]"), Encoded::Json(br#""1 -2""#.to_vec()));
+        assert_eq!(vector(false, "[]"), Encoded::Json(br#""""#.to_vec()));
+        assert_eq!(vector(false, "null"), Encoded::Json(b"null".to_vec()));
+        assert_eq!(vector(true, r#"[[1,2],null,"3 4"]"#), Encoded::Json(br#"["1 2",null,"3 4"]"#.to_vec()));
+        assert!(matches!(vector(false, "[[1]]"), Encoded::Refused(_)));
+    }
+
+    #[test]
+    fn documents_are_the_pairs_of_an_hstore() {
+        let mut literal = HstoreLiteral::default();
+        JsonPayload.walk(br#"{"a":"1","q\"\\":null,"":"x=>y"}"#, &mut literal).expect("it is JSON");
+        assert_eq!(shown(literal.finish()), r#""a"=>"1","q\"\\"=>NULL,""=>"x=>y""#);
+        let mut literal = HstoreLiteral::default();
+        JsonPayload.walk(br#"{"a":{"b":"c"}}"#, &mut literal).expect("it is JSON");
+        assert!(matches!(literal.finish(), Encoded::Refused(_)));
+    }
+}

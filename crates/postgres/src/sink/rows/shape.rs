@@ -55,12 +55,14 @@ struct Found {
 const COLUMNS: &str = "WITH RECURSIVE types (number, type, is_array) AS (
         SELECT attnum, atttypid, false FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
         UNION ALL SELECT number, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END, is_array OR t.typtype <> 'd'
-        FROM types JOIN pg_catalog.pg_type t ON t.oid = type WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0)
+        FROM types JOIN pg_catalog.pg_type t ON t.oid = type
+            WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0 AND t.oid NOT IN ('int2vector'::regtype, 'oidvector'::regtype))
     SELECT a.attname::text, a.attgenerated <> '',
         coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), coalesce(NOT i.indimmediate, false),
         format_type(a.atttypid, a.atttypmod), t.typtype = 'd', a.attidentity = 'a', inner_t.typname::text, inner_t.typcategory::text, is_array
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
-    JOIN types ON number = a.attnum JOIN pg_catalog.pg_type inner_t ON inner_t.oid = type AND inner_t.typtype <> 'd' AND NOT (inner_t.typcategory = 'A' AND inner_t.typelem <> 0)
+    JOIN types ON number = a.attnum JOIN pg_catalog.pg_type inner_t ON inner_t.oid = type AND inner_t.typtype <> 'd'
+        AND (inner_t.typcategory <> 'A' OR inner_t.typelem = 0 OR inner_t.oid IN ('int2vector'::regtype, 'oidvector'::regtype))
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 impl Shape {
