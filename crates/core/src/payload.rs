@@ -7,6 +7,9 @@ use std::borrow::Cow;
 use crate::change::Operation;
 use crate::error::Result;
 
+/// The subtype of [`ValueRef::Binary`] for text whose bytes are not UTF-8: a user-defined one, so that it is not taken for plain bytes.
+pub const TEXT_NOT_UTF8: u8 = 0x80;
+
 /// One value of a payload.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -93,6 +96,12 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
     /// tell it.
     fn renamed_to(&self, _body: &[u8]) -> Option<String> {
         None
+    }
+
+    /// Whether a [`ValueRef::Str`] may be a JSON string of the source, as in bodies that are JSON throughout. If not, it is
+    /// text, which a target of a JSON type has to parse.
+    fn has_json_strings(&self) -> bool {
+        true
     }
 
     /// Visits what stands under `key` of the outermost document. Answers whether there is such a key;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use mongodb::bson::raw::RawElement;
 use mongodb::bson::{RawArray, RawBson, RawBsonRef, RawDocument};
+use watchkeeper_core::payload::TEXT_NOT_UTF8;
 use watchkeeper_core::{Error, Image, Operation, Payload, Result, ValueRef, Visit};
 
 pub(crate) use key::Decimal;
@@ -100,8 +101,9 @@ impl Payload for BsonPayload {
     }
 
     fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {
-        let Some(element) = element(document(body)?, key)? else { return Ok(false) };
-        walk_element(&element, visit)?;
+        let event = document(body)?;
+        let Some(element) = element(event, key)? else { return Ok(false) };
+        walk_element(event, &element, visit)?;
         Ok(true)
     }
 
@@ -154,7 +156,7 @@ fn walk_added(event: &RawDocument, visit: &mut dyn Visit) -> Result<bool> {
             visit.begin_document();
         }
         visit.key(element.key().as_str());
-        walk_element(&element, visit)?;
+        walk_element(event, &element, visit)?;
     }
     if begun {
         visit.end_document();
@@ -167,7 +169,7 @@ fn walk_document(document: &RawDocument, visit: &mut dyn Visit) -> Result<()> {
     for element in document.iter_elements() {
         let element = element.map_err(damaged)?;
         visit.key(element.key().as_str());
-        walk_element(&element, visit)?;
+        walk_element(document, &element, visit)?;
     }
     visit.end_document();
     Ok(())
@@ -177,17 +179,23 @@ fn walk_array(items: &RawArray, visit: &mut dyn Visit) -> Result<()> {
     visit.begin_array();
     let items = RawDocument::from_bytes(items.as_bytes()).map_err(damaged)?;
     for element in items.iter_elements() {
-        walk_element(&element.map_err(damaged)?, visit)?;
+        walk_element(items, &element.map_err(damaged)?, visit)?;
     }
     visit.end_array();
     Ok(())
 }
 
-fn walk_element(element: &RawElement<'_>, visit: &mut dyn Visit) -> Result<()> {
+/// Visits an element of a document or an array, the bytes of which are those of `parent`.
+fn walk_element(parent: &RawDocument, element: &RawElement<'_>, visit: &mut dyn Visit) -> Result<()> {
     match element.value() {
         Ok(value) => walk_value(value, visit),
-        // Servers store text that is not UTF-8 when a driver sends it: that must not stop a stream.
+        // Servers store text that is not UTF-8 when a driver sends it: that must not stop a stream, nor become another text.
         Err(_) => {
+            let field = Fields::of(parent.as_bytes())?.find(element.key().as_str().as_bytes())?;
+            if let Some(text) = field.and_then(|field| field.text()) {
+                visit.value(ValueRef::Binary(TEXT_NOT_UTF8, Cow::Borrowed(text)));
+                return Ok(());
+            }
             let mended: RawBson = element.value_utf8_lossy().map_err(damaged)?;
             walk_value(mended.as_raw_bson_ref(), visit)
         }

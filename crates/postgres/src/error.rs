@@ -119,7 +119,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         class: Class::Refused,
-        codes: &["22", "23", "44000", "P0001"],
+        codes: &["22", "23", "44000", "54000", "54001", "P0001"],
         cause: "the table does not take it",
         remedy: "correct the row or the table, or choose what becomes of refused changes (on_reject)",
     },
@@ -249,6 +249,14 @@ pub(crate) fn native(error: &Error) -> Option<&Native> {
 /// Whether a table has a column no more that a statement named.
 pub(crate) fn is_column_gone(error: &Error) -> bool {
     native(error).and_then(Native::code).is_some_and(|code| code.code() == "42703")
+}
+
+/// Whether a server has refused a statement for a reason that may lie in the statement, the table or the values: input functions of types
+/// raise whatever error their author chose.
+pub(crate) fn is_doubtful(error: &Error) -> bool {
+    let is_said = |native: &&Native| native.as_db_error().is_some() && !is_column_gone(error);
+    let class = native(error).filter(is_said).map(Class::of);
+    matches!(class, Some(Class::Missing | Class::Settings | Class::Other))
 }
 
 /// What is not known of something that no one can see is at least no change.

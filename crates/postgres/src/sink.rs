@@ -26,7 +26,7 @@ pub use versioned::Versioned;
 
 use crate::checkpoint::Checkpoints;
 use crate::client::{Client, Value, Work};
-use crate::error::{Class, Doing, is_column_gone, native, told, unchanged};
+use crate::error::{Class, Doing, is_column_gone, is_doubtful, native, told, unchanged};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -153,6 +153,8 @@ pub struct Open<'a> {
     cx: Cx,
     work: &'a Work,
     write: &'a CheckpointWrite,
+    /// Whether it is asked for which changes an error is to blame that does not say so.
+    is_probing: bool,
 }
 
 impl Open<'_> {
@@ -263,6 +265,8 @@ enum Portion {
     All,
     /// In ever smaller parts, to find all that are refused.
     Divided,
+    /// The same, where the error does not say whether a change is to blame.
+    Probed,
 }
 
 /// What became of one try.
@@ -284,10 +288,15 @@ impl Writer {
                 return Ok(Tried::Answered(transacted(commit)));
             }
         }
-        let open = Open { cx: self.checkpoints.client().bounded(cx), work: &work, write };
+        let open = Open {
+            cx: self.checkpoints.client().bounded(cx),
+            work: &work,
+            write,
+            is_probing: portion == Portion::Probed,
+        };
         let filled = match portion {
             Portion::All => self.apply.apply(&open, changes).await.map(|()| Vec::new()),
-            Portion::Divided => divide::apply(&*self.apply, &open, changes).await,
+            Portion::Divided | Portion::Probed => divide::apply(&*self.apply, &open, changes).await,
         };
         match filled {
             Ok(refused) if refused.is_empty() => match work.commit(cx).await {
@@ -356,13 +365,15 @@ impl TransactionalWriter for Writer {
             self.apply.prepare(cx, self.checkpoints.client()).await?;
             tried = self.transact(cx, &changes, write, Portion::All).await;
         }
+        if matches!(&tried, Ok(Tried::Refused(_))) && changes.len() > 1 {
+            tried = self.transact(cx, &changes, write, Portion::Divided).await;
+        }
+        if tried.as_ref().is_err_and(is_doubtful) {
+            tried = self.transact(cx, &changes, write, Portion::Probed).await;
+        }
         let refused = match tried? {
             Tried::Answered(answer) => return Ok(answer),
-            Tried::Refused(refused) if changes.len() == 1 => refused,
-            Tried::Refused(_) => match self.transact(cx, &changes, write, Portion::Divided).await? {
-                Tried::Answered(answer) => return Ok(answer),
-                Tried::Refused(refused) => refused,
-            },
+            Tried::Refused(refused) => refused,
         };
         let faults = refused.into_iter().map(|(at, error)| {
             let row =

@@ -2,6 +2,7 @@
 
 mod guard;
 mod mend;
+mod payload;
 mod place;
 mod read;
 mod reader;
@@ -15,7 +16,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use watchkeeper_core::payload::JsonRows;
 use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Payload, Pedigree, Position, Result, Severity, Source, SourceTime, StartAt,
 };
@@ -25,6 +25,7 @@ use crate::clock::wall_millis;
 use crate::error::Failure;
 use crate::json;
 use crate::tools::{ensure_guard, exists, install_command, marks, plain};
+use payload::LogRows;
 use place::Place;
 use reader::{Reader, Start};
 
@@ -296,7 +297,7 @@ impl Source for ChangeLog {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(JsonRows)
+        Arc::new(LogRows)
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {

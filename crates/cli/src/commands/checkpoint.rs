@@ -140,7 +140,7 @@ async fn reset(site: &Site, name: &str, decision: Decision) -> Result<Report> {
     let stream = site.stream(name)?;
     let plan = plan::reset(site, stream).await?;
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan.wish, decision).await
+    perform(site, stream, plan, decision).await
 }
 
 /// Whether a move failed since the history of checkpoints does not reach back so far.

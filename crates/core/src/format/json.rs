@@ -102,7 +102,11 @@ impl Visit for JsonWriter<'_> {
                 self.text(&options);
                 self.out.extend_from_slice(b"}}");
             }
-            ValueRef::Json(text) => self.out.extend_from_slice(text.as_bytes()),
+            // Line breaks between the parts of JSON (its strings have none) would break what is written line by line.
+            ValueRef::Json(text) => {
+                let in_one_line = |byte: u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte };
+                self.out.extend(text.bytes().map(in_one_line));
+            }
             ValueRef::Document => self.out.extend_from_slice(b"{}"),
             ValueRef::Array => self.out.extend_from_slice(b"[]"),
         }

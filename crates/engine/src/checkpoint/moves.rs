@@ -111,7 +111,7 @@ impl Planner<'_> {
                 if !leaves_snapshot {
                     unfinished::require_snapshot_anew(self.subject.source, self.subject.stream, self.current, &to)?;
                 }
-                let ledger = vec![self.gap(&cause, &to)];
+                let ledger = vec![self.gap(&cause, Some(&to))];
                 let plan = self.set(cx, to, &cause).await?;
                 self.refuse_to_go_back(&plan)?;
                 Ok(Plan { ledger, ..plan })
@@ -145,7 +145,7 @@ impl Planner<'_> {
     /// something is repeated.
     fn reset(&self) -> Plan {
         let begun = self.position().is_some() || self.is_lost();
-        let ledger = if begun { vec![self.gap("an operator reset the checkpoint")] } else { Vec::new() };
+        let ledger = if begun { vec![self.gap("an operator reset the checkpoint", None)] } else { Vec::new() };
         Plan { ledger, replays: begun, resets: true, ..Plan::default() }
     }
 
@@ -165,7 +165,7 @@ impl Planner<'_> {
         // Where the order is not known both are assumed: something passed over, something repeated.
         let passes = matches!(order, Some(None | Some(Ordering::Greater)));
         let replays = matches!(order, Some(None | Some(Ordering::Less)));
-        let ledger = if passes { vec![self.gap(cause, &to)] } else { Vec::new() };
+        let ledger = if passes { vec![self.gap(cause, Some(&to))] } else { Vec::new() };
         let begins_snapshot = self.subject.source.has_unfinished_snapshot(&to);
         let resolve = if begins_snapshot {
             unfinished::settled_by_snapshot(cx, self.checkpoints, self.subject.key).await?
@@ -337,12 +337,13 @@ impl Planner<'_> {
         }
     }
 
-    /// The entry for a gap before `to`.
-    fn gap(&self, cause: &str, to: &Position) -> LedgerEntry {
+    /// The entry for a gap before `to`, or before wherever the settings of the stream begin.
+    fn gap(&self, cause: &str, to: Option<&Position>) -> LedgerEntry {
         let (sink, change_id) = (String::new(), String::new());
         let (cause, before) = (cause.to_owned(), self.position().cloned());
         let source = self.subject.source;
-        let kind = unfinished::gap_kind(source, before.as_ref(), source.has_unfinished_snapshot(to));
+        let kind =
+            unfinished::gap_kind(source, before.as_ref(), to.is_some_and(|to| source.has_unfinished_snapshot(to)));
         LedgerEntry { kind, sink, change_id, cause, before, change: None }
     }
 

@@ -139,7 +139,8 @@ impl Watch {
     /// Shows people how far the stream is.
     async fn report_commits(&self, mut committed: Follower<Option<Position>>) -> std::convert::Infallible {
         loop {
-            if let Some(position) = committed.get() {
+            let newest = committed.see().clone();
+            if let Some(position) = newest {
                 let now = self.instance.seams.clock.wall_millis();
                 let lag = position.time.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
                 self.post.tell(|status| (status.position, status.lag) = (Some(position), lag));

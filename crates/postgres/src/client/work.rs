@@ -39,11 +39,15 @@ const MARK: &str = "SAVEPOINT watchkeeper";
 pub(super) const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') = 'off'";
 
+/// Settings of a role, a database or a server that would have a type's input function read a text as another value, or refuse it. They are
+/// set for the transaction only.
+const READS: &str = "SET LOCAL array_nulls = on; SET LOCAL lc_monetary = 'C'; SET LOCAL xmloption = content";
+
 impl Work {
     pub(super) async fn begin(client: &Client, cx: &Cx) -> Result<Self> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("{BEGIN}; {}; {DURABLE}", limits(&cx));
+        let begin = format!("{BEGIN}; {}; {READS}; {DURABLE}", limits(&cx));
         let call = async { link.batch_execute(&begin).await.map_err(|native| client.error(native, Doing::Reading)) };
         cx.run(call).await.map_err(unchanged)?;
         Ok(Self { client: client.clone(), link, marked: false })
@@ -59,7 +63,7 @@ impl Work {
     ) -> Result<(Self, Vec<Row>)> {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
-        let begin = format!("{BEGIN}; {}; {DURABLE}", limits(&cx));
+        let begin = format!("{BEGIN}; {}; {READS}; {DURABLE}", limits(&cx));
         let call = async {
             let all = futures_util::future::join3(
                 link.batch_execute(&begin),

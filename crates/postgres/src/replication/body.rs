@@ -256,6 +256,11 @@ impl Payload for RowPayload {
         true
     }
 
+    /// JSON is told as such.
+    fn has_json_strings(&self) -> bool {
+        false
+    }
+
     fn image(&self, body: &[u8], operation: Operation, image: Image, visit: &mut dyn Visit) -> Result<bool> {
         if body.is_empty() || !operation.has_row() {
             return Ok(false);

@@ -31,12 +31,13 @@ const RECEIVE_BUFFER: u32 = 1 << 20;
 /// What the values of columns look like depends on these, so they are the same for every reader, and so does how long the server
 /// has patience with one that waits for its target: what an administrator has set for a role or a database is meant for others.
 /// Policies may hide rows from this user: a snapshot is to fail then, and not to leave them out.
-const FIXED: [(&str, &str); 13] = [
+const FIXED: [(&str, &str); 14] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
     ("TimeZone", "UTC"),
     ("bytea_output", "hex"),
+    ("lc_monetary", "C"),
     ("extra_float_digits", "3"),
     ("standard_conforming_strings", "on"),
     ("statement_timeout", "0"),

@@ -15,7 +15,7 @@ use super::pgoutput::odd;
 pub(super) fn value(kind: u32, text: &[u8]) -> Result<ValueRef<'_>> {
     let text = std::str::from_utf8(text).map_err(|_| odd("a text that is not UTF-8"))?;
     let Some(kind) = Type::from_oid(kind) else { return Ok(ValueRef::Str(text.into())) };
-    Ok(if element(&kind).is_some() { ValueRef::Array } else { scalar(&kind, text) })
+    Ok(if element(&kind).is_some() && !has_bounds(text) { ValueRef::Array } else { scalar(&kind, text) })
 }
 
 /// Visits the value of a text.
@@ -23,6 +23,8 @@ pub(super) fn visit_value(kind: u32, text: &[u8], visit: &mut dyn Visit) -> Resu
     let read = std::str::from_utf8(text).map_err(|_| odd("a text that is not UTF-8"))?;
     match Type::from_oid(kind) {
         Some(kind) => match element(&kind) {
+            // An array that does not count from 1 would be another one without its bounds: it stays the text it is.
+            Some(_) if has_bounds(read) => visit.value(ValueRef::Str(read.into())),
             Some(element) if is_vector(&kind) => visit_vector(element, read, visit),
             Some(element) => visit_array(element, read, visit)?,
             None => visit.value(scalar(&kind, read)),
@@ -30,6 +32,11 @@ pub(super) fn visit_value(kind: u32, text: &[u8], visit: &mut dyn Visit) -> Resu
         None => visit.value(ValueRef::Str(read.into())),
     }
     Ok(())
+}
+
+/// Whether the text of an array begins with its bounds: `[0:1]={1,2}`.
+fn has_bounds(text: &str) -> bool {
+    text.starts_with('[')
 }
 
 /// The type of an array's elements; `None` for what is no array. Boxes are parted by other signs.
@@ -54,17 +61,12 @@ fn scalar<'a>(kind: &Type, text: &'a str) -> ValueRef<'a> {
         // Rust reads NaN and Infinity as PostgreSQL writes them.
         Type::FLOAT4 | Type::FLOAT8 => text.parse().map_or_else(|_| as_text(), ValueRef::Double),
         Type::NUMERIC => ValueRef::Decimal(text.into()),
-        Type::JSON | Type::JSONB => ValueRef::Json(in_one_line(text)),
+        Type::JSON | Type::JSONB => ValueRef::Json(text.into()),
         Type::BYTEA => unhex(text).map_or_else(as_text, |bytes| ValueRef::Binary(0, bytes.into())),
         Type::TIMESTAMP => ValueRef::Str(text.replacen(' ', "T", 1).into()),
         Type::TIMESTAMPTZ => ValueRef::Str(with_zone(text).into()),
         _ => as_text(),
     }
-}
-
-/// JSON may have line breaks between its parts (never inside of text), which would break what is written line by line.
-fn in_one_line(json: &str) -> Cow<'_, str> {
-    if json.contains(['\n', '\r']) { json.replace(['\n', '\r'], " ").into() } else { json.into() }
 }
 
 /// `2026-01-02 03:04:05.678+00` as `2026-01-02T03:04:05.678+00:00`.
@@ -91,10 +93,8 @@ fn visit_vector(element: &Type, text: &str, visit: &mut dyn Visit) {
     visit.end_array();
 }
 
-/// Visits an array as the server prints it: `{1,NULL,"a \"b\""}`, nested for more dimensions, and with `[0:1]=` before it
-/// when it does not count from 1.
+/// Visits an array as the server prints it: `{1,NULL,"a \"b\""}`, nested for more dimensions.
 fn visit_array(element: &Type, text: &str, visit: &mut dyn Visit) -> Result<()> {
-    let text = if text.starts_with('[') { text.split_once('=').map_or(text, |(_, array)| array) } else { text };
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         match first {
@@ -183,7 +183,7 @@ mod tests {
             (Type::TIMESTAMPTZ, "infinity", r#""infinity""#),
             (Type::TEXT, "a\"b", r#""a\"b""#),
             (Type::INT4_ARRAY, "{1,NULL,-3}", "[1,null,-3]"),
-            (Type::INT4_ARRAY, "[0:1]={1,2}", "[1,2]"),
+            (Type::INT4_ARRAY, "[0:1]={1,2}", "\"[0:1]={1,2}\""),
             (Type::INT4_ARRAY, "{{1,2},{3,4}}", "[[1,2],[3,4]]"),
             (Type::TEXT_ARRAY, r#"{a,"NULL","b\"c","d,e",NULL,""}"#, r#"["a","NULL","b\"c","d,e",null,""]"#),
             (Type::JSONB_ARRAY, r#"{"{\"a\": 1}"}"#, r#"[{"a": 1}]"#),

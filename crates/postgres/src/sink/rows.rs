@@ -1,7 +1,9 @@
 //! Changes into tables whose columns have types of their own.
 
+mod encode;
 mod field;
 mod follow;
+mod literal;
 mod plan;
 mod shape;
 mod versioned;
@@ -16,19 +18,19 @@ use watchkeeper_core::{Change, Cx, Error, Operation, Result};
 pub use shape::Missing;
 pub use versioned::VersionedRows;
 
-use self::plan::{Plan, Row};
+use self::plan::{Plan, Row, Statement};
 use self::shape::Shape;
 use super::image::require_key;
 use super::rekey::{halves, incomplete};
 use super::{Apply, Failure, Open, Table};
 use crate::client::Client;
+use crate::error::is_doubtful;
 
 /// Keeps the rows of one source table in a table with columns of their own: an upsert or a delete for each change.
 ///
 /// The table is the user's: its columns and their types are as they were created, and the server converts every field by the type
 /// of its column, as its own input functions do. Times, numbers of any length, bytes, UUIDs, enums, JSON and arrays arrive
-/// as what they are; a field that does not fit its column is a rejected change. Only JSON's own null is the null
-/// of SQL here, as the server has it. The primary key of the table has to be the key of the
+/// as what they are; a field that does not fit its column, or would become another value there, is a rejected change. The primary key of the table has to be the key of the
 /// source. A truncate of the source empties the table.
 ///
 /// Changes of one row that come together are written once, as the last of them leaves it, and many rows by one statement.
@@ -104,6 +106,9 @@ impl Rows {
 
     async fn send(&self, open: &Open<'_>, shape: &Shape, plan: &mut Plan<'_>) -> Result<(), Failure> {
         for statement in std::mem::take(plan).statements(shape) {
+            if open.is_probing {
+                probe(open, &statement).await?;
+            }
             let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT)]).await?;
             if !statement.is_done_by(found) {
                 return Err(Failure::Refused(None, incomplete()));
@@ -153,6 +158,9 @@ impl Rows {
         }
         self.send(open, &sight.shape, plan).await?;
         let (statement, key) = (new.rename(&sight.shape), old.only_key());
+        if open.is_probing {
+            probe(open, &statement).await?;
+        }
         let found = open.state(&statement.sql, &[(&statement.rows, Type::TEXT), (&key, Type::TEXT)]).await?;
         match statement.is_done_by(found) {
             true => Ok(true),
@@ -160,6 +168,16 @@ impl Rows {
             // There was no row to take anything from: a new one gets defaults.
             false => Ok(false),
         }
+    }
+}
+
+/// Converts the rows of a statement, and nothing else. What fails then although it does not fail without rows is their fault, whatever
+/// the server calls it: types have input functions of their own.
+async fn probe(open: &Open<'_>, statement: &Statement) -> Result<(), Failure> {
+    open.state(&statement.conversion, &[(&"[]", Type::TEXT)]).await?;
+    match open.state(&statement.conversion, &[(&statement.rows, Type::TEXT)]).await {
+        Err(Failure::Failed(error)) if is_doubtful(&error) => Err(Failure::Refused(None, error)),
+        other => other.map(drop),
     }
 }
 

@@ -14,6 +14,7 @@ use super::image::require_key;
 use super::rekey::{incomplete, incomplete_key_update, is_incomplete};
 use super::tables::{FATES, FateColumns, Fates, LACKING, MERGED, Mirror, document, number};
 use crate::client::Client;
+use crate::error::is_doubtful;
 
 /// How long the mark of a deleted row is kept.
 pub(super) const TOMBSTONES: &str = "1 day";
@@ -157,6 +158,11 @@ impl Put for Writer {
 pub(super) trait Put: Send + Sync {
     /// Writes changes, all that come together at once. Those that can not be written are told by their place.
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>>;
+
+    /// Why the values of a change can not be converted, if an error that does not say so comes from there.
+    async fn unconvertible(&self, _cx: &Cx, _change: &Change) -> Result<Option<Error>> {
+        Ok(None)
+    }
 }
 
 fn is_refused(error: &Error) -> bool {
@@ -169,7 +175,7 @@ pub(super) async fn write(writer: &dyn Put, cx: &Cx, batch: &Arc<Batch>, rows: &
     let rejected = match writer.put(cx, &changes).await {
         Ok(rejected) => rejected,
         // One of them can not be written: found by writing them one by one. What was written already stays as it is.
-        Err(error) if is_refused(&error) => one_by_one(writer, cx, &changes).await?,
+        Err(error) if is_refused(&error) || is_doubtful(&error) => one_by_one(writer, cx, &changes).await?,
         Err(error) => return Err(error),
     };
     let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
@@ -182,6 +188,10 @@ async fn one_by_one(writer: &dyn Put, cx: &Cx, changes: &[Change]) -> Result<Vec
         match writer.put(cx, std::slice::from_ref(change)).await {
             Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
             Err(error) if is_refused(&error) => rejected.push((at, error)),
+            Err(error) if is_doubtful(&error) => match writer.unconvertible(cx, change).await? {
+                Some(cause) => rejected.push((at, cause)),
+                None => return Err(error),
+            },
             Err(error) => return Err(error),
         }
     }

@@ -53,6 +53,12 @@ const STATEMENTS: &[(&str, Class, &str)] = &[
         Class::Refused,
         "CREATE TEMP VIEW v AS SELECT * FROM locked WHERE x > 5 WITH CHECK OPTION; INSERT INTO v VALUES (1)",
     ),
+    (
+        "54000",
+        Class::Refused,
+        "CREATE TEMP TABLE w (x text UNIQUE); INSERT INTO w SELECT string_agg(md5(g::text), '') FROM generate_series(1, 3000) g",
+    ),
+    ("54001", Class::Refused, "SELECT repeat('[', 1000000)::json"),
     ("P0001", Class::Refused, "DO $$ BEGIN RAISE EXCEPTION 'no'; END $$"),
     // Other damage, a full disk and broken connections between servers are said by the server, but not for their reasons.
     ("53100", Class::Exhausted, "DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '53100'; END $$"),

@@ -18,3 +18,4 @@ mod specifics;
 mod support;
 mod takeover;
 mod tls;
+mod unfit;

@@ -191,7 +191,7 @@ fn a_table_that_rows_can_not_be_written_into_is_told_why() {
     });
 }
 
-async fn opened(sink: &VersionedRows, stage: &Stage) -> Arc<dyn SinkWriter> {
+pub(crate) async fn opened(sink: &VersionedRows, stage: &Stage) -> Arc<dyn SinkWriter> {
     let context = SinkContext {
         grant: grant(1),
         stream: "orders".to_owned(),
@@ -204,7 +204,7 @@ async fn opened(sink: &VersionedRows, stage: &Stage) -> Arc<dyn SinkWriter> {
     writer
 }
 
-async fn write(writer: &dyn SinkWriter, changes: &[Row<'_>]) -> Vec<u32> {
+pub(crate) async fn write(writer: &dyn SinkWriter, changes: &[Row<'_>]) -> Vec<u32> {
     let batch = batch(changes);
     let rows: Vec<u32> = (0..).take(batch.len()).collect();
     let written = writer.write(&cx(), 0, &batch, &rows).await.expect("the server answers");

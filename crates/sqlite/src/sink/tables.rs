@@ -1,5 +1,5 @@
 use rusqlite::Transaction;
-use watchkeeper_core::{Change, Error, Grant, Operation, Result, rename_rejection};
+use watchkeeper_core::{Change, Error, Grant, Operation, Result, ValueRef, Visit, rename_rejection};
 
 use super::Apply;
 use crate::error::Failure;
@@ -107,6 +107,11 @@ impl Apply for Mirror {
             transaction.prepare_cached(&sql)?.execute((namespace, key))?;
             return Ok(());
         }
+        if leaves_out(change)? {
+            return Err(Failure::refuse(
+                "this change leaves out large values that did not change, which a body alone would lose; let the source tell all of them (ALTER TABLE … REPLICA IDENTITY FULL)",
+            ));
+        }
         let sql = format!("INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
         let (time, version) = (change.time().0.cast_signed(), change.version());
         let (version, ordinal) = (version.time.cast_signed(), version.ordinal.cast_signed());
@@ -121,6 +126,34 @@ impl Apply for Mirror {
     fn mirrors(&self) -> bool {
         true
     }
+}
+
+/// Whether a body leaves out values that did not change.
+fn leaves_out(change: &Change) -> Result<bool, Failure> {
+    let mut seen = Unchanged(false);
+    if !change.body().is_empty() {
+        change.batch().payload().walk(change.body(), &mut seen)?;
+    }
+    Ok(seen.0)
+}
+
+/// Whether a value was visited that did not change.
+struct Unchanged(bool);
+
+impl Visit for Unchanged {
+    fn value(&mut self, value: ValueRef<'_>) {
+        self.0 |= value == ValueRef::Unchanged;
+    }
+
+    fn begin_document(&mut self) {}
+
+    fn key(&mut self, _key: &str) {}
+
+    fn end_document(&mut self) {}
+
+    fn begin_array(&mut self) {}
+
+    fn end_array(&mut self) {}
 }
 
 /// A quoted name of a table that is not one of ours.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
-use watchkeeper_core::payload::JsonRows;
 use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Position, RowParts, SourceTime, Version, Window,
 };
 
 use super::ChangeLog;
 use super::mend::mended;
+use super::payload::LogRows;
 use super::place::Place;
 use crate::error::Failure;
 use crate::tools::marks::{self, LOST};
@@ -35,7 +35,7 @@ pub(super) fn batch(
         FROM watchkeeper_changes WHERE seq > ?1 ORDER BY seq";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([after.number.cast_signed()])?;
-    let mut builder = BatchBuilder::new(Arc::clone(origin), Arc::new(JsonRows));
+    let mut builder = BatchBuilder::new(Arc::clone(origin), Arc::new(LogRows));
     let (mut end, mut passed) = (None, 0);
     while let Some(row) = rows.next()? {
         let is_wanted = is_wanted(row, log.tables.as_deref())?;

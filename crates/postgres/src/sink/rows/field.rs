@@ -1,8 +1,8 @@
 //! The fields of a document that become columns, as PostgreSQL's own input functions read them.
 
-use std::io::Write;
-
 use watchkeeper_core::payload::{JsonPayload, Payload, ValueRef, Visit};
+
+use super::encode::{Encoded, Encoder, Kind};
 
 /// Which field of a document a column is taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +11,7 @@ pub(super) struct Column {
     /// The way to it, from the outermost document.
     pub(super) path: Vec<String>,
     pub(super) in_key: bool,
+    pub(super) kind: Kind,
 }
 
 /// What became of a column.
@@ -25,12 +26,28 @@ pub(super) enum Told {
     Unchanged,
     /// Its value, as JSON.
     Value(Vec<u8>),
+    /// The null of JSON, which is not that of SQL.
+    JsonNull,
+    /// Why its value would become another one.
+    Refused(String),
+}
+
+impl From<Encoded> for Told {
+    fn from(encoded: Encoded) -> Self {
+        match encoded {
+            Encoded::Json(json) => Self::Value(json),
+            Encoded::JsonNull => Self::JsonNull,
+            Encoded::Refused(cause) => Self::Refused(cause),
+        }
+    }
 }
 
 /// Takes the columns out of a document as it is visited.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     columns: &'a [Column],
+    /// Whether text may be a string of JSON: see [`Payload::has_json_strings`].
+    has_json_strings: bool,
     told: Vec<Told>,
     /// The keys on the way to what is visited; none inside of arrays.
     way: Vec<Step>,
@@ -50,14 +67,15 @@ enum Step {
 struct Open {
     column: usize,
     depth: usize,
-    json: Vec<u8>,
-    comma: bool,
+    encoder: Encoder,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(columns: &'a [Column]) -> Self {
+    /// The `columns` of a document of this payload.
+    pub(super) fn of(columns: &'a [Column], payload: &dyn Payload) -> Self {
         let inner = (0..columns.len()).filter(|at| columns[*at].path.len() > 1).collect();
-        Self { columns, told: vec![Told::Missing; columns.len()], way: Vec::new(), open: Vec::new(), inner }
+        let (told, has_json_strings) = (vec![Told::Missing; columns.len()], payload.has_json_strings());
+        Self { columns, has_json_strings, told, way: Vec::new(), open: Vec::new(), inner }
     }
 
     /// What there is of each column.
@@ -111,7 +129,8 @@ impl<'a> Fields<'a> {
     fn begin_columns(&mut self) {
         for (column, wanted) in self.columns.iter().enumerate() {
             if !self.is_found(column) && self.is_at(&wanted.path) {
-                self.open.push(Open { column, depth: self.way.len(), json: Vec::new(), comma: false });
+                let encoder = Encoder::new(wanted.kind, self.has_json_strings);
+                self.open.push(Open { column, depth: self.way.len(), encoder });
             }
         }
     }
@@ -121,36 +140,21 @@ impl<'a> Fields<'a> {
         let depth = self.way.len();
         while self.open.last().is_some_and(|open| open.depth == depth) {
             if let Some(open) = self.open.pop() {
-                self.told[open.column] = Told::Value(open.json);
+                self.told[open.column] = open.encoder.finish().into();
             }
         }
     }
 
-    fn enter(&mut self, step: Step, sign: u8) {
+    fn enter(&mut self, step: Step, begin: fn(&mut dyn Visit)) {
         self.begin_columns();
-        for open in &mut self.open {
-            open.separate();
-            open.json.push(sign);
-            open.comma = false;
-        }
+        self.open.iter_mut().for_each(|open| begin(open.encoder.visit()));
         self.way.push(step);
     }
 
-    fn leave(&mut self, sign: u8) {
+    fn leave(&mut self, end: fn(&mut dyn Visit)) {
         self.way.pop();
-        for open in &mut self.open {
-            open.json.push(sign);
-            open.comma = true;
-        }
+        self.open.iter_mut().for_each(|open| end(open.encoder.visit()));
         self.end_columns();
-    }
-}
-
-impl Open {
-    fn separate(&mut self) {
-        if std::mem::replace(&mut self.comma, true) {
-            self.json.push(b',');
-        }
     }
 }
 
@@ -166,15 +170,12 @@ impl Visit for Fields<'_> {
             return;
         }
         self.begin_columns();
-        for open in &mut self.open {
-            open.separate();
-            write_value(&mut open.json, &value);
-        }
+        self.open.iter_mut().for_each(|open| open.encoder.visit().value(value.clone()));
         self.end_columns();
     }
 
     fn begin_document(&mut self) {
-        self.enter(Step::Document(None), b'{');
+        self.enter(Step::Document(None), |visit| visit.begin_document());
     }
 
     fn key(&mut self, key: &str) {
@@ -186,82 +187,20 @@ impl Visit for Fields<'_> {
                 self.told[*column] = Told::Absent;
             }
         }
-        for open in &mut self.open {
-            open.separate();
-            write_text(&mut open.json, key);
-            open.json.push(b':');
-            open.comma = false;
-        }
+        self.open.iter_mut().for_each(|open| open.encoder.visit().key(key));
     }
 
     fn end_document(&mut self) {
-        self.leave(b'}');
+        self.leave(|visit| visit.end_document());
     }
 
     fn begin_array(&mut self) {
-        self.enter(Step::Array, b'[');
+        self.enter(Step::Array, |visit| visit.begin_array());
     }
 
     fn end_array(&mut self) {
-        self.leave(b']');
+        self.leave(|visit| visit.end_array());
     }
-}
-
-fn write_text(out: &mut Vec<u8>, text: &str) {
-    // Writing to a vector can not fail.
-    let _ = serde_json::to_writer(out, text);
-}
-
-/// Whether digits are a number of JSON, too: infinities and the like are not.
-fn is_number(digits: &str) -> bool {
-    serde_json::from_str::<serde_json::Number>(digits).is_ok()
-}
-
-/// A value as JSON that is converted by the type of its column: what has no JSON of its own is the text that the server reads.
-fn write_value(out: &mut Vec<u8>, value: &ValueRef<'_>) {
-    match value {
-        ValueRef::Bool(truth) => drop(write!(out, "{truth}")),
-        ValueRef::Int32(number) => drop(write!(out, "{number}")),
-        ValueRef::Int64(number) => drop(write!(out, "{number}")),
-        ValueRef::Double(number) if number.is_finite() => drop(serde_json::to_writer(out, number)),
-        ValueRef::Double(number) if number.is_nan() => write_text(out, "NaN"),
-        ValueRef::Double(number) => write_text(out, if *number > 0.0 { "Infinity" } else { "-Infinity" }),
-        ValueRef::Decimal(digits) if is_number(digits) => out.extend_from_slice(digits.as_bytes()),
-        ValueRef::Decimal(digits) => write_text(out, digits),
-        ValueRef::Str(text) => write_text(out, text),
-        ValueRef::Binary(4, bytes) if bytes.len() == 16 => write_text(out, &hex(bytes)),
-        ValueRef::Binary(_, bytes) => write_text(out, &format!("\\x{}", hex(bytes))),
-        ValueRef::ObjectId(bytes) => write_text(out, &hex(bytes)),
-        ValueRef::DateTime(millis) => write_text(out, &date(*millis)),
-        ValueRef::Timestamp(seconds, _) => write_text(out, &date(i64::from(*seconds) * 1_000)),
-        ValueRef::Regex(pattern, options) => write_text(out, &format!("/{pattern}/{options}")),
-        ValueRef::Json(text) => out.extend_from_slice(text.as_bytes()),
-        ValueRef::Document => out.extend_from_slice(b"{}"),
-        ValueRef::Array => out.extend_from_slice(b"[]"),
-        _ => out.extend_from_slice(b"null"),
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A moment in UTC, as PostgreSQL reads it, in whichever year.
-fn date(millis: i64) -> String {
-    let (days, in_day) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
-    // Days since 0000-03-01, so that leap days fall at the end of a year.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (in_day / 3_600_000, in_day / 60_000 % 60, in_day / 1_000 % 60);
-    // There is no year 0: before 1 stands 1 BC.
-    let (year, before) = if year > 0 { (year, "") } else { (1 - year, " BC") };
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:03}+00{before}", in_day % 1_000)
 }
 
 #[cfg(test)]
@@ -270,7 +209,7 @@ mod tests {
 
     fn column(path: &str) -> Column {
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-        Column { name: path.join("_"), path, in_key: false }
+        Column { name: path.join("_"), path, in_key: false, kind: Kind::default() }
     }
 
     fn shown(fields: Fields<'_>) -> Vec<String> {
@@ -285,7 +224,7 @@ mod tests {
     fn fields_are_found_at_the_end_of_their_ways() {
         let columns = ["a", "b.c", "b", "d", "list.x", "d.e"].map(column);
         let body = br#"{"x":{"a":1},"a":[1,{"a":2}],"b":{"c":"t","e":null},"list":[{"x":3}],"a":9}"#;
-        let mut fields = Fields::of(&columns);
+        let mut fields = Fields::of(&columns, &JsonPayload);
         JsonPayload.walk(body, &mut fields).expect("it is JSON");
         let told = [r#"[1,{"a":2}]"#, r#""t""#, r#"{"c":"t","e":null}"#, "Missing", "Absent", "Missing"];
         assert_eq!(shown(fields), told);
@@ -294,7 +233,7 @@ mod tests {
     #[test]
     fn json_is_entered_and_what_did_not_change_is_unchanged_all_the_way() {
         let columns = ["a", "a.b", "a.n.c", "a.x", "big", "big.y", "one.z"].map(column);
-        let mut fields = Fields::of(&columns);
+        let mut fields = Fields::of(&columns, &JsonPayload);
         fields.begin_document();
         for (key, value) in [
             ("a", ValueRef::Json(r#" {"b": 1.10, "n": {"c": "t"}}"#.into())),
@@ -307,24 +246,5 @@ mod tests {
         fields.end_document();
         let told = [r#"{"b":1.10,"n":{"c":"t"}}"#, "1.10", r#""t""#, "Absent", "Unchanged", "Unchanged", "Absent"];
         assert_eq!(shown(fields), told);
-    }
-
-    #[test]
-    fn values_are_written_as_the_server_reads_them() {
-        let id = [0xab; 16];
-        for (value, json) in [
-            (ValueRef::Decimal("1.50".into()), "1.50"),
-            (ValueRef::Decimal("NaN".into()), "\"NaN\""),
-            (ValueRef::Double(f64::NEG_INFINITY), "\"-Infinity\""),
-            (ValueRef::Binary(0, vec![0, 255].into()), "\"\\\\x00ff\""),
-            (ValueRef::Binary(4, id.to_vec().into()), "\"abababababababababababababababab\""),
-            (ValueRef::DateTime(-1), "\"1969-12-31 23:59:59.999+00\""),
-            (ValueRef::DateTime(1_709_164_800_000), "\"2024-02-29 00:00:00.000+00\""),
-            (ValueRef::DateTime(-62_135_596_800_001), "\"0001-12-31 23:59:59.999+00 BC\""),
-        ] {
-            let mut out = Vec::new();
-            write_value(&mut out, &value);
-            assert_eq!(String::from_utf8_lossy(&out), json, "{value:?}");
-        }
     }
 }

@@ -22,6 +22,8 @@ pub(super) enum Fate {
     Kept {
         /// For each column whether it is told.
         told: Vec<bool>,
+        /// The columns that have the null of JSON, which the server would take for that of SQL.
+        json_nulls: Vec<usize>,
         /// Whether one is not told because it did not change, so that the row has to be there already.
         needs_old: bool,
     },
@@ -46,8 +48,8 @@ impl Row {
         if change.operation() == Operation::Delete {
             return Self::gone(shape, change);
         }
-        let (mut fields, mut nothing) = (Fields::of(&shape.columns), Nothing::default());
         let payload = change.batch().payload();
+        let (mut fields, mut nothing) = (Fields::of(&shape.columns, &**payload), Nothing::default());
         let mut both = Both { fields: &mut fields, nothing: &mut nothing, follows: shape.follows.as_ref(), strangers };
         let told = payload.image(change.body(), change.operation(), Image::After, &mut both)?;
         if nothing.0 {
@@ -63,12 +65,16 @@ impl Row {
         if let Some(at) = missing.filter(|_| !keeps && payload.tells_whole_rows()) {
             return Err(shape.missing_field(at, change.namespace()));
         }
+        if let Some((at, cause)) = refused(&values, |_| true) {
+            return Err(shape.unfit(at, cause));
+        }
+        let json_nulls = (0..values.len()).filter(|at| values[*at] == Told::JsonNull).collect();
         let is_told = |value: &Told| !(*value == Told::Unchanged || keeps && *value == Told::Missing);
         let (told, needs_old) = (values.iter().map(is_told).collect(), values.contains(&Told::Unchanged));
         let key = object(shape, &values, |at| shape.columns[at].in_key);
         let key = key.ok_or_else(|| untold(change, "its key", "name the fields of the key in `columns`"))?;
         let json = object(shape, &values, |_| true);
-        Ok(Self { fate: Fate::Kept { told, needs_old }, json: json.unwrap_or_default(), key })
+        Ok(Self { fate: Fate::Kept { told, json_nulls, needs_old }, json: json.unwrap_or_default(), key })
     }
 
     /// Whether it leaves out columns that did not change.
@@ -84,8 +90,12 @@ impl Row {
     /// The statement that brings this row under its new key, with what it has under its old one where that did not change.
     /// `$1` is the row, `$2` the old key.
     pub(super) fn rename(&self, shape: &Shape) -> Statement {
-        let told: &[bool] = if let Fate::Kept { told, .. } = &self.fate { told } else { &[] };
-        Statement { sql: shape.rename(told), rows: array(&[&self.json]), finds: Some(1) }
+        let (told, json_nulls): (&[bool], &[usize]) = match &self.fate {
+            Fate::Kept { told, json_nulls, .. } => (told, json_nulls),
+            Fate::Gone => (&[], &[]),
+        };
+        let conversion = shape.conversion(|at, _| told[at]);
+        Statement { sql: shape.rename(told, json_nulls), conversion, rows: array(&[&self.json]), finds: Some(1) }
     }
 
     /// Its key, as the only one of an array.
@@ -95,12 +105,16 @@ impl Row {
 
     fn gone(shape: &Shape, change: &Change) -> Result<Self> {
         let payload = change.batch().payload();
-        let mut fields = Fields::of(&shape.columns);
+        let mut fields = Fields::of(&shape.columns, &**payload);
         let told = payload.image(change.body(), change.operation(), Image::Before, &mut fields)?;
-        let mut key = told.then(|| object(shape, &fields.told(), |at| shape.columns[at].in_key)).flatten();
+        let values = fields.told();
+        if let Some((at, cause)) = refused(&values, |at| shape.columns[at].in_key) {
+            return Err(shape.unfit(at, cause));
+        }
+        let mut key = told.then(|| object(shape, &values, |at| shape.columns[at].in_key)).flatten();
         if key.is_none() {
             // Sources of documents tell of a deleted one its key alone.
-            let mut fields = Fields::of(&shape.columns);
+            let mut fields = Fields::of(&shape.columns, &**payload);
             payload.walk_field(change.body(), "documentKey", &mut fields)?;
             key = object(shape, &fields.told(), |at| shape.columns[at].in_key);
         }
@@ -108,6 +122,14 @@ impl Row {
             key.ok_or_else(|| untold(change, "its key", "let the source tell it (REPLICA IDENTITY, pre-images)"))?;
         Ok(Self { fate: Fate::Gone, json: key.clone(), key })
     }
+}
+
+/// The first of the `wanted` columns whose value would become another one, and why.
+fn refused(values: &[Told], wanted: impl Fn(usize) -> bool) -> Option<(usize, &str)> {
+    values.iter().enumerate().find_map(|(at, value)| match value {
+        Told::Refused(cause) if wanted(at) => Some((at, cause.as_str())),
+        _ => None,
+    })
 }
 
 fn untold(change: &Change, what: &str, remedy: &str) -> Error {
@@ -121,6 +143,7 @@ fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Opt
     for (at, (column, value)) in shape.columns.iter().zip(values).enumerate() {
         let text = match value {
             Told::Value(text) => std::str::from_utf8(text).ok()?,
+            Told::JsonNull if !column.in_key => continue,
             _ if column.in_key => return None,
             _ => continue,
         };
@@ -225,17 +248,23 @@ impl<'a> Plan<'a> {
     /// What goes first, then what comes, by the columns that are told.
     pub(super) fn statements(&self, shape: &Shape) -> Vec<Statement> {
         let mut gone = Vec::new();
-        let mut kept: BTreeMap<(&[bool], bool), Vec<&str>> = BTreeMap::new();
+        let mut kept: BTreeMap<(&[bool], &[usize], bool), Vec<&str>> = BTreeMap::new();
         for (_, row) in self.rows.values() {
             match &row.fate {
                 Fate::Gone => gone.push(row.json.as_str()),
-                Fate::Kept { told, needs_old } => kept.entry((told, *needs_old)).or_default().push(&row.json),
+                Fate::Kept { told, json_nulls, needs_old } => {
+                    kept.entry((told, json_nulls, *needs_old)).or_default().push(&row.json);
+                }
             }
         }
-        let deletes = || Statement { sql: shape.delete(), rows: array(&gone), finds: None };
-        let comes = |(&(told, needs_old), rows): (&(&[bool], bool), &Vec<&str>)| {
-            let sql = if needs_old { shape.update(told) } else { shape.upsert(told) };
-            Statement { sql, rows: array(rows), finds: needs_old.then_some(rows.len() as u64) }
+        let deletes = || {
+            let conversion = shape.conversion(|_, column| column.in_key);
+            Statement { sql: shape.delete(), conversion, rows: array(&gone), finds: None }
+        };
+        let comes = |(&(told, json_nulls, needs_old), rows): (&(&[bool], &[usize], bool), &Vec<&str>)| {
+            let sql = if needs_old { shape.update(told, json_nulls) } else { shape.upsert(told, json_nulls) };
+            let conversion = shape.conversion(|at, column| told[at] || column.in_key);
+            Statement { sql, conversion, rows: array(rows), finds: needs_old.then_some(rows.len() as u64) }
         };
         let deletes = (!gone.is_empty()).then(deletes);
         deletes.into_iter().chain(kept.iter().map(comes)).collect()
@@ -246,6 +275,8 @@ impl<'a> Plan<'a> {
 #[derive(Debug)]
 pub(super) struct Statement {
     pub(super) sql: String,
+    /// Only converts the rows, and writes nothing.
+    pub(super) conversion: String,
     /// The rows, as a JSON array: its first value.
     pub(super) rows: String,
     /// How many rows it has to find, since they take from there what did not change.

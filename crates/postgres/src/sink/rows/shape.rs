@@ -5,6 +5,7 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::super::{Failure, Open, Table};
+use super::encode::Kind;
 use super::field::Column;
 use super::follow::Follows;
 use crate::client::{Client, quoted};
@@ -42,17 +43,26 @@ struct Found {
     /// Whether its key is looked at only when a transaction ends.
     is_late: bool,
     /// Its type, as it stands in SQL.
-    kind: String,
+    type_name: String,
     is_domain: bool,
+    kind: Kind,
     /// Whether the server numbers it and takes no other number in an update.
     is_numbered: bool,
 }
 
-/// The columns of the table `$1`. An index may have more columns than its key (INCLUDE).
-const COLUMNS: &str = "SELECT a.attname::text, a.attgenerated <> '',
+/// The columns of the table `$1`. An index may have more columns than its key (INCLUDE). The innermost type of a column is that of its
+/// elements, and none is a domain.
+const COLUMNS: &str = "WITH RECURSIVE types (number, type, is_array) AS (
+        SELECT attnum, atttypid, false FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+        UNION ALL SELECT number, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END, is_array OR t.typtype <> 'd'
+        FROM types JOIN pg_catalog.pg_type t ON t.oid = type
+            WHERE t.typtype = 'd' OR t.typcategory = 'A' AND t.typelem <> 0 AND t.oid NOT IN ('int2vector'::regtype, 'oidvector'::regtype))
+    SELECT a.attname::text, a.attgenerated <> '',
         coalesce(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false), coalesce(NOT i.indimmediate, false),
-        format_type(a.atttypid, a.atttypmod), t.typtype = 'd', a.attidentity = 'a'
+        format_type(a.atttypid, a.atttypmod), t.typtype = 'd', a.attidentity = 'a', inner_t.typname::text, inner_t.typcategory::text, is_array
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+    JOIN types ON number = a.attnum JOIN pg_catalog.pg_type inner_t ON inner_t.oid = type AND inner_t.typtype <> 'd'
+        AND (inner_t.typcategory <> 'A' OR inner_t.typelem = 0 OR inner_t.oid IN ('int2vector'::regtype, 'oidvector'::regtype))
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
 impl Shape {
@@ -86,9 +96,10 @@ impl Shape {
             is_generated: row.get(1),
             in_key: row.get(2),
             is_late: row.get(3),
-            kind: row.get(4),
+            type_name: row.get(4),
             is_domain: row.get(5),
             is_numbered: row.get(6),
+            kind: Kind::new(row.get(7), row.get(8), row.get(9)),
         };
         let found: Vec<_> = rows.iter().map(found).collect();
         let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
@@ -96,7 +107,7 @@ impl Shape {
         refuse_numbered(table, &found, &columns)?;
         let follows = fields.is_empty().then(|| Follows::of(&columns));
         let kind =
-            |column: &Column| found.iter().find(|found| found.name == column.name).map(|found| found.kind.clone());
+            |column: &Column| found.iter().find(|found| found.name == column.name).map(|found| found.type_name.clone());
         let types = found.iter().any(|found| found.is_domain).then(|| columns.iter().filter_map(kind).collect());
         Ok(Self { columns, missing, table: table.sql().to_owned(), follows, types })
     }
@@ -110,6 +121,13 @@ impl Shape {
             "rename or drop {name:?} in {table}, name the columns to write (columns), or leave it as it is (missing = \"keep\"); then resume the stream"
         );
         Error::config(cause).remedy(remedy)
+    }
+
+    /// The error of a change whose value does not fit into the column at this place.
+    pub(super) fn unfit(&self, at: usize, cause: &str) -> Error {
+        let (name, table) = (&self.columns[at].name, &self.table);
+        Error::config(format!("{name:?} of {table} does not take this value: {cause}"))
+            .remedy("give the column a type that holds it, or choose what becomes of refused changes (on_reject)")
     }
 
     fn names<'a>(&'a self, wanted: impl Fn(usize, &Column) -> bool + 'a) -> impl Iterator<Item = String> + 'a {
@@ -127,8 +145,24 @@ impl Shape {
         format!("json_to_recordset({array}::json) AS {name} ({})", typed.join(", "))
     }
 
+    /// Converts rows and writes nothing. `$1` rows, as a JSON array, of which these columns are told.
+    pub(super) fn conversion(&self, told: impl Fn(usize, &Column) -> bool) -> String {
+        format!("SELECT count(*) FROM {}", self.rows("$1", "d", told))
+    }
+
+    /// What a column is taken from: a row `other`, unless it has the null of JSON.
+    fn taken(&self, other: &str, at: usize, json_nulls: &[usize]) -> String {
+        if json_nulls.contains(&at) {
+            "'null'::jsonb".to_owned()
+        } else {
+            format!("{other}.{}", quoted(&self.columns[at].name))
+        }
+    }
+
     /// Inserts rows, or updates those that are there, in the columns that are `told`. `$1` rows, as a JSON array.
-    pub(super) fn upsert(&self, told: &[bool]) -> String {
+    pub(super) fn upsert(&self, told: &[bool], json_nulls: &[usize]) -> String {
+        let values = (0..told.len()).filter(|at| told[*at]).map(|at| self.taken("d", at, json_nulls));
+        let values = values.collect::<Vec<_>>().join(", ");
         let (table, all) = (&self.table, self.names(|at, _| told[at]).collect::<Vec<_>>().join(", "));
         let key = self.names(|_, column| column.in_key).collect::<Vec<_>>().join(", ");
         let others = self.names(|at, column| told[at] && !column.in_key);
@@ -136,16 +170,17 @@ impl Shape {
         let conflict = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(", ")) };
         format!(
             "INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
-            SELECT {all} FROM {rows} ON CONFLICT ({key}) DO {conflict}",
+            SELECT {values} FROM {rows} ON CONFLICT ({key}) DO {conflict}",
             rows = self.rows("$1", "d", |at, _| told[at]),
         )
     }
 
     /// Updates rows that are there, in the columns that are `told`. `$1` rows, as a JSON array.
-    pub(super) fn update(&self, told: &[bool]) -> String {
+    pub(super) fn update(&self, told: &[bool], json_nulls: &[usize]) -> String {
         let (table, same) = (&self.table, self.same("d"));
-        let set: Vec<_> =
-            self.names(|at, column| told[at] && !column.in_key).map(|name| format!("{name} = d.{name}")).collect();
+        let is_set = |at: &usize| told[*at] && !self.columns[*at].in_key;
+        let set = |at: usize| format!("{} = {}", quoted(&self.columns[at].name), self.taken("d", at, json_nulls));
+        let set: Vec<_> = (0..told.len()).filter(is_set).map(set).collect();
         let rows = self.rows("$1", "d", |at, column| told[at] || column.in_key);
         if set.is_empty() {
             return format!("SELECT FROM {table} t JOIN {rows} ON {same}");
@@ -155,12 +190,12 @@ impl Shape {
 
     /// Takes a row away under its old key and brings it under its new one, in one statement: columns that are not `told` are
     /// as they were. `$1` the row, `$2` its old key, each alone in a JSON array.
-    pub(super) fn rename(&self, told: &[bool]) -> String {
+    pub(super) fn rename(&self, told: &[bool], json_nulls: &[usize]) -> String {
         let (table, same, key) = (&self.table, self.same("o"), self.names(|_, column| column.in_key));
         let key = key.collect::<Vec<_>>().join(", ");
         let all: Vec<_> = self.names(|_, _| true).collect();
-        let from = |(name, told): (&String, &bool)| format!("{}.{name}", if *told { "d" } else { "old" });
-        let values: Vec<_> = all.iter().zip(told).map(from).collect();
+        let from = |(at, told): (usize, &bool)| self.taken(if *told { "d" } else { "old" }, at, json_nulls);
+        let values: Vec<_> = told.iter().enumerate().map(from).collect();
         let set: Vec<_> =
             self.names(|_, column| !column.in_key).map(|name| format!("{name} = excluded.{name}")).collect();
         format!(
@@ -196,8 +231,10 @@ impl Shape {
 }
 
 fn all(found: &[Found]) -> Vec<Column> {
-    let column =
-        |found: &Found| Column { name: found.name.clone(), path: vec![found.name.clone()], in_key: found.in_key };
+    let column = |found: &Found| {
+        let (name, path) = (found.name.clone(), vec![found.name.clone()]);
+        Column { name, path, in_key: found.in_key, kind: found.kind }
+    };
     found.iter().filter(|found| !found.is_generated).map(column).collect()
 }
 
@@ -213,7 +250,7 @@ fn chosen(table: &Table, found: &[Found], fields: &[(String, String)]) -> Result
                 .remedy("leave it out of `columns`"));
         }
         let path = field.split('.').map(str::to_owned).collect();
-        Ok(Column { name: name.clone(), path, in_key: found.in_key })
+        Ok(Column { name: name.clone(), path, in_key: found.in_key, kind: found.kind })
     };
     fields.iter().map(column).collect()
 }

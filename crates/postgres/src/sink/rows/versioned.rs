@@ -21,7 +21,7 @@ use super::plan::{Fate, Plan, Row};
 use super::shape::Shape;
 use super::{Rows, clears};
 use crate::client::{Client, Value, Work};
-use crate::error::is_column_gone;
+use crate::error::{is_column_gone, is_doubtful};
 
 /// Typed rows as those of [`Rows`], of which an older version never overwrites a newer one.
 ///
@@ -243,6 +243,22 @@ impl Put for Writer {
             }
             answer => answer,
         }
+    }
+
+    async fn unconvertible(&self, cx: &Cx, change: &Change) -> Result<Option<Error>> {
+        let (shape, mut plan) = (self.rows.shape()?, Plan::default());
+        let (Some(key), Ok(row)) = (change.key(), Row::of(&shape, change, &mut BTreeSet::new())) else {
+            return Ok(None);
+        };
+        plan.note(change, key, row);
+        for statement in plan.statements(&shape) {
+            self.client.read(cx, &statement.conversion, &[(&"[]", Type::TEXT)]).await?;
+            match self.client.read(cx, &statement.conversion, &[(&statement.rows, Type::TEXT)]).await {
+                Err(error) if is_doubtful(&error) => return Ok(Some(error)),
+                other => other.map(drop)?,
+            }
+        }
+        Ok(None)
     }
 }
 
