@@ -47,11 +47,17 @@ fn a_drain_that_is_cut_off_ends_with_an_error_that_says_what_was_abandoned() {
     let desk = Desk::with(&format!("{file}{sink}"));
     let mut running = desk.start("only");
     running.says(&["to=running"]);
-    // Nothing can be delivered while another writer has the target.
     let target = rusqlite::Connection::open(desk.path("out.db")).expect("the target is a database");
     target.busy_timeout(crate::desk::PATIENCE).expect("a time-out can be set");
+    let arrived = |count: i64| {
+        let counted = target.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0));
+        counted.is_ok_and(|found| found == count)
+    };
+    desk.order(0..1);
+    crate::desk::until("the first one arrives", || arrived(1));
+    // Nothing can be delivered while another writer has the target.
     target.execute_batch("BEGIN IMMEDIATE").expect("it can be locked");
-    desk.order(0..7);
+    desk.order(1..7);
     running.says(&["a transaction was not answered"]);
     running.signal(Signal::TERM);
     assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
@@ -66,11 +72,7 @@ fn a_drain_that_is_cut_off_ends_with_an_error_that_says_what_was_abandoned() {
     }
     target.execute_batch("ROLLBACK").expect("it can be unlocked");
     let mut next = desk.start("next");
-    let arrived = || {
-        let count = "SELECT count(*) FROM events";
-        target.query_row(count, [], |row| row.get::<_, i64>(0)).expect("the table is there") == 7
-    };
-    crate::desk::until("what was abandoned is delivered by the next one", arrived);
+    crate::desk::until("what was abandoned is delivered by the next one", || arrived(7));
     next.ends_in_order();
 }
 

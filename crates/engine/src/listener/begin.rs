@@ -37,6 +37,8 @@ impl Watch {
             Some(()) => true,
             None => call.cx().run(homes.settle(call.cx(), self.post.name(), identity)).await?,
         };
+        // A commit is watched by its own pulse, and may be repeated for longer than this call may take.
+        drop(call);
         if committer.is_stored() {
             // The checkpoint of a stream that has not begun: it was halted before, or reset by an operator.
         } else if committed {
@@ -47,6 +49,7 @@ impl Watch {
             committer.commit(Draft::default(), Reason::Progress, None).await?;
         }
         if !committed {
+            let call = board.tenure.call(&pulse, self.post.spec.settings.timeouts.open);
             call.cx().run(homes.note_committed(call.cx(), self.post.name(), identity)).await?;
         }
         self.post.settled.get_or_init(|| ());
