@@ -252,6 +252,12 @@ impl Reply {
         self.0.get_document("value").ok()
     }
 
+    /// The numbers of the statements that made new documents.
+    pub(crate) fn upserted(&self) -> impl Iterator<Item = usize> {
+        let upserted = self.0.get_array("upserted").into_iter().flatten().filter_map(Bson::as_document);
+        upserted.filter_map(|one| number(one.get("index")).and_then(|index| usize::try_from(index).ok()))
+    }
+
     /// Errors of statements, by the number of the statement.
     pub(crate) fn errors(&self) -> impl Iterator<Item = (usize, i32, String)> {
         let errors = self.0.get_array("writeErrors").into_iter().flatten().filter_map(Bson::as_document);

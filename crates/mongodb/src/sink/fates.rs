@@ -25,6 +25,8 @@ pub(super) struct Fate {
     pub(super) id: RawBson,
     /// As it is to be; `None` when it is to be taken away.
     pub(super) document: Option<RawDocumentBuf>,
+    /// Whether it was not there before, or was taken away meanwhile.
+    pub(super) is_new: bool,
     /// About how large a statement with it is.
     pub(super) bytes: usize,
 }
@@ -50,7 +52,8 @@ impl Fate {
                 if bytes > DOCUMENT_BYTES_MAX / 2 { rawdoc! { "_id": id.clone() }.as_bytes().len() } else { 0 };
             fits(at, document, around)?;
         }
-        Ok(Some(Self { at, id, document, bytes }))
+        let is_new = matches!(change.operation(), Operation::Insert | Operation::Read);
+        Ok(Some(Self { at, id, document, is_new, bytes }))
     }
 
     /// The statement that brings it about.
@@ -115,7 +118,9 @@ pub(super) struct Fates(BTreeMap<(String, Vec<u8>), Fate>);
 impl Fates {
     /// Notes what a change comes to, over what was noted of its key.
     pub(super) fn note(&mut self, target: String, key: &[u8], fate: Fate) {
-        self.0.insert((target, key.to_vec()), fate);
+        let key = (target, key.to_vec());
+        let was_new = self.0.get(&key).is_some_and(|before| before.is_new || before.document.is_none());
+        self.0.insert(key, Fate { is_new: fate.is_new || was_new, ..fate });
     }
 
     /// Whether a fate can be sent together with all others without passing one of them.
@@ -174,7 +179,7 @@ mod tests {
     use super::*;
 
     fn sizes(bytes: &[usize]) -> Vec<usize> {
-        let fate = |bytes: &usize| Fate { at: 0, id: RawBson::Null, document: None, bytes: *bytes };
+        let fate = |bytes: &usize| Fate { at: 0, id: RawBson::Null, document: None, is_new: false, bytes: *bytes };
         parts(bytes.iter().map(fate).collect()).iter().map(Vec::len).collect()
     }
 

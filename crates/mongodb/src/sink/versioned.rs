@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawBson, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_core::{
     Batch, Change, Cx, Error, ErrorKind, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation,
     Result, Sink, SinkContext, SinkProfile, SinkWriter, Version, Written, rename_rejection,
@@ -16,7 +16,7 @@ use super::collections::Mirror;
 use super::document::{joined, raw};
 use super::fates::{Fate, Fates, parts, with_id};
 use super::{Apply, Failure, is_duplicate};
-use crate::client::{Client, number_bson};
+use crate::client::{Client, Reply, number_bson};
 use crate::payload::scan::Fields;
 
 /// The field of a mirrored document in which its version stands.
@@ -128,6 +128,30 @@ fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
     Ok(rawdoc! { "q": with_id(fate.id.clone()), "u": stages, "upsert": true })
 }
 
+/// The documents that are new at the source, have a number for their `_id`, and were there already: as tombstones, or from a write
+/// that is repeated.
+fn found_again<'a>(fates: &'a [Fate], reply: &Reply) -> Vec<&'a Fate> {
+    let made: BTreeSet<usize> = reply.upserted().chain(reply.errors().map(|(index, ..)| index)).collect();
+    let is_number = |id: &RawBson| {
+        matches!(id, RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_))
+    };
+    let found = fates
+        .iter()
+        .enumerate()
+        .filter(|(index, fate)| fate.is_new && fate.document.is_some() && is_number(&fate.id) && !made.contains(index));
+    found.map(|(_, fate)| fate).collect()
+}
+
+/// The statement that deletes a document of this version whose `_id` has another type than it should have.
+fn of_another_type(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
+    let kind = i32::from(fate.id.element_type() as u8);
+    let id = rawdoc! { "$eq": fate.id.clone(), "$not": { "$type": kind } };
+    let mark = mark(version).into_iter().map(|(part, number)| (format!("{MARK}.{part}"), number));
+    let mut condition = raw(&mark.collect())?;
+    condition.append(cstr!("_id"), id);
+    Ok(rawdoc! { "q": condition, "limit": 1 })
+}
+
 /// What has become of a document, if its source may be a versioned copy.
 fn unmarked(fate: Fate) -> Result<Fate, Failure> {
     let Some(document) = &fate.document else { return Ok(fate) };
@@ -201,6 +225,7 @@ impl Writer {
         let client = &self.sink.client;
         let command = doc! { "update": target, "ordered": false };
         let reply = client.write_each(cx, command, (cstr!("updates"), updates)).await?;
+        self.retype(cx, changes, target, &found_again(fates, &reply)).await?;
         let mut rejected = Vec::new();
         for (index, code, said) in reply.errors() {
             let at = fates.get(index).map_or(0, |fate| fate.at);
@@ -211,6 +236,25 @@ impl Writer {
             }
         }
         Ok(rejected)
+    }
+
+    /// Writes documents anew that were found under an `_id` that is an equal number of another type: that of a tombstone, which no
+    /// update changes. Whoever is interrupted in between has not committed it, so it is written again.
+    async fn retype(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[&Fate]) -> Result<()> {
+        if fates.is_empty() {
+            return Ok(());
+        }
+        let (client, delete) = (&self.sink.client, doc! { "delete": target });
+        let of_another_type = |fate: &&Fate| of_another_type(fate, changes[fate.at].version());
+        let deletes = fates.iter().map(of_another_type).collect::<Result<_>>()?;
+        let deleted = client.write_each(cx, delete, (cstr!("deletes"), deletes)).await?.whole(client)?;
+        if deleted.count() == 0 {
+            return Ok(());
+        }
+        let statement = |fate: &&Fate| statement(fate, changes[fate.at].version());
+        let updates = fates.iter().map(statement).collect::<Result<_>>()?;
+        let command = doc! { "update": target, "ordered": false };
+        client.write_each(cx, command, (cstr!("updates"), updates)).await?.whole(client).map(drop)
     }
 
     /// Leaves a tombstone in the place of everything that is older than a truncate.

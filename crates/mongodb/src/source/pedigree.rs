@@ -1,5 +1,7 @@
 //! Whose position it is: recognised before anything is read, since servers accept foreign tokens and skip silently.
 
+use std::collections::BTreeMap;
+
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::change::key_hash_v1;
@@ -7,7 +9,7 @@ use watchkeeper_core::{Cx, Error, ErrorKind, Pedigree, Result};
 
 use super::Feed;
 use super::pipeline::{change_stream, stages};
-use super::view::Scope;
+use super::view::{Scope, View};
 use crate::position::Token;
 
 /// An entry of the oplog that existed at or before a position. Its term tells it from an entry that was written at the same
@@ -74,8 +76,11 @@ impl Feed {
     }
 
     fn view_hash(&self) -> String {
+        // The order of fields in a pipeline says nothing of which one it is.
+        let pipeline = self.view.pipeline.iter().map(in_order).collect();
+        let sorted = View { pipeline, ..(*self.view).clone() };
         let shown = doc! {
-            "scope": self.scope_name(), "changeStream": change_stream(&self.view), "stages": stages(&self.view).0,
+            "scope": self.scope_name(), "changeStream": change_stream(&self.view), "stages": stages(&sorted).0,
             "collation": self.view.collation.clone(),
         };
         format!("{:016x}", key_hash_v1(shown.to_string().as_bytes()))
@@ -253,5 +258,19 @@ fn permitted<T>(answer: Result<T>) -> Result<Option<T>> {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Config) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// A document with its fields in the order of their names, at every depth.
+fn in_order(document: &Document) -> Document {
+    let sorted: BTreeMap<&String, &Bson> = document.iter().collect();
+    sorted.into_iter().map(|(name, value)| (name.clone(), value_in_order(value))).collect()
+}
+
+fn value_in_order(value: &Bson) -> Bson {
+    match value {
+        Bson::Document(inner) => in_order(inner).into(),
+        Bson::Array(items) => Bson::Array(items.iter().map(value_in_order).collect()),
+        other => other.clone(),
     }
 }

@@ -187,6 +187,7 @@ fn scope(options: &mut Options) -> Result<Scope> {
 }
 
 fn pipeline(options: &mut Options) -> Result<Vec<Document>> {
+    let text = options.peek_text("pipeline").map(str::to_owned);
     let written = options.json("pipeline");
     let wrong = |cause: String| options.wrong("pipeline", cause).remedy(AS_MONGODB_TAKES_IT);
     let stages = match written {
@@ -198,7 +199,11 @@ fn pipeline(options: &mut Options) -> Result<Vec<Document>> {
     };
     let serde_json::Value::Array(stages) = stages else { return Err(wrong("this is no list of stages".to_owned())) };
     let numbered = (1..).zip(stages);
-    numbered.map(|(at, json)| stage(json).ok_or_else(|| wrong(format!("stage {at} is no document")))).collect()
+    let stages = numbered.map(|(at, json)| stage(json).ok_or_else(|| wrong(format!("stage {at} is no document"))));
+    let stages = stages.collect::<Result<Vec<_>>>()?;
+    // Read again from the text, since documents with their fields in another order are not equal to a server: a $match on
+    // {"db": …, "coll": …} would match nothing.
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(stages))
 }
 
 /// A document of (extended) JSON.

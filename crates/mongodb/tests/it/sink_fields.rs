@@ -1,9 +1,10 @@
 //! Documents whose fields have names that statements of the server give a meaning to.
 
 use std::slice::from_ref;
+use std::sync::Arc;
 
 use watchkeeper_core::Change;
-use watchkeeper_mongodb::mongodb::bson::{Document, doc};
+use watchkeeper_mongodb::mongodb::bson::{Bson, Document, doc};
 use watchkeeper_mongodb::{Audit, Events, Mirror, Shown, View};
 
 use crate::sink::{Stage, versioned};
@@ -91,6 +92,43 @@ fn documents_with_dollars_and_dots_in_their_field_names_follow_every_update() {
         let updates: Vec<_> = audited.iter().filter_map(|record| record.get_document("changes").ok()).collect();
         let priced = doc! { "$price": 2 }.into();
         assert!(updates.iter().any(|changes| changes.get("updatedFields") == Some(&priced)), "{updates:?}");
+    });
+}
+
+#[test]
+fn a_document_that_comes_again_has_the_type_of_its_new_id() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let mut stream = shop.watch(whole()).await;
+        // Equal numbers are one key, and each is deleted before the next comes.
+        let ids = [Bson::Double(0.0), Bson::Int32(0), Bson::Int64(0), Bson::Int32(0)];
+        for (at, id) in ids.iter().enumerate() {
+            shop.insert(doc! { "_id": id, "$n": 1, "at": i32::try_from(at).expect("few") }).await;
+            if at + 1 < ids.len() {
+                shop.orders().delete_one(doc! {}).await.expect("it is taken");
+            }
+        }
+        let changes = read(&mut *stream, 2 * ids.len() - 1).await;
+        let now = in_order(&shop.client, "orders").await;
+        assert_eq!(now[0].get("_id"), Some(&Bson::Int32(0)));
+        let of = |collection: &'static str| async { in_order(&shop.client, collection).await[0].get("_id").cloned() };
+
+        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        stage.deliver(&changes).await;
+        assert_eq!(of("copy").await, Some(Bson::Int32(0)));
+        let mut stage = Stage::new(&shop.base, Mirror::into("copy_together").expect("a name")).await;
+        stage.deliver(&changes[..1]).await;
+        stage.deliver_together(&changes[1..]).await;
+        assert_eq!(of("copy_together").await, Some(Bson::Int32(0)));
+        for (name, apart) in [("other", true), ("other_together", false)] {
+            let writer = versioned(&shop.base, name).await;
+            for changes in changes.chunk_by(|one, next| !apart && Arc::ptr_eq(one.batch(), next.batch())) {
+                let rows: Vec<u32> = changes.iter().map(Change::row).collect();
+                let written = writer.write(&cx(), 0, changes[0].batch(), &rows).await.expect("the server answers");
+                assert!(written.rejected.is_empty(), "{:?}", written.rejected);
+            }
+            assert_eq!(of(name).await, Some(Bson::Int32(0)), "{name}");
+        }
     });
 }
 

@@ -5,6 +5,7 @@ use watchkeeper_core::{Change, ErrorKind, Finding, Operation, Severity, Source, 
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Feed, Scope, Shown, View};
 
+use crate::reach::options;
 use crate::source::{LIMITS, Shop, operations, read, read_to_the_end, text};
 use crate::support::{assert_told, block_on, cx};
 
@@ -51,6 +52,38 @@ fn only_changes_of_the_status() {
         let status = doc! { "operationType": "update", "updateDescription.updatedFields.status": { "$exists": true } };
         let changes = seen(vec![doc! { "$match": { "$or": [{ "operationType": "insert" }, status] } }], 3).await;
         assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert, Operation::Update, INVALIDATE]);
+    });
+}
+
+#[test]
+fn documents_in_a_pipeline_keep_the_order_of_their_fields() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let database = shop.client.config().database();
+        let written = format!(r#"[{{"$match": {{"ns": {{"db": "{database}", "coll": "orders"}}}}}}]"#);
+        let settings = [("scope", "database"), ("pipeline", written.as_str())];
+        let view = |settings: &[(&str, &str)]| {
+            let mut options = options("", settings);
+            options.take("url");
+            View::from_options(&mut options).expect("settings")
+        };
+        let mut stream = shop.watch(view(&settings)).await;
+        shop.insert(doc! { "_id": 1 }).await;
+        assert_eq!(operations(&read(&mut *stream, 1).await), [Operation::Insert]);
+
+        // A checkpoint is known by what is watched, in whichever order the fields of a condition stand.
+        let pipeline = |condition: &str| format!(r#"[{{"$match": {{{condition}}}}}]"#);
+        let conditions =
+            [r#""ns.coll": "a", "operationType": "insert""#, r#""operationType": "insert", "ns.coll": "a""#];
+        let mut pedigrees = Vec::new();
+        for condition in conditions {
+            let written = pipeline(condition);
+            let feed = shop.feed(view(&[("scope", "database"), ("pipeline", written.as_str())]));
+            let pedigree = feed.identity(&cx()).await.expect("the server answers");
+            let stored: serde_json::Value = serde_json::from_slice(&pedigree.0).expect("JSON");
+            pedigrees.push(stored["view"].as_str().expect("a hash").to_owned());
+        }
+        assert_eq!(pedigrees[0], pedigrees[1]);
     });
 }
 
