@@ -75,7 +75,9 @@ fn source(plan: &Plan, places: &Places) -> String {
 fn sink(plan: &Plan, places: &Places, folder: &Path) -> String {
     let url = &places.target;
     let table = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"{TARGET}\"");
-    let typed = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"t0\"\nmissing = \"keep\"");
+    // Columns come to the target before the source has them. Fields that documents lack are null.
+    let missing = if plan.source == Source::Mongodb { "refuse" } else { "keep" };
+    let typed = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"t0\"\nmissing = \"{missing}\"");
     let collection = |mode: &str| {
         // Every collection has a copy of its own.
         let name = if plan.source == Source::Mongodb { "copy_{collection}" } else { TARGET };

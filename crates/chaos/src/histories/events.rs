@@ -27,7 +27,7 @@ pub(super) type Rows = BTreeMap<String, Vec<String>>;
 
 /// An event of a table of rows.
 #[derive(Debug, Deserialize)]
-pub(super) struct Body {
+struct Body {
     #[serde(default)]
     before: Option<Box<RawValue>>,
     #[serde(default)]
@@ -37,8 +37,10 @@ pub(super) struct Body {
 /// An event of a collection.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Document {
-    pub(super) operation_type: String,
+struct Document {
+    operation_type: String,
+    /// An invalidation names none.
+    #[serde(default)]
     ns: Namespace,
     #[serde(default)]
     document_key: Option<BTreeMap<String, Box<RawValue>>>,
@@ -48,7 +50,7 @@ pub(super) struct Document {
     update_description: Option<Update>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Namespace {
     #[serde(default)]
     coll: String,
@@ -215,7 +217,17 @@ mod tests {
             Step::Transaction { statements: vec![update(4)], commit: true },
         ];
         let (source, start) = (Source::Sqlite, Start::Oldest);
-        Plan { seed: 0, source, sink, start, concurrency: 1, batch_rows: 1, tables: Vec::new(), steps }
+        Plan {
+            seed: 0,
+            source,
+            sink,
+            start,
+            concurrency: 1,
+            batch_rows: 1,
+            tables: Vec::new(),
+            steps,
+            halts_about: None,
+        }
     }
 
     fn events(revs: &[u64]) -> Vec<Event> {

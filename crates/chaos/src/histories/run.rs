@@ -14,6 +14,7 @@ use super::source::{self, Database};
 use super::systems::Systems;
 use super::target;
 use super::{Trouble, Wanted};
+use crate::program::HALTED;
 
 /// How long everything may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -81,6 +82,9 @@ impl<'a> History<'a> {
         for (at, step) in self.plan.steps.iter().enumerate() {
             self.step(step).map_err(|trouble| format!("step {at}: {trouble}"))?;
         }
+        if let Some(table) = &self.plan.halts_about {
+            return self.await_halt(table);
+        }
         self.catch_up()?;
         self.runner.stop()?;
         match self.differences()? {
@@ -144,6 +148,21 @@ impl<'a> History<'a> {
                 ));
             }
             std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// Waits until the stream is halted with a cause that names `table`.
+    fn await_halt(&mut self, table: &str) -> Result<(), Trouble> {
+        let since = Instant::now();
+        loop {
+            match self.runner.has_given_up()? {
+                Some(cause) if cause.starts_with(HALTED) && cause.contains(table) => return self.runner.stop(),
+                Some(cause) => return Err(format!("it should have halted about {table}, but: {cause}")),
+                None if since.elapsed() > PATIENCE => {
+                    return Err(format!("it should have halted about {table}\n{}", self.runner.last_lines()));
+                }
+                None => std::thread::sleep(Duration::from_millis(30)),
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The instance that copies: the shipped program, one process at a time.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,7 +76,8 @@ impl Runner {
         let since = Instant::now();
         loop {
             match process.try_wait().map_err(io("wait"))? {
-                Some(status) if status.success() => return Ok(()),
+                // Before it listens for signals it is ended by this one.
+                Some(status) if status.success() || status.signal() == Some(Signal::TERM.as_raw()) => return Ok(()),
                 Some(status) => return Err(format!("it ended with {status}: {}", self.last_lines())),
                 None if since.elapsed() > ENDING => {
                     self.process = Some(process);

@@ -3,6 +3,9 @@
 use serde_json::Value;
 use watchkeeper_drill::Event;
 
+/// How the cause of a halt begins.
+pub(crate) const HALTED: &str = "the stream is halted: ";
+
 /// The event in a line of the log, which is JSON: a change of state, or a halt.
 pub(crate) fn read_log_line(line: &str) -> Option<Event> {
     let line: Value = serde_json::from_str(line).ok()?;
@@ -17,7 +20,7 @@ pub(crate) fn read_log_line(line: &str) -> Option<Event> {
             deadlines_hit: 0,
         }),
         "the stream is halted until a person resumes it" => {
-            Some(Event::Failed { cause: format!("the stream is halted: {}", text("error").unwrap_or_default()) })
+            Some(Event::Failed { cause: format!("{HALTED}{}", text("error").unwrap_or_default()) })
         }
         _ => None,
     }

@@ -201,6 +201,10 @@ pub enum SchemaChange {
     RenameAndBack { table: String, meanwhile: String },
     /// A collection is dropped. It exists again with its next document.
     DropCollection { table: String },
+    /// A table is dropped for good. Not of MongoDB.
+    DropTable { table: String },
+    /// A collection gets another name for good. Only of MongoDB.
+    RenameCollection { table: String, to: String },
 }
 
 /// What happens next.
@@ -241,11 +245,13 @@ pub struct Plan {
     pub tables: Vec<Table>,
     /// What happens, in order. The instance runs at the end.
     pub steps: Vec<Step>,
+    /// The table that the last step takes away from the stream, which then has to halt and to name it.
+    pub halts_about: Option<String>,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, source, sink, start, concurrency, batch_rows, tables, steps } = self;
+        let Self { seed, source, sink, start, concurrency, batch_rows, tables, steps, halts_about } = self;
         let (source, sink) = (source.as_str(), sink.as_str());
         writeln!(
             f,
@@ -264,6 +270,6 @@ impl fmt::Display for Plan {
                 step => writeln!(f, "  {at:>3} {step:?}")?,
             }
         }
-        Ok(())
+        halts_about.iter().try_for_each(|table| writeln!(f, "  the stream halts about {table}"))
     }
 }

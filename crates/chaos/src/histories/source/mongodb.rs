@@ -121,8 +121,17 @@ impl Database for Collections {
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
-        let SchemaChange::DropCollection { table } = change else { return Err(format!("MongoDB has no {change:?}")) };
-        self.database.collection::<Document>(table).drop().await.map_err(told)
+        match change {
+            SchemaChange::DropCollection { table } => {
+                self.database.collection::<Document>(table).drop().await.map_err(told)
+            }
+            SchemaChange::RenameCollection { table, to } => {
+                let name = |table: &str| format!("{}.{table}", self.database.name());
+                let rename = doc! { "renameCollection": name(table), "to": name(to) };
+                self.client.database("admin").run_command(rename).await.map(drop).map_err(told)
+            }
+            _ => Err(format!("MongoDB has no {change:?}")),
+        }
     }
 
     async fn differences(&mut self, plan: &Plan, content: &Content) -> Result<Vec<String>, Trouble> {

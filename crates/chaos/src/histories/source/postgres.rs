@@ -8,6 +8,7 @@ use watchkeeper_testkit::histories::{Plan, SchemaChange, Statement};
 
 use super::super::Trouble;
 use super::super::config::Places;
+use super::super::extjson::plain;
 use super::super::literal::{Dialect, sql};
 use super::super::target::Content;
 use super::Database;
@@ -100,14 +101,19 @@ impl Database for Tables {
             SchemaChange::RenameAndBack { table, meanwhile } => format!(
                 "ALTER TABLE \"{table}\" RENAME TO \"{meanwhile}\"; ALTER TABLE \"{meanwhile}\" RENAME TO \"{table}\""
             ),
-            SchemaChange::DropCollection { .. } => return Err(format!("PostgreSQL has no {change:?}")),
+            SchemaChange::DropTable { table } => format!("DROP TABLE \"{table}\""),
+            SchemaChange::DropCollection { .. } | SchemaChange::RenameCollection { .. } => {
+                return Err(format!("PostgreSQL has no {change:?}"));
+            }
         };
         self.client.batch_execute(&statement).await.map_err(told)
     }
 
     async fn await_reader(&mut self) -> Result<(), Trouble> {
         let since = Instant::now();
-        let sql = "SELECT 1 FROM pg_replication_slots WHERE slot_name = $1 AND active";
+        // Until it has found where to begin it has no such place.
+        let sql =
+            "SELECT 1 FROM pg_replication_slots WHERE slot_name = $1 AND active AND confirmed_flush_lsn IS NOT NULL";
         while self.replication && self.client.query_opt(sql, &[&self.slot()]).await.map_err(told)?.is_none() {
             if since.elapsed() > SLOT {
                 return Err("the slot was never read".to_owned());
@@ -120,7 +126,8 @@ impl Database for Tables {
     async fn differences(&mut self, plan: &Plan, content: &Content) -> Result<Vec<String>, Trouble> {
         let mut found = Vec::new();
         for table in &plan.tables {
-            let rows = content.rows.get(&table.name).map(|rows| rows.join(",")).unwrap_or_default();
+            let rows = content.rows.get(&table.name).map(Vec::as_slice).unwrap_or_default();
+            let rows = rows.iter().map(|row| plain(row)).collect::<Result<Vec<_>, _>>()?.join(",");
             let rows = self.client.query(&comparison(&table.name), &[&format!("[{rows}]")]).await.map_err(told)?;
             found.extend(rows.iter().map(|row| row.get::<_, String>(0)));
         }

@@ -84,8 +84,12 @@ impl Database for File {
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
-        let SchemaChange::AddColumn { table, column } = change else {
-            return Err(format!("SQLite has no {change:?}"));
+        let (table, column) = match change {
+            SchemaChange::AddColumn { table, column } => (table, column),
+            SchemaChange::DropTable { table } => {
+                return self.connection.execute_batch(&format!("DROP TABLE \"{table}\"")).map_err(told);
+            }
+            _ => return Err(format!("SQLite has no {change:?}")),
         };
         let add =
             format!("ALTER TABLE \"{table}\" ADD COLUMN \"{}\" {}", column.name, Dialect::Sqlite.name(column.kind));
