@@ -100,7 +100,7 @@ fn stream(entropy: &Entropy, number: u64, rejects: bool) -> StreamPlan {
     let quick =
         |first, max| Backoff { first: Duration::from_millis(first), factor: 2, max: Duration::from_millis(max) };
     settings.retry = RetrySettings {
-        attempts: 60,
+        attempts: Some(60),
         backoff: quick(20, 400),
         recoveries: 10,
         recovery_backoff: quick(50, 1_000),

@@ -24,7 +24,7 @@ use crate::client::{Client, Process, write_on, write_or_evict};
 use crate::clock::wall_millis;
 use crate::error::Failure;
 use crate::json;
-use crate::tools::{ensure_guard, exists, install_command, marks, plain};
+use crate::tools::{ensure_guard, exists, install_command, installed, marks, plain};
 use payload::LogRows;
 use place::Place;
 use reader::{Reader, Start};

@@ -14,7 +14,6 @@ mod losing;
 mod lost;
 mod memory;
 mod refusing;
-mod refusing;
 mod renamed;
 mod rotating;
 mod slow;
