@@ -59,7 +59,7 @@ enum Extended {
 pub(super) fn plain(row: &str) -> Result<String, Trouble> {
     let fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_str(row).map_err(|error| format!("a row of the target is no object: {error}: {row}"))?;
-    let field = |(name, value): (&String, &Box<RawValue>)| {
+    let field = |name: &String, value: &RawValue| {
         let value = match serde_json::from_str(value.get()) {
             Ok(Extended::Decimal(digits)) => digits,
             Ok(Extended::Binary { base64 }) => {
@@ -70,7 +70,7 @@ pub(super) fn plain(row: &str) -> Result<String, Trouble> {
         };
         format!("{}:{value}", Value::from(name.as_str()))
     };
-    Ok(format!("{{{}}}", fields.iter().map(field).collect::<Vec<_>>().join(",")))
+    Ok(format!("{{{}}}", fields.iter().map(|(name, value)| field(name, value)).collect::<Vec<_>>().join(",")))
 }
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

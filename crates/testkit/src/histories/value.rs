@@ -159,7 +159,7 @@ impl Kind {
             Self::Date => Value::Date(i32::try_from(number).unwrap_or(0)),
             Self::Uuid => Value::Uuid(u128::from(number) << 64 | 7),
             // Integers and floats of one number are one key to MongoDB, so texts stand between them.
-            Self::Any if number % 3 == 0 => Value::Text(format!("any {number}")),
+            Self::Any if number.is_multiple_of(3) => Value::Text(format!("any {number}")),
             Self::Any if number % 3 == 1 => Value::Float(signed as f64 + 0.5),
             _ => Value::Integer(signed),
         }

@@ -41,7 +41,7 @@ impl File {
 
     fn rows(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection.prepare(&format!("SELECT * FROM \"{table}\""))?;
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let rows = statement.query_map([], |row| {
             let mut fields = serde_json::Map::new();
             for (at, name) in names.iter().enumerate() {

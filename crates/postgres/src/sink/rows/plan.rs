@@ -248,7 +248,7 @@ impl<'a> Plan<'a> {
     /// What goes first, then what comes, by the columns that are told.
     pub(super) fn statements(&self, shape: &Shape) -> Vec<Statement> {
         let mut gone = Vec::new();
-        let mut kept: BTreeMap<(&[bool], &[usize], bool), Vec<&str>> = BTreeMap::new();
+        let mut kept: BTreeMap<WrittenColumns<'_>, Vec<&str>> = BTreeMap::new();
         for (_, row) in self.rows.values() {
             match &row.fate {
                 Fate::Gone => gone.push(row.json.as_str()),
@@ -261,7 +261,7 @@ impl<'a> Plan<'a> {
             let conversion = shape.conversion(|_, column| column.in_key);
             Statement { sql: shape.delete(), conversion, rows: array(&gone), finds: None }
         };
-        let comes = |(&(told, json_nulls, needs_old), rows): (&(&[bool], &[usize], bool), &Vec<&str>)| {
+        let comes = |(&(told, json_nulls, needs_old), rows): (&WrittenColumns<'_>, &Vec<&str>)| {
             let sql = if needs_old { shape.update(told, json_nulls) } else { shape.upsert(told, json_nulls) };
             let conversion = shape.conversion(|at, column| told[at] || column.in_key);
             Statement { sql, conversion, rows: array(rows), finds: needs_old.then_some(rows.len() as u64) }
@@ -270,6 +270,10 @@ impl<'a> Plan<'a> {
         deletes.into_iter().chain(kept.iter().map(comes)).collect()
     }
 }
+
+/// What rows that one statement writes have in common: the columns they have values for, those that are JSON null, and whether the old row is
+/// needed.
+type WrittenColumns<'a> = (&'a [bool], &'a [usize], bool);
 
 /// A statement about rows.
 #[derive(Debug)]
