@@ -144,7 +144,7 @@ mod tests {
         let expected = concat!(
             r#"{"before":null,"after":{"$hex":{"$binary":{"base64":"AP8=","subType":"00"}},"#,
             r#""t":{"$binary":{"base64":"Qf8=","subType":"80"}},"r":{"$numberDouble":"-Infinity"},"#,
-            r#""n":1.5e300,"s":"{\"$hex\":\"00\"}"},"changed":["$hex"]}"#
+            r#""n":1.5e+300,"s":"{\"$hex\":\"00\"}"},"changed":["$hex"]}"#
         );
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }

@@ -115,17 +115,18 @@ async fn mongodb_routes_need_no_database_and_decode_into_the_same_type() {
     let set = ReplicaSet::start(1);
     let url = set.url("shop");
     let folder = tempfile::tempdir().expect("a folder");
+    let config = mongodb::Config::new(&url).expect("a URL");
+    let client = mongodb::Client::open(&open::cx(), config).await.expect("the server is there");
+    let database = client.database(&open::cx()).await.expect("it is open");
+    database.create_collection("orders").await.expect("a collection can be made");
     let source = || open::source_at(&url).set("collection", "orders").open("shop", "orders");
     let (refused, _) = start(&folder, source().await.expect("the server is there"), "items").await;
     assert!(refused.expect_err("another collection").to_string().contains("does not watch shop.items"));
     let (watch, mut received) = start(&folder, source().await.expect("the server is there"), "orders").await;
     let watch = watch.expect("the route is right");
     opened(&watch).await;
-    let client =
-        mongodb::Client::open(&open::cx(), mongodb::Config::new(&url).expect("a URL")).await.expect("it opens");
     let price: Decimal128 = "1.20".parse().expect("a number");
     let order = doc! { "_id": 1, "item": "rope", "price": price, "amount": null, "tags": ["a", "b"] };
-    let database = client.database(&open::cx()).await.expect("it is open");
     database.collection("orders").insert_one(order).await.expect("an order can be written");
     assert_eq!(receive(&mut received).await.0, Order::expected());
     watch.shutdown().await.expect("it ends in order");
@@ -133,7 +134,7 @@ async fn mongodb_routes_need_no_database_and_decode_into_the_same_type() {
 
 #[tokio::test]
 async fn an_unknown_setting_of_a_source_is_refused_with_the_nearest_name() {
-    let refused = open::source_at("postgres://localhost/shop").set("mode", "replication").set("tabels", ["orders"]);
+    let refused = open::source_at("postgres://app@localhost/shop").set("mode", "replication").set("tabels", ["orders"]);
     let refused = refused.open("shop", "orders").await.expect_err("there is no such setting");
     assert!(refused.to_string().contains("did you mean \"tables\""), "{refused}");
 }

@@ -60,7 +60,7 @@ fn drain(source: &str, row: &str) -> usize {
     let mut first = desk.start("first");
     until("it has begun", || {
         sql(&url, "SELECT 1 FROM pg_tables WHERE tablename = 'checkpoints'") == ["1"]
-            && sql(&url, "SELECT 1 FROM watchkeeper.checkpoints WHERE checkpoint IS NOT NULL") == ["1"]
+            && sql(&url, "SELECT 1 FROM watchkeeper.checkpoints WHERE checkpoint ->> 'position' IS NOT NULL") == ["1"]
     });
     first.ends_in_order();
     sql(&url, SMALL);
