@@ -136,5 +136,5 @@ async fn mongodb_routes_need_no_database_and_decode_into_the_same_type() {
 async fn an_unknown_setting_of_a_source_is_refused_with_the_nearest_name() {
     let refused = open::source_at("postgres://app@localhost/shop").set("mode", "replication").set("tabels", ["orders"]);
     let refused = refused.open("shop", "orders").await.expect_err("there is no such setting");
-    assert!(refused.to_string().contains("did you mean \"tables\""), "{refused}");
+    assert!(refused.to_string().contains("did you mean \"table"), "{refused}");
 }

@@ -332,6 +332,7 @@ fn a_wrong_mapping() {
     let harbour = Harbour { desk, url };
     let parts = ["watchkeeper.toml:", "no column \"abuot\" to take `key` from"];
     harbour.assert_found(2, &parts);
-    harbour.desk.run(&["run"]).assert_refused(2, &parts);
-    assert_eq!(harbour.checkpoint(), Vec::<String>::new());
+    // It is a matter of the stream that reads it: others run, and commands work.
+    harbour.desk.start("first").says(&["no column \"abuot\" to take `key` from"]);
+    assert_eq!(harbour.desk.run(&["status"]).code, Some(0));
 }
