@@ -161,7 +161,7 @@ impl Config {
         self.postgres.get_user().unwrap_or_default()
     }
 
-    /// What the driver is told. The password may have changed since: see [`credentials`](Self::credentials).
+    /// What the driver is told. The password may have changed since: see `credentials`.
     pub fn postgres(&self) -> &tokio_postgres::Config {
         &self.postgres
     }
