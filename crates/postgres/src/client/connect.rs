@@ -1,5 +1,6 @@
 //! Makes the connections of a pool, and watches over them.
 
+use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +23,7 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(config: Arc<Config>) -> Self {
         let broken =
-            Arc::new(Broken { place: config.place(), setting: config.setting().to_owned(), told: Mutex::default() });
+            Arc::new(Broken { place: config.place(), setting: config.setting().to_owned(), logged: Mutex::default() });
         Self { config, broken }
     }
 
@@ -80,9 +81,12 @@ const QUIET: Duration = Duration::from_secs(60);
 struct Broken {
     place: String,
     setting: String,
-    /// The cause that was logged last, when, and how often it came again since.
-    told: Mutex<Option<(String, Instant, u64)>>,
+    /// The causes that were logged: when, and how often each came again since. Bounded: causes may name ports and numbers.
+    logged: Mutex<BTreeMap<String, (Instant, u64)>>,
 }
+
+/// So many causes are remembered.
+const CAUSES_MAX: usize = 16;
 
 impl Broken {
     fn tell(&self, error: &Error, now: Instant) {
@@ -97,18 +101,22 @@ impl Broken {
         }
     }
 
-    /// What to log of `cause`, and how often the one before came again meanwhile.
+    /// What to log of `cause`, and how often it came again since it was logged last.
     fn due(&self, cause: String, now: Instant) -> Option<(String, u64)> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let repeated = match &mut *told {
-            Some((last, at, repeated)) if *last == cause && now.saturating_duration_since(*at) < QUIET => {
-                *repeated += 1;
-                return None;
-            }
-            Some((_, _, repeated)) => *repeated,
-            None => 0,
-        };
-        *told = Some((cause.clone(), now, 0));
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, repeated)) = logged.get_mut(&cause)
+            && now.saturating_duration_since(*at) < QUIET
+        {
+            *repeated += 1;
+            return None;
+        }
+        let repeated = logged.get(&cause).map_or(0, |(_, repeated)| *repeated);
+        if logged.len() >= CAUSES_MAX {
+            logged.retain(|_, (at, _)| now.saturating_duration_since(*at) < QUIET);
+        }
+        if logged.len() < CAUSES_MAX {
+            logged.insert(cause.clone(), (now, 0));
+        }
         Some((cause, repeated))
     }
 }
@@ -130,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_logged_once_a_minute_and_counted_meanwhile() {
-        let broken = Broken { place: "db".to_owned(), setting: "store".to_owned(), told: Mutex::default() };
+        let broken = Broken { place: "db".to_owned(), setting: "store".to_owned(), logged: Mutex::default() };
         let (began, due) = (Instant::now(), |cause: &str, at| broken.due(cause.to_owned(), at));
         assert_eq!(due("reset", began), Some(("reset".to_owned(), 0)));
         for _ in 0..899 {
@@ -138,9 +146,11 @@ mod tests {
         }
         assert_eq!(
             due("shutdown", began + QUIET / 2),
-            Some(("shutdown".to_owned(), 899)),
-            "another cause is said at once"
+            Some(("shutdown".to_owned(), 0)),
+            "another cause is logged at once"
         );
+        assert_eq!(due("reset", began + QUIET / 2), None, "causes that alternate are not logged each time");
+        assert_eq!(due("reset", began + QUIET), Some(("reset".to_owned(), 900)));
         assert_eq!(due("shutdown", began + QUIET * 2), Some(("shutdown".to_owned(), 0)));
     }
 }
