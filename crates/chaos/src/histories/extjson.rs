@@ -76,7 +76,7 @@ pub(super) fn plain(row: &str) -> Result<String, Trouble> {
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// What is written as base64.
-fn bytes(base64: &str) -> Vec<u8> {
+pub(super) fn bytes(base64: &str) -> Vec<u8> {
     let digits = base64.bytes().filter_map(|byte| DIGITS.iter().position(|digit| *digit == byte));
     let (mut bytes, mut number, mut bits) = (Vec::new(), 0_usize, 0);
     for digit in digits {

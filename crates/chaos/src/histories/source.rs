@@ -50,8 +50,16 @@ pub(super) async fn open(plan: &Plan, places: &Places) -> Result<Box<dyn Databas
     })
 }
 
-/// JSON by which rows are compared: without fields that are null, which may as well be missing, and with one form of numbers.
+/// JSON by which rows are compared: without fields that are null, which may as well be missing, with one form of numbers, and with one form of
+/// bytes: SQLite's log marks them, documents have them as extended JSON.
 pub(super) fn normal(value: Value) -> Value {
+    if value.as_object().is_some_and(|fields| fields.len() == 1)
+        && let Some(binary) = value.get("$binary").filter(|binary| binary["subType"] == "00")
+        && let Some(base64) = binary["base64"].as_str()
+    {
+        let digits: String = super::extjson::bytes(base64).iter().map(|byte| format!("{byte:02X}")).collect();
+        return serde_json::json!({ "$hex": digits });
+    }
     match value {
         Value::Object(fields) => {
             let present = fields.into_iter().filter(|(_, value)| !value.is_null());
