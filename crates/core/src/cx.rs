@@ -74,6 +74,11 @@ impl Cx {
         self.deadline().map(|deadline| deadline.since(self.now()))
     }
 
+    /// How much is left of the call's own time-out, whatever the lease has left: that is renewed meanwhile. `None` without a time-out.
+    pub fn timeout_remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.since(self.now()))
+    }
+
     /// Completes when the caller has given up.
     ///
     /// # Cancel safety

@@ -161,6 +161,9 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// # Behavior
     /// * K1: a fenced target refuses every older epoch from here on.
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink>;
+
+    /// Hears that the instance has ended in order: it opens no writer any more, whoever still holds its handle.
+    fn instance_ended(&self) {}
 }
 
 #[async_trait]
@@ -175,6 +178,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         (**self).open(cx, context).await
+    }
+
+    fn instance_ended(&self) {
+        (**self).instance_ended();
     }
 }
 

@@ -21,43 +21,72 @@ macro_rules! recorded {
     )*};
 }
 
+/// The series of one stream that listeners know by name: recorded here, and handed out by the facade.
+#[cfg(feature = "metrics")]
+pub mod series {
+    macro_rules! series {
+        ($($(#[$doc:meta])* $name:ident: $kind:ident $macro:ident $key:literal)*) => {$(
+            $(#[$doc])*
+            pub fn $name(stream: &str) -> metrics::$kind {
+                metrics::$macro!($key, "stream" => stream.to_owned())
+            }
+        )*};
+    }
+
+    series! {
+        /// Listeners on watch.
+        listeners_active: Gauge gauge "watchkeeper_listeners_active"
+        /// Listeners that failed and gave up the watch.
+        listeners_failed: Counter counter "watchkeeper_listeners_failed_total"
+        /// Takeovers, whatever their cause.
+        failovers_total: Counter counter "watchkeeper_failovers_total"
+        /// Leases held.
+        checkpoint_leases_held: Gauge gauge "watchkeeper_checkpoint_leases_held"
+        /// Checkpoints committed.
+        checkpoint_updates_total: Counter counter "watchkeeper_checkpoint_updates_total"
+        /// Leases acquired.
+        leader_elections_total: Counter counter "watchkeeper_leader_elections_total"
+    }
+}
+
 recorded! {
     /// A listener went from one state to another.
     fn state_changed(stream: &str, from: ListenerState, to: ListenerState) {
         let active = |state| u8::from(matches!(state, ListenerState::Running | ListenerState::Recovering));
         let change = f64::from(active(to)) - f64::from(active(from));
-        metrics::gauge!("watchkeeper_listeners_active", "stream" => stream.to_owned()).increment(change);
+        series::listeners_active(stream).increment(change);
     }
 
     /// A listener failed here and gave up the watch.
     fn listener_failed(stream: &str) {
-        metrics::counter!("watchkeeper_listeners_failed_total", "stream" => stream.to_owned()).increment(1);
+        series::listeners_failed(stream).increment(1);
     }
 
     /// This instance took the watch over, after nobody had it for `vacant`.
     fn took_over(stream: &str, cause: &'static str, vacant: Duration) {
+        series::failovers_total(stream).increment(1);
         let labels = [("stream", stream.to_owned()), ("cause", cause.to_owned())];
-        metrics::counter!("watchkeeper_failovers_total", &labels).increment(1);
+        metrics::counter!("watchkeeper_failover_causes_total", &labels).increment(1);
         metrics::histogram!("watchkeeper_failover_vacant_seconds", "stream" => stream.to_owned())
             .record(vacant.as_secs_f64());
     }
 
     /// A lease was acquired.
     fn acquired(stream: &str) {
-        metrics::counter!("watchkeeper_leader_elections_total", "stream" => stream.to_owned()).increment(1);
-        metrics::gauge!("watchkeeper_checkpoint_leases_held", "stream" => stream.to_owned()).increment(1.0);
+        series::leader_elections_total(stream).increment(1);
+        series::checkpoint_leases_held(stream).increment(1.0);
     }
 
     /// A lease is held no more, after `held`.
     fn gave_up(stream: &str, held: Duration) {
-        metrics::gauge!("watchkeeper_checkpoint_leases_held", "stream" => stream.to_owned()).decrement(1.0);
+        series::checkpoint_leases_held(stream).decrement(1.0);
         metrics::histogram!("watchkeeper_lease_held_seconds", "stream" => stream.to_owned())
             .record(held.as_secs_f64());
     }
 
     /// A checkpoint was committed.
     fn committed(stream: &str) {
-        metrics::counter!("watchkeeper_checkpoint_updates_total", "stream" => stream.to_owned()).increment(1);
+        series::checkpoint_updates_total(stream).increment(1);
     }
 
     /// A commit was refused: a newer epoch has claimed.

@@ -23,7 +23,7 @@ pub async fn run(url: &str, name: &str, changes: usize) -> Result<Vec<String>, O
     };
     let coordinator = MultiListenerCoordinator::new(Arc::new(PostgresCheckpointStore::new(pool(url)?)?));
     let coordinator = coordinator.with_config(config.clone())?;
-    FailoverManager::new(coordinator.clone()).start_health_monitor().await;
+    let _monitor = FailoverManager::new(coordinator.clone()).start_health_monitor().await;
 
     let mut log = ChangeLogConfig::new("orders", open::source(url, "listeners", "orders").await?);
     log.multi_listener = config;

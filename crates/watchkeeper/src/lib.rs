@@ -104,9 +104,9 @@ pub use listener::PostgresCheckpointStore;
 #[cfg(feature = "sqlite")]
 pub use listener::SqliteCheckpointStore;
 pub use listener::{
-    ChangeLogConfig, ChangeLogEntry, ChangeLogListener, CheckpointLease, FailoverEvent, FailoverManager, LeaseManager,
-    ListenerHandle, ListenerHealth, ListenerStateMachine, MultiListenerConfig, MultiListenerCoordinator, ObserverError,
-    Store,
+    ChangeLogConfig, ChangeLogEntry, ChangeLogListener, CheckpointLease, FailoverEvent, FailoverManager, HealthMonitor,
+    LeaseManager, ListenerHandle, ListenerHealth, ListenerStateMachine, MultiListenerConfig, MultiListenerCoordinator,
+    ObserverError, Store,
 };
 
 pub use watchkeeper_core::{

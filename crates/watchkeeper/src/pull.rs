@@ -53,7 +53,7 @@
 //!   caller must take back, or leave to a target that checks [`Delivery::epoch`], what it has begun and not
 //!   acknowledged. Acknowledgements that come too late are without effect. After a hand-over in order, with
 //!   everything acknowledged, there is no such item: the next change just has a higher epoch.
-//! * The sequence ends when the feed is dropped: after the instance has ended and its [`Running`] is gone.
+//! * The sequence ends when the instance has ended in order, or when the feed is dropped.
 //!
 //! # Time and memory
 //!
@@ -66,10 +66,10 @@
 //! number of times, and `give_up`, another healthy instance is given the watch (with the default settings after about
 //! a minute). Without another instance it waits for ever.
 //!
-//! On shutdown keep pulling until the sequence ends. What is not acknowledged within the instance's
+//! On shutdown ([`Running::shutdown`], or `begin_shutdown` of a watch) keep pulling until the sequence ends, and join then. What is not acknowledged within the instance's
 //! `shutdown_grace` is left to the next instance.
 //!
-//! [`Running`]: crate::Running
+//! [`Running::shutdown`]: crate::Running::shutdown
 
 mod changes;
 mod counter;
@@ -166,6 +166,10 @@ impl Sink for Feed {
         let (counter, patience) = (Arc::clone(&self.counter), self.settings.patience);
         Ok(OpenedSink::Plain(Arc::new(Writer { counter, opening, patience })))
     }
+
+    fn instance_ended(&self) {
+        self.counter.end_feed();
+    }
 }
 
 /// One opening of a feed.
@@ -228,7 +232,7 @@ struct Wait {
 
 impl Wait {
     fn new(cx: &Cx, patience: Duration) -> Self {
-        let patience = cx.remaining().map_or(patience, |remaining| patience.min(remaining * 9 / 10));
+        let patience = cx.timeout_remaining().map_or(patience, |remaining| patience.min(remaining * 9 / 10));
         Self { report: cx.now() + REPORT_EVERY, limit: cx.now() + patience, patience }
     }
 

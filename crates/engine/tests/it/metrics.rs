@@ -17,7 +17,7 @@ use watchkeeper_testkit::faults::{Fault, Gate};
 
 use crate::support::*;
 
-/// The latest value of every metric, by name.
+/// The latest value of every metric, by name, and by name and labels.
 #[derive(Debug, Clone, Default)]
 struct Board(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -27,15 +27,18 @@ impl Board {
     }
 
     fn cell(&self, key: &Key) -> Arc<Cell> {
-        Arc::new(Cell(self.clone(), key.name().to_owned()))
+        let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        Arc::new(Cell(self.clone(), [key.name().to_owned(), format!("{}{{{}}}", key.name(), labels.join(","))]))
     }
 }
 
-struct Cell(Board, String);
+struct Cell(Board, [String; 2]);
 
 impl Cell {
-    fn change(&self, change: impl FnOnce(&mut f64)) {
-        change(self.0.0.lock().unwrap().entry(self.1.clone()).or_default());
+    fn change(&self, change: impl Fn(&mut f64)) {
+        for name in &self.1 {
+            change(self.0.0.lock().unwrap().entry(name.clone()).or_default());
+        }
     }
 }
 
@@ -100,7 +103,9 @@ fn a_takeover_and_what_was_delivered_are_counted() {
         rig.until("b has taken over and committed", || rig.committed() == 7);
         assert_eq!(board.get("watchkeeper_changes_total"), 7.0);
         assert_eq!(board.get("watchkeeper_leader_elections_total"), 2.0);
-        assert!(board.get("watchkeeper_failovers_total") >= 1.0);
+        let of_stream = "watchkeeper_failovers_total{stream=orders}";
+        assert_eq!(board.get(of_stream), 2.0, "{board:?}");
+        assert_eq!(board.get("watchkeeper_failover_causes_total"), 2.0);
     });
 }
 

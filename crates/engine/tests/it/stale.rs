@@ -13,6 +13,8 @@ use watchkeeper_engine::delivery::filter::All;
 use watchkeeper_engine::delivery::parking::{OnReject, Park};
 use watchkeeper_engine::group::control::ReplayRequest;
 
+use watchkeeper_testkit::faults::{Fault, Gate};
+
 use crate::support::*;
 
 /// A sink that acts on changes without a key, as one does that empties its table.
@@ -181,4 +183,19 @@ fn a_letter_that_may_be_older_than_what_the_target_has_is_told_of_when_it_is_rep
     let rig = Rig::new();
     let versioned = plan(&rig, false, Park::Change).grade(Grade::Versioned);
     assert_eq!(warned(&rig, versioned), 0, "the target itself leaves out what is older");
+}
+
+#[test]
+fn a_sink_that_answers_later_than_its_time_out_is_warned_of_with_what_to_do() {
+    let rig = Rig::new();
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let a = rig.instance("a").start();
+        a.faults.sink.next("write", Fault::Hold(Gate::default()));
+        rig.append(&["k"]);
+        rig.until("it is written", || rig.committed() == 1);
+    });
+    let told = warnings.0.lock().unwrap();
+    let about = |warning: &&String| warning.contains("longer than timeouts.write") && warning.contains("raise");
+    assert_eq!(told.iter().filter(about).count(), 1, "{told:?}");
 }

@@ -47,6 +47,10 @@ impl Sink for FaultySink {
             }
         })
     }
+
+    fn instance_ended(&self) {
+        self.inner.instance_ended();
+    }
 }
 
 fn row_error(kind: FaultKind) -> Error {

@@ -28,6 +28,11 @@ pub enum ObserverError {
         /// The name.
         listener_id: String,
     },
+    /// The listener has no stream: there is nothing to take over from it, or to go on with.
+    NoStream {
+        /// The name.
+        listener_id: String,
+    },
     /// A listener can not go from the one state to the other.
     InvalidTransition {
         /// Whose state it is.
@@ -76,6 +81,9 @@ impl fmt::Display for ObserverError {
                 write!(f, "listener {listener_id} has the watch no more, at checkpoint {checkpoint}: {cause}")
             }
             Self::NotRegistered { listener_id } => write!(f, "listener {listener_id} is not registered"),
+            Self::NoStream { listener_id } => {
+                write!(f, "listener {listener_id} has no stream that could be taken over or gone on with")
+            }
             Self::InvalidTransition { listener_id, from, to } => {
                 write!(f, "listener {listener_id} can not go from {from} to {to}")
             }

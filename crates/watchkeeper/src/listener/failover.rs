@@ -32,11 +32,18 @@ pub struct FailoverEvent {
     pub timestamp: Instant,
 }
 
-/// Looks after the listeners of a group. Dropping it ends its monitor.
+/// Looks after the listeners of a group.
 #[derive(Debug)]
 pub struct FailoverManager {
     watcher: Watcher,
-    monitor: Mutex<Option<Task<()>>>,
+    monitor: Mutex<Option<HealthMonitor>>,
+}
+
+/// A monitor that runs in the background. It ends when this, its clones and the manager that started it are dropped.
+#[derive(Debug, Clone)]
+#[must_use = "the monitor ends when this and its `FailoverManager` are dropped: keep one of them"]
+pub struct HealthMonitor {
+    _task: Arc<Task<()>>,
 }
 
 #[derive(Debug, Clone)]
@@ -47,6 +54,9 @@ struct Watcher {
     failover_threshold: Duration,
     events: Arc<Mutex<Vec<FailoverEvent>>>,
 }
+
+/// Listeners are looked at at least so many times within the failover threshold.
+const LOOKS: u32 = 10;
 
 impl FailoverManager {
     /// Looks after the listeners of `coordinator`'s group, with its settings.
@@ -62,7 +72,8 @@ impl FailoverManager {
         Self { watcher, monitor: Mutex::default() }
     }
 
-    /// The listeners that have been silent for longer than the failover threshold, by the store's clock.
+    /// The listeners that fell silent, by the store's clock: those whose silence would reach the failover threshold before the monitor looks
+    /// again, so that a failure is noticed within the threshold and not after it.
     pub async fn detect_failures(&self) -> Result<Vec<String>> {
         self.watcher.detect_failures().await
     }
@@ -73,7 +84,8 @@ impl FailoverManager {
     /// is dead is relieved when its lease ends.
     ///
     /// # Errors
-    /// `NotRegistered`, or `NoHealthyListener` when nobody could take over; then nothing was asked of anyone.
+    /// `NotRegistered`, `NoStream` when it has none, or `NoHealthyListener` when nobody could take over; then nothing was asked of
+    /// anyone.
     pub async fn trigger_failover(&self, failed_listener_id: &str) -> Result<FailoverEvent> {
         self.watcher.trigger_failover(failed_listener_id).await
     }
@@ -84,19 +96,21 @@ impl FailoverManager {
     /// A listener of this process without a stream is only told: it is running, and there.
     ///
     /// # Errors
-    /// `CheckpointAhead` when less is committed than `checkpoint` says, `Halted`, `NotRegistered`.
+    /// `CheckpointAhead` when less is committed than `checkpoint` says, `Halted`, `NotRegistered`, and `NoStream` for a listener of another
+    /// process that has none: nobody could tell it.
     pub async fn resume_from_checkpoint(&self, listener_id: &str, checkpoint: i64) -> Result<()> {
         self.watcher.resume_from_checkpoint(listener_id, checkpoint).await
     }
 
-    /// Starts to look after the listeners in the background, until this manager is dropped, and returns at once. Of
+    /// Starts to look after the listeners in the background, until this manager and the answer are dropped, and returns at once. Of
     /// several processes only that of the leader acts. Starting it again changes nothing.
-    pub async fn start_health_monitor(&self) {
-        let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
-        if monitor.is_none() {
+    pub async fn start_health_monitor(&self) -> HealthMonitor {
+        let start = || {
             let seams = self.watcher.coordinator.seams();
-            *monitor = Some(Task::spawn(&*seams.spawn, "health monitor", self.watcher.clone().run()));
-        }
+            let task = Task::spawn(&*seams.spawn, "health monitor", self.watcher.clone().run());
+            HealthMonitor { _task: Arc::new(task) }
+        };
+        self.monitor.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(start).clone()
     }
 
     /// The last failovers that this manager asked for, the oldest first.
@@ -110,8 +124,13 @@ impl Watcher {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How often the listeners are looked at.
+    fn look_every(&self) -> Duration {
+        self.health_check_interval.min(self.failover_threshold / LOOKS)
+    }
+
     async fn detect_failures(&self) -> Result<Vec<String>> {
-        let silent = |seen: &Seen| seen.age > self.failover_threshold;
+        let silent = |seen: &Seen| seen.age + self.look_every() >= self.failover_threshold;
         let seen = self.coordinator.roll_call().await?.into_iter().filter(silent);
         Ok(seen.map(|seen| seen.listener_id).collect())
     }
@@ -121,26 +140,18 @@ impl Watcher {
         let Some(leaving) = everyone.iter().find(|seen| seen.listener_id == failed) else {
             return Err(ObserverError::NotRegistered { listener_id: failed.to_owned() });
         };
-        let stream = leaving.saying.stream.clone();
-        let could = |seen: &&Seen| seen.is_healthy && seen.listener_id != failed && is_ready(seen, stream.as_deref());
+        let Some(stream) = leaving.saying.stream.as_deref() else {
+            return Err(ObserverError::NoStream { listener_id: failed.to_owned() });
+        };
+        let could = |seen: &&Seen| seen.is_healthy && seen.listener_id != failed && is_ready(seen, stream);
         let able: Vec<_> = everyone.iter().filter(could).map(|seen| seen.listener_id.clone()).collect();
-        let what = stream.as_deref().unwrap_or(self.coordinator.group());
-        let Some(target) = self.coordinator.ranked(what, &able).into_iter().next() else {
+        let Some(target) = self.coordinator.ranked(stream, &able).into_iter().next() else {
             return Err(ObserverError::NoHealthyListener);
         };
-        let checkpoint = match &stream {
-            Some(stream) => {
-                self.hand_over(stream, failed, &target).await?;
-                self.committed(stream).await?
-            }
-            None => leaving.saying.checkpoint,
-        };
+        self.hand_over(stream, failed, &target).await?;
+        let checkpoint = self.committed(stream).await?;
         let (failed_listener_id, failover_target_id) = (failed.to_owned(), target);
         let event = FailoverEvent { failed_listener_id, failover_target_id, checkpoint, timestamp: Instant::now() };
-        if stream.is_none() {
-            // The takeover of a stream is counted where it happens.
-            self.coordinator.metrics().failed_over();
-        }
         self.remember(event.clone());
         Ok(event)
     }
@@ -203,28 +214,30 @@ impl Watcher {
 
     /// Tells a listener of this process, which has no stream, that it goes on.
     fn tell(&self, listener_id: &str, checkpoint: i64) -> Result<()> {
-        if let Some(handle) = self.coordinator.listener(listener_id) {
-            handle.follow(ListenerState::Running);
-            handle.set_checkpoint(checkpoint);
-        }
+        let Some(handle) = self.coordinator.listener(listener_id) else {
+            return Err(ObserverError::NoStream { listener_id: listener_id.to_owned() });
+        };
+        handle.follow(ListenerState::Running);
+        handle.set_checkpoint(checkpoint);
         Ok(())
     }
 
     async fn run(self) {
         let clock = self.coordinator.seams().clock;
-        let mut known = BTreeSet::new();
+        let mut known = Known::default();
         loop {
             if let Err(error) = self.look(&mut known).await {
                 tracing::warn!(%error, "the listeners could not be looked after");
             }
-            clock.sleep_until(clock.now() + self.health_check_interval).await;
+            clock.sleep_until(clock.now() + self.look_every()).await;
         }
     }
 
-    /// Looks once; `known` are those whose failure has been dealt with.
-    async fn look(&self, known: &mut BTreeSet<String>) -> Result<()> {
+    /// Looks once.
+    async fn look(&self, known: &mut Known) -> Result<()> {
         let failed: BTreeSet<String> = self.detect_failures().await?.into_iter().collect();
-        known.retain(|listener| failed.contains(listener));
+        known.counted.retain(|listener| failed.contains(listener));
+        known.dealt_with.retain(|listener| failed.contains(listener));
         let own = self.coordinator.own();
         let leads = match self.coordinator.elect_leader().await {
             Ok(leader) => own.is_empty() || own.contains(&leader),
@@ -235,10 +248,12 @@ impl Watcher {
             return Ok(());
         }
         for listener in failed {
-            if known.contains(&listener) {
+            if known.dealt_with.contains(&listener) {
                 continue;
             }
-            self.coordinator.metrics().listener_failed();
+            if known.counted.insert(listener.clone()) {
+                self.coordinator.metrics().listener_failed();
+            }
             match self.trigger_failover(&listener).await {
                 Ok(event) => {
                     let (target, checkpoint) = (&event.failover_target_id, event.checkpoint);
@@ -246,20 +261,29 @@ impl Watcher {
                 }
                 // Tried again when someone is there.
                 Err(ObserverError::NoHealthyListener) => continue,
+                Err(ObserverError::NoStream { .. }) => {
+                    tracing::warn!(listener, "a listener without a stream fell silent")
+                }
                 Err(error) => tracing::warn!(listener, %error, "a listener fell silent, and nobody takes over"),
             }
-            known.insert(listener);
+            known.dealt_with.insert(listener);
         }
         Ok(())
     }
 }
 
+/// Failures that the monitor knows of and that last.
+#[derive(Debug, Default)]
+struct Known {
+    counted: BTreeSet<String>,
+    /// Someone was asked to take over. It is not asked again.
+    dealt_with: BTreeSet<String>,
+}
+
 /// Whether a listener could take over now. One that does not stand by yet could not: the watch would go back to where it was.
-fn is_ready(seen: &Seen, stream: Option<&str>) -> bool {
-    use ListenerState::{Connecting, Recovering, Running, Stopped};
-    let state = seen.saying.state;
-    let listens = matches!(state, Connecting | Running | Recovering) || (stream.is_none() && state != Stopped);
-    listens && seen.saying.stream.as_deref() == stream
+fn is_ready(seen: &Seen, stream: &str) -> bool {
+    use ListenerState::{Connecting, Recovering, Running};
+    matches!(seen.saying.state, Connecting | Running | Recovering) && seen.saying.stream.as_deref() == Some(stream)
 }
 
 /// What the lease and the checkpoint of a stream are kept under: as `StreamSpec::key` says it of one that is not split.

@@ -55,7 +55,7 @@ pub use changelog::{ChangeLogEntry, ChangeLogListener};
 pub use config::{ChangeLogConfig, MultiListenerConfig};
 pub use coordinator::{DEFAULT_GROUP, ListenerHealth, MultiListenerCoordinator};
 pub use error::{ObserverError, Result};
-pub use failover::{FailoverEvent, FailoverManager};
+pub use failover::{FailoverEvent, FailoverManager, HealthMonitor};
 pub use handle::ListenerHandle;
 pub use lease::{CheckpointLease, LeaseManager};
 #[cfg(feature = "metrics")]

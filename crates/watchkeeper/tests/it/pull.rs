@@ -283,6 +283,39 @@ async fn a_shutdown_leaves_what_is_not_acknowledged_to_the_next() {
     group.until_passed(3).await;
 }
 
+#[tokio::test]
+async fn the_sequence_ends_with_the_instance_also_while_its_handle_is_kept() {
+    let group = Group::new();
+    group.append(0..3);
+    let (mut running, mut changes) = group.start("first").await;
+    expect(&mut changes, 0..2).await.into_iter().for_each(Delivery::ack);
+    running.shutdown();
+    let drained = async {
+        while let Some(next) = changes.next().await {
+            next.expect("nothing was interrupted").ack();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), drained).await.expect("the sequence ends");
+    running.join().await.expect("it had joined");
+    assert_eq!(group.passed().await, 3);
+}
+
+#[tokio::test]
+async fn a_caller_may_take_longer_than_a_lease() {
+    let mut group = Group::new();
+    // Three times the lease, which is renewed meanwhile.
+    group.settings.patience = Duration::from_millis(1_500);
+    group.append(0..1);
+    let (_first, mut changes) = group.start("first").await;
+    let taken = expect(&mut changes, 0..1).await;
+    // Whoever is taken for unanswering gives up the watch to this one.
+    let (_second, mut others) = group.start("second").await;
+    let early = tokio::time::timeout(Duration::from_millis(1_200), others.next()).await;
+    assert!(early.is_err(), "the caller was given up before its patience was over");
+    taken.into_iter().for_each(Delivery::ack);
+    group.until_passed(1).await;
+}
+
 #[test]
 fn what_can_not_work_is_refused() {
     let base = pull::Settings::default();

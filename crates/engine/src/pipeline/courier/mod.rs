@@ -231,8 +231,16 @@ impl Courier {
 
     /// Waits before the same rows are written again, for as long as the breaker says.
     async fn repeat_later(&self, board: &Board, load: &mut Load<'_>, error: &Error) -> Result<(), Failure> {
-        let (stream, attempt) = (&board.stream.settings.name, load.unanswered + 1);
-        tracing::warn!(stream, sink = self.spec.name, %error, attempt, "a sink did not take a change; the write is repeated");
+        let (stream, sink, attempt) = (&board.stream.settings.name, &self.spec.name, load.unanswered + 1);
+        if error.is_late() {
+            let timeout = board.stream.settings.timeouts.write;
+            tracing::warn!(
+                stream, sink, %error, attempt, ?timeout,
+                "a sink or handler took longer than timeouts.write; the write was given up and is repeated. Let it answer sooner, or raise timeouts.write"
+            );
+        } else {
+            tracing::warn!(stream, sink, %error, attempt, "a sink did not take a change; the write is repeated");
+        }
         self.breaker().failure(board.seams.clock.now(), &board.seams.entropy);
         let delay = board.stream.settings.retry.backoff.delay(load.unanswered, &board.seams.entropy);
         load.unanswered += 1;

@@ -36,7 +36,7 @@ async fn run(pool: &Path, config: ChangeLogConfig) -> Result<(), ObserverError> 
 
     // Create failover manager
     let failover = FailoverManager::new(coordinator.clone());
-    failover.start_health_monitor().await;
+    let _monitor = failover.start_health_monitor().await;
 
     // Use listener with coordinator
     let listener = ChangeLogListener::new(config).with_coordinator(coordinator.clone())?;

@@ -1,5 +1,14 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use watchkeeper::ListenerState::{Connecting, Running};
-use watchkeeper::{FailoverManager, MultiListenerCoordinator, ObserverError};
+use watchkeeper::core::clock::Sleep;
+use watchkeeper::core::memory::{Checkpoints, Leases, Notes};
+use watchkeeper::core::{Clock, Entropy, Moment};
+use watchkeeper::{
+    FailoverManager, MultiListenerConfig, MultiListenerCoordinator, ObserverError, StoreIdentity, Stores,
+};
 
 use super::support::{Shop, numbers, on_each_store, soon, until};
 
@@ -19,6 +28,16 @@ async fn registered(shop: &Shop, names: &[&str]) -> MultiListenerCoordinator {
     coordinator
 }
 
+/// Waits until the store knows that all of these stand by.
+async fn stand_by(seen_by: &MultiListenerCoordinator, names: &[&str]) {
+    until("all stand by", async || {
+        let health = seen_by.check_listener_health().await.expect("the store answers");
+        let stands_by = |name: &&str| health.iter().any(|it| it.listener_id == *name && it.state == Connecting);
+        names.iter().all(|name| stands_by(name)).then_some(())
+    })
+    .await;
+}
+
 async fn test_failure_detection(shop: Shop) {
     let (here, there) = (registered(&shop, &["listener-1"]).await, registered(&shop, &["listener-2"]).await);
     let failover = FailoverManager::new(here.clone());
@@ -33,26 +52,86 @@ async fn test_failure_detection(shop: Shop) {
     drop(back);
 }
 
+/// A clock that stands until it is moved.
+#[derive(Debug, Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(0) + Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, _: Moment) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+
+    fn wall_millis(&self) -> u64 {
+        0
+    }
+}
+
+/// The monitor looks every five seconds by default. A failure that it notices at its last look within the threshold is noticed in time.
+#[tokio::test]
+async fn a_failure_is_noticed_within_the_threshold_of_the_default_settings() {
+    let clock = Arc::new(Hand::default());
+    let stores = Stores {
+        leases: Arc::new(Leases::new(clock.clone())),
+        checkpoints: Arc::new(Checkpoints::new(StoreIdentity(Entropy::from_system().uuid()))),
+        records: Arc::new(Notes::new(clock.clone())),
+    };
+    let coordinator = MultiListenerCoordinator::configured(stores, "shop", MultiListenerConfig::default());
+    let coordinator = coordinator.expect("the defaults are good");
+    coordinator.register_listener("listener-1".to_owned()).await.expect("there is room");
+    let failover = FailoverManager::new(&coordinator);
+    for (seconds, expected) in [(54, 0), (55, 1), (60, 1)] {
+        clock.0.store(seconds, Ordering::Relaxed);
+        let failed = failover.detect_failures().await.expect("memory answers");
+        assert_eq!(failed.len(), expected, "silent for {seconds} s");
+    }
+}
+
 async fn test_failover_trigger(shop: Shop) {
     let alone = registered(&shop, &["listener-1"]).await;
     // Also an `Arc` of a coordinator will do.
     let failover = FailoverManager::new(std::sync::Arc::new(alone.clone()));
     let unknown = failover.trigger_failover("listener-9").await;
     assert!(matches!(unknown, Err(ObserverError::NotRegistered { .. })), "{unknown:?}");
+    // Without a stream there is nothing to take over, and nothing is counted or remembered as if there were.
+    let streamless = failover.trigger_failover("listener-1").await;
+    assert!(matches!(streamless, Err(ObserverError::NoStream { .. })), "{streamless:?}");
+    assert_eq!(failover.recent_failovers().len(), 0);
+    alone.deregister_listener("listener-1").await.expect("it is registered");
+
+    let app = shop.open().await;
+    app.order(1..=3).await;
+    let first = shop.listener("listener-1", &alone).await;
+    soon("the first batch", first.next_batch()).await.expect("nobody else is there");
     let nobody = failover.trigger_failover("listener-1").await;
     assert!(matches!(nobody, Err(ObserverError::NoHealthyListener)), "{nobody:?}");
+    assert_eq!(soon("the commit", first.ack()).await.expect("it has the watch"), 3);
 
-    let others = registered(&shop, &["listener-2", "listener-3"]).await;
-    alone.listener("listener-1").expect("it is ours").set_checkpoint(42);
-    until("it is told", async || {
-        (others.check_listener_health().await.expect("the store answers")[0].last_checkpoint == 42).then_some(())
-    })
-    .await;
-    let event = failover.trigger_failover("listener-1").await.expect("two could take over");
-    assert_eq!((event.failed_listener_id.as_str(), event.checkpoint), ("listener-1", 42));
-    let again = FailoverManager::new(others).trigger_failover("listener-1").await.expect("two could take over");
-    assert_eq!(again.failover_target_id, event.failover_target_id, "all processes choose the same one");
-    assert_eq!(failover.recent_failovers().len(), 1);
+    let there = shop.coordinator();
+    let (second, third) = (shop.listener("listener-2", &there).await, shop.listener("listener-3", &there).await);
+    let chosen = async {
+        stand_by(&there, &["listener-2", "listener-3"]).await;
+        let event = failover.trigger_failover("listener-1").await.expect("two could take over");
+        assert_eq!((event.failed_listener_id.as_str(), event.checkpoint), ("listener-1", 3));
+        assert_eq!(failover.recent_failovers().len(), 1);
+        // The holder is asked to leave, and leaves.
+        let relieved = first.next_batch().await;
+        assert!(matches!(relieved, Err(ObserverError::ListenerFailover { checkpoint: 3, .. })), "{relieved:?}");
+        app.order(4..=4).await;
+        event.failover_target_id
+    };
+    let taken = async {
+        tokio::select! {
+            batch = second.next_batch() => ("listener-2", batch),
+            batch = third.next_batch() => ("listener-3", batch),
+        }
+    };
+    let (target, (taker, batch)) = soon("the takeover", async { tokio::join!(chosen, taken) }).await;
+    assert_eq!(target, taker, "the one that was chosen has the watch");
+    assert_eq!(numbers(&batch.expect("it has the watch")), [4]);
 }
 
 async fn test_failover_checkpoint_consistency(shop: Shop) {
@@ -92,12 +171,32 @@ async fn test_failover_checkpoint_consistency(shop: Shop) {
 }
 
 async fn test_multiple_listener_failover(shop: Shop) {
-    let gone = registered(&shop, &["listener-1", "listener-2"]).await;
-    let here = registered(&shop, &["listener-3", "listener-4"]).await;
+    let app = shop.open().await;
+    app.order(1..=3).await;
+    let (gone, here) = (shop.coordinator(), shop.coordinator());
+    let holder = shop.listener("listener-1", &gone).await;
+    assert_eq!(numbers(&soon("the first batch", holder.next_batch()).await.expect("it has the watch")), [1, 2, 3]);
+    let standby = shop.listener("listener-2", &gone).await;
+    let heirs = [shop.listener("listener-3", &here).await, shop.listener("listener-4", &here).await];
     let failover = FailoverManager::new(here.clone());
-    failover.start_health_monitor().await;
-    failover.start_health_monitor().await;
-    drop(gone);
+    let monitor = failover.start_health_monitor().await;
+    let _same = failover.start_health_monitor().await;
+    let both_die = async {
+        tokio::select! {
+            early = standby.next_batch() => panic!("the holder is alive: {early:?}"),
+            () = stand_by(&here, &["listener-2", "listener-3", "listener-4"]) => {}
+        }
+        drop((holder, standby, gone));
+    };
+    let [third, fourth] = &heirs;
+    let relieved = async {
+        tokio::select! {
+            batch = third.next_batch() => ("listener-3", batch),
+            batch = fourth.next_batch() => ("listener-4", batch),
+        }
+    };
+    let ((), (heir, batch)) = soon("the takeover", async { tokio::join!(both_die, relieved) }).await;
+    assert_eq!(numbers(&batch.expect("it has the watch")), [1, 2, 3], "{heir} goes on where nothing was committed");
     let events = until("both failures are dealt with", async || {
         let events = failover.recent_failovers();
         (events.len() >= 2).then_some(events)
@@ -116,6 +215,7 @@ async fn test_multiple_listener_failover(shop: Shop) {
     until("two more rounds", async || (std::time::Instant::now() > until_when).then_some(())).await;
     assert!(beat.since_heartbeat().is_some());
     assert_eq!(failover.recent_failovers().len(), 2);
+    drop(monitor);
 }
 
 async fn test_failover_recovery(shop: Shop) {
@@ -146,5 +246,7 @@ async fn test_failover_recovery(shop: Shop) {
     let told = there.listener("listener-3").expect("it is ours");
     assert_eq!((told.checkpoint(), told.state_machine().get_state().await), (4, Running));
     told.transition(Connecting).await.expect("it is legal");
+    let elsewhere = FailoverManager::new(shop.coordinator()).resume_from_checkpoint("listener-3", 4).await;
+    assert!(matches!(elsewhere, Err(ObserverError::NoStream { .. })), "nobody was told: {elsewhere:?}");
     assert!(failover.resume_from_checkpoint("listener-3", -1).await.is_err());
 }
