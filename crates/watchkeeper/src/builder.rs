@@ -36,6 +36,8 @@ use watchkeeper_engine::seams::Seams;
 use watchkeeper_engine::settings::{InstanceSettings, LeaseSettings};
 use watchkeeper_peers::{Settings as PeerSettings, TcpPeers};
 
+use crate::operate::StreamOperator;
+
 pub use stream::Stream;
 
 /// Where one begins: [`Watchkeeper::builder`].
@@ -160,8 +162,8 @@ impl Builder {
             Peering::Given(peers) => peers,
         };
         let seams = Seams { peers, ..self.seams.unwrap_or_else(Seams::system) };
-        let running = Running::start(seams, stores, self.settings, streams).await?;
-        Ok(Watch { running })
+        let running = Running::start(seams, stores.clone(), self.settings, streams).await?;
+        Ok(Watch { running, stores })
     }
 }
 
@@ -170,12 +172,21 @@ impl Builder {
 #[derive(Debug)]
 pub struct Watch {
     running: Running,
+    stores: Stores,
 }
 
 impl Watch {
     /// Follows what people see of a stream; `None` when there is no such stream.
     pub fn status(&self, stream: &str) -> Option<Follower<StreamStatus>> {
         self.running.status(stream)
+    }
+
+    /// Operates a stream, on whichever instance it runs: pauses, resumes, hands over, settles dead letters. `None` when there is no such
+    /// stream.
+    pub fn operate(&self, stream: &str) -> Option<StreamOperator> {
+        let post = self.running.posts().iter().find(|post| post.name() == stream)?;
+        let instance = Arc::clone(self.running.instance());
+        Some(StreamOperator::new(instance, self.stores.clone(), Arc::clone(&post.spec)))
     }
 
     /// The engine's own handle, for all else.

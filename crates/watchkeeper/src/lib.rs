@@ -89,10 +89,12 @@
 pub mod builder;
 pub mod listener;
 pub mod open;
+pub mod operate;
 pub mod pull;
 pub mod registry;
 
 pub use builder::{Builder, Stream, Watch, Watchkeeper};
+pub use operate::StreamOperator;
 pub use registry::backends::*;
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use rusqlite::fallible_iterator::FallibleIterator;
+use fallible_iterator::FallibleIterator;
 use rusqlite::{Batch, Connection, ErrorCode};
 use watchkeeper_core::{Cx, Error, Finding, Result, Severity};
 

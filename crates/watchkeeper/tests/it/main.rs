@@ -13,6 +13,7 @@ mod held;
 mod listener;
 #[cfg(feature = "mongodb")]
 mod mongodb;
+mod operate;
 mod pull;
 mod relief;
 #[cfg(all(feature = "mongodb", feature = "postgres", feature = "sqlite"))]

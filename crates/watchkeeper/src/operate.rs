@@ -1,0 +1,195 @@
+//! Operating a stream from a program: what `watchkeeper pause`, `resume`, `handoff` and `dead-letters` do on the command line.
+//!
+//! Everything but [`resume`](StreamOperator::resume) writes a request into the group's store and returns; the holder, wherever it
+//! runs, acts on it within a heartbeat. [`Watch::status`](crate::Watch::status) shows what came of it.
+//!
+//! ```no_run
+//! # async fn operate(watch: &watchkeeper::Watch) -> watchkeeper::Result<()> {
+//! let orders = watch.operate("orders").expect("the stream is configured");
+//! for letter in orders.dead_letters().await? {
+//!     println!("{} was rejected by {}: {}", letter.number, letter.entry.sink, letter.entry.cause);
+//! }
+//! orders.replay(&[]).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchkeeper_core::{CheckpointStore, Cx, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result};
+use watchkeeper_engine::checkpoint::operator::{Move, Operator, Subject};
+use watchkeeper_engine::group::control::{Control, Controls, PurgeRequest, ReplayRequest};
+use watchkeeper_engine::instance::{Instance, Stores};
+use watchkeeper_engine::stream::StreamSpec;
+
+/// How long one look at the stores may take.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// So many entries of a ledger are read at once.
+const PAGE: usize = 500;
+
+/// Operates one stream of a group, on whichever instance it runs. Made by [`Watch::operate`](crate::Watch::operate).
+#[derive(Debug, Clone)]
+pub struct StreamOperator {
+    instance: Arc<Instance>,
+    stores: Stores,
+    stream: Arc<StreamSpec>,
+}
+
+impl StreamOperator {
+    pub(crate) fn new(instance: Arc<Instance>, stores: Stores, stream: Arc<StreamSpec>) -> Self {
+        Self { instance, stores, stream }
+    }
+
+    /// Lets nobody run the stream. Whoever has the watch drains, commits and leaves.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn pause(&self) -> Result<()> {
+        self.want(Control::pause).await.map(drop)
+    }
+
+    /// Whether the stream is paused.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn is_paused(&self) -> Result<bool> {
+        let cx = self.cx();
+        Ok(cx.run(self.controls().read(&cx, self.name())).await?.paused)
+    }
+
+    /// Lets the stream run again, and lifts its halt if it has one; the answer is that halt.
+    ///
+    /// # Errors
+    /// What the stores say, and `Unavailable` when whoever holds a halted stream does not leave within a lease and the grace of a
+    /// shutdown.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: dropped, it may leave the stream paused.
+    pub async fn resume(&self) -> Result<Option<Halted>> {
+        let cx = self.cx();
+        let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await?;
+        let lifted = match stored.and_then(|stored| stored.halted) {
+            Some(_) => self.perform(Move::Resume).await?,
+            None => None,
+        };
+        self.want(|control| {
+            control.unpause();
+            control.halted_hint = false;
+        })
+        .await?;
+        Ok(lifted)
+    }
+
+    /// Asks whoever has the watch to leave in order: to the instance of the name `to`, which is preferred from here on, or to any other.
+    /// Returns whether somebody was asked.
+    ///
+    /// # Errors
+    /// What the stores say.
+    pub async fn hand_over(&self, to: Option<&str>) -> Result<bool> {
+        let holder = self.holder().await?;
+        let epoch =
+            holder.as_ref().filter(|holder| to != Some(holder.candidate.name.as_str())).map(|holder| holder.epoch);
+        self.want(|control| {
+            if let Some(to) = to {
+                control.preferred = Some(to.to_owned());
+            }
+            control.hand_over = control.hand_over.max(epoch);
+        })
+        .await?;
+        Ok(epoch.is_some())
+    }
+
+    /// What sinks rejected and nobody has settled yet, the oldest first.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn dead_letters(&self) -> Result<Vec<LedgerRecord>> {
+        let (store, key) = (self.checkpoints(), self.stream.key(self.group()));
+        let mut query = LedgerQuery { after: 0, limit: PAGE, open_only: true };
+        let mut letters = Vec::new();
+        loop {
+            let cx = self.cx();
+            let page = cx.run(store.ledger(&cx, &key, &query)).await?;
+            let Some(last) = page.last() else { return Ok(letters) };
+            query.after = last.number;
+            letters.extend(page.into_iter().filter(|record| record.entry.kind.is_letter()));
+        }
+    }
+
+    /// Asks whoever has the watch to deliver these dead letters again, or all of them when no number is given.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn replay(&self, numbers: &[u64]) -> Result<()> {
+        let wall = self.instance.seams.clock.wall_millis();
+        self.want(|control| {
+            let id = control.replay.as_ref().map_or(wall, |request| wall.max(request.id + 1));
+            control.replay = Some(ReplayRequest { id, sink: None, numbers: numbers.to_vec() });
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Gives these dead letters up for good: by whoever has the watch, or here when nobody has it.
+    ///
+    /// # Errors
+    /// What the stores say.
+    pub async fn purge(&self, numbers: &[u64]) -> Result<()> {
+        if self.holder().await?.is_none() {
+            let wish = Move::Resolve { numbers: numbers.to_vec(), resolution: Resolution::Purged };
+            return self.perform(wish).await.map(drop);
+        }
+        let wall = self.instance.seams.clock.wall_millis();
+        self.want(|control| {
+            let id = control.purge.as_ref().map_or(wall, |request| wall.max(request.id + 1));
+            control.purge = Some(PurgeRequest { id, sink: None, numbers: numbers.to_vec() });
+        })
+        .await
+        .map(drop)
+    }
+
+    fn name(&self) -> &str {
+        &self.stream.settings.name
+    }
+
+    fn group(&self) -> &str {
+        &self.instance.settings.group
+    }
+
+    fn checkpoints(&self) -> Arc<dyn CheckpointStore> {
+        self.stores.checkpoints_of(&self.stream)
+    }
+
+    fn controls(&self) -> Controls {
+        Controls::new(Arc::clone(&self.stores.records), self.group())
+    }
+
+    fn cx(&self) -> Cx {
+        self.instance.seams.cx().within(LOOK)
+    }
+
+    async fn want(&self, change: impl Fn(&mut Control)) -> Result<Control> {
+        let cx = self.cx();
+        cx.run(self.controls().update(&cx, self.name(), change)).await
+    }
+
+    async fn holder(&self) -> Result<Option<Holder>> {
+        let cx = self.cx();
+        let mut holders = cx.run(self.stores.leases.holders(&cx, &[self.stream.key(self.group())])).await?;
+        Ok(holders.pop().flatten())
+    }
+
+    /// Performs an operator's move; the answer is the halt that it lifted.
+    async fn perform(&self, wish: Move) -> Result<Option<Halted>> {
+        let settings = &self.instance.settings;
+        let operator = Operator::of(&self.stream, &self.stores, settings, Arc::clone(&self.instance.seams.entropy));
+        let (key, sinks) = (self.stream.key(self.group()), self.stream.profiles());
+        let subject = Subject { stream: self.name(), key: &key, source: &*self.stream.source, sinks: &sinks };
+        let cx = self.instance.seams.cx().within(settings.lease.ttl + settings.shutdown_grace + LOOK);
+        let done = operator.move_to(&cx, &subject, wish).await?;
+        done.remarks.iter().for_each(|remark| tracing::warn!(stream = self.name(), "{remark}"));
+        Ok(done.lifted)
+    }
+}

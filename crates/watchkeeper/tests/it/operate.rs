@@ -1,0 +1,163 @@
+//! Operating a stream from a program.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::{
+    HandlerError, HandlerSettings, OnReject, Operation, Operations, Park, Seams, SourceTime, StartAt, StoreIdentity,
+    Stores, Stream, StreamOperator, Watch, Watchkeeper,
+};
+
+struct Shop {
+    log: Log,
+    stores: Stores,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let seams = Seams::system();
+        let stores = Stores {
+            leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
+            checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
+            records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+        };
+        Self { log: Log::new("shop"), stores }
+    }
+
+    fn order(&self, item: &'static str) {
+        let change = NewChange {
+            operation: Operation::Insert,
+            namespace: "orders".to_owned(),
+            key: Some(item.into()),
+            body: item.into(),
+            first_half: false,
+        };
+        self.log.append(change, SourceTime(0));
+    }
+
+    /// An instance whose handler tells what it has, and rejects what is forbidden.
+    async fn start(&self, name: &str, on_reject: OnReject, forbidden: &Arc<std::sync::Mutex<&'static str>>) -> Started {
+        let (told, arrived) = mpsc::channel(10);
+        let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
+        let forbidden = Arc::clone(forbidden);
+        let stream = Stream::new("orders", Arc::new(self.log.clone()))
+            .start_at(StartAt::Oldest)
+            .handlers(at_once)
+            .on_reject(on_reject)
+            .configure(|settings| settings.checkpoint.every = Duration::from_millis(10))
+            .on("orders", Operations::ANY, move |change| {
+                let (told, forbidden) = (told.clone(), Arc::clone(&forbidden));
+                async move {
+                    let item = String::from_utf8_lossy(change.body()).into_owned();
+                    if *forbidden.lock().expect("nobody panics with it") == item {
+                        return Err(HandlerError::reject(std::io::Error::other("forbidden")));
+                    }
+                    told.send(item).await.map_err(HandlerError::retry)
+                }
+            });
+        let builder = Watchkeeper::builder("shop").store(self.stores.clone()).named(name).without_peers();
+        let builder = builder.lease(Duration::from_secs(2)).configure(|settings| {
+            settings.heartbeat_every = Duration::from_millis(20);
+        });
+        let watch = builder.stream(stream).start().await.expect("the settings are right");
+        let operator = watch.operate("orders").expect("there is such a stream");
+        assert!(watch.operate("nothing").is_none());
+        Started { watch, operator, arrived }
+    }
+}
+
+struct Started {
+    watch: Watch,
+    operator: StreamOperator,
+    arrived: mpsc::Receiver<String>,
+}
+
+impl Started {
+    async fn next(&mut self) -> String {
+        let next = tokio::time::timeout(Duration::from_secs(20), self.arrived.recv()).await.expect("it comes in time");
+        next.expect("the handlers live as long as their stream")
+    }
+
+    async fn until_holding(&self, holds: bool) {
+        let mut status = self.watch.status("orders").expect("the stream is there");
+        while status.see().epoch.is_some() != holds {
+            status.changed().await.expect("the instance is running");
+        }
+    }
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("waited too long: {what}"));
+}
+
+#[tokio::test]
+async fn a_stream_is_paused_resumed_and_handed_over() {
+    let (shop, allowed) = (Shop::new(), Arc::default());
+    let mut first = shop.start("first", OnReject::Stop, &allowed).await;
+    shop.order("rope");
+    assert_eq!(first.next().await, "rope");
+    first.operator.pause().await.expect("the store answers");
+    first.until_holding(false).await;
+    assert!(first.operator.is_paused().await.expect("the store answers"));
+    shop.order("lamp");
+    assert_eq!(first.operator.resume().await.expect("the store answers"), None);
+    assert_eq!(first.next().await, "lamp");
+
+    let mut second = shop.start("second", OnReject::Stop, &allowed).await;
+    until("the second one is asked for", async || {
+        // Also one that has no watch can ask whoever has it.
+        second.operator.hand_over(Some("second")).await.expect("the store answers")
+    })
+    .await;
+    second.until_holding(true).await;
+    shop.order("tar");
+    assert_eq!(second.next().await, "tar");
+    assert!(!second.operator.hand_over(Some("second")).await.expect("the store answers"), "it has it already");
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_replayed_and_purged() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("rope"));
+    let mut only = shop.start("only", OnReject::DeadLetter { park: Park::Key }, &forbidden).await;
+    for item in ["rope", "lamp"] {
+        shop.order(item);
+    }
+    assert_eq!(only.next().await, "lamp");
+    let letters = async || only.operator.dead_letters().await.expect("the store answers");
+    until("it is a dead letter", async || letters().await.len() == 1).await;
+    assert!(letters().await[0].entry.cause.contains("forbidden"));
+    *forbidden.lock().expect("nobody panics with it") = "tar";
+    only.operator.replay(&[]).await.expect("the store answers");
+    until("it is settled", async || letters().await.is_empty()).await;
+    shop.order("tar");
+    until("the next one is a dead letter", async || letters().await.len() == 1).await;
+    let number = letters().await[0].number;
+    only.operator.purge(&[number]).await.expect("the store answers");
+    until("it is given up", async || letters().await.is_empty()).await;
+    assert_eq!(only.next().await, "rope", "what was replayed was delivered, what was purged was not");
+    assert!(only.arrived.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_halt_is_lifted() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("rope"));
+    let mut only = shop.start("only", OnReject::Stop, &forbidden).await;
+    shop.order("rope");
+    let mut status = only.watch.status("orders").expect("the stream is there");
+    while !status.see().halted {
+        status.changed().await.expect("the instance is running");
+    }
+    *forbidden.lock().expect("nobody panics with it") = "";
+    let lifted = only.operator.resume().await.expect("the stores answer").expect("it was halted");
+    assert!(lifted.cause.contains("forbidden"), "{}", lifted.cause);
+    assert_eq!(only.next().await, "rope");
+}
