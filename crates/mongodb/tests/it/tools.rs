@@ -42,8 +42,24 @@ fn images_are_stored_only_when_that_is_asked_for() {
         let missing = run("setup", &shop.base, &[("collection", "ordres"), ("images", "")]).await;
         assert_told(missing, ErrorKind::Config, "there is no such collection");
         let report = run("setup", &shop.base, &[("collection", "orders"), ("images", "")]).await.expect("it works");
-        assert_eq!(report.data, serde_json::json!({ "images": ["orders"] }));
+        assert_eq!(report.data, serde_json::json!({ "images": ["orders"], "created": [] }));
         assert!(stored().await);
+    });
+}
+
+#[test]
+fn a_missing_collection_is_created_with_images_when_that_is_asked_for() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let asked = [("collection", "lines"), ("images", ""), ("create", "")];
+        let report = run("setup", &shop.base, &asked).await.expect("it is created");
+        assert_eq!(report.data, serde_json::json!({ "images": ["lines"], "created": ["lines"] }));
+        let list = doc! { "listCollections": 1, "filter": { "name": "lines" } };
+        let told: Document = shop.database.run_command(list).await.expect("they can be listed");
+        assert!(told.to_string().contains("changeStreamPreAndPostImages"), "{told}");
+        // One that is there is set up as it is.
+        let again = run("setup", &shop.base, &asked).await.expect("it is there");
+        assert_eq!(again.data["created"], serde_json::json!([]));
     });
 }
 
