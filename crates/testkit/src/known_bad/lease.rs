@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use watchkeeper_core::memory::Leases;
 use watchkeeper_core::{
-    Acquired, Ask, Cx, Ending, Epoch, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, Previous, Released,
-    Renewal, Result, TenureId, Wakeups,
+    Acquired, Ask, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, Previous,
+    Released, Renewal, Result, TenureId, Wakeups,
 };
 
 use super::{KnownBad, give_way};
@@ -34,6 +34,11 @@ enum Flaw {
     EndingsAreMixedUp,
     HoldersInTheWrongOrder,
     SeparateIsAnotherStore,
+    FirstHolderIsToldAsItsOwnPrevious,
+    RefusalRaisesTheEpoch,
+    NothingToRenewIsAnError,
+    ReleasedKeyStaysHeld,
+    ReleasingAgainIsToldAsReleased,
 }
 
 /// Lease stores with one flaw each.
@@ -60,6 +65,11 @@ pub fn leases() -> Vec<KnownBad<LeaseBench>> {
         (EndingsAreMixedUp, "l12_epoch_survives_a_release"),
         (HoldersInTheWrongOrder, "holders_are_told_in_the_order_of_the_keys"),
         (SeparateIsAnotherStore, "separate_clients_see_the_same_leases"),
+        (FirstHolderIsToldAsItsOwnPrevious, "l1_free_key_is_granted"),
+        (RefusalRaisesTheEpoch, "l2_refusal_changes_nothing"),
+        (NothingToRenewIsAnError, "l10_nothing_to_renew_is_no_error"),
+        (ReleasedKeyStaysHeld, "l11_released_key_is_free_at_once"),
+        (ReleasingAgainIsToldAsReleased, "l11_released_lease_is_gone"),
     ];
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
@@ -213,9 +223,28 @@ impl LeaseStore for Bad {
         let altered = self.alter_ask(cx, ask).await?;
         Ok(match self.inner.try_acquire(cx, &altered).await? {
             Acquired::Granted { grant, previous } => {
-                let previous = self.alter_previous(&grant, previous);
+                let mut previous = self.alter_previous(&grant, previous);
+                if self.is(Flaw::FirstHolderIsToldAsItsOwnPrevious) && previous.is_none() {
+                    let candidate = ask.candidate.clone();
+                    previous = Some(Previous {
+                        candidate,
+                        epoch: grant.epoch,
+                        ending: Ending::Expired,
+                        vacant: Default::default(),
+                    });
+                }
                 let epoch = if self.disguises() { self.show(&grant, ask.floor) } else { grant.epoch };
                 Acquired::Granted { grant: Grant { epoch, ..grant }, previous }
+            }
+            Acquired::Held(holder) if self.is(Flaw::RefusalRaisesTheEpoch) && ask.floor > holder.epoch => {
+                let raised = Ask {
+                    candidate: holder.candidate.clone(),
+                    break_holder: Some((holder.candidate.tenure, holder.epoch)),
+                    ttl: holder.remaining,
+                    ..ask.clone()
+                };
+                self.inner.try_acquire(cx, &raised).await?;
+                Acquired::Held(holder)
             }
             Acquired::Held(holder) => {
                 let epoch = self.shown(&ask.key, holder.candidate.tenure, holder.epoch);
@@ -225,6 +254,9 @@ impl LeaseStore for Bad {
     }
 
     async fn renew(&self, cx: &Cx, leases: &[Lease]) -> Result<Vec<Renewal>> {
+        if leases.is_empty() && self.is(Flaw::NothingToRenewIsAnError) {
+            return Err(Error::internal("a statement without rows"));
+        }
         let mut answers = Vec::new();
         for lease in leases {
             let Some(lease) = self.alter_lease(cx, lease).await? else {
@@ -244,6 +276,21 @@ impl LeaseStore for Bad {
         let holder = self.holder(cx, &grant.key).await?;
         if let Some(holder) = holder.filter(|_| self.is(Flaw::ReleasedByAnyone)) {
             (grant.tenure, grant.epoch) = (holder.candidate.tenure, holder.epoch);
+        }
+        let is_own = holder_of(&grant, self.holder(cx, &grant.key).await?);
+        if is_own && self.is(Flaw::ReleasedKeyStaysHeld) {
+            return Ok(Released::Released);
+        }
+        let again = (grant.key.clone(), grant.tenure);
+        if self.is(Flaw::ReleasingAgainIsToldAsReleased) {
+            let released = (grant.epoch, grant.epoch);
+            let mut shown = lock(&self.shown);
+            if !is_own && shown.pairs.get(&again) == Some(&released) {
+                return Ok(Released::Released);
+            }
+            if is_own {
+                shown.pairs.insert(again, released);
+            }
         }
         let answer = self.inner.release(cx, &grant).await?;
         if self.is(Flaw::EpochResetByRelease) && answer == Released::Released {
@@ -278,6 +325,11 @@ impl LeaseStore for Bad {
         }
         Ok(Arc::new(self.clone()))
     }
+}
+
+/// Whether this grant is the one that holds.
+fn holder_of(grant: &Grant, holder: Option<Holder>) -> bool {
+    holder.is_some_and(|holder| (holder.candidate.tenure, holder.epoch) == (grant.tenure, grant.epoch))
 }
 
 struct Silence;

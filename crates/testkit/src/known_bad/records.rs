@@ -29,6 +29,8 @@ enum Flaw {
     ListIsAPattern,
     ListIgnoresCase,
     AgeStandsStill,
+    AppendWritesBackWhatItRead,
+    ListIsUnordered,
 }
 
 /// Records with one flaw each.
@@ -50,6 +52,8 @@ pub fn records() -> Vec<KnownBad<RecordsBench>> {
         (ListIsAPattern, "list_takes_the_prefix_literally"),
         (ListIgnoresCase, "list_takes_the_prefix_literally"),
         (AgeStandsStill, "age_is_since_the_last_write"),
+        (AppendWritesBackWhatItRead, "r5_appends_at_once_are_all_kept"),
+        (ListIsUnordered, "list_is_by_prefix_in_the_order_of_names"),
     ];
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
@@ -128,13 +132,16 @@ impl Records for Bad {
     }
 
     async fn list(&self, cx: &Cx, prefix: &str) -> Result<Vec<Record>> {
-        let found = if matches!(self.flaw, Flaw::ListIsAPattern | Flaw::ListIgnoresCase) {
+        let mut found = if matches!(self.flaw, Flaw::ListIsAPattern | Flaw::ListIgnoresCase) {
             let mut all = self.inner.list(cx, "").await?;
             all.retain(|record| self.matches(&record.name, prefix));
             all
         } else {
             self.inner.list(cx, prefix).await?
         };
+        if self.is(Flaw::ListIsUnordered) {
+            found.reverse();
+        }
         Ok(found.into_iter().map(|record| self.alter(record)).collect())
     }
 
@@ -178,6 +185,14 @@ impl Records for Bad {
         let log = self.log_name(log);
         if self.is(Flaw::AppendKeepsTheOldest) && self.inner.tail(cx, &log, keep).await?.len() == keep {
             return Ok(());
+        }
+        if self.is(Flaw::AppendWritesBackWhatItRead) {
+            let read = self.inner.tail(cx, &log, usize::MAX).await?.len();
+            give_way().await;
+            if self.inner.tail(cx, &log, usize::MAX).await?.len() > read {
+                // What another one wrote meanwhile is there; what this one wrote is written over.
+                return Ok(());
+            }
         }
         let keep = if self.is(Flaw::AppendIsUnbounded) { usize::MAX } else { keep };
         self.inner.append(cx, &log, bytes, keep).await

@@ -25,6 +25,7 @@ enum Flaw {
     LastRowIsForgotten,
     WritesDuringAFlushAreForgotten,
     ClosingStaysClosed,
+    TakesNoRows,
 }
 
 /// Sinks with one flaw each.
@@ -43,6 +44,7 @@ pub fn sinks() -> Vec<KnownBad<dyn SinkBench>> {
         (LastRowIsForgotten, Grade::Plain, "k3_done_is_durable_after_a_flush"),
         (WritesDuringAFlushAreForgotten, Grade::Plain, "k3_flush_runs_beside_later_writes"),
         (ClosingStaysClosed, Grade::Plain, "k3_nothing_is_lost_by_closing"),
+        (TakesNoRows, Grade::Plain, "profile_fits_the_writer"),
     ];
     let bad = |(flaw, grade, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
@@ -67,7 +69,8 @@ struct Bad {
 #[async_trait]
 impl Sink for Bad {
     fn profile(&self) -> SinkProfile {
-        SinkProfile { grade: self.grade, ..self.inner.profile() }
+        let profile = SinkProfile { grade: self.grade, ..self.inner.profile() };
+        if self.flaw == Flaw::TakesNoRows { SinkProfile { rows_max: 0, ..profile } } else { profile }
     }
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {

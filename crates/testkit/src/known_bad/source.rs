@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use watchkeeper_core::memory::Log;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, RowParts,
-    Source, StartAt, Window,
+    Source, StartAt, Version, Window,
 };
 
 use super::{KnownBad, give_way};
@@ -35,6 +35,7 @@ enum Flaw {
     ComparesBackwards,
     VerifiesAnything,
     LostHistoryIsSkipped,
+    VersionsStandStill,
 }
 
 /// Sources with one flaw each.
@@ -60,6 +61,7 @@ pub fn sources() -> Vec<KnownBad<dyn SourceBench>> {
         (ComparesBackwards, "positions_compare_in_the_order_of_reading"),
         (VerifiesAnything, "own_position_is_verified_and_a_foreign_one_is_lost"),
         (LostHistoryIsSkipped, "lost_history_is_told"),
+        (VersionsStandStill, "s1_changes_are_read_in_order"),
     ];
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
@@ -158,6 +160,7 @@ impl BadStream {
             Flaw::IdsDependOnTheOpening
             | Flaw::FirstHalfIsCommittable
             | Flaw::RowsPointTooFar
+            | Flaw::VersionsStandStill
             | Flaw::BarriersHaveAKey => self.part(&batch, rows, end),
             _ => batch,
         })
@@ -187,7 +190,7 @@ impl BadStream {
                 position: &position.bytes,
                 body: batch.body(n),
                 time: row.time,
-                version: row.version,
+                version: if self.flaw == Flaw::VersionsStandStill { Version::default() } else { row.version },
             });
         }
         builder.finish(end)
