@@ -66,6 +66,14 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     fn wall_millis(&self) -> u64;
 }
 
+/// The clock that goes on in suspend. Elsewhere than on Linux instances are only developed, not run in production: there it is
+/// `CLOCK_MONOTONIC`, which goes on in suspend on macOS.
+#[cfg(target_os = "linux")]
+pub const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// The clock that goes on in suspend.
+#[cfg(not(target_os = "linux"))]
+pub const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
 /// The clock of a running program: `CLOCK_BOOTTIME`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BootClock;
@@ -76,7 +84,7 @@ const SLICE: Duration = Duration::from_millis(250);
 
 impl Clock for BootClock {
     fn now(&self) -> Moment {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let now = rustix::time::clock_gettime(CLOCK);
         // Since boot, so neither part is negative.
         Moment(now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs())
     }

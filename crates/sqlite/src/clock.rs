@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::clock_gettime;
+use watchkeeper_core::clock::CLOCK;
 use watchkeeper_core::{Error, Result};
-
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A point in the life of this machine, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,15 +17,27 @@ pub(crate) struct Stamp {
 
 /// Reads the boot id, which does not change while this process lives.
 pub(crate) fn boot_id() -> Result<String> {
-    let text = std::fs::read_to_string(BOOT_ID)
+    let text = read_boot_id()
         .map_err(|error| Error::config("the kernel tells no boot id").remedy("mount /proc").caused_by(error))?;
     Ok(text.trim().to_owned())
+}
+
+#[cfg(target_os = "linux")]
+fn read_boot_id() -> std::io::Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+}
+
+/// As macOS tells it.
+#[cfg(not(target_os = "linux"))]
+fn read_boot_id() -> std::io::Result<String> {
+    let told = std::process::Command::new("sysctl").args(["-n", "kern.bootsessionuuid"]).output()?;
+    Ok(String::from_utf8_lossy(&told.stdout).into_owned())
 }
 
 impl Stamp {
     /// Now, in the boot with this id.
     pub(crate) fn now(boot: &str) -> Self {
-        let now = clock_gettime(ClockId::Boottime);
+        let now = clock_gettime(CLOCK);
         Self { boot: boot.to_owned(), millis: now.tv_sec * 1_000 + now.tv_nsec / 1_000_000 }
     }
 

@@ -88,6 +88,7 @@ fn shorten(id: &str) -> Cow<'_, str> {
     if id.len() <= ID_BYTES_MAX {
         return Cow::Borrowed(id);
     }
-    let start = &id[..id.floor_char_boundary(ID_BYTES_MAX)];
+    let end = (0..=ID_BYTES_MAX).rev().find(|at| id.is_char_boundary(*at)).unwrap_or(0);
+    let start = &id[..end];
     Cow::Owned(format!("{start}…{:016x}", key_hash_v1(id.as_bytes())))
 }
