@@ -1,24 +1,17 @@
 //! A run of faults under load, and its verdict.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
-use watchkeeper_drill::{Arrival, Fault, Ledger, Plan, Verdict};
+use watchkeeper_drill::{Fault, Plan, Verdict};
 
 use crate::crew::{Crew, Members};
-use crate::fleet::{Fleet, Trouble, cx};
-use crate::load::{Load, Pen};
-use crate::rig::{self, Ground, Kind, Rig, Target};
+use crate::faults::{CALM, Reliefs, Setup, collect_one, told};
+use crate::fleet::{Trouble, cx};
+use crate::rig::{Ground, Kind, Rig};
 use crate::strike::Strike;
-
-/// The longest wait between two faults.
-pub(crate) const CALM: Duration = Duration::from_millis(200);
-
-/// How long the last changes may take to arrive when all is mended.
-const ARRIVING: Duration = Duration::from_secs(30);
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -36,8 +29,7 @@ pub(crate) struct Campaign {
 /// How it went.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// For every kind of fault, how long each took until a change had arrived under the next epoch.
-    pub(crate) reliefs: BTreeMap<Strike, Vec<Duration>>,
+    pub(crate) reliefs: Reliefs,
     /// How many processes were evicted.
     pub(crate) evicted: u64,
     /// How many blocked their successor until they were woken.
@@ -62,35 +54,23 @@ impl Campaign {
 
     /// Runs it; trouble is what kept it from coming to its end.
     pub(crate) fn run(&self, ground: &Arc<Ground>, runtime: &Handle) -> Result<Record, Trouble> {
-        let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-        ground.lay(folder.path()).map_err(|error| error.to_string())?;
-        let rig = rig::named(self.rig, folder.path()).map_err(|error| error.to_string())?;
-        let pen = runtime.block_on(prepare(&*rig, self.seed))?;
-        let load = Load::start(runtime, pen);
-        let (rig_name, place) = (self.rig.to_owned(), folder.path().to_owned());
+        let setup = Setup::new(self.rig, self.seed, ground, runtime)?;
+        let (rig, place) = (self.rig.to_owned(), setup.place().to_owned());
         let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
         let members = Members::Instances { kind, self_fencing };
-        let crew = Crew { rig: rig_name, place, lease, log: self.log.clone(), members };
-        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
-        let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
-        let mut record = Record::default();
+        let crew = Crew { rig, place, lease, log: self.log.clone(), members };
         let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&ground.strikes()), CALM);
-        for (wait, strike) in &plan.faults {
-            fleet.listen(*wait)?;
-            let struck = fleet.strike(*strike)?;
-            let before = load.ledger();
-            let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
-            record.reliefs.entry(*strike).or_default().push(relieved.took);
-            fleet.mend(&struck)?;
-        }
-        fleet.steady()?;
-        let ledger = runtime.block_on(load.finish())?.ledger();
-        let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
-        fleet.disband()?;
-        let arrivals = arrived.finish(&fleet)?;
-        record.verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
-        (record.evicted, record.blocked) = (fleet.evicted, fleet.blocked);
+        let target = |rig: &dyn Rig| runtime.block_on(rig.target(&cx(), kind)).map_err(told);
+        let mut struck = setup.strike(crew, &plan, target)?;
+        let arrivals = collect_one(target(&*struck.rig)?, &struck.ledger, &mut struck.fleet)?;
+        let fleet = &struck.fleet;
+        let mut record = Record {
+            verdict: Verdict::new(&struck.ledger, &arrivals, fleet.refused),
+            evicted: fleet.evicted,
+            blocked: fleet.blocked,
+            reliefs: struck.reliefs,
+            wrong: Vec::new(),
+        };
         record.wrong = self.wrong(&record, &plan, ground.evicts());
         Ok(record)
     }
@@ -121,64 +101,10 @@ impl Campaign {
     }
 }
 
-/// What a target has received so far.
-pub(crate) struct Arrived {
-    target: Box<dyn Target>,
-    arrivals: Vec<Arrival>,
-}
-
-impl Arrived {
-    /// All of it, when nothing is written any more.
-    pub(crate) fn finish(&mut self, fleet: &Fleet) -> Result<Vec<Arrival>, Trouble> {
-        let since = Instant::now();
-        while since.elapsed() < ARRIVING {
-            match fleet.look(&mut *self.target)? {
-                Some(news) if news.is_empty() => return Ok(std::mem::take(&mut self.arrivals)),
-                news => self.arrivals.extend(news.unwrap_or_default()),
-            }
-        }
-        Err("the target could not be read to its end".to_owned())
-    }
-}
-
-/// Reads a target from its beginning until all that was acknowledged has arrived, or for as long as that may take: then it
-/// is lost.
-pub(crate) fn await_arrivals(
-    target: impl Future<Output = watchkeeper_core::Result<Box<dyn Target>>>,
-    ledger: &Ledger,
-    fleet: &mut Fleet,
-    runtime: &Handle,
-) -> Result<Arrived, Trouble> {
-    let since = Instant::now();
-    let target = runtime.block_on(target).map_err(|error| error.to_string())?;
-    let mut arrived = Arrived { target, arrivals: Vec::new() };
-    let mut missing: BTreeMap<_, _> = ledger.newest().collect();
-    while !missing.is_empty() && since.elapsed() < ARRIVING {
-        let news = fleet.look(&mut *arrived.target)?.unwrap_or_default();
-        for Arrival { key, number, .. } in &news {
-            if missing.get(key.as_str()).is_some_and(|newest| number >= newest) {
-                missing.remove(key.as_str());
-            }
-        }
-        if news.is_empty() {
-            fleet.listen(Duration::from_millis(20))?;
-        }
-        arrived.arrivals.extend(news);
-    }
-    Ok(arrived)
-}
-
-/// Sets the rig up; a pen to write with.
-pub(crate) async fn prepare(rig: &dyn Rig, seed: u64) -> Result<Pen, Trouble> {
-    let set_up = async {
-        rig.set_up(&cx()).await?;
-        rig.writer(&cx()).await
-    };
-    set_up.await.map(|writer| Pen::new(writer, seed)).map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::args::SEED;
 

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use watchkeeper_drill::{Arrival, Verdict};
 
 use crate::bars::{Bar, Limit};
-use crate::campaign::{await_arrivals, prepare};
 use crate::crew::Crew;
+use crate::faults::{collect_one, prepare, told};
 use crate::fleet::{Fleet, Trouble, cx};
 use crate::load::Load;
 use crate::rig::{self, Ground, Kind};
@@ -67,13 +67,13 @@ impl Part {
         runtime: &Handle,
     ) -> Result<bool, Trouble> {
         let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-        ground.lay(folder.path()).map_err(|error| error.to_string())?;
-        let rig = rig::named(RIG, folder.path()).map_err(|error| error.to_string())?;
+        ground.lay(folder.path()).map_err(told)?;
+        let rig = rig::named(RIG, folder.path()).map_err(told)?;
         let load = Load::start(runtime, runtime.block_on(prepare(&*rig, 1))?);
         let (kind, place) = (Kind::Transactional, folder.path().to_owned());
         let crew = Crew::of_instances(RIG, place, kind, self.lease, log);
         let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
-        let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(|error| error.to_string())?;
+        let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(told)?;
         let mut taken = Taken::default();
         for _ in 0..rounds {
             fleet.steady()?;
@@ -90,9 +90,8 @@ impl Part {
         }
         fleet.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
-        fleet.disband()?;
-        let arrivals = arrived.finish(&fleet)?;
+        let target = runtime.block_on(rig.target(&cx(), kind)).map_err(told)?;
+        let arrivals = collect_one(target, &ledger, &mut fleet)?;
         Ok(self.judge(&taken, &Verdict::new(&ledger, &arrivals, fleet.refused)))
     }
 

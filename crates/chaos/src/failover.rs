@@ -15,8 +15,8 @@ use watchkeeper_drill::{Arrival, Entry, Fault, Ledger, Verdict};
 
 use crate::LEASE;
 use crate::bars::{Bar, Limit};
-use crate::campaign::{await_arrivals, prepare};
 use crate::crew::Crew;
+use crate::faults::{collect_one, prepare, told};
 use crate::fleet::{Fleet, Trouble, cx};
 use crate::latency;
 use crate::load::Load;
@@ -59,8 +59,8 @@ pub(crate) fn run(
 ) -> Result<bool, Trouble> {
     let ground = Arc::new(Ground::of(rig_name));
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-    ground.lay(folder.path()).map_err(|error| error.to_string())?;
-    let rig = rig::named(rig_name, folder.path()).map_err(|error| error.to_string())?;
+    ground.lay(folder.path()).map_err(told)?;
+    let rig = rig::named(rig_name, folder.path()).map_err(told)?;
     let pen = runtime.block_on(prepare(&*rig, 1))?;
     let load = Load::start(runtime, pen);
     let (kind, place) = (Kind::Transactional, folder.path().to_owned());
@@ -87,9 +87,8 @@ pub(crate) fn run(
     }
     let mut ledger = runtime.block_on(load.finish())?.ledger();
     range.probes.entries().for_each(|(key, _, entry)| ledger.enter(key, entry));
-    let mut arrived = await_arrivals(rig.target(&cx(), kind), &ledger, &mut fleet, runtime)?;
-    fleet.disband()?;
-    let arrivals = arrived.finish(&fleet)?;
+    let target = runtime.block_on(rig.target(&cx(), kind)).map_err(told)?;
+    let arrivals = collect_one(target, &ledger, &mut fleet)?;
     let verdict = Verdict::new(&ledger, &arrivals, fleet.refused);
     println!("\n{verdict}");
     Ok(kept && verdict.is_sound() && verdict.duplicated.count == 0)

@@ -8,6 +8,7 @@ mod crowd;
 mod cut;
 mod elections;
 mod failover;
+mod faults;
 mod fleet;
 mod hands;
 mod histories;

@@ -199,11 +199,10 @@ impl Checkpoints {
         let Some(document) = self.client.rows(cx, find).await?.pop() else { return Ok(()) };
         // Only what is needed is read: whether the rest is damaged is for the claim to say, once it has taken effect.
         let sessions = sessions_of(&document);
-        match number(document.get("epoch")) {
-            Some(epoch) if epoch < grant.epoch.0 && !sessions.is_empty() => {
-                seat::kill(cx, &self.client, sessions).await
-            }
-            _ => Ok(()),
+        let is_older = number(document.get("epoch")).is_none_or(|epoch| epoch < grant.epoch.0);
+        match is_older && !sessions.is_empty() {
+            true => seat::kill(cx, &self.client, sessions).await,
+            false => Ok(()),
         }
     }
 
@@ -211,7 +210,13 @@ impl Checkpoints {
     async fn take(&self, cx: &Cx, grant: &Grant) -> Result<Option<(Document, bool)>> {
         let cx = &cx.within(CLAIM_MAX);
         for _ in 0..CLAIM_TRIES {
-            let older = doc! { "_id": grant.key.as_str(), "epoch": { "$lt": number_bson(grant.epoch.0) } };
+            // A document whose epoch is no number would be neither older nor newer than any claim, and could never be claimed.
+            let claimable = doc! { "$or": [
+                { "epoch": { "$lt": number_bson(grant.epoch.0) } },
+                { "epoch": { "$not": { "$type": "number" } } },
+            ] };
+            let mut older = doc! { "_id": grant.key.as_str() };
+            older.extend(claimable);
             let command = doc! {
                 "findAndModify": COLLECTION, "query": older, "update": claiming(grant), "upsert": true, "new": false,
             };
@@ -304,8 +309,9 @@ impl CheckpointStore for Checkpoints {
             ledger::continue_numbers(cx, &self.client, grant).await?;
             return Ok(Claim::Claimed(None));
         };
+        // Damaged or not, an older document is claimed by now (C11).
+        let newest = Claimed::read(&self.client, &before)?;
         if !was_older {
-            let newest = Claimed::read(&self.client, &before)?;
             if !newest.is_by(grant) {
                 return Ok(Claim::Behind { newest: newest.epoch });
             }

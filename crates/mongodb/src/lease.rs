@@ -34,11 +34,12 @@ pub struct Leases {
 struct Entry {
     #[serde(rename = "_id")]
     key: LeaseKey,
-    /// The newest epoch ever granted. It outlives every holder.
+    /// The newest epoch ever granted. It outlives every holder. Zero when it was lost.
+    #[serde(default = "lost_epoch")]
     epoch: Epoch,
     holder: Option<Candidate>,
     /// When the lease ends, or, without a holder, when it was released.
-    until: DateTime,
+    until: Option<DateTime>,
     /// The tenure before this one, as it was when this one began; without a holder, the released one.
     previous: Option<Story>,
     /// The server's clock when this was read.
@@ -61,6 +62,11 @@ impl From<Story> for Previous {
     }
 }
 
+/// The epoch of a lease that has lost it: it is granted above what the checkpoint was claimed with.
+fn lost_epoch() -> Epoch {
+    Epoch::ZERO
+}
+
 impl Entry {
     fn read(client: &Client, document: Document) -> Result<Self> {
         mongodb::bson::deserialize_from_document(document).map_err(|error| unreadable(client, error))
@@ -68,7 +74,7 @@ impl Entry {
 
     /// Who holds now.
     fn into_holder(self) -> Option<Holder> {
-        let left_ms = self.until.timestamp_millis() - self.now.timestamp_millis();
+        let left_ms = self.until?.timestamp_millis() - self.now.timestamp_millis();
         let remaining = u64::try_from(left_ms).ok().filter(|left| *left > 0).map(Duration::from_millis)?;
         Some(Holder { candidate: self.holder?, epoch: self.epoch, remaining })
     }
@@ -85,6 +91,11 @@ fn unreadable(client: &Client, error: mongodb::bson::error::Error) -> Error {
         .caused_by(error)
 }
 
+/// A lease among others, if it can be read: one that cannot is nobody's, and does not stop the streams of the others.
+fn readable<T>(entry: Result<T>) -> Option<T> {
+    entry.inspect_err(|error| tracing::warn!(%error, "a lease cannot be read; it counts as free")).ok()
+}
+
 impl Leases {
     /// The leases in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
@@ -98,7 +109,7 @@ impl Leases {
         let keys: Vec<Bson> = keys.map(|key| key.as_str().into()).collect();
         let find = doc! { "find": COLLECTION, "filter": { "_id": { "$in": keys } }, "projection": pipeline::seen() };
         let found = self.client.rows(cx, find).await?;
-        found.into_iter().map(|document| Entry::read(&self.client, document)).collect()
+        Ok(found.into_iter().filter_map(|document| readable(Entry::read(&self.client, document))).collect())
     }
 
     async fn give_back(&self, cx: &Cx, grant: &Grant) -> Result<Released> {

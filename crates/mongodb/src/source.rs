@@ -4,6 +4,7 @@ mod check;
 mod event;
 mod harbours;
 mod hidden;
+mod id;
 mod join;
 mod open;
 mod oplog;

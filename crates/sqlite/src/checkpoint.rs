@@ -82,7 +82,8 @@ struct Claimed {
     epoch: Epoch,
     tenure: String,
     seq: u64,
-    checkpoint: Option<String>,
+    /// As it is stored, which need not be text if someone edited it: a claim takes effect whatever it is (C11).
+    checkpoint: Option<Vec<u8>>,
 }
 
 impl Claimed {
@@ -91,7 +92,9 @@ impl Claimed {
         let claimed = |row: &Row<'_>| {
             let (epoch, seq): (i64, i64) = (row.get(0)?, row.get(2)?);
             let (epoch, seq) = (Epoch(epoch.cast_unsigned()), seq.cast_unsigned());
-            Ok(Self { epoch, tenure: row.get(1)?, seq, checkpoint: row.get(3)? })
+            let tenure = String::from_utf8_lossy(row.get_ref(1)?.as_bytes()?).into_owned();
+            let checkpoint = row.get_ref(3)?.as_bytes_or_null()?.map(<[u8]>::to_vec);
+            Ok(Self { epoch, tenure, seq, checkpoint })
         };
         Ok(connection.prepare_cached(sql)?.query_row([key.as_str()], claimed).optional()?)
     }
@@ -101,7 +104,7 @@ impl Claimed {
     }
 
     fn checkpoint(&self) -> Result<Option<Checkpoint>, Failure> {
-        self.checkpoint.as_deref().map(json::read).transpose()
+        self.checkpoint.as_deref().map(json::read_bytes).transpose()
     }
 }
 

@@ -14,7 +14,12 @@ pub(crate) fn text<T: Serialize + ?Sized>(value: &T) -> Result<String, Failure> 
 
 /// The value of a text.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
-    serde_json::from_str(text).map_err(|error| {
+    read_bytes(text.as_bytes())
+}
+
+/// The value of a text that may have been damaged.
+pub(crate) fn read_bytes<T: DeserializeOwned>(text: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(text).map_err(|error| {
         Error::corrupt("a stored value is not what it should be")
             .remedy("restore the file from a backup; the tables watchkeeper_* are not to be edited")
             .caused_by(error)

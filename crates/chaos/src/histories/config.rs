@@ -75,8 +75,7 @@ fn source(plan: &Plan, places: &Places) -> String {
 fn sink(plan: &Plan, places: &Places, folder: &Path) -> String {
     let url = &places.target;
     let table = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"{TARGET}\"");
-    // Columns come to the target before the source has them. Fields that documents lack are null.
-    let missing = if plan.source == Source::Mongodb { "refuse" } else { "keep" };
+    let missing = if plan.keeps_missing { "keep" } else { "refuse" };
     let typed = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"t0\"\nmissing = \"{missing}\"");
     let collection = |mode: &str| {
         // Every collection has a copy of its own.

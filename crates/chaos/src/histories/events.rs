@@ -224,6 +224,7 @@ mod tests {
             start,
             concurrency: 1,
             batch_rows: 1,
+            keeps_missing: true,
             tables: Vec::new(),
             steps,
             halts_about: None,

@@ -20,6 +20,8 @@ pub(super) struct Runner {
     config: PathBuf,
     log: PathBuf,
     process: Option<Child>,
+    /// How long the log was when the process was started.
+    log_before: u64,
 }
 
 fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
@@ -28,11 +30,13 @@ fn io(what: &str) -> impl Fn(std::io::Error) -> Trouble {
 
 impl Runner {
     pub(super) fn new(program: &Path, config: &Path, log: &Path) -> Self {
-        Self { program: program.to_owned(), config: config.to_owned(), log: log.to_owned(), process: None }
+        let (program, config, log) = (program.to_owned(), config.to_owned(), log.to_owned());
+        Self { program, config, log, process: None, log_before: 0 }
     }
 
     pub(super) fn start(&mut self) -> Result<(), Trouble> {
         let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(io("the log"))?;
+        self.log_before = log.metadata().map_err(io("the log"))?.len();
         // Through this program, so that it ends with its parent.
         let mut command = Command::new(std::env::current_exe().map_err(io("this program"))?);
         command.arg("launch").arg(&self.program).args(["run", "--log-format", "json", "--config"]).arg(&self.config);
@@ -69,6 +73,11 @@ impl Runner {
         process.wait().map(drop).map_err(io("wait"))
     }
 
+    /// Whether the process has said something. By then it listens for signals.
+    fn has_logged(&self) -> Result<bool, Trouble> {
+        Ok(std::fs::metadata(&self.log).map_err(io("the log"))?.len() > self.log_before)
+    }
+
     /// SIGTERM; its end is waited for and has to be in order.
     pub(super) fn stop(&mut self) -> Result<(), Trouble> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
@@ -76,8 +85,9 @@ impl Runner {
         let since = Instant::now();
         loop {
             match process.try_wait().map_err(io("wait"))? {
+                Some(status) if status.success() => return Ok(()),
                 // Before it listens for signals it is ended by this one.
-                Some(status) if status.success() || status.signal() == Some(Signal::TERM.as_raw()) => return Ok(()),
+                Some(status) if status.signal() == Some(Signal::TERM.as_raw()) && !self.has_logged()? => return Ok(()),
                 Some(status) => return Err(format!("it ended with {status}: {}", self.last_lines())),
                 None if since.elapsed() > ENDING => {
                     self.process = Some(process);

@@ -1,21 +1,18 @@
 //! A run of faults against the shipped program or a handler, and its verdicts.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
-use watchkeeper_drill::{Arrival, Fault, Ledger, Plan, Verdict};
+use watchkeeper_drill::{Arrival, Fault, Plan, Verdict};
 
 use super::config;
 use super::handler::handled;
 use crate::LEASE;
-use crate::campaign::{CALM, await_arrivals, prepare};
 use crate::crew::{Crew, Members};
-use crate::fleet::{Fleet, Trouble, cx};
-use crate::load::Load;
-use crate::rig::{self, Ground, Rig, Target};
+use crate::faults::{CALM, Reliefs, Setup, StruckRun, told};
+use crate::fleet::{Trouble, cx};
+use crate::rig::{Ground, Rig, Target};
 use crate::strike::Strike;
 
 /// What is struck.
@@ -43,8 +40,7 @@ pub(crate) struct Campaign {
 /// How it went.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// For every kind of fault, how long each took until a change that followed it had arrived.
-    pub(crate) reliefs: BTreeMap<Strike, Vec<Duration>>,
+    pub(crate) reliefs: Reliefs,
     /// How many stopped processes blocked their successor until they were woken.
     pub(crate) blocked: u64,
     /// The verdict on every target, by its name.
@@ -60,10 +56,6 @@ fn strikes(ground: &Ground) -> Vec<Strike> {
     ground.strikes().into_iter().filter(|strike| !needs_help(strike)).collect()
 }
 
-fn told(error: watchkeeper_core::Error) -> Trouble {
-    error.to_string()
-}
-
 impl Campaign {
     pub(crate) fn heading(&self) -> String {
         let Self { rig, faults, seed, .. } = self;
@@ -77,32 +69,15 @@ impl Campaign {
 
     /// Runs it; trouble is what kept it from coming to its end.
     pub(crate) fn run(&self, ground: &Arc<Ground>, runtime: &Handle) -> Result<Record, Trouble> {
-        let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-        ground.lay(folder.path()).map_err(told)?;
-        let rig = rig::named(self.rig, folder.path()).map_err(told)?;
-        let pen = runtime.block_on(prepare(&*rig, self.seed))?;
+        let setup = Setup::new(self.rig, self.seed, ground, runtime)?;
         if self.subject == Subject::Copies {
-            runtime.block_on(rig.make_copies(&cx())).map_err(told)?;
+            runtime.block_on(setup.rig.make_copies(&cx())).map_err(told)?;
         }
-        let crew = self.crew(&*rig, folder.path())?;
-        let load = Load::start(runtime, pen);
-        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
-        let mut target = self.target(&*rig, folder.path());
-        let mut record = Record::default();
+        let (crew, place) = (self.crew(&*setup.rig, setup.place())?, setup.place().to_owned());
         let plan = Plan::seeded(self.seed, self.faults, &strikes(ground), CALM);
-        for (wait, strike) in &plan.faults {
-            fleet.listen(*wait)?;
-            let struck = fleet.strike(*strike)?;
-            let before = load.ledger();
-            let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
-            record.reliefs.entry(*strike).or_default().push(relieved.took);
-            fleet.mend(&struck)?;
-        }
-        fleet.steady()?;
-        let ledger = runtime.block_on(load.finish())?.ledger();
-        record.verdicts = self.judge(&*rig, folder.path(), &ledger, &mut fleet, runtime)?;
-        record.blocked = fleet.blocked;
+        let mut struck = setup.strike(crew, &plan, |rig| Ok(self.target(rig, &place)))?;
+        let verdicts = self.judge(&mut struck, runtime)?;
+        let mut record = Record { verdicts, blocked: struck.fleet.blocked, reliefs: struck.reliefs, wrong: Vec::new() };
         record.wrong = wrong(&record, plan.faults.len());
         Ok(record)
     }
@@ -129,35 +104,20 @@ impl Campaign {
         }
     }
 
-    /// Waits until everything has arrived at every target, ends all instances, and judges.
-    fn judge(
-        &self,
-        rig: &dyn Rig,
-        place: &Path,
-        ledger: &Ledger,
-        fleet: &mut Fleet,
-        runtime: &Handle,
-    ) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
+    /// Judges what every target has received.
+    fn judge(&self, struck: &mut StruckRun, runtime: &Handle) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
         let lines = if self.subject == Subject::Handler { "handler" } else { "file" };
-        let mut targets = vec![(lines, self.target(rig, place))];
+        let mut targets = vec![(lines, self.target(&*struck.rig, struck.place()))];
         if self.subject == Subject::Copies {
-            targets.extend(runtime.block_on(rig.copies(&cx())).map_err(told)?);
+            targets.extend(runtime.block_on(struck.rig.copies(&cx())).map_err(told)?);
         }
-        let mut received = Vec::new();
-        for (name, target) in targets {
-            received.push((name, await_arrivals(async { Ok(target) }, ledger, fleet, runtime)?));
-        }
-        fleet.disband()?;
-        let mut verdicts = Vec::new();
-        for (name, mut arrived) in received {
-            let arrivals = arrived.finish(fleet)?;
-            let verdict = match name == lines {
-                true => Verdict::new(ledger, &arrivals, fleet.refused),
-                false => Verdict::of_copy(ledger, &arrivals),
-            };
-            verdicts.push((name, verdict));
-        }
-        Ok(verdicts)
+        let received = struck.collect(targets)?;
+        let (ledger, refused) = (&struck.ledger, struck.fleet.refused);
+        let verdict = |(name, arrivals): (&'static str, Vec<Arrival>)| match name == lines {
+            true => (name, Verdict::new(ledger, &arrivals, refused)),
+            false => (name, Verdict::of_copy(ledger, &arrivals)),
+        };
+        Ok(received.into_iter().map(verdict).collect())
     }
 }
 
@@ -180,6 +140,9 @@ fn wrong(record: &Record, planned: usize) -> Vec<Trouble> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
     use super::*;
 
     fn record(verdict: Verdict) -> Record {

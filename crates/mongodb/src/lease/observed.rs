@@ -17,8 +17,8 @@ use watchkeeper_core::{
     TenureId,
 };
 
-use super::{COLLECTION, Story, pipeline, unreadable};
-use crate::client::{Client, DUPLICATE, number_bson};
+use super::{COLLECTION, Story, lost_epoch, pipeline, readable, unreadable};
+use crate::client::{Client, DUPLICATE, number, number_bson};
 
 /// How often a record is looked at again that another one changed in between.
 const TRIES: usize = 5;
@@ -38,7 +38,9 @@ pub(super) struct Observed {
 struct Entry {
     #[serde(rename = "_id")]
     key: LeaseKey,
-    epoch: Epoch,
+    /// As it is stored, which is no number if someone edited it.
+    #[serde(rename = "epoch", default)]
+    stored_epoch: Bson,
     holder: Option<Candidate>,
     previous: Option<Story>,
     #[serde(default)]
@@ -73,9 +75,13 @@ enum Decision {
 }
 
 impl Entry {
+    fn epoch(&self) -> Epoch {
+        number(Some(&self.stored_epoch)).map_or_else(lost_epoch, Epoch)
+    }
+
     fn stamp(&self) -> Stamp {
         let tenure = self.holder.as_ref().map(|holder| holder.tenure);
-        Stamp { epoch: self.epoch, tenure, beat: self.beat, until: self.until }
+        Stamp { epoch: self.epoch(), tenure, beat: self.beat, until: self.until }
     }
 
     fn ttl(&self) -> Duration {
@@ -86,16 +92,17 @@ impl Entry {
     /// The holder, unless its record has been silent for too long.
     fn into_holder(self, silent: Duration) -> Option<Holder> {
         let remaining = self.ttl().checked_sub(silent).filter(|left| !left.is_zero())?;
-        Some(Holder { candidate: self.holder?, epoch: self.epoch, remaining })
+        let epoch = self.epoch();
+        Some(Holder { candidate: self.holder?, epoch, remaining })
     }
 
     fn is_held_by(&self, grant: &Grant) -> bool {
-        self.epoch == grant.epoch && self.holder.as_ref().is_some_and(|holder| holder.tenure == grant.tenure)
+        self.epoch() == grant.epoch && self.holder.as_ref().is_some_and(|holder| holder.tenure == grant.tenure)
     }
 
     /// The record in exactly this state.
     fn exactly(&self) -> Document {
-        let mut exactly = doc! { "_id": self.key.as_str(), "epoch": number_bson(self.epoch.0) };
+        let mut exactly = doc! { "_id": self.key.as_str(), "epoch": self.stored_epoch.clone() };
         match &self.holder {
             Some(holder) => exactly.insert("holder.tenure", holder.tenure.to_string()),
             None => exactly.insert("holder", Bson::Null),
@@ -108,7 +115,7 @@ impl Entry {
 
     fn ended(&self, ending: Ending, vacant: Duration) -> Option<Story> {
         let vacant_ms = i64::try_from(vacant.as_millis()).unwrap_or(i64::MAX);
-        self.holder.clone().map(|candidate| Story { candidate, epoch: self.epoch, ending, vacant_ms })
+        self.holder.clone().map(|candidate| Story { candidate, epoch: self.epoch(), ending, vacant_ms })
     }
 
     /// The rules of the contract, for a record that has been silent for so long.
@@ -120,8 +127,8 @@ impl Entry {
         };
         let own = holder.tenure == ask.candidate.tenure;
         match silent < self.ttl() {
-            true if own && self.epoch > ask.floor => Decision::Same,
-            true if ask.break_holder == Some((holder.tenure, self.epoch)) => {
+            true if own && self.epoch() > ask.floor => Decision::Same,
+            true if ask.break_holder == Some((holder.tenure, self.epoch())) => {
                 self.grant(ask, self.ended(Ending::Broken, Duration::ZERO))
             }
             // The same tenure above a higher floor: nobody came in between.
@@ -132,7 +139,7 @@ impl Entry {
     }
 
     fn grant(&self, ask: &Ask, previous: Option<Story>) -> Decision {
-        Decision::Grant { epoch: self.epoch.max(ask.floor).next(), previous }
+        Decision::Grant { epoch: self.epoch().max(ask.floor).next(), previous }
     }
 }
 
@@ -166,7 +173,7 @@ impl Observed {
         let read = |document| {
             mongodb::bson::deserialize_from_document(document).map_err(|error| unreadable(&self.client, error))
         };
-        found.into_iter().map(read).collect()
+        Ok(found.into_iter().filter_map(|document| readable(read(document))).collect())
     }
 
     /// Notes what was seen just now. For how long it has been like that.
@@ -209,7 +216,7 @@ impl Observed {
                 Ok(granted.then(|| Acquired::Granted { grant: grant(epoch), previous }))
             }
             (Decision::Same, Some(entry)) => {
-                let same = grant(entry.epoch);
+                let same = grant(entry.epoch());
                 let ours = self.update(cx, doc! { "q": pipeline::held_by(&same), "u": beat(ask.ttl) }).await?;
                 let previous = entry.previous.map(Previous::from);
                 Ok(ours.then_some(Acquired::Granted { grant: same, previous }))

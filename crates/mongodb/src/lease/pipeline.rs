@@ -9,9 +9,27 @@ use watchkeeper_core::{Ask, Error, Grant, Result};
 
 use crate::client::number_bson;
 
-/// All of a document, and the server's time beside it.
+/// All of a document that is as it should be, and the server's time beside it.
 pub(super) fn seen() -> Document {
-    doc! { "epoch": 1, "holder": 1, "until": 1, "previous": 1, "now": "$$NOW" }
+    let mut seen = sound();
+    seen.insert("now", "$$NOW");
+    seen
+}
+
+/// The fields of a lease, without those that someone edited into something else. A lease decides about nobody's writes, so what it
+/// has lost counts as forgotten: the claim of the checkpoint answers with the newest epoch.
+fn sound() -> Document {
+    let is = |path: &str, kind: &str| doc! { "$eq": [{ "$type": path }, kind] };
+    let only = |field: &str, condition: Document| doc! { "$cond": [condition, field, "$$REMOVE"] };
+    doc! {
+        "epoch": only("$epoch", doc! { "$isNumber": "$epoch" }),
+        "holder": only("$holder", doc! { "$or": [is("$holder", "null"), is("$holder.tenure", "string")] }),
+        "until": only("$until", is("$until", "date")),
+        "previous": only("$previous", doc! { "$or": [
+            is("$previous", "null"),
+            { "$and": [is("$previous.candidate.tenure", "string"), { "$isNumber": "$previous.epoch" }] },
+        ] }),
+    }
 }
 
 /// Whose it is, exactly.
@@ -43,7 +61,7 @@ fn null_value() -> Document {
 
 /// Grants, prolongs, or leaves as it is.
 ///
-/// The first stage looks (`ask.*`), the second decides, and the third takes away what the first has noted.
+/// After what is no lease was taken away, the next stage looks (`ask.*`), others decide, and the last takes away what was noted.
 pub(super) fn acquire(ask: &Ask) -> Result<Vec<Document>> {
     let candidate = serialize_to_document(&ask.candidate)
         .map_err(|error| Error::internal("a candidate can not be stored").caused_by(error))?;
@@ -51,6 +69,7 @@ pub(super) fn acquire(ask: &Ask) -> Result<Vec<Document>> {
     let floor = number_bson(ask.floor.0);
     let expires = doc! { "$add": ["$$NOW", millis(ask.ttl)] };
     Ok(vec![
+        doc! { "$set": sound() },
         doc! { "$set": { "ask": look(&tenure, ask) } },
         doc! { "$set": { "ask.same": {
             "$and": ["$ask.alive", "$ask.own", { "$gt": ["$ask.epoch", floor.clone()] }]
@@ -92,7 +111,7 @@ fn look(tenure: &str, ask: &Ask) -> Document {
 /// The tenure that a grant follows.
 fn previous() -> Document {
     let story = |ending: &str, vacant: Bson| {
-        doc! { "candidate": "$holder", "epoch": "$epoch", "ending": ending, "vacant_ms": vacant }
+        doc! { "candidate": "$holder", "epoch": "$ask.epoch", "ending": ending, "vacant_ms": vacant }
     };
     let known = doc! { "$ne": [{ "$ifNull": ["$previous", Bson::Null] }, Bson::Null] };
     let released = doc! { "$mergeObjects": ["$previous", { "vacant_ms": "$ask.vacant_ms" }] };

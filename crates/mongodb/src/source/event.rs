@@ -1,6 +1,6 @@
 //! From one raw event to one row.
 
-use mongodb::bson::{RawBsonRef, RawDocument};
+use mongodb::bson::RawDocument;
 use watchkeeper_core::{BatchBuilder, Error, Operation, Result, RowParts, SourceTime};
 
 use super::pipeline::ASIDE;
@@ -61,10 +61,9 @@ impl<'a> Event<'a> {
     }
 
     /// The collection and the `_id` that it is about.
-    pub(super) fn subject(&self) -> Option<(&'a str, RawBsonRef<'a>)> {
-        let document = |bytes| RawDocument::from_bytes(bytes).ok();
-        let collection = document(self.namespace?)?.get_str("coll").ok()?;
-        Some((collection, document(self.key?)?.get("_id").ok()??))
+    pub(super) fn subject(&self) -> Option<(&'a str, Field<'a>)> {
+        let collection = RawDocument::from_bytes(self.namespace?).ok()?.get_str("coll").ok()?;
+        Some((collection, Fields::of(self.key?).and_then(|fields| fields.find(b"_id")).ok()??))
     }
 
     /// Whether it tells that a document is gone.

@@ -2,84 +2,105 @@
 
 use std::cmp::Ordering;
 
-use mongodb::bson::{RawBsonRef, RawDocument};
+use mongodb::bson::{Decimal128, RawBsonRef};
 
 use crate::payload::Decimal;
+use crate::payload::scan::{Field, Fields};
 
-/// The place of a type among the others; numbers share one, and so do texts and symbols.
-fn rank(value: &RawBsonRef<'_>) -> u8 {
-    match value {
-        RawBsonRef::MinKey => 0,
-        RawBsonRef::Undefined => 1,
-        RawBsonRef::Null => 2,
-        RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => 3,
-        RawBsonRef::String(_) | RawBsonRef::Symbol(_) => 4,
-        RawBsonRef::Document(_) => 5,
-        RawBsonRef::Array(_) => 6,
-        RawBsonRef::Binary(_) => 7,
-        RawBsonRef::ObjectId(_) => 8,
-        RawBsonRef::Boolean(_) => 9,
-        RawBsonRef::DateTime(_) => 10,
-        RawBsonRef::Timestamp(_) => 11,
-        RawBsonRef::RegularExpression(_) => 12,
-        RawBsonRef::DbPointer(_) => 13,
-        RawBsonRef::JavaScriptCode(_) => 14,
-        RawBsonRef::JavaScriptCodeWithScope(_) => 15,
-        RawBsonRef::MaxKey => 16,
+/// The place of a type among the others; numbers share one, and so do texts and symbols. Types are numbered as BSON does it.
+fn rank(kind: u8) -> u8 {
+    match kind {
+        0xff => 0,
+        0x06 => 1,
+        0x0a => 2,
+        0x01 | 0x10 | 0x12 | 0x13 => 3,
+        0x02 | 0x0e => 4,
+        0x03 => 5,
+        0x04 => 6,
+        0x05 => 7,
+        0x07 => 8,
+        0x08 => 9,
+        0x09 => 10,
+        0x11 => 11,
+        0x0b => 12,
+        0x0c => 13,
+        0x0d => 14,
+        0x0f => 15,
+        // The largest of all values; fields have no other types.
+        _ => 16,
     }
 }
 
-/// Which of two values comes first; `None` for types that no `_id` has in practice.
-pub(super) fn compare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Option<Ordering> {
-    let ranks = rank(&a).cmp(&rank(&b));
+/// Which of two values comes first, by their bytes, since servers also store what the driver makes no value of; `None` for types that
+/// no `_id` has in practice.
+pub(super) fn compare(a: &Field<'_>, b: &Field<'_>) -> Option<Ordering> {
+    let ranks = rank(a.kind).cmp(&rank(b.kind));
     if ranks != Ordering::Equal {
         return Some(ranks);
     }
-    Some(match (a, b) {
-        (RawBsonRef::MinKey | RawBsonRef::MaxKey | RawBsonRef::Null | RawBsonRef::Undefined, _) => Ordering::Equal,
-        (RawBsonRef::ObjectId(a), RawBsonRef::ObjectId(b)) => a.bytes().cmp(&b.bytes()),
-        (RawBsonRef::Boolean(a), RawBsonRef::Boolean(b)) => a.cmp(&b),
-        (RawBsonRef::DateTime(a), RawBsonRef::DateTime(b)) => a.cmp(&b),
-        (RawBsonRef::Timestamp(a), RawBsonRef::Timestamp(b)) => a.cmp(&b),
-        (RawBsonRef::Binary(a), RawBsonRef::Binary(b)) => {
-            let parts = |binary: mongodb::bson::RawBinaryRef<'_>| (binary.bytes.len(), u8::from(binary.subtype));
-            parts(a).cmp(&parts(b)).then_with(|| a.bytes.cmp(b.bytes))
-        }
-        (RawBsonRef::RegularExpression(a), RawBsonRef::RegularExpression(b)) => {
-            (a.pattern.as_str(), a.options.as_str()).cmp(&(b.pattern.as_str(), b.options.as_str()))
-        }
-        (RawBsonRef::Document(a), RawBsonRef::Document(b)) => return documents(a, b),
-        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => {
-            let whole = |bytes| RawDocument::from_bytes(bytes).ok();
-            return documents(whole(a.as_bytes())?, whole(b.as_bytes())?);
-        }
-        (a, b) => match (Decimal::of(a), Decimal::of(b)) {
-            (Some(a), Some(b)) => a.cmp(&b),
-            _ => text(a)?.cmp(text(b)?),
-        },
+    Some(match rank(a.kind) {
+        0..=2 | 16 => Ordering::Equal,
+        3 => number(a)?.cmp(&number(b)?),
+        4 => text(a)?.cmp(text(b)?),
+        5 | 6 => return documents(a.value, b.value),
+        7 => binary(a)?.cmp(&binary(b)?),
+        // Identities, and true or false.
+        8 | 9 => a.value.cmp(b.value),
+        10 => a.millis()?.cmp(&b.millis()?),
+        11 => time(a)?.cmp(&time(b)?),
+        12 => expression(a)?.cmp(&expression(b)?),
+        _ => return None,
     })
 }
 
-fn text(value: RawBsonRef<'_>) -> Option<&str> {
-    match value {
-        RawBsonRef::String(text) | RawBsonRef::Symbol(text) => Some(text),
+fn number(field: &Field<'_>) -> Option<Decimal> {
+    let value = match (field.kind, field.integer()) {
+        (_, Some(whole)) => RawBsonRef::Int64(whole),
+        (0x01, _) => RawBsonRef::Double(f64::from_le_bytes(field.value.try_into().ok()?)),
+        _ => RawBsonRef::Decimal128(Decimal128::from_bytes(field.value.try_into().ok()?)),
+    };
+    Decimal::of(value)
+}
+
+/// The bytes of a text or a symbol.
+fn text<'a>(field: &Field<'a>) -> Option<&'a [u8]> {
+    match field.value {
+        [_, _, _, _, text @ .., 0] => Some(text),
         _ => None,
     }
 }
 
+/// Length, subtype and content.
+fn binary<'a>(field: &Field<'a>) -> Option<(usize, u8, &'a [u8])> {
+    match field.value {
+        [_, _, _, _, subtype, content @ ..] => Some((content.len(), *subtype, content)),
+        _ => None,
+    }
+}
+
+/// Seconds and increment.
+fn time(field: &Field<'_>) -> Option<u64> {
+    field.value.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// Pattern and options.
+fn expression<'a>(field: &Field<'a>) -> Option<(&'a [u8], &'a [u8])> {
+    let mut parts = field.value.split(|byte| *byte == 0);
+    Some((parts.next()?, parts.next()?))
+}
+
 /// Field by field: types first, then names, then values. Who ends first is less.
-fn documents(a: &RawDocument, b: &RawDocument) -> Option<Ordering> {
-    let (mut a, mut b) = (a.iter(), b.iter());
+fn documents(a: &[u8], b: &[u8]) -> Option<Ordering> {
+    let (mut a, mut b) = (Fields::of(a).ok()?, Fields::of(b).ok()?);
     loop {
-        let ((name_a, value_a), (name_b, value_b)) = match (a.next(), b.next()) {
+        let (a, b) = match (a.next(), b.next()) {
             (None, None) => return Some(Ordering::Equal),
             (None, Some(_)) => return Some(Ordering::Less),
             (Some(_), None) => return Some(Ordering::Greater),
             (Some(a), Some(b)) => (a.ok()?, b.ok()?),
         };
-        let heads = (rank(&value_a), name_a.as_str()).cmp(&(rank(&value_b), name_b.as_str()));
-        match heads {
-            Ordering::Equal => match compare(value_a, value_b)? {
+        match (rank(a.kind), a.name).cmp(&(rank(b.kind), b.name)) {
+            Ordering::Equal => match compare(&a, &b)? {
                 Ordering::Equal => {}
                 order => return Some(order),
             },
@@ -101,9 +122,28 @@ mod tests {
     fn order(a: &Bson, b: &Bson) -> Option<Ordering> {
         let raw = |value: &Bson| RawDocumentBuf::try_from(&doc! { "_id": value.clone() }).expect("a document");
         let (a, b) = (raw(a), raw(b));
-        let value = |raw: &RawDocumentBuf| raw.get("_id").expect("BSON").is_some();
-        assert!(value(&a) && value(&b));
-        compare(a.get("_id").ok()??, b.get("_id").ok()??)
+        compare(&id(a.as_bytes()), &id(b.as_bytes()))
+    }
+
+    fn id(document: &[u8]) -> Field<'_> {
+        Fields::of(document).and_then(|fields| fields.find(b"_id")).expect("BSON").expect("it is there")
+    }
+
+    #[test]
+    fn texts_that_are_no_utf8_are_ordered_by_their_bytes() {
+        let spoilt = |value: Bson| {
+            let document = RawDocumentBuf::try_from(&doc! { "_id": value }).expect("a document");
+            document.into_bytes().into_iter().map(|byte| if byte == b'?' { 0xff } else { byte }).collect::<Vec<u8>>()
+        };
+        let ascending = ["a", "z", "z?", "?", "?a", "??"];
+        for of in [Bson::from, |text: &str| Bson::from(doc! { "a": text })] {
+            for (n, a) in ascending.iter().enumerate() {
+                for (m, b) in ascending.iter().enumerate() {
+                    let (a, b) = (spoilt(of(a)), spoilt(of(b)));
+                    assert_eq!(compare(&id(&a), &id(&b)), Some(n.cmp(&m)));
+                }
+            }
+        }
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Reader {
     fn is_wanted(&self, event: &Event<'_>, token: &Token) -> bool {
         let Some(snapshot) = &self.snapshot else { return true };
         let Some((collection, id)) = event.subject() else { return true };
-        token.timestamp().is_none_or(|at| snapshot.wants(collection, id, at, event.is_delete()))
+        token.timestamp().is_none_or(|at| snapshot.wants(collection, &id, at, event.is_delete()))
     }
 
     /// What a snapshot has to deliver before the stream goes on.
@@ -283,7 +283,7 @@ impl Reader {
             }
             let Some(row) = snapshot.take_row()? else { break };
             let (mut key, mut position) = (Vec::new(), Vec::new());
-            canonical_key(&row.document_key(), &mut key)?;
+            canonical_key(&row.document_key()?, &mut key)?;
             self.at.encode(Some(snapshot.progress()), &mut position);
             let event = row.event(&database)?;
             let time = u64::from(row.at.time) << 32 | u64::from(row.at.increment);
@@ -359,6 +359,10 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             self.mark(cx);
+            if self.invalidated && self.received.is_none() {
+                // Before anything else is opened at this position: whatever is read from here on is of another collection.
+                self.begin_anew(cx).await?;
+            }
             self.keep_course(cx).await?;
             if let Some(rows) = self.turn_of_the_snapshot(cx, limits).await? {
                 return Ok(rows);
@@ -379,7 +383,6 @@ impl ChangeStream for Reader {
                 received = self.opened.batches.recv() => match received {
                     Some(Ok(batch)) => self.take_in(batch, cx.now())?,
                     Some(Err(native)) => self.refusal = Some(native),
-                    None if self.invalidated => self.begin_anew(cx).await?,
                     None => return Err(Error::unavailable("the server ended the cursor").remedy("it is opened again")),
                 },
                 () = cx.clock().sleep_until(until) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Document, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, doc};
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 mod progress;
@@ -23,12 +23,13 @@ mod progress;
 pub(super) use progress::{compare, is_unfinished, stage};
 
 use super::Feed;
+use super::id::Id;
 use super::order;
 use super::read::{Answer, events_in};
 use super::view::Scope;
 use crate::client::number;
 use crate::payload::damaged;
-use crate::payload::scan::Fields;
+use crate::payload::scan::Field;
 use crate::position::Token;
 use progress::{Fresh, Progress};
 
@@ -55,7 +56,7 @@ pub(super) struct Range {
     bytes: Bytes,
     rows: Vec<(usize, usize)>,
     next: usize,
-    from: Option<RawBson>,
+    from: Option<Id>,
     /// Whether the stream has been delivered up to its time.
     pub(super) caught_up: bool,
     /// Whether the collection did not exist.
@@ -109,7 +110,7 @@ impl Snapshot {
     }
 
     /// Whether a change has to be delivered.
-    pub(super) fn wants(&self, collection: &str, id: RawBsonRef<'_>, at: Timestamp, deletes: bool) -> bool {
+    pub(super) fn wants(&self, collection: &str, id: &Field<'_>, at: Timestamp, deletes: bool) -> bool {
         let place = self.names.iter().position(|name| name == collection);
         place.is_none_or(|place| self.progress.wants(place, id, at, deletes))
     }
@@ -125,7 +126,7 @@ impl Snapshot {
             // The one row before the range may have filled the whole answer.
             range = self.find_again(cx, name, from.clone(), Part::Second(range.at)).await?;
         }
-        if range.rows.is_empty() && from.is_some() && from != Some(RawBson::MaxKey) && !range.is_of_missing {
+        if range.rows.is_empty() && from.as_ref().is_some_and(|from| !from.is_largest()) && !range.is_of_missing {
             range = self.find_again(cx, name, from, Part::Largest(range.at)).await?;
         }
         range.caught_up = has_passed(token, range.at, false);
@@ -134,7 +135,7 @@ impl Snapshot {
 
     /// The range of a collection that does not exist, for which servers give no time: it was dropped before its turn, or is
     /// waited for. It has no rows.
-    async fn read_missing(&self, cx: &Cx, name: &str, from: Option<RawBson>) -> Result<Range> {
+    async fn read_missing(&self, cx: &Cx, name: &str, from: Option<Id>) -> Result<Range> {
         // A time from before the collection is looked for: what is written into one that is created afterwards is delivered
         // by the stream.
         let at = self.feed.operation_time(cx).await?.ok_or_else(timeless)?;
@@ -150,7 +151,7 @@ impl Snapshot {
     }
 
     /// More rows of a range that was read before at the same time.
-    async fn find_again(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Range> {
+    async fn find_again(&self, cx: &Cx, name: &str, from: Option<Id>, part: Part) -> Result<Range> {
         let found = self.find(cx, name, from, part).await?;
         found.ok_or_else(|| {
             Error::unavailable(format!("{name} was dropped while it was read")).remedy("the rest is read again")
@@ -158,7 +159,7 @@ impl Snapshot {
     }
 
     /// Rows from `from` on; `None` when the server gives no time for them, as for a collection that does not exist.
-    async fn find(&self, cx: &Cx, name: &str, from: Option<RawBson>, part: Part) -> Result<Option<Range>> {
+    async fn find(&self, cx: &Cx, name: &str, from: Option<Id>, part: Part) -> Result<Option<Range>> {
         let mut find = doc! {
             "find": name, "hint": { "_id": 1 }, "sort": { "_id": 1 }, "limit": ROWS_MAX, "batchSize": ROWS_MAX,
             "singleBatch": true, "readConcern": { "level": "snapshot" },
@@ -166,25 +167,32 @@ impl Snapshot {
         if let Part::Second(at) | Part::Largest(at) = part {
             find.insert("readConcern", doc! { "level": "snapshot", "atClusterTime": at });
         }
+        let mut bound = None;
         match (&from, part) {
-            (_, Part::Largest(_)) => drop(find.insert("filter", doc! { "_id": mongodb::bson::Bson::MaxKey })),
+            (_, Part::Largest(_)) => drop(find.insert("filter", doc! { "_id": Bson::MaxKey })),
             // Nothing lies behind it, and servers refuse to look there. Only the time is asked for.
-            (Some(RawBson::MaxKey), _) => drop(find.insert("filter", doc! { "_id": { "$in": [] } })),
+            (Some(from), _) if from.is_largest() => drop(find.insert("filter", doc! { "_id": { "$in": [] } })),
             (Some(from), part) => {
                 // A condition would see only values of the same type.
-                let bound = mongodb::bson::Bson::try_from(from.clone()).map_err(damaged)?;
-                find.insert("min", doc! { "_id": bound });
+                bound = Some(from.key()?);
                 if let Part::Second(_) = part {
                     find.insert("skip", 1);
                 }
             }
             (None, _) => {}
         }
+        let mut find = RawDocumentBuf::try_from(&find).map_err(damaged)?;
+        if let Some(bound) = bound {
+            find.append(cstr!("min"), bound);
+        }
         let cx = self.feed.client.bounded(cx);
         let database = self.feed.client.database(&cx).await?;
         let call = async {
-            let mut cursor =
-                database.run_cursor_command(find).batch().await.map_err(|native| self.feed.command_failure(native))?;
+            let mut cursor = database
+                .run_raw_cursor_command(find)
+                .batch()
+                .await
+                .map_err(|native| self.feed.command_failure(native))?;
             let first = cursor.next().await.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
             first.map_err(|native| self.feed.command_failure(native))
         };
@@ -211,10 +219,7 @@ impl Snapshot {
         };
         range.next += 1;
         let bytes = range.bytes.slice(start..end);
-        let raw = RawDocument::from_bytes(&bytes).map_err(damaged)?;
-        let id = raw.get("_id").map_err(|native| unordered(&self.names[self.progress.collection], &bytes, native))?;
-        let id = id.map(RawBson::from);
-        let id = id.ok_or_else(|| Error::corrupt("a document has no _id"))?;
+        let id = Id::of(&bytes)?;
         let collection = self.progress.collection;
         self.progress.fresh = Some(Fresh { collection, from: range.from.clone(), at: range.at });
         self.progress.through = Some(id.clone());
@@ -237,35 +242,18 @@ fn timeless() -> Error {
     Error::config("the server does not tell the time of a snapshot").remedy("use MongoDB 5.0 or newer")
 }
 
-/// An `_id` that rows can not be put in order by, nor a position be made of.
-fn unordered(name: &str, document: &[u8], native: mongodb::bson::error::Error) -> Error {
-    let id = Fields::of(document).and_then(|fields| fields.find(b"_id")).ok().flatten();
-    let bytes: String =
-        id.iter().flat_map(|id| id.value).take(ID_BYTES_SHOWN).map(|byte| format!("{byte:02x}")).collect();
-    Error::corrupt(format!(
-        "an _id in {name} can not be decoded, so a snapshot can not go on behind it; its bytes begin with {bytes}"
-    ))
-    .remedy("give that document another _id, or begin with now or the oldest change")
-    .caused_by(native)
-}
-
-/// So many bytes are shown of an `_id` that can not be decoded.
-const ID_BYTES_SHOWN: usize = 64;
-
 /// A row of a snapshot.
 pub(super) struct Row {
     name: String,
     bytes: Bytes,
-    id: RawBson,
+    id: Id,
     pub(super) at: Timestamp,
 }
 
 impl Row {
     /// The key as events have it.
-    pub(super) fn document_key(&self) -> RawDocumentBuf {
-        let mut key = RawDocumentBuf::new();
-        key.append(cstr!("_id"), self.id.clone());
-        key
+    pub(super) fn document_key(&self) -> Result<RawDocumentBuf> {
+        self.id.key()
     }
 
     /// The collection.
@@ -283,18 +271,17 @@ impl Row {
         event.append(cstr!("clusterTime"), self.at);
         event.append(cstr!("fullDocument"), RawDocument::from_bytes(&self.bytes).map_err(damaged)?.to_owned());
         event.append(cstr!("ns"), namespace);
-        event.append(cstr!("documentKey"), self.document_key());
+        event.append(cstr!("documentKey"), self.document_key()?);
         Ok(event)
     }
 }
 
 impl Range {
     /// Leaves out the row that the range begins behind. Whether that is the only row there is.
-    fn skip_bound(&mut self, from: &Option<RawBson>) -> Result<bool> {
+    fn skip_bound(&mut self, from: &Option<Id>) -> Result<bool> {
         let (Some(from), Some((start, end))) = (from, self.rows.first().copied()) else { return Ok(false) };
-        let first = RawDocument::from_bytes(&self.bytes[start..end]).map_err(damaged)?;
-        let id = first.get("_id").map_err(damaged)?;
-        let is_bound = id.is_some_and(|id| order::compare(id, from.as_raw_bson_ref()) == Some(Ordering::Equal));
+        let first = Id::of(&self.bytes[start..end])?;
+        let is_bound = order::compare(&first.as_field(), &from.as_field()) == Some(Ordering::Equal);
         if is_bound && self.rows.len() > 1 {
             self.rows.remove(0);
             return Ok(false);

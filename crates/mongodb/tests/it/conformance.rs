@@ -7,7 +7,7 @@ use watchkeeper_core::Entropy;
 use watchkeeper_mongodb::{Checkpoints, Leases, Notes};
 use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
 
-use crate::support::{Base, block_on, cx};
+use crate::support::{Base, Editor, block_on, cx};
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -36,7 +36,8 @@ mod checkpoints {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
             let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
             let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
-            law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
+            let damager = Arc::new(Editor(base.client().await));
+            law.holds_on(&CheckpointBench { cx, a, b, damager, entropy }).await
         })
     }
 
@@ -109,7 +110,8 @@ mod transactional_sink {
             sink.check(&cx).await?;
             let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
             let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
-            let checkpoints = CheckpointBench { cx, a, b, entropy };
+            let damager = Arc::new(Editor(base.client().await));
+            let checkpoints = CheckpointBench { cx, a, b, damager, entropy };
             law.holds_on(&Collection { checkpoints, sink, reader: base.client().await }).await
         })
     }

@@ -9,8 +9,9 @@ use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
+use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, operations, read, read_patiently};
-use crate::support::{Base, Guarded, assert_told, block_on, cx};
+use crate::support::{Base, Guarded, assert_told, block_on, cx, fail, fresh_name};
 
 const REMEMBERED: &str = "position";
 
@@ -119,6 +120,41 @@ fn a_collection_that_is_replaced_while_it_is_read_is_told_of_and_the_next_one_is
             assert_eq!(operations(&changes), expected);
             assert_eq!(changes.last().and_then(Change::key), Some(&b"2"[..]));
         }
+    });
+}
+
+/// The end of the collection is also what passes the end of the snapshot. The positions after it belong to the next collection.
+#[test]
+fn a_collection_that_ends_with_its_snapshot_gives_way_to_the_next_one() {
+    in_turn(|set| {
+        block_on(async {
+            let shop = Shop::on(Base::on(set)).await;
+            let app = fresh_name();
+            let feed = Feed::new(shop.base.named_client(&app).await, View::collection("orders"));
+            shop.insert(doc! { "_id": 1 }).await;
+            let mut pedigree = feed.identity(&cx()).await.expect("it can be told");
+            let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+            let rows = Limits { rows: 1, ..LIMITS };
+            assert_eq!(stream.next_batch(&cx(), rows).await.expect("it reads").len(), 1);
+            // The stream is held back until the end of the collection was read, at a later time than it has told.
+            let hang = doc! { "blockConnection": true, "blockTimeMS": 3_000 };
+            fail(&shop.client, &app, "getMore", 1, hang).await;
+            shop.database.collection("others").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
+            let silence = Limits { wait: Duration::from_secs(1), ..LIMITS };
+            assert!(stream.next_batch(&cx(), silence).await.expect("it reads").is_empty());
+            shop.orders().drop().await.expect("it can be dropped");
+            shop.insert(doc! { "_id": 2 }).await;
+            let mut changes = Vec::new();
+            while changes.last() != Some(&Operation::Insert) {
+                let batch = stream.next_batch(&cx(), LIMITS).await.expect("it reads");
+                // Stored together, as the engine does it.
+                pedigree = batch.pedigree.clone().unwrap_or(pedigree);
+                feed.verify(&cx(), &batch.end, &pedigree).await.expect("its own position is good");
+                let batch = std::sync::Arc::new(batch);
+                changes.extend((0..).take(batch.len()).map(|row| Change::new(batch.clone(), row).operation()));
+            }
+            assert_eq!(changes, [Operation::Drop, Operation::Invalidate, Operation::Insert]);
+        });
     });
 }
 

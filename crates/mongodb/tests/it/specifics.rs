@@ -13,7 +13,10 @@ use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases, MongoDb};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
-use crate::support::{Base, assert_told, block_on, cx, fresh_name, shared, url};
+use crate::support::{Base, assert_told, block_on, cx, edit, fresh_name, shared, url};
+
+/// A lease that outlasts its test.
+const LONG: Duration = Duration::from_secs(60);
 
 fn ask(key: &str, ttl: Duration) -> Ask {
     let entropy = Entropy::from_system();
@@ -41,6 +44,46 @@ fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
         ledger: Vec::new(),
         resolve: Vec::new(),
     }
+}
+
+/// Whatever someone wrote into a lease: it decides about nobody's writes, so it is granted as one that was forgotten, and the other
+/// streams do not notice.
+#[test]
+fn a_garbled_lease_is_granted_again_and_spares_the_others() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let leases = Leases::open(&cx(), client.clone()).await.expect("the collections can be made");
+        for garbled in [
+            doc! { "epoch": "garbage" },
+            doc! { "until": "garbage" },
+            doc! { "holder": "garbage" },
+            doc! { "holder": { "name": 7 } },
+            doc! { "previous": "garbage" },
+            doc! { "epoch": "garbage", "until": 7, "holder": [], "previous": { "epoch": "garbage" } },
+        ] {
+            let (ttl, other) = (Duration::from_millis(300), granted(&leases, &ask(&fresh_name(), LONG)).await);
+            let key = fresh_name();
+            granted(&leases, &ask(&key, ttl)).await;
+            edit(&client, "watchkeeper_leases", &LeaseKey::new(key.as_str()), garbled.clone()).await;
+            let holders =
+                leases.holders(&cx(), &[LeaseKey::new(key.as_str()), other.key.clone()]).await.expect("an answer");
+            assert_eq!(holders[1].as_ref().map(|holder| holder.epoch), Some(other.epoch), "{garbled}");
+            // The claim of the checkpoint answers with the newest epoch, and the lease is asked for above it.
+            let above = Ask { floor: Epoch(7), ..ask(&key, LONG) };
+            let grant = loop {
+                match leases.try_acquire(&cx(), &above).await.unwrap_or_else(|error| panic!("{garbled}: {error}")) {
+                    Acquired::Granted { grant, .. } => break grant,
+                    Acquired::Held(holder) => cx().sleep(holder.remaining).await,
+                }
+            };
+            assert!(grant.epoch > Epoch(7), "{garbled}: {grant:?}");
+            let renewed = leases.renew(&cx(), &[Lease { grant: grant.clone(), ttl: LONG }]).await.expect("an answer");
+            assert_eq!(renewed, [Renewal::Held], "{garbled}");
+            let holders = leases.holders(&cx(), std::slice::from_ref(&grant.key)).await.expect("an answer");
+            assert_eq!(holders[0].as_ref().map(|holder| holder.epoch), Some(grant.epoch), "{garbled}");
+        }
+    });
 }
 
 /// Repeats a call unchanged, as the engine does, while the servers elect.

@@ -2,10 +2,12 @@ use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, OnceLock};
 
+use async_trait::async_trait;
 use futures_util::TryStreamExt;
-use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, Result};
+use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, LeaseKey, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Config};
+use watchkeeper_testkit::laws::{Damage, DamageCheckpoint};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
 /// A set of one node that all tests of this program share; each has a database of its own in it.
@@ -141,4 +143,29 @@ pub(crate) async fn in_order(client: &Client, collection: &str) -> Vec<Document>
     let collection = client.database(&cx()).await.expect("it is open").collection::<Document>(collection);
     let found = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("the collection can be read");
     found.try_collect().await.expect("the collection can be read")
+}
+
+/// Edits the documents of checkpoints behind the store's back.
+#[derive(Debug)]
+pub(crate) struct Editor(pub(crate) Client);
+
+#[async_trait]
+impl DamageCheckpoint for Editor {
+    async fn damage(&self, key: &LeaseKey, how: Damage) -> Result<()> {
+        let damaged = match how {
+            Damage::Emptied => doc! { "checkpoint": {} },
+            Damage::Garbled => doc! { "checkpoint": 7 },
+            Damage::ClaimGarbled => doc! { "epoch": "seven", "seq": [], "tenure": 7, "checkpoint": 7 },
+        };
+        edit(&self.0, "watchkeeper_checkpoints", key, damaged).await;
+        Ok(())
+    }
+}
+
+/// Sets fields of a stored document.
+pub(crate) async fn edit(client: &Client, collection: &str, key: &LeaseKey, fields: Document) {
+    let database = client.database(&cx()).await.expect("it is open");
+    let found = database.collection::<Document>(collection);
+    let updated = found.update_one(doc! { "_id": key.as_str() }, doc! { "$set": fields }).await;
+    assert_eq!(updated.expect("it can be written").matched_count, 1, "the document is there");
 }

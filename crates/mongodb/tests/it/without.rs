@@ -13,7 +13,7 @@ use watchkeeper_mongodb::{Checkpoints, Client, Config, Events, Leases, MongoDb, 
 use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
 
 use crate::refusing_proxy::Proxy;
-use crate::support::{assert_told, block_on, cx, fresh_name, in_order, shared};
+use crate::support::{Editor, assert_told, block_on, cx, edit, fresh_name, in_order, shared};
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -54,7 +54,8 @@ mod checkpoints {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
             let a = Arc::new(Checkpoints::open(&cx, client(&url).await).await?);
             let b = Arc::new(Checkpoints::open(&cx, client(&url).await).await?);
-            law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
+            let damager = Arc::new(Editor(client(&url).await));
+            law.holds_on(&CheckpointBench { cx, a, b, damager, entropy }).await
         })
     }
 
@@ -106,6 +107,27 @@ fn ask(name: &str, ttl: Duration) -> Ask {
     let candidate =
         Candidate { instance: entropy.instance(), name: name.to_owned(), address: None, tenure: entropy.tenure() };
     Ask { key: LeaseKey::new("orders"), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+}
+
+#[test]
+fn a_lease_without_an_epoch_is_granted_again() {
+    let url = proxy().url(&fresh_name());
+    block_on(async {
+        let ttl = Duration::from_millis(300);
+        let client = client(&url).await;
+        let leases = Leases::open(&cx(), client.clone()).await.expect("it does without");
+        leases.try_acquire(&cx(), &ask("holder", ttl)).await.expect("it is free");
+        edit(&client, "watchkeeper_leases", &LeaseKey::new("orders"), doc! { "epoch": "garbage" }).await;
+        let above = Ask { floor: Epoch(7), ..ask("next", ttl) };
+        let grant = loop {
+            match leases.try_acquire(&cx(), &above).await.expect("an answer") {
+                Acquired::Granted { grant, .. } => break grant,
+                Acquired::Held(holder) => cx().sleep(holder.remaining).await,
+            }
+        };
+        assert!(grant.epoch > Epoch(7), "{grant:?}");
+        assert_eq!(leases.release(&cx(), &grant).await.expect("an answer"), Released::Released);
+    });
 }
 
 #[test]

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::Row;
-use watchkeeper_core::{Cx, Entropy, Result, Sink, Version as ChangeVersion};
+use watchkeeper_core::{Cx, Entropy, LeaseKey, Result, Sink, Version as ChangeVersion};
 use watchkeeper_postgres::{Checkpoints, Client, Events, Leases, Mirror, Notes, Transactional, Versioned};
 use watchkeeper_testkit::laws::{
-    CheckpointBench, Effect, Law, LawOf, LeaseBench, RecordsBench, SinkBench, TransactionalBench, View,
+    CheckpointBench, Damage, DamageCheckpoint, Effect, Law, LawOf, LeaseBench, RecordsBench, SinkBench,
+    TransactionalBench, View,
 };
 use watchkeeper_testkit::servers::postgres::Version;
 
@@ -86,11 +87,30 @@ async fn lease_law(law: &LawOf<LeaseBench>, base: Base) -> Law {
     law.holds_on(&LeaseBench { cx, a, b, entropy, ttl: SHORT }).await
 }
 
+/// Edits the table behind the store's back.
+#[derive(Debug)]
+struct Editor(Client);
+
+#[async_trait]
+impl DamageCheckpoint for Editor {
+    async fn damage(&self, key: &LeaseKey, how: Damage) -> Result<()> {
+        let checkpoint = match how {
+            Damage::Emptied => "{}",
+            // The columns of the claim have types that take nothing else.
+            Damage::Garbled | Damage::ClaimGarbled => "[7, null]",
+        };
+        let schema = self.0.schema();
+        let sql = format!("UPDATE {schema}.checkpoints SET checkpoint = '{checkpoint}' WHERE key = '{key}'");
+        self.0.write(&cx(), &sql, &[]).await.map(drop)
+    }
+}
+
 async fn checkpoint_law(law: &LawOf<CheckpointBench>, base: Base) -> Law {
     let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
     let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
     let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
-    law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
+    let damager = Arc::new(Editor(base.client().await));
+    law.holds_on(&CheckpointBench { cx, a, b, damager, entropy }).await
 }
 
 async fn records_law(law: &LawOf<RecordsBench>, base: Base) -> Law {
@@ -136,7 +156,8 @@ async fn transactional_law(law: &LawOf<dyn TransactionalBench>, base: Base) -> L
     sink.check(&cx).await?;
     let a = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
     let b = Arc::new(Checkpoints::open(&cx, base.client().await).await?);
-    let checkpoints = CheckpointBench { cx, a, b, entropy };
+    let damager = Arc::new(Editor(base.client().await));
+    let checkpoints = CheckpointBench { cx, a, b, damager, entropy };
     law.holds_on(&Appended { checkpoints, sink, reader: base.client().await, table }).await
 }
 

@@ -3,13 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::Entropy;
-use watchkeeper_sqlite::{Checkpoints, Leases, Notes};
-use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
+use async_trait::async_trait;
+use watchkeeper_core::{Entropy, LeaseKey, Result};
+use watchkeeper_sqlite::{Checkpoints, Client, Leases, Notes};
+use watchkeeper_testkit::laws::{CheckpointBench, Damage, DamageCheckpoint, Law, LawOf, LeaseBench, RecordsBench};
 
-use crate::support::{Folder, block_on, cx};
+use crate::support::{Folder, block_on, cx, execute};
 
 const SHORT: Duration = Duration::from_millis(250);
+
+/// Edits the file behind the store's back.
+#[derive(Debug)]
+struct Editor(Client);
+
+#[async_trait]
+impl DamageCheckpoint for Editor {
+    async fn damage(&self, key: &LeaseKey, how: Damage) -> Result<()> {
+        // No text in any encoding. Numbers of the claim are in strict columns.
+        let garbled = "CAST(x'c328ff' AS TEXT)";
+        let damaged = match how {
+            Damage::Emptied => "checkpoint = '{}'".to_owned(),
+            Damage::Garbled => format!("checkpoint = {garbled}"),
+            Damage::ClaimGarbled => format!("checkpoint = {garbled}, tenure = {garbled}"),
+        };
+        let sql = format!("UPDATE watchkeeper_checkpoints SET {damaged} WHERE key = '{key}'");
+        execute(&self.0, &sql).await
+    }
+}
 
 mod leases {
     use super::*;
@@ -36,7 +56,8 @@ mod checkpoints {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
             let a = Arc::new(Checkpoints::open(&cx, folder.client("state.db").await).await?);
             let b = Arc::new(Checkpoints::open(&cx, folder.client("state.db").await).await?);
-            law.holds_on(&CheckpointBench { cx, a, b, entropy }).await
+            let damager = Arc::new(Editor(folder.client("state.db").await));
+            law.holds_on(&CheckpointBench { cx, a, b, damager, entropy }).await
         })
     }
 
@@ -175,7 +196,8 @@ mod transactional_sink {
             sink.check(&cx).await?;
             let a = Arc::new(Checkpoints::open(&cx, folder.client("state.db").await).await?);
             let b = Arc::new(Checkpoints::open(&cx, folder.client("state.db").await).await?);
-            let checkpoints = CheckpointBench { cx, a, b, entropy };
+            let damager = Arc::new(Editor(folder.client("state.db").await));
+            let checkpoints = CheckpointBench { cx, a, b, damager, entropy };
             law.holds_on(&Table { checkpoints, sink, reader: folder.client("state.db").await }).await
         })
     }

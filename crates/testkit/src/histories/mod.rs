@@ -241,6 +241,9 @@ pub struct Plan {
     pub concurrency: u64,
     /// The stream's `batch.rows`.
     pub batch_rows: u64,
+    /// Whether typed columns keep their values when a change does not tell them (`missing = "keep"`), so that columns can come to
+    /// the target before the source has them. A document then has to have a field to take its value away.
+    pub keeps_missing: bool,
     /// What exists before anything else.
     pub tables: Vec<Table>,
     /// What happens, in order. The instance runs at the end.
@@ -251,11 +254,14 @@ pub struct Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, source, sink, start, concurrency, batch_rows, tables, steps, halts_about } = self;
+        let Self { seed, source, sink, start, concurrency, batch_rows, keeps_missing, tables, steps, halts_about } =
+            self;
         let (source, sink) = (source.as_str(), sink.as_str());
         writeln!(
             f,
-            "seed {seed}: {source} to {sink}, start {start:?}, concurrency {concurrency}, batches of {batch_rows}"
+            "seed {seed}: {source} to {sink}, start {start:?}, concurrency {concurrency}, batches of {batch_rows}, \
+             missing columns are {}",
+            if *keeps_missing { "kept" } else { "null" }
         )?;
         for Table { name, key, columns } in tables {
             let columns: Vec<_> = columns.iter().map(|column| format!("{} {:?}", column.name, column.kind)).collect();

@@ -16,12 +16,26 @@ pub(super) struct Rows {
     pub(super) next_column: u64,
     /// Numbers of keys that are free again.
     pub(super) freed: Vec<u64>,
+    /// Whether it exists: a collection that was dropped does so again with its next document.
+    pub(super) exists: bool,
 }
 
 impl Rows {
     pub(super) fn of(table: Table) -> Self {
         let next_column = table.columns.len() as u64;
-        Self { table, keys: Vec::new(), next_key: 1, next_column, freed: Vec::new() }
+        Self { table, keys: Vec::new(), next_key: 1, next_column, freed: Vec::new(), exists: true }
+    }
+
+    /// A row of this key is inserted.
+    pub(super) fn insert(&mut self, key: u64) {
+        self.keys.push(key);
+        self.exists = true;
+    }
+
+    /// The collection is dropped.
+    pub(super) fn drop_all(&mut self) {
+        self.clear();
+        self.exists = false;
     }
 
     /// The number of a free key, now and then one that was used before.

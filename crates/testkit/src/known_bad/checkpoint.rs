@@ -35,10 +35,12 @@ enum Flaw {
     LedgerIsNewestFirst,
     IdentityOfTheConnection,
     MissingRecordIsFenced,
+    DamagedCheckpointIsAbsent,
+    ClaimOfADamagedCheckpointIsUndone,
 }
 
 /// Every flaw, with the law that it breaks.
-const ALL: [(Flaw, &str); 21] = {
+const ALL: [(Flaw, &str); 23] = {
     use Flaw::*;
     [
         (CommitIgnoresTheEpoch, "c1_claim_shuts_out_lower_epochs"),
@@ -62,6 +64,8 @@ const ALL: [(Flaw, &str); 21] = {
         (LedgerIsNewestFirst, "c9_ledger_is_read_in_the_order_of_its_numbers"),
         (IdentityOfTheConnection, "identity_is_the_same_for_every_client"),
         (MissingRecordIsFenced, "c10_write_without_a_claim_is_missing_and_changes_nothing"),
+        (DamagedCheckpointIsAbsent, "c11_damaged_checkpoint_is_never_an_absent_one"),
+        (ClaimOfADamagedCheckpointIsUndone, "c11_claim_of_a_damaged_checkpoint_takes_effect"),
     ]
 };
 
@@ -72,9 +76,9 @@ pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
             let entropy = world.entropy();
             let inner = Checkpoints::new(StoreIdentity(entropy.uuid()));
             let own = StoreIdentity(entropy.uuid());
-            let a = Bad { flaw, inner, own, state: Arc::default() };
+            let a = Bad { flaw, inner: inner.clone(), own, state: Arc::default() };
             let b = Bad { own: StoreIdentity(entropy.uuid()), ..a.clone() };
-            Box::new(CheckpointBench::in_world(world, Arc::new(a), Arc::new(b)))
+            Box::new(CheckpointBench::in_world(world, Arc::new(a), Arc::new(b), inner))
         })
     };
     ALL.into_iter().map(bad).collect()
@@ -189,6 +193,14 @@ impl Bad {
         answer
     }
 
+    /// The answer of a store that takes what it cannot read for nothing.
+    fn absent_if_damaged<T>(&self, answer: Result<T>, absent: T) -> Result<T> {
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Corrupt && self.is(Flaw::DamagedCheckpointIsAbsent) => Ok(absent),
+            answer => answer,
+        }
+    }
+
     /// As the caller counts.
     fn alter_checkpoint(&self, key: &LeaseKey, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
         let checkpoint = checkpoint?;
@@ -206,11 +218,22 @@ impl CheckpointStore for Bad {
 
     async fn claim(&self, cx: &Cx, grant: &Grant) -> Result<Claim> {
         let grant = self.alter_grant(grant);
-        let beforehand = self.inner.load(cx, &grant.key).await?.map(Box::new);
+        let beforehand = self.inner.load(cx, &grant.key).await;
         if self.is(Flaw::ClaimReadsBeforehand) {
             give_way().await;
         }
-        Ok(match self.inner.claim(cx, &grant).await? {
+        if self.is(Flaw::ClaimOfADamagedCheckpointIsUndone)
+            && let Err(error) = beforehand
+        {
+            return Err(error);
+        }
+        let beforehand = beforehand.ok().flatten().map(Box::new);
+        let answer = self.inner.claim(cx, &grant).await;
+        if answer.is_err() {
+            // A damaged checkpoint: the claim has taken effect (C11).
+            self.note_claim(&grant);
+        }
+        Ok(match self.absent_if_damaged(answer, Claim::Claimed(None))? {
             Claim::Claimed(found) => {
                 self.note_claim(&grant);
                 match self.flaw {
@@ -237,7 +260,7 @@ impl CheckpointStore for Bad {
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        let checkpoint = self.inner.load(cx, key).await?;
+        let checkpoint = self.absent_if_damaged(self.inner.load(cx, key).await, None)?;
         Ok(self.alter_checkpoint(key, checkpoint))
     }
 

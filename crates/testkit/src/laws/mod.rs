@@ -30,7 +30,7 @@ pub mod sink;
 pub mod source;
 pub mod transactional;
 
-pub use checkpoint::CheckpointBench;
+pub use checkpoint::{CheckpointBench, Damage, DamageCheckpoint};
 pub use lawful::{Broken, Judgement, Law, LawOf, in_world};
 pub use lease::LeaseBench;
 pub use records::RecordsBench;

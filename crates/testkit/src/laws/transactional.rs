@@ -249,7 +249,8 @@ impl dyn TransactionalBench {
         let store = Checkpoints::new(StoreIdentity(entropy.uuid()));
         let (a, b): (Arc<dyn CheckpointStore>, _) = (Arc::new(store.clone()), Arc::new(store.clone()));
         let sink = wrap(store.clone(), Arc::new(TransactionalTable::new(store.clone())));
-        Box::new(TableBench { checkpoints: CheckpointBench::in_world(world, a, b), store, sink })
+        let checkpoints = CheckpointBench::in_world(world, a, b, store.clone());
+        Box::new(TableBench { checkpoints, store, sink })
     }
 }
 

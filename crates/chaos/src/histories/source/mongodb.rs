@@ -15,6 +15,8 @@ use super::{Database, normal, normal_rows, unequal};
 pub(super) struct Collections {
     client: Client,
     database: Handle,
+    /// Whether fields without a value are stored as null: the target would keep the value of a field that is missing.
+    stores_nulls: bool,
 }
 
 fn told(error: mongodb::error::Error) -> Trouble {
@@ -54,7 +56,7 @@ fn bson(value: &Value) -> Bson {
 impl Collections {
     pub(super) async fn open(places: &Places) -> Result<Self, Trouble> {
         let (client, database) = connect(&places.source).await.map_err(told)?;
-        Ok(Self { client, database })
+        Ok(Self { client, database, stores_nulls: false })
     }
 
     async fn execute(&self, statement: &Statement, session: &mut mongodb::ClientSession) -> Result<(), Trouble> {
@@ -79,7 +81,7 @@ impl Collections {
                 let (mut set, mut unset) = (doc! { "rev": rev.cast_signed() }, Document::new());
                 for (name, value) in fields {
                     match value {
-                        Value::Null => unset.insert(name, ""),
+                        Value::Null if !self.stores_nulls => unset.insert(name, ""),
                         value => set.insert(name, bson(value)),
                     };
                 }
@@ -104,6 +106,7 @@ impl Collections {
 #[async_trait(?Send)]
 impl Database for Collections {
     async fn create(&mut self, plan: &Plan) -> Result<(), Trouble> {
+        self.stores_nulls = plan.keeps_missing;
         for table in &plan.tables {
             self.database.create_collection(&table.name).await.map_err(told)?;
         }

@@ -43,6 +43,8 @@ fn a_checkpoint_in_mongodb_that_is_missing_or_damaged_halts_its_stream() {
         (Some(doc! { "$unset": { "checkpoint": "" } }), "is missing"),
         (Some(doc! { "$set": { "checkpoint": "garbage" } }), "cannot be read"),
         (Some(doc! { "$set": { "checkpoint.epoch": "garbage" } }), "cannot be read"),
+        (Some(doc! { "$set": { "epoch": "garbage" } }), "cannot be read"),
+        (Some(doc! { "$set": { "tenure": 7 } }), "cannot be read"),
         (Some(doc! { "$set": { "checkpoint.position": null } }), "has no position"),
         (Some(doc! { "$unset": { "checkpoint.position": "" } }), "has no position"),
     ] {

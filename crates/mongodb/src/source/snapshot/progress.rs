@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
-use mongodb::bson::raw::cstr;
-use mongodb::bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
+use mongodb::bson::Timestamp;
 use watchkeeper_core::{Position, Stage};
 
+use crate::payload::scan::{Field, Fields};
 use crate::position::Token;
+use crate::source::id::{Id, RawFields, timestamp};
 use crate::source::order;
 use crate::source::view::{Scope, View};
 
@@ -15,7 +16,7 @@ use crate::source::view::{Scope, View};
 pub(super) struct Fresh {
     pub(super) collection: usize,
     /// It begins behind this `_id`.
-    pub(super) from: Option<RawBson>,
+    pub(super) from: Option<Id>,
     pub(super) at: Timestamp,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct Progress {
     /// So many collections are finished.
     pub(super) collection: usize,
     /// The next one is finished up to and including this `_id`.
-    pub(super) through: Option<RawBson>,
+    pub(super) through: Option<Id>,
     pub(super) fresh: Option<Fresh>,
     /// So many rows were read, over all collections.
     pub(super) rows: u64,
@@ -35,42 +36,44 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut document = RawDocumentBuf::new();
-        document.append(cstr!("c"), i64::try_from(self.collection).unwrap_or(i64::MAX));
+        let mut document = RawFields::default();
+        document.append_number("c", i64::try_from(self.collection).unwrap_or(i64::MAX));
         if let Some(through) = &self.through {
-            document.append(cstr!("t"), through.clone());
+            document.append("t", through.as_field());
         }
         if let Some(fresh) = &self.fresh {
-            document.append(cstr!("fc"), i64::try_from(fresh.collection).unwrap_or(i64::MAX));
-            document.append(cstr!("fa"), fresh.at);
+            document.append_number("fc", i64::try_from(fresh.collection).unwrap_or(i64::MAX));
+            document.append_timestamp("fa", fresh.at);
             if let Some(from) = &fresh.from {
-                document.append(cstr!("ff"), from.clone());
+                document.append("ff", from.as_field());
             }
         }
-        for (name, rows) in [(cstr!("n"), self.rows), (cstr!("ne"), self.rows_expected)] {
-            document.append(name, i64::try_from(rows).unwrap_or(i64::MAX));
+        for (name, rows) in [("n", self.rows), ("ne", self.rows_expected)] {
+            document.append_number(name, i64::try_from(rows).unwrap_or(i64::MAX));
         }
         document.into_bytes()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let document = RawDocument::from_bytes(bytes).ok()?;
-        let number = |name: &str| document.get_i64(name).ok().and_then(|number| usize::try_from(number).ok());
-        let value = |name: &str| document.get(name).ok().flatten().map(RawBson::from);
-        let fresh = document.get_timestamp("fa").ok();
-        let fresh = fresh.and_then(|at| Some(Fresh { collection: number("fc")?, from: value("ff"), at }));
+        let fields: Vec<Field<'_>> = Fields::of(bytes).and_then(Iterator::collect).ok()?;
+        let field = |name: &str| fields.iter().find(|field| field.name == name.as_bytes());
+        let number = |name: &str| field(name).and_then(Field::integer);
+        let place = |name: &str| number(name).and_then(|number| usize::try_from(number).ok());
+        let value = |name: &str| field(name).map(|field| Id::from(*field));
+        let fresh = field("fa").and_then(timestamp);
+        let fresh = fresh.and_then(|at| Some(Fresh { collection: place("fc")?, from: value("ff"), at }));
         // Builds before this did not count.
-        let rows = |name: &str| document.get_i64(name).ok().and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
+        let rows = |name: &str| number(name).and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0);
         let (rows, rows_expected) = (rows("n"), rows("ne"));
-        Some(Self { collection: number("c")?, through: value("t"), fresh, rows, rows_expected })
+        Some(Self { collection: place("c")?, through: value("t"), fresh, rows, rows_expected })
     }
 
     /// Whether a change has to be delivered: its key was read, and not as late as this. A delete is also delivered of a key
     /// that counts as not yet read, since whoever read it before a crash may have delivered it without committing that.
-    pub(super) fn wants(&self, collection: usize, id: RawBsonRef<'_>, at: Timestamp, deletes: bool) -> bool {
-        let behind = |bound: &Option<RawBson>| {
+    pub(super) fn wants(&self, collection: usize, id: &Field<'_>, at: Timestamp, deletes: bool) -> bool {
+        let behind = |bound: &Option<Id>| {
             // What can not be compared counts as not yet read, and as read again.
-            bound.as_ref().is_none_or(|bound| order::compare(id, bound.as_raw_bson_ref()) == Some(Ordering::Greater))
+            bound.as_ref().is_none_or(|bound| order::compare(id, &bound.as_field()) == Some(Ordering::Greater))
         };
         let is_read = match collection.cmp(&self.collection) {
             Ordering::Less => true,
@@ -87,7 +90,7 @@ impl Progress {
                 (None, None) => Some(Ordering::Equal),
                 (None, Some(_)) => Some(Ordering::Less),
                 (Some(_), None) => Some(Ordering::Greater),
-                (Some(a), Some(b)) => order::compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()),
+                (Some(a), Some(b)) => order::compare(&a.as_field(), &b.as_field()),
             },
             order => Some(order),
         }
@@ -137,21 +140,28 @@ pub(in crate::source) fn compare(a: &Position, b: &Position) -> Option<Ordering>
 
 #[cfg(test)]
 mod tests {
+    use mongodb::bson::{RawDocumentBuf, doc};
+
     use super::*;
+
+    fn id(number: i32) -> Id {
+        let document = RawDocumentBuf::try_from(&doc! { "_id": number }).expect("a document");
+        Id::of(document.as_bytes()).expect("it has one")
+    }
 
     fn at(increment: u32) -> Timestamp {
         Timestamp { time: 7, increment }
     }
 
     fn progress() -> Progress {
-        let fresh = Fresh { collection: 1, from: Some(RawBson::Int32(10)), at: at(5) };
-        Progress { collection: 1, through: Some(RawBson::Int32(20)), fresh: Some(fresh), rows: 20, rows_expected: 50 }
+        let fresh = Fresh { collection: 1, from: Some(id(10)), at: at(5) };
+        Progress { collection: 1, through: Some(id(20)), fresh: Some(fresh), rows: 20, rows_expected: 50 }
     }
 
     #[test]
     fn only_changes_of_what_was_read_and_later_are_wanted() {
-        let asked = |collection, id: i32, increment, deletes| {
-            progress().wants(collection, RawBsonRef::Int32(id), at(increment), deletes)
+        let asked = |collection, number: i32, increment, deletes| {
+            progress().wants(collection, &id(number).as_field(), at(increment), deletes)
         };
         let wants = |collection, id, increment| asked(collection, id, increment, false);
         assert!(wants(0, 99, 1), "a collection that is finished");
@@ -169,5 +179,11 @@ mod tests {
             assert_eq!(Progress::decode(&progress.encode()), Some(progress));
         }
         assert_eq!(Progress::decode(b"half"), None);
+        // As earlier builds wrote it, with the driver.
+        let earlier = doc! {
+            "c": 1_i64, "t": 20, "fc": 1_i64, "fa": at(5), "ff": 10, "n": 20_i64, "ne": 50_i64,
+        };
+        let earlier = RawDocumentBuf::try_from(&earlier).expect("a document");
+        assert_eq!(earlier.as_bytes(), progress().encode());
     }
 }

@@ -2,6 +2,7 @@
 
 mod claim;
 mod commit;
+mod damage;
 mod ledger;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use watchkeeper_core::{
 
 pub use claim::*;
 pub use commit::*;
+pub use damage::*;
 pub use ledger::*;
 
 use super::lawful::{Broken, Law, ensure};
@@ -30,6 +32,8 @@ pub struct CheckpointBench {
     pub a: Arc<dyn CheckpointStore>,
     /// The same store, as another client sees it.
     pub b: Arc<dyn CheckpointStore>,
+    /// Damages what the store keeps.
+    pub damager: Arc<dyn DamageCheckpoint>,
     /// For keys and identities that nobody used before.
     pub entropy: Arc<Entropy>,
 }
@@ -38,12 +42,17 @@ impl CheckpointBench {
     /// The reference in memory, in virtual time.
     pub fn in_memory(world: &World) -> Self {
         let store = Checkpoints::new(StoreIdentity(world.entropy().uuid()));
-        Self::in_world(world, Arc::new(store.clone()), Arc::new(store))
+        Self::in_world(world, Arc::new(store.clone()), Arc::new(store.clone()), store)
     }
 
-    /// Two clients of one store, in virtual time.
-    pub fn in_world(world: &World, a: Arc<dyn CheckpointStore>, b: Arc<dyn CheckpointStore>) -> Self {
-        Self { cx: world.cx(), a, b, entropy: world.entropy() }
+    /// Two clients of one store that keeps everything in `memory`, in virtual time.
+    pub fn in_world(
+        world: &World,
+        a: Arc<dyn CheckpointStore>,
+        b: Arc<dyn CheckpointStore>,
+        memory: Checkpoints,
+    ) -> Self {
+        Self { cx: world.cx(), a, b, damager: Arc::new(memory), entropy: world.entropy() }
     }
 
     pub(crate) fn grant(&self, epoch: u64) -> Grant {
@@ -223,6 +232,8 @@ law_list! {
         c9_query_is_honoured,
         c9_every_field_of_an_entry_survives,
         c10_write_without_a_claim_is_missing_and_changes_nothing,
+        c11_damaged_checkpoint_is_never_an_absent_one,
+        c11_claim_of_a_damaged_checkpoint_takes_effect,
         keys_are_independent,
         identity_is_the_same_for_every_client,
     ]
