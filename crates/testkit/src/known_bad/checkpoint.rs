@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use watchkeeper_core::memory::Checkpoints;
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, ErrorKind, Grant, LeaseKey, LedgerEntry,
-    LedgerQuery, LedgerRecord, Result, StoreIdentity, TenureId,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, Error, ErrorKind, Grant, LeaseKey,
+    LedgerEntry, LedgerQuery, LedgerRecord, Result, StoreIdentity, TenureId,
 };
 
 use super::{KnownBad, give_way};
@@ -37,10 +37,15 @@ enum Flaw {
     MissingRecordIsFenced,
     DamagedCheckpointIsAbsent,
     ClaimOfADamagedCheckpointIsUndone,
+    NewClaimKeepsTheCount,
+    FirstClaimFindsAnEmptyCheckpoint,
+    LoadIsCached,
+    OtherClientsSeeNothing,
+    KeysAreCutOff,
 }
 
 /// Every flaw, with the law that it breaks.
-const ALL: [(Flaw, &str); 23] = {
+const ALL: [(Flaw, &str); 28] = {
     use Flaw::*;
     [
         (CommitIgnoresTheEpoch, "c1_claim_shuts_out_lower_epochs"),
@@ -66,6 +71,11 @@ const ALL: [(Flaw, &str); 23] = {
         (MissingRecordIsFenced, "c10_write_without_a_claim_is_missing_and_changes_nothing"),
         (DamagedCheckpointIsAbsent, "c11_damaged_checkpoint_is_never_an_absent_one"),
         (ClaimOfADamagedCheckpointIsUndone, "c11_claim_of_a_damaged_checkpoint_takes_effect"),
+        (NewClaimKeepsTheCount, "c3_new_claim_begins_with_seq_zero"),
+        (FirstClaimFindsAnEmptyCheckpoint, "c4_first_claim_finds_nothing"),
+        (LoadIsCached, "c6_next_seq_is_written"),
+        (OtherClientsSeeNothing, "c8_committed_write_is_seen_by_every_client"),
+        (KeysAreCutOff, "keys_are_independent"),
     ]
 };
 
@@ -76,8 +86,8 @@ pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
             let entropy = world.entropy();
             let inner = Checkpoints::new(StoreIdentity(entropy.uuid()));
             let own = StoreIdentity(entropy.uuid());
-            let a = Bad { flaw, inner: inner.clone(), own, state: Arc::default() };
-            let b = Bad { own: StoreIdentity(entropy.uuid()), ..a.clone() };
+            let a = Bad { flaw, inner: inner.clone(), own, is_second: false, state: Arc::default() };
+            let b = Bad { own: StoreIdentity(entropy.uuid()), is_second: true, ..a.clone() };
             Box::new(CheckpointBench::in_world(world, Arc::new(a), Arc::new(b), inner))
         })
     };
@@ -89,7 +99,7 @@ pub fn checkpoints() -> Vec<KnownBad<CheckpointBench>> {
 pub fn flawed_checkpoints(flaw: &str, inner: Checkpoints) -> Option<Arc<dyn CheckpointStore>> {
     let (flaw, _) = ALL.into_iter().find(|(known, _)| format!("{known:?}") == flaw)?;
     let own = StoreIdentity(uuid::Uuid::nil());
-    Some(Arc::new(Bad { flaw, inner, own, state: Arc::default() }))
+    Some(Arc::new(Bad { flaw, inner, own, is_second: false, state: Arc::default() }))
 }
 
 #[derive(Debug, Clone)]
@@ -97,6 +107,8 @@ struct Bad {
     flaw: Flaw,
     inner: Checkpoints,
     own: StoreIdentity,
+    /// Whether it is the other of two clients.
+    is_second: bool,
     state: Arc<Mutex<BTreeMap<LeaseKey, Slot>>>,
 }
 
@@ -109,6 +121,9 @@ struct Slot {
     ahead: u64,
     first_tenures: BTreeMap<Epoch, TenureId>,
     stray: Vec<LedgerEntry>,
+    /// How many commits there were before the newest claim.
+    before: u64,
+    cached: Option<Checkpoint>,
 }
 
 impl Bad {
@@ -120,7 +135,15 @@ impl Bad {
         look(lock(&self.state).entry(key.clone()).or_default())
     }
 
+    fn alter_key(&self, key: &LeaseKey) -> LeaseKey {
+        match key.as_str().strip_suffix("/2") {
+            Some(cut) if self.is(Flaw::KeysAreCutOff) => LeaseKey::new(cut),
+            _ => key.clone(),
+        }
+    }
+
     fn alter_grant(&self, grant: &Grant) -> Grant {
+        let grant = &Grant { key: self.alter_key(&grant.key), ..grant.clone() };
         if !self.is(Flaw::EqualEpochOfAnotherTenureIsAccepted) {
             return grant.clone();
         }
@@ -134,6 +157,7 @@ impl Bad {
             if again && self.is(Flaw::ClaimingAgainResetsSeq) {
                 slot.ahead = slot.seq;
             } else if !again {
+                slot.before += slot.seq;
                 (slot.newest, slot.seq, slot.ahead) = (Some(grant.clone()), 0, 0);
             }
         });
@@ -147,6 +171,7 @@ impl Bad {
             }
             (Flaw::CommitIgnoresSeq, Some(newest)) if *newest == write.grant => write.seq = slot.seq + 1,
             (Flaw::ClaimingAgainResetsSeq | Flaw::RepeatedCommitIsWrittenTwice, _) => write.seq += slot.ahead,
+            (Flaw::NewClaimKeepsTheCount, _) => write.seq = write.seq.saturating_sub(slot.before),
             (Flaw::LedgerIsForgotten, _) => write.ledger.clear(),
             (Flaw::ResolutionIsForgotten, _) => write.resolve.clear(),
             (Flaw::HaltIsForgotten, _) => write.halted = None,
@@ -239,6 +264,10 @@ impl CheckpointStore for Bad {
                 match self.flaw {
                     Flaw::ClaimFindsNothing => Claim::Claimed(None),
                     Flaw::ClaimReadsBeforehand => Claim::Claimed(beforehand),
+                    Flaw::FirstClaimFindsAnEmptyCheckpoint if found.is_none() => {
+                        let empty = Checkpoint::lost(Some(&grant), &Error::corrupt("nothing is there"));
+                        Claim::Claimed(Some(Box::new(Checkpoint { halted: None, ..empty })))
+                    }
                     _ => Claim::Claimed(self.alter_checkpoint(&grant.key, found.map(|found| *found)).map(Box::new)),
                 }
             }
@@ -260,12 +289,23 @@ impl CheckpointStore for Bad {
     }
 
     async fn load(&self, cx: &Cx, key: &LeaseKey) -> Result<Option<Checkpoint>> {
+        let key = &self.alter_key(key);
         let checkpoint = self.absent_if_damaged(self.inner.load(cx, key).await, None)?;
+        match self.flaw {
+            Flaw::OtherClientsSeeNothing if self.is_second => return Ok(None),
+            Flaw::LoadIsCached => {
+                return Ok(self.with(key, |slot| {
+                    slot.cached = slot.cached.take().or(checkpoint);
+                    slot.cached.clone()
+                }));
+            }
+            _ => {}
+        }
         Ok(self.alter_checkpoint(key, checkpoint))
     }
 
     async fn ledger(&self, cx: &Cx, key: &LeaseKey, query: &LedgerQuery) -> Result<Vec<LedgerRecord>> {
-        let mut query = *query;
+        let (mut query, key) = (*query, &self.alter_key(key));
         match self.flaw {
             Flaw::LimitIsIgnored => query.limit = usize::MAX,
             Flaw::ResolvedCountAsOpen => query.open_only = false,
