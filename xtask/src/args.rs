@@ -28,7 +28,7 @@ Usage: cargo xtask <command>
   servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb|postgres|replication]
-                            how long a takeover takes after each kind of fault (--rounds N, 30 by default)
+                            how long a takeover takes after each kind of fault (--rounds N, 30 by default; --lease-ms N)
   bench elections           how soon changes are delivered behind a new primary of MongoDB, with a short and a long lease (--rounds N)
   bench mongodb             how fast changes are read from MongoDB, beside the bare driver and others' programs, which are
                             installed first (--rounds N, --changes N, --live-rounds N; --no-peers leaves the others out)

@@ -24,8 +24,8 @@ Usage: watchkeeper-chaos <command>
   histories [--seeds N] [--seed S] [--source NAME] [--sink NAME] [--jobs N] [--program PATH] [--keep FOLDER]
              random histories from seed 0 on, or of seed S alone, copied by the shipped program: at the end the target
              equals the source; with --keep the files of a seed that fails stay in FOLDER
-  failover [mongodb|postgres|replication] [--rounds N] [--log FOLDER]
-             how long a takeover takes, for every kind of fault
+  failover [mongodb|postgres|replication] [--rounds N] [--lease-ms N] [--log FOLDER]
+             how long a takeover takes, for every kind of fault, with leases of this length (1,000 ms by default)
   elections [--rounds N] [--log FOLDER]
              how soon changes are delivered behind a new primary, and whether the watch stays where it is; MongoDB
   latency [postgres] [--samples N]
@@ -71,6 +71,7 @@ pub(crate) enum Task {
     Failover {
         rig: &'static str,
         rounds: usize,
+        lease: Duration,
         log: Option<PathBuf>,
     },
 }
@@ -222,18 +223,19 @@ fn handler(mut words: Words<'_>) -> Result<program::Orders, String> {
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut rig, mut rounds, mut log) = ("sqlite", 30, None);
+    let (mut rig, mut rounds, mut lease, mut log) = ("sqlite", 30, crate::LEASE, None);
     while let Some(flag) = words.flag() {
         match flag {
             "mongodb" => rig = "mongodb",
             "postgres" => rig = "postgres",
             "replication" => rig = "replication",
             "--rounds" => rounds = words.count(flag)?,
+            "--lease-ms" => lease = Duration::from_millis(words.number(flag)?),
             "--log" => log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("failover does not take {other:?}")),
         }
     }
-    Ok(Task::Failover { rig, rounds, log })
+    Ok(Task::Failover { rig, rounds, lease, log })
 }
 
 fn elections(mut words: Words<'_>) -> Result<Task, String> {
@@ -346,14 +348,21 @@ mod tests {
         let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 4, self_fencing: false, ..chaos.clone() };
         assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 4 --no-self-fencing"), Ok(Task::Chaos(other)));
         assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
-        assert_eq!(parsed("failover mongodb"), Ok(Task::Failover { rig: "mongodb", rounds: 30, log: None }));
+        assert_eq!(
+            parsed("failover mongodb"),
+            Ok(Task::Failover { rig: "mongodb", rounds: 30, lease: crate::LEASE, log: None })
+        );
         assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
         assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { rig: "mongodb", samples: 9 }));
         let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3, system: System::Mongodb };
         assert_eq!(parsed("speed --rounds 2 --changes 9 --no-peers --live-rounds 3"), Ok(Task::Speed(plan)));
         assert_eq!(parsed("speed postgres"), Ok(Task::Speed(Plan::of(System::Postgres))));
         let log = Some(PathBuf::from("here"));
-        assert_eq!(parsed("failover --rounds 3 --log here"), Ok(Task::Failover { rig: "sqlite", rounds: 3, log }));
+        let lease = Duration::from_secs(30);
+        assert_eq!(
+            parsed("failover --rounds 3 --lease-ms 30000 --log here"),
+            Ok(Task::Failover { rig: "sqlite", rounds: 3, lease, log })
+        );
     }
 
     #[test]

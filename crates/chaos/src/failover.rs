@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use watchkeeper_drill::{Arrival, Entry, Fault, Ledger, Verdict};
 
-use crate::LEASE;
 use crate::bars::{Bar, Limit};
 use crate::crew::Crew;
 use crate::faults::{collect_one, prepare, told};
@@ -33,11 +32,11 @@ const PROBE_EVERY: Duration = Duration::from_millis(1);
 const CALM_MAX: Duration = Duration::from_millis(40);
 
 /// What a takeover after a fault must keep to.
-fn bar(rig: &str, strike: Strike) -> Bar {
+fn bar(rig: &str, strike: Strike, lease: Duration) -> Bar {
     let death = || vec![Limit::Median(Duration::from_millis(100)), Limit::Slowest(Duration::from_secs(1))];
     let limits = match strike {
         Strike::KillInside | Strike::Process(Fault::Kill) => death(),
-        Strike::Process(Fault::Pause | Fault::PauseInside) => vec![Limit::Slowest(LEASE + Duration::from_secs(1))],
+        Strike::Process(Fault::Pause | Fault::PauseInside) => vec![Limit::Slowest(lease + Duration::from_secs(1))],
         // A majority of three servers is asked several times on the way: what that costs is not ours to promise.
         _ if rig != "sqlite" => Vec::new(),
         _ => vec![Limit::Median(Duration::from_millis(50))],
@@ -53,7 +52,7 @@ fn strikes(ground: &Ground) -> Vec<Strike> {
 /// Runs so many rounds of every fault; whether all bars were kept.
 pub(crate) fn run(
     rig_name: &'static str,
-    rounds: usize,
+    (rounds, lease): (usize, Duration),
     log: Option<PathBuf>,
     runtime: &Handle,
 ) -> Result<bool, Trouble> {
@@ -64,7 +63,7 @@ pub(crate) fn run(
     let pen = runtime.block_on(prepare(&*rig, 1))?;
     let load = Load::start(runtime, pen);
     let (kind, place) = (Kind::Transactional, folder.path().to_owned());
-    let crew = Crew::of_instances(rig_name, place, kind, LEASE, log);
+    let crew = Crew::of_instances(rig_name, place, kind, lease, log);
     let mut fleet = Fleet::launch(crew, &ground, &*rig, runtime)?;
     let mut range = Range::open(&*rig, runtime)?;
     let strikes = strikes(&ground);
@@ -79,7 +78,7 @@ pub(crate) fn run(
     let mut kept = true;
     println!("from the fault to the first change after it, durable under the next epoch, ms\n{}", Bar::HEADING);
     for (strike, durations) in &taken {
-        kept &= bar(rig_name, *strike).judge(durations);
+        kept &= bar(rig_name, *strike, lease).judge(durations);
     }
     println!("\nthe stores, beside the group and its load, ms\n{}", Bar::HEADING);
     for (bar, durations) in runtime.block_on(latency::measure(&*rig))? {

@@ -101,11 +101,16 @@ impl Fleet {
         self.children.start(name, command).map_err(io("an instance"))
     }
 
+    /// How long something is waited for: at least so long that a lease can expire several times.
+    fn patience(&self) -> Duration {
+        PATIENCE.max(self.crew.lease * 4)
+    }
+
     /// Waits until one is on watch and all others stand by, and gives them the time to see each other. Where servers are struck
     /// the watch may be lost again meanwhile: then it is waited for once more.
     pub(crate) fn steady(&mut self) -> Result<(String, u64), Trouble> {
         let since = Instant::now();
-        while let Some(left) = PATIENCE.checked_sub(since.elapsed()) {
+        while let Some(left) = self.patience().checked_sub(since.elapsed()) {
             self.until("one on watch and two standing by", left, |fleet| {
                 fleet.children.standing_by() + 1 == NAMES.len() && fleet.children.on_watch().is_some()
             })?;
@@ -194,7 +199,7 @@ impl Fleet {
             if output.status.success() || !self.is_on_watch(epoch) {
                 return Ok(());
             }
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > self.patience() {
                 return Err(format!("no hand-over: {}", String::from_utf8_lossy(&output.stderr).trim()));
             }
         }
@@ -220,11 +225,11 @@ impl Fleet {
     fn ask_to_leave(&self, epoch: u64) -> Result<(), Trouble> {
         let since = Instant::now();
         loop {
-            let cx = cx().within(PATIENCE);
+            let cx = cx().within(self.patience());
             let asked = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
             match self.runtime.block_on(asked) {
                 // The same wish again is the same wish.
-                Err(error) if may_be_tried_again(error.kind()) && since.elapsed() < PATIENCE => {}
+                Err(error) if may_be_tried_again(error.kind()) && since.elapsed() < self.patience() => {}
                 answer => return answer.map(drop).map_err(|error| error.to_string()),
             }
         }
@@ -235,7 +240,8 @@ impl Fleet {
         self.children.order(name, Order::Hold { inside }).map_err(io("an order to hold"))?;
         let since = Instant::now();
         loop {
-            let left = PATIENCE.checked_sub(since.elapsed()).ok_or_else(|| format!("{name} had nothing to hold"))?;
+            let left =
+                self.patience().checked_sub(since.elapsed()).ok_or_else(|| format!("{name} had nothing to hold"))?;
             let told = self.hear(left.min(Duration::from_millis(20)))?;
             let holds = |told: Told| told.child == name && matches!(told.what, What::Event(Event::Holding { .. }));
             if told.is_some_and(holds) {
@@ -279,13 +285,13 @@ impl Fleet {
                 tracing::info!(strike = %struck.strike, ?took, "delivered again");
                 return Ok(Relieved { took, epoch: *epoch });
             }
-            if struck.strike.is_pause() && took > BLOCKED && !woken {
+            if struck.strike.is_pause() && took > BLOCKED.max(self.crew.lease * 2) && !woken {
                 woken = true;
                 self.blocked += 1;
                 // It may have been evicted just now; then there is nothing to wake.
                 let _ = self.let_go(&struck.victim);
             }
-            if took > PATIENCE {
+            if took > self.patience() {
                 return Err(format!("waited in vain for changes after {} of {}", struck.strike, struck.victim));
             }
             self.hear(LOOK)?;
@@ -306,14 +312,14 @@ impl Fleet {
                 return Ok(());
             }
             Strike::KillInside | Strike::Process(Fault::Kill | Fault::Stop) => {
-                self.children.reap(name, PATIENCE).map_err(io("reap"))?;
+                self.children.reap(name, self.patience()).map_err(io("reap"))?;
             }
             Strike::Process(Fault::Pause | Fault::PauseInside) => {
                 if !self.children.has_ended(name) {
                     self.let_go(name)?;
                     let what = format!("{name} to see that it was relieved");
                     let epoch = struck.epoch;
-                    return self.until(&what, PATIENCE, |fleet| !fleet.is_on_watch(epoch));
+                    return self.until(&what, self.patience(), |fleet| !fleet.is_on_watch(epoch));
                 }
                 self.evicted += 1;
             }
@@ -338,7 +344,7 @@ impl Fleet {
             self.children.terminate(name).map_err(io("terminate"))?;
         }
         for name in NAMES {
-            let status = self.children.reap(name, PATIENCE).map_err(io("reap"))?;
+            let status = self.children.reap(name, self.patience()).map_err(io("reap"))?;
             if !status.success() {
                 return Err(format!("{name} did not end in order: {status}"));
             }

@@ -89,7 +89,7 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Speed(plan) => speed::run(plan, runtime.handle()),
         Task::Latency { rig, samples } => latency::compare(rig, samples, runtime.handle()),
         Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
-        Task::Failover { rig, rounds, log } => failover::run(rig, rounds, log, runtime.handle()),
+        Task::Failover { rig, rounds, lease, log } => failover::run(rig, (rounds, lease), log, runtime.handle()),
     }
 }
 

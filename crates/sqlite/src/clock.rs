@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 use watchkeeper_core::clock::CLOCK;
 use watchkeeper_core::{Error, Result};
 
