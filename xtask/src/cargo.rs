@@ -23,12 +23,21 @@ pub(crate) struct Call {
     pub(crate) variables: Vec<(&'static str, &'static str)>,
     /// What follows `cargo`.
     pub(crate) words: Vec<String>,
+    /// The toolchain, where it is not the one that started us.
+    pub(crate) toolchain: Option<&'static str>,
 }
 
 impl Call {
     /// `cargo` with the words of `line`.
     pub(crate) fn new(line: &str) -> Self {
-        Self { variables: Vec::new(), words: line.split_whitespace().map(str::to_owned).collect() }
+        let words = line.split_whitespace().map(str::to_owned).collect();
+        Self { variables: Vec::new(), words, toolchain: None }
+    }
+
+    /// The same call with another toolchain, which rustup has to know.
+    pub(crate) fn on(mut self, toolchain: &'static str) -> Self {
+        self.toolchain = Some(toolchain);
+        self
     }
 
     /// The same call with a variable set.
@@ -40,7 +49,8 @@ impl Call {
     /// The line that a person would type.
     pub(crate) fn line(&self) -> String {
         let variables = self.variables.iter().map(|(name, value)| format!("{name}=\"{value}\" "));
-        format!("{}cargo {}", variables.collect::<String>(), self.words.join(" "))
+        let toolchain = self.toolchain.map(|toolchain| format!("+{toolchain} ")).unwrap_or_default();
+        format!("{}cargo {toolchain}{}", variables.collect::<String>(), self.words.join(" "))
     }
 
     /// Runs it with our own input and output; the answer is its exit code.
@@ -63,7 +73,14 @@ impl Call {
     }
 
     fn command(&self) -> Command {
-        let mut command = without_our_own(Command::new(program()));
+        let mut command = match self.toolchain {
+            None => without_our_own(Command::new(program())),
+            Some(toolchain) => {
+                let mut rustup = without_our_own(Command::new("rustup"));
+                rustup.args(["run", toolchain, "cargo"]).env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+                rustup
+            }
+        };
         command.args(&self.words).envs(self.variables.iter().copied()).current_dir(root());
         command
     }

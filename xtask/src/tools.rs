@@ -7,6 +7,9 @@ use crate::cargo::Call;
 /// Parts of the toolchain that a minimal installation lacks, with the cargo command that each brings.
 const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "fmt"), ("clippy", "clippy")];
 
+/// The oldest Rust that the library and the program are built with.
+pub(crate) const LOWEST_RUST: &str = env!("CARGO_PKG_RUST_VERSION");
+
 /// Installs what is missing. Without anything missing nothing is run but the questions.
 pub(crate) fn install_missing() -> Result<(), String> {
     let missing: Vec<&str> = COMPONENTS
@@ -16,6 +19,9 @@ pub(crate) fn install_missing() -> Result<(), String> {
         .collect();
     if !missing.is_empty() {
         add(&missing)?;
+    }
+    if !Call::new("--version").on(LOWEST_RUST).succeeds() {
+        add_toolchain(LOWEST_RUST)?;
     }
     if !has_c_compiler() {
         // Only a note: the linker may be another one. If it is not, the next step says the same in many lines.
@@ -33,6 +39,18 @@ fn add(components: &[&str]) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("{names} missing, and `rustup component add {names}` failed")),
         Err(_) => Err(format!("{names} missing, and there is no rustup: install with the toolchain's own means")),
+    }
+}
+
+fn add_toolchain(version: &str) -> Result<(), String> {
+    println!("installing Rust {version}, the oldest that has to build the library and the program");
+    let status = Command::new("rustup")
+        .args(["toolchain", "install", version, "--profile", "minimal", "--no-self-update"])
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("`rustup toolchain install {version}` failed")),
+        Err(_) => Err(format!("Rust {version} is missing, and there is no rustup to install it with")),
     }
 }
 
