@@ -225,7 +225,7 @@ impl Visit for Field<'_> {
 
 /// Bodies that are JSON text. The reference's; also for sources that store JSON.
 ///
-/// A number that is neither whole nor a `double` is visited as [`ValueRef::Json`], with all of its digits.
+/// A number that neither 64 bits nor a `double` hold exactly is visited as [`ValueRef::Json`], with all of its digits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonPayload;
 

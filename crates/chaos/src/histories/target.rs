@@ -123,24 +123,13 @@ fn lines(plan: &Plan, folder: &Path) -> Result<Vec<Event>, Trouble> {
     Ok(events)
 }
 
-/// An event that was stored as its source told it.
-fn stored(plan: &Plan, namespace: &str, operation: &str, body: &[u8]) -> Result<Event, Trouble> {
-    match plan.source {
-        Source::Mongodb => {
-            let event = Document::from_reader(body).map_err(told)?;
-            Event::of_document(&relaxed(&event).to_string())
-        }
-        _ => Event::of_row(namespace, operation, std::str::from_utf8(body).map_err(told)?),
-    }
-}
-
 fn sqlite(plan: &Plan, path: &Path) -> Result<Content, Trouble> {
     let events = plan.sink == Sink::SqliteEvents;
     let sql = match events {
         true => format!("SELECT namespace, operation, body FROM {TARGET} ORDER BY number"),
         false => format!("SELECT namespace, 'insert', body FROM {TARGET}"),
     };
-    let read = || -> rusqlite::Result<Vec<(String, String, Vec<u8>)>> {
+    let read = || -> rusqlite::Result<Vec<(String, String, String)>> {
         let connection = Connection::open(path)?;
         let mut statement = connection.prepare(&sql)?;
         let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -153,7 +142,10 @@ fn sqlite(plan: &Plan, path: &Path) -> Result<Content, Trouble> {
         Err(error) if error.to_string().contains("locked") => Vec::new(),
         Err(error) => return Err(told(error)),
     };
-    let event = |(namespace, operation, body): &(String, String, Vec<u8>)| stored(plan, namespace, operation, body);
+    let event = |(namespace, operation, body): &(String, String, String)| match plan.source {
+        Source::Mongodb => Event::of_document(body),
+        _ => Event::of_row(namespace, operation, body),
+    };
     let found = found.iter().map(event).collect::<Result<Vec<_>, _>>()?;
     Ok(if events { Content::of_events(found) } else { Content::of_rows(Form::Json, by_table(found)) })
 }

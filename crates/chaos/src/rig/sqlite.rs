@@ -176,7 +176,7 @@ impl Target for TableRead {
             let sql = format!("SELECT number, epoch, body FROM {ARRIVED} WHERE number > ?1 ORDER BY number");
             let mut statement = transaction.prepare_cached(&sql)?;
             let rows = statement.query_map([after], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-            Ok(rows.collect::<rusqlite::Result<Vec<(i64, i64, Vec<u8>)>>>()?)
+            Ok(rows.collect::<rusqlite::Result<Vec<(i64, i64, String)>>>()?)
         };
         let rows = self.client.read(&self.cx, read).await?;
         self.after = rows.last().map_or(after, |(number, ..)| *number);
@@ -184,8 +184,8 @@ impl Target for TableRead {
     }
 }
 
-fn arrival(body: &[u8], epoch: u64) -> Result<Arrival> {
-    let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+fn arrival(body: &str, epoch: u64) -> Result<Arrival> {
+    let parsed: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let (key, number) =
         parsed.as_ref().and_then(order).ok_or_else(|| Error::corrupt("an order that arrived can not be read"))?;
     Ok(Arrival { key, number, epoch })

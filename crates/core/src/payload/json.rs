@@ -183,9 +183,6 @@ fn number(text: &str) -> ValueRef<'_> {
     if let Some(whole) = text.parse().ok().filter(|_| text != "-0") {
         return ValueRef::Int64(whole);
     }
-    if text.parse::<u64>().is_ok() {
-        return ValueRef::Decimal(text.into());
-    }
     let real = text.parse::<f64>().ok().filter(|real| real.is_finite());
     let is_written_so = |real: &f64| serde_json::to_string(real).is_ok_and(|again| again == text);
     real.filter(is_written_so).map_or_else(|| ValueRef::Json(text.into()), ValueRef::Double)
@@ -288,6 +285,7 @@ fn owned<'a>(value: &ValueRef<'_>) -> ValueRef<'a> {
         ValueRef::Double(real) => ValueRef::Double(*real),
         ValueRef::Decimal(digits) => ValueRef::Decimal(Cow::Owned(digits.to_string())),
         ValueRef::Str(text) => ValueRef::Str(Cow::Owned(text.to_string())),
+        ValueRef::Json(text) if text.parse::<u64>().is_ok() => ValueRef::Decimal(Cow::Owned(text.to_string())),
         ValueRef::Json(text) => match text.parse::<f64>().ok().filter(|real| real.is_finite()) {
             Some(real) => ValueRef::Double(real),
             None => ValueRef::Json(Cow::Owned(text.to_string())),

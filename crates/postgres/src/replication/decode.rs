@@ -14,7 +14,7 @@ use super::keys::Known;
 use super::pgoutput::{Images, Message, odd};
 use super::place::{Aside, Lsn, Place, Told};
 use super::pump::{HEAD, frame_length, number};
-use super::relation::{Described, Relation, Relations};
+use super::relation::{Described, NamedType, Relation, Relations};
 use super::settings::{Choice, Keyless};
 use super::spool::{self, Spool, Streamed};
 
@@ -211,7 +211,9 @@ impl Decoder {
                     return Ok(Some(Filled::Rekeyed));
                 }
             }
-            Message::Type { id, name } => drop(self.relations.types.insert(id, name.to_owned())),
+            Message::Type { id, schema, name } => {
+                self.relations.types.insert(id, NamedType::new(schema, name));
+            }
             Message::Insert { relation, tuples } => self.row(Operation::Insert, relation, tuples, filling)?,
             Message::Update { relation, tuples } => self.row(Operation::Update, relation, tuples, filling)?,
             Message::Delete { relation, tuples } => self.row(Operation::Delete, relation, tuples, filling)?,

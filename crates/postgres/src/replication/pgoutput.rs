@@ -30,9 +30,10 @@ pub(super) enum Message<'a> {
         id: u32,
         rest: &'a [u8],
     },
-    /// The name of a type that is not built in.
+    /// The name of a type that is not built in; of a domain, that of the type below it. The server's own schema is not named.
     Type {
         id: u32,
+        schema: &'a str,
         name: &'a str,
     },
     Insert {
@@ -91,8 +92,8 @@ impl<'a> Message<'a> {
             b'D' => Self::Delete { relation: cut.u32()?, tuples: cut.0 },
             b'R' => Self::Relation { id: cut.u32()?, rest: cut.0 },
             b'Y' => {
-                let (id, _namespace) = (cut.u32()?, cut.text()?);
-                Self::Type { id, name: cut.text()? }
+                let (id, schema) = (cut.u32()?, cut.text()?);
+                Self::Type { id, schema, name: cut.text()? }
             }
             b'T' => {
                 let (count, options) = (cut.u32()? as usize, cut.byte()?);

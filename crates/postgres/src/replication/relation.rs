@@ -45,8 +45,39 @@ pub(super) struct Relation {
     is_warned_of: bool,
 }
 
+/// A type that is not built in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NamedType {
+    /// A domain over this built-in type: its values have the same texts.
+    Domain(u32),
+    /// A type of this name, or a domain over it.
+    Other(String),
+}
+
+/// Types that are built in have lower numbers.
+const FIRST_OTHER_TYPE: u32 = 16_384;
+
+impl NamedType {
+    /// By the name of the type, or of the one below a domain, and by its schema, which is empty for the server's own.
+    pub(super) fn new(schema: &str, name: &str) -> Self {
+        let mut built_in = (1..FIRST_OTHER_TYPE).filter_map(Type::from_oid);
+        match built_in.find(|kind| schema.is_empty() && kind.name() == name) {
+            Some(kind) => Self::Domain(kind.oid()),
+            None => Self::Other(name.to_owned()),
+        }
+    }
+}
+
 /// What is known of types that are not built in.
-pub(super) type TypeNames = BTreeMap<u32, String>;
+pub(super) type TypeNames = BTreeMap<u32, NamedType>;
+
+/// The type by which values are read: for a domain the one below it.
+fn base_type(kind: u32, types: &TypeNames) -> u32 {
+    match types.get(&kind) {
+        Some(NamedType::Domain(base)) => *base,
+        _ => kind,
+    }
+}
 
 /// A relation message, of which the key may still have to be asked for.
 pub(super) struct Described {
@@ -79,7 +110,7 @@ impl Relation {
         let columns: Vec<_> = columns.into_iter().map(|(name, kind, _)| (name, kind)).collect();
         Ok(Self {
             name,
-            described: describe(&columns)?,
+            described: describe(&columns, types)?,
             key,
             columns,
             other_key: None,
@@ -180,11 +211,11 @@ impl Relation {
     }
 }
 
-fn describe(columns: &[(String, u32)]) -> Result<Vec<u8>> {
+fn describe(columns: &[(String, u32)], types: &TypeNames) -> Result<Vec<u8>> {
     let narrow = |length: usize| u16::try_from(length).map_err(|_| odd("a table with too many columns"));
     let mut out = narrow(columns.len())?.to_be_bytes().to_vec();
     for (name, kind) in columns {
-        out.extend_from_slice(&kind.to_be_bytes());
+        out.extend_from_slice(&base_type(*kind, types).to_be_bytes());
         out.extend_from_slice(&narrow(name.len())?.to_be_bytes());
         out.extend_from_slice(name.as_bytes());
     }
@@ -192,13 +223,17 @@ fn describe(columns: &[(String, u32)]) -> Result<Vec<u8>> {
 }
 
 fn canon(kind: u32, types: &TypeNames) -> Canon {
-    match Type::from_oid(kind) {
+    match Type::from_oid(base_type(kind, types)) {
         Some(Type::NUMERIC) => Canon::Decimal,
         Some(Type::FLOAT4 | Type::FLOAT8) => Canon::Float,
         Some(Type::BPCHAR) => Canon::Padded,
-        None if types.get(&kind).is_some_and(|name| name == "citext") => Canon::Caseless,
+        None if types.get(&kind).is_some_and(is_citext) => Canon::Caseless,
         _ => Canon::Exact,
     }
+}
+
+fn is_citext(kind: &NamedType) -> bool {
+    matches!(kind, NamedType::Other(name) if name == "citext")
 }
 
 /// Appends a part of a key with its length, so that the parts of two keys never run into each other.
@@ -302,7 +337,16 @@ fn forgotten(table: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Canon, write_part};
+    use tokio_postgres::types::Type;
+
+    use super::{Canon, NamedType, write_part};
+
+    #[test]
+    fn a_domain_over_a_built_in_type_is_read_as_that_type() {
+        assert_eq!(NamedType::new("", "jsonb"), NamedType::Domain(Type::JSONB.oid()));
+        assert_eq!(NamedType::new("", "_int4"), NamedType::Domain(Type::INT4_ARRAY.oid()));
+        assert_eq!(NamedType::new("public", "jsonb"), NamedType::Other("jsonb".to_owned()));
+    }
 
     #[test]
     fn values_that_are_equal_to_the_server_are_equal_as_keys() {

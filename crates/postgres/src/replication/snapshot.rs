@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use postgres_protocol::message::backend::DataRowBody;
 use tokio::sync::mpsc;
+use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Limits, Operation, Result, RowParts, SourceTime, Version};
 
 use fallible_iterator::FallibleIterator;
@@ -20,7 +21,7 @@ use fallible_iterator::FallibleIterator;
 use super::filling::{Filling, write_text};
 use super::origin::Origin;
 use super::place::{Aside, Lsn, Place, Progress};
-use super::relation::{Relation, TypeNames};
+use super::relation::{NamedType, Relation, TypeNames};
 use super::settings::{Keyless, literal, table_identifier};
 use super::wire::{Failure, Wire};
 use super::{Replication, body};
@@ -245,7 +246,7 @@ async fn read(
             let (rows, columns) = wire.rows(&format!("FETCH {count} FROM watchkeeper_rows")).await?;
             let relation = match &relation {
                 Some(relation) => Arc::clone(relation),
-                None => Arc::clone(relation.insert(Arc::new(describe(&table, columns)?))),
+                None => Arc::clone(relation.insert(Arc::new(describe(&mut wire, &table, columns).await?))),
             };
             let is_last = rows.len() < count;
             let size: usize = rows.iter().map(|row| row.buffer().len()).sum();
@@ -284,11 +285,31 @@ fn altered(table: &Wanted) -> Failure {
     std::io::Error::other(format!("table {} {cause}", table.name)).into()
 }
 
-fn describe(table: &Wanted, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {
+async fn describe(wire: &mut Wire, table: &Wanted, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {
+    let types = type_names(wire, &columns).await?;
     let columns = columns.into_iter().map(|(name, kind)| {
         let is_key = table.key.contains(&name);
         (name, kind, is_key)
     });
-    let relation = Relation::new(table.name.clone(), columns.collect(), &TypeNames::new());
+    let relation = Relation::new(table.name.clone(), columns.collect(), &types);
     Ok(relation.map_err(std::io::Error::other)?)
+}
+
+/// The names of the types that are not built in, so that rows have the keys that the log gives them. The types of a result are those below
+/// domains.
+async fn type_names(wire: &mut Wire, columns: &[(String, u32)]) -> Result<TypeNames, Failure> {
+    let others = columns.iter().filter(|(_, kind)| Type::from_oid(*kind).is_none());
+    let others: Vec<_> = others.map(|(_, kind)| kind.to_string()).collect();
+    if others.is_empty() {
+        return Ok(TypeNames::new());
+    }
+    let sql = format!("SELECT oid, typname FROM pg_catalog.pg_type WHERE oid IN ({})", others.join(", "));
+    let named = |row: Vec<Option<String>>| match &row[..] {
+        [Some(id), Some(name)] => {
+            let id = id.parse().map_err(std::io::Error::other)?;
+            Ok((id, NamedType::Other(name.clone())))
+        }
+        _ => Err(std::io::Error::other("a type without a name").into()),
+    };
+    wire.query(&sql).await?.into_iter().map(named).collect()
 }

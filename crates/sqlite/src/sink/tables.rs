@@ -1,10 +1,10 @@
 use rusqlite::Transaction;
-use watchkeeper_core::{Change, Error, Grant, Operation, Result, ValueRef, Visit, rename_rejection};
+use watchkeeper_core::{Change, Error, Grant, Image, Operation, Result, ValueRef, Visit, rename_rejection};
 
 use super::Apply;
 use crate::error::Failure;
 
-/// Appends every change to a table, in order.
+/// Appends every change to a table, in order, with its body as JSON text ([`Change::json`]) whatever the source.
 #[derive(Debug, Clone)]
 pub struct Events {
     table: Name,
@@ -32,7 +32,7 @@ impl Apply for Events {
                 version_ordinal INTEGER NOT NULL,
                 epoch INTEGER NOT NULL,
                 tenure TEXT NOT NULL,
-                body BLOB NOT NULL)"
+                body TEXT NOT NULL)"
         ))?;
         Ok(())
     }
@@ -54,14 +54,16 @@ impl Apply for Events {
             version.ordinal.cast_signed(),
             grant.epoch.0.cast_signed(),
             grant.tenure.to_string(),
-            change.body(),
+            change.json()?,
         );
         transaction.prepare_cached(&sql)?.execute(values)?;
         Ok(())
     }
 }
 
-/// Keeps the newest body of every key: an upsert or a delete for each change.
+/// Keeps the newest body of every key, as JSON text ([`Change::json`]): an upsert or a delete for each change.
+///
+/// A change that does not tell the whole row is rejected.
 #[derive(Debug, Clone)]
 pub struct Mirror {
     table: Name,
@@ -84,7 +86,7 @@ impl Apply for Mirror {
                 time_millis INTEGER NOT NULL,
                 version_time INTEGER NOT NULL,
                 version_ordinal INTEGER NOT NULL,
-                body BLOB NOT NULL,
+                body TEXT NOT NULL,
                 PRIMARY KEY (namespace, key)) WITHOUT ROWID"
         ))?;
         Ok(())
@@ -102,20 +104,15 @@ impl Apply for Mirror {
                 _ => Ok(()),
             };
         };
-        if change.operation() == Operation::Delete {
+        if change.operation() == Operation::Delete || RowAfter::of(change)?.is_gone {
             let sql = format!("DELETE FROM {table} WHERE namespace = ?1 AND key = ?2");
             transaction.prepare_cached(&sql)?.execute((namespace, key))?;
             return Ok(());
         }
-        if leaves_out(change)? {
-            return Err(Failure::refuse(
-                "this change leaves out large values that did not change, which a body alone would lose; let the source tell all of them (ALTER TABLE … REPLICA IDENTITY FULL)",
-            ));
-        }
         let sql = format!("INSERT OR REPLACE INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
         let (time, version) = (change.time().0.cast_signed(), change.version());
         let (version, ordinal) = (version.time.cast_signed(), version.ordinal.cast_signed());
-        transaction.prepare_cached(&sql)?.execute((namespace, key, time, version, ordinal, change.body()))?;
+        transaction.prepare_cached(&sql)?.execute((namespace, key, time, version, ordinal, change.json()?))?;
         Ok(())
     }
 
@@ -128,32 +125,61 @@ impl Apply for Mirror {
     }
 }
 
-/// Whether a body leaves out values that did not change.
-fn leaves_out(change: &Change) -> Result<bool, Failure> {
-    let mut seen = Unchanged(false);
-    if !change.body().is_empty() {
-        change.batch().payload().walk(change.body(), &mut seen)?;
-    }
-    Ok(seen.0)
+/// What a change tells of its row as it is since the change.
+#[derive(Default)]
+struct RowAfter {
+    /// Whether it was deleted since: the change that did so will come.
+    is_gone: bool,
+    leaves_values_out: bool,
+    depth: usize,
 }
 
-/// Whether a value was visited that did not change.
-struct Unchanged(bool);
+impl RowAfter {
+    /// Refuses a change that does not tell the whole row: a mirror of its body would lose the rest.
+    fn of(change: &Change) -> Result<Self, Failure> {
+        let mut row = Self::default();
+        let payload = change.batch().payload();
+        if !payload.image(change.body(), change.operation(), Image::After, &mut row)? {
+            let cause = format!("this {} does not tell the whole row", change.operation().as_str());
+            let remedy = "let the source tell it (full_document, REPLICA IDENTITY)";
+            return Err(Failure::Refused(Error::config(cause).remedy(remedy)));
+        }
+        if row.leaves_values_out {
+            let cause = "this change leaves out large values that did not change";
+            let remedy = "let the source tell all of them (ALTER TABLE … REPLICA IDENTITY FULL)";
+            return Err(Failure::Refused(Error::config(cause).remedy(remedy)));
+        }
+        Ok(row)
+    }
+}
 
-impl Visit for Unchanged {
+impl Visit for RowAfter {
     fn value(&mut self, value: ValueRef<'_>) {
-        self.0 |= value == ValueRef::Unchanged;
+        self.is_gone |= self.depth == 0 && value == ValueRef::Null;
+        self.leaves_values_out |= value == ValueRef::Unchanged;
     }
 
-    fn begin_document(&mut self) {}
+    fn quoted(&mut self, _quoted: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn begin_document(&mut self) {
+        self.depth += 1;
+    }
 
     fn key(&mut self, _key: &str) {}
 
-    fn end_document(&mut self) {}
+    fn end_document(&mut self) {
+        self.depth -= 1;
+    }
 
-    fn begin_array(&mut self) {}
+    fn begin_array(&mut self) {
+        self.depth += 1;
+    }
 
-    fn end_array(&mut self) {}
+    fn end_array(&mut self) {
+        self.depth -= 1;
+    }
 }
 
 /// A quoted name of a table that is not one of ours.

@@ -141,18 +141,16 @@ fn quote(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// An `hstore`, or an array of them: documents become its pairs.
+/// JSON of texts that stand for composed values, and of arrays of such texts.
 #[derive(Debug, Default)]
-pub(super) struct HstoreLiteral {
+struct TextList {
     json: Vec<u8>,
     comma: bool,
-    /// The pairs of the document that is open.
-    pairs: Option<String>,
     refused: Option<&'static str>,
 }
 
-impl HstoreLiteral {
-    pub(super) fn finish(self) -> Encoded {
+impl TextList {
+    fn finish(self) -> Encoded {
         match self.refused {
             Some(cause) => Encoded::Refused(cause.to_owned()),
             None => Encoded::Json(self.json),
@@ -164,16 +162,48 @@ impl HstoreLiteral {
             self.json.push(b',');
         }
     }
+
+    fn value(&mut self, value: &ValueRef<'_>) {
+        self.separate();
+        write_value(&mut self.json, value);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.separate();
+        write_text(&mut self.json, text);
+    }
+
+    fn begin_array(&mut self) {
+        self.separate();
+        self.json.push(b'[');
+        self.comma = false;
+    }
+
+    fn end_array(&mut self) {
+        self.json.push(b']');
+        self.comma = true;
+    }
+}
+
+/// An `hstore`, or an array of them: documents become its pairs.
+#[derive(Debug, Default)]
+pub(super) struct HstoreLiteral {
+    list: TextList,
+    /// The pairs of the document that is open.
+    pairs: Option<String>,
+}
+
+impl HstoreLiteral {
+    pub(super) fn finish(self) -> Encoded {
+        self.list.finish()
+    }
 }
 
 const NESTED: &str = "an hstore has texts only, and no documents or arrays";
 
 impl Visit for HstoreLiteral {
     fn value(&mut self, value: ValueRef<'_>) {
-        let Some(pairs) = &mut self.pairs else {
-            self.separate();
-            return write_value(&mut self.json, &value);
-        };
+        let Some(pairs) = &mut self.pairs else { return self.list.value(&value) };
         match value {
             ValueRef::Null => pairs.push_str("NULL"),
             ValueRef::Str(text) => quote(pairs, &text),
@@ -182,16 +212,15 @@ impl Visit for HstoreLiteral {
                 write_value(&mut text, &value);
                 quote(pairs, &String::from_utf8_lossy(&text));
             }
-            _ => self.refused = Some(NESTED),
+            _ => self.list.refused = Some(NESTED),
         }
     }
 
     fn begin_document(&mut self) {
         if self.pairs.is_some() {
-            self.refused = Some(NESTED);
+            self.list.refused = Some(NESTED);
             return;
         }
-        self.separate();
         self.pairs = Some(String::new());
     }
 
@@ -206,24 +235,21 @@ impl Visit for HstoreLiteral {
 
     fn end_document(&mut self) {
         if let Some(pairs) = self.pairs.take() {
-            write_text(&mut self.json, &pairs);
+            self.list.text(&pairs);
         }
     }
 
     fn begin_array(&mut self) {
         if self.pairs.is_some() {
-            self.refused = Some(NESTED);
+            self.list.refused = Some(NESTED);
             return;
         }
-        self.separate();
-        self.json.push(b'[');
-        self.comma = false;
+        self.list.begin_array();
     }
 
     fn end_array(&mut self) {
         if self.pairs.is_none() {
-            self.json.push(b']');
-            self.comma = true;
+            self.list.end_array();
         }
     }
 }
@@ -232,13 +258,11 @@ impl Visit for HstoreLiteral {
 #[derive(Debug, Default)]
 pub(super) struct VectorLiteral {
     is_array: bool,
-    json: Vec<u8>,
-    comma: bool,
+    list: TextList,
     /// How many arrays are open, without the vector itself.
     arrays: usize,
     /// The numbers of the vector that is open.
     vector: Option<String>,
-    refused: Option<&'static str>,
 }
 
 impl VectorLiteral {
@@ -247,38 +271,32 @@ impl VectorLiteral {
     }
 
     pub(super) fn finish(self) -> Encoded {
-        match self.refused {
-            Some(cause) => Encoded::Refused(cause.to_owned()),
-            None => Encoded::Json(self.json),
-        }
-    }
-
-    fn separate(&mut self) {
-        if std::mem::replace(&mut self.comma, true) {
-            self.json.push(b',');
-        }
+        self.list.finish()
     }
 }
 
 const NO_VECTOR: &str = "a vector has numbers only, in one dimension";
 
+/// An element of a vector as the server reads it. JSON of the server has the numbers of an `oidvector` as texts.
+fn vector_element(value: &ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Int32(number) => Some(number.to_string()),
+        ValueRef::Int64(number) => Some(number.to_string()),
+        ValueRef::Str(digits) => digits.parse::<i64>().ok().map(|number| number.to_string()),
+        _ => None,
+    }
+}
+
 impl Visit for VectorLiteral {
     fn value(&mut self, value: ValueRef<'_>) {
-        let Some(vector) = &mut self.vector else {
-            self.separate();
-            return write_value(&mut self.json, &value);
-        };
-        let number = match value {
-            ValueRef::Int32(number) => i64::from(number),
-            ValueRef::Int64(number) => number,
-            _ => return self.refused = Some(NO_VECTOR),
-        };
+        let Some(vector) = &mut self.vector else { return self.list.value(&value) };
+        let Some(element) = vector_element(&value) else { return self.list.refused = Some(NO_VECTOR) };
         vector.push_str(if vector.is_empty() { "" } else { " " });
-        vector.push_str(&number.to_string());
+        vector.push_str(&element);
     }
 
     fn begin_document(&mut self) {
-        self.refused = Some(NO_VECTOR);
+        self.list.refused = Some(NO_VECTOR);
     }
 
     fn key(&mut self, _key: &str) {}
@@ -287,14 +305,10 @@ impl Visit for VectorLiteral {
 
     fn begin_array(&mut self) {
         if self.vector.is_some() {
-            self.refused = Some(NO_VECTOR);
-            return;
-        }
-        self.separate();
-        if self.is_array && self.arrays == 0 {
+            self.list.refused = Some(NO_VECTOR);
+        } else if self.is_array && self.arrays == 0 {
             self.arrays += 1;
-            self.json.push(b'[');
-            self.comma = false;
+            self.list.begin_array();
         } else {
             self.vector = Some(String::new());
         }
@@ -302,11 +316,10 @@ impl Visit for VectorLiteral {
 
     fn end_array(&mut self) {
         if let Some(vector) = self.vector.take() {
-            return write_text(&mut self.json, &vector);
+            return self.list.text(&vector);
         }
         self.arrays = self.arrays.saturating_sub(1);
-        self.json.push(b']');
-        self.comma = true;
+        self.list.end_array();
     }
 }
 
@@ -363,6 +376,9 @@ mod tests {
         };
         assert_eq!(vector(false, "[1,-2]"), Encoded::Json(br#""1 -2""#.to_vec()));
         assert_eq!(vector(false, "[]"), Encoded::Json(br#""""#.to_vec()));
+        // As the change log has an oidvector.
+        assert_eq!(vector(false, r#"["1","4294967295"]"#), Encoded::Json(br#""1 4294967295""#.to_vec()));
+        assert!(matches!(vector(false, r#"["one"]"#), Encoded::Refused(_)));
         assert_eq!(vector(false, "null"), Encoded::Json(b"null".to_vec()));
         assert_eq!(vector(true, r#"[[1,2],null,"3 4"]"#), Encoded::Json(br#"["1 2",null,"3 4"]"#.to_vec()));
         assert!(matches!(vector(false, "[[1]]"), Encoded::Refused(_)));

@@ -252,3 +252,23 @@ fn generated_columns_are_read_where_the_log_tells_them() {
         });
     }
 }
+
+#[test]
+fn a_row_has_one_key_in_the_snapshot_and_in_the_log_whatever_its_type_is() {
+    let schema = "CREATE EXTENSION citext;
+        CREATE DOMAIN amount AS numeric; CREATE DOMAIN code AS char(8); CREATE DOMAIN name AS citext;
+        CREATE TABLE a(id numeric PRIMARY KEY, v text); INSERT INTO a VALUES (1.50, 'old');
+        CREATE TABLE b(id amount, v text, c code, PRIMARY KEY (id, c)); INSERT INTO b VALUES (1.50, 'old', 'x');
+        CREATE TABLE c(id citext, v text, n public.name, PRIMARY KEY (id, n)); INSERT INTO c VALUES ('Anna', 'old', 'Bo')";
+    on_both(schema, async |base| {
+        let source = base.source_with(settings(base));
+        let mut watch = Watch::open(&source, StartAt::Snapshot).await;
+        let reads = watch.changes(TABLES.len()).await;
+        base.run("UPDATE a SET v = 'new'; UPDATE b SET v = 'new'; UPDATE c SET v = 'new'").await;
+        let updates = watch.changes(TABLES.len()).await;
+        for (read, update) in reads.iter().zip(&updates) {
+            assert_eq!(read.namespace(), update.namespace());
+            assert_eq!(read.key(), update.key(), "{}", read.namespace());
+        }
+    });
+}
