@@ -29,12 +29,16 @@ struct Inner {
     newest: Option<SourceTime>,
     /// The opening under way.
     board: Weak<Board>,
+    /// The time of the oldest change that was not delivered when an opening failed: it is read again.
+    waiting: Option<SourceTime>,
 }
 
 #[derive(Debug)]
 struct Failing {
     error: String,
     since: Moment,
+    /// When it failed last.
+    last: Moment,
     attempts: u64,
 }
 
@@ -48,9 +52,10 @@ impl Health {
     pub fn fail(&self, part: &str, error: &Error) {
         let (now, text) = (self.clock.now(), error.to_string());
         let mut inner = self.lock();
-        let first = || Failing { error: String::new(), since: now, attempts: 0 };
+        let first = || Failing { error: String::new(), since: now, last: now, attempts: 0 };
         let failing = inner.failing.entry(part.to_owned()).or_insert_with(first);
         failing.attempts += 1;
+        failing.last = now;
         // Another cause is news; that it fails again is not.
         let is_news = failing.error != text;
         failing.error = text;
@@ -93,12 +98,14 @@ impl Health {
         self.stirred.notify_one();
     }
 
-    /// The failure that has lasted longest.
+    /// What failed last, since when anything has failed, and how often. One cause may fail several parts in turn: a full disk fails a
+    /// write, and then the reopening.
     pub(super) fn trouble(&self) -> Option<Trouble> {
         let (now, inner) = (self.clock.now(), self.lock());
-        let worst = inner.failing.values().min_by_key(|failing| failing.since)?;
-        let (error, attempts) = (worst.error.clone(), worst.attempts);
-        Some(Trouble { error, lasting_millis: millis(now.since(worst.since)), attempts })
+        let parts = || inner.failing.values();
+        let (last, since) = (parts().max_by_key(|failing| failing.last)?, parts().map(|failing| failing.since).min()?);
+        let attempts = parts().map(|failing| failing.attempts).sum();
+        Some(Trouble { error: last.error.clone(), lasting_millis: millis(now.since(since)), attempts })
     }
 
     /// An opening begins, after `position`.
@@ -109,12 +116,19 @@ impl Health {
 
     /// The stream has committed `position`.
     pub(super) fn stand_at(&self, position: Position) {
-        self.lock().position = Some(position);
+        let mut inner = self.lock();
+        (inner.position, inner.waiting) = (Some(position), None);
     }
 
     /// Where the stream stands.
     pub(super) fn position(&self) -> Option<Position> {
         self.lock().position.clone()
+    }
+
+    /// The opening has failed, and so much of it was not delivered.
+    pub fn leave(&self, oldest: Option<SourceTime>) {
+        let mut inner = self.lock();
+        inner.waiting = inner.waiting.or(oldest);
     }
 
     /// There is a change of this time.
@@ -133,8 +147,11 @@ impl Health {
 
     /// How long ago the oldest change happened that was read and is not delivered, by both clocks.
     pub(super) fn undelivered(&self) -> Option<Duration> {
-        let board = self.lock().board.upgrade()?;
-        let oldest = board.oldest_undelivered()?;
+        let (board, waiting) = {
+            let inner = self.lock();
+            (inner.board.upgrade(), inner.waiting)
+        };
+        let oldest = waiting.or_else(|| board?.oldest_undelivered())?;
         Some(Duration::from_millis(self.clock.wall_millis().saturating_sub(oldest.0)))
     }
 

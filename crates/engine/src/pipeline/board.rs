@@ -308,6 +308,7 @@ impl Board {
             (Some(_), _) => {}
         }
         drop(first);
+        self.health.leave(self.oldest_undelivered());
         self.failed.cancel();
         self.halt.cancel();
         self.turn();
