@@ -1,5 +1,7 @@
 //! What operators' commands reach of a site.
 
+mod unasked;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +17,11 @@ use watchkeeper::engine::group::registry::{Listed, Registry};
 use watchkeeper::{Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Position, Records, Result, StartAt, StreamSpec};
 
 use crate::args::Patience;
+use crate::config::Stream;
 use crate::signals::Signals;
 use crate::site::Site;
 use crate::when::{Target, iso};
+use unasked::Unasked;
 
 /// How long one look may take before a person is told that nothing answers.
 const LOOK: Duration = Duration::from_secs(10);
@@ -63,20 +67,26 @@ impl Site {
         Journal::new(self.records(), &self.settings.group)
     }
 
-    /// Where the checkpoint of `stream` is kept.
-    pub(crate) fn checkpoints(&self, stream: &StreamSpec) -> Arc<dyn CheckpointStore> {
-        self.stores.checkpoints_of(stream)
+    /// The newest checkpoint of `stream`. One that is missing or damaged is shown as halted for that reason.
+    pub(crate) async fn checkpoint(&self, cx: &Cx, stream: &Stream) -> Result<Option<Checkpoint>> {
+        let store = self.keeper(stream).await??;
+        self.checkpoint_in(cx, &*store, stream).await
     }
 
-    /// The newest checkpoint of `stream`. One that is missing or damaged is shown as halted for that reason.
-    pub(crate) async fn checkpoint(&self, cx: &Cx, stream: &StreamSpec) -> Result<Option<Checkpoint>> {
+    /// The newest checkpoint of `stream` in `store`.
+    pub(crate) async fn checkpoint_in(
+        &self,
+        cx: &Cx,
+        store: &dyn CheckpointStore,
+        stream: &Stream,
+    ) -> Result<Option<Checkpoint>> {
         let homes = Homes::new(self.records(), &self.settings.group);
-        let (store, name, key) = (self.checkpoints(stream), &stream.settings.name, self.key(stream));
-        lost::load(cx, (&*store, &homes), (name, &key), &self.history(stream)).await
+        let (name, key) = (&stream.settings.name, self.key(stream));
+        lost::load(cx, (store, &homes), (name, &key), &self.history(stream)).await
     }
 
     /// The checkpoints of `stream` before the newest one.
-    pub(crate) fn history(&self, stream: &StreamSpec) -> History {
+    pub(crate) fn history(&self, stream: &Stream) -> History {
         History::new(self.records(), &self.settings.group, &self.key(stream), stream.settings.history)
     }
 
@@ -94,8 +104,17 @@ impl Site {
         Ok(members)
     }
 
+    /// Whether somebody is there who was given `stream`, be it that it can not run it just now.
+    pub(crate) async fn is_manned(&self, cx: &Cx, stream: &str) -> Result<bool> {
+        let has = |listed: &Listed| {
+            let told = listed.member.reports.iter().any(|report| report.stream == stream);
+            listed.healthy && (told || listed.member.streams.iter().any(|known| known == stream))
+        };
+        Ok(self.members(cx).await?.iter().any(has))
+    }
+
     /// Who has the watch of `stream`.
-    pub(crate) async fn holder(&self, cx: &Cx, stream: &StreamSpec) -> Result<Option<Holder>> {
+    pub(crate) async fn holder(&self, cx: &Cx, stream: &Stream) -> Result<Option<Holder>> {
         let mut holders = cx.run(self.stores.leases.holders(cx, &[self.key(stream)])).await?;
         Ok(holders.pop().flatten())
     }
@@ -103,9 +122,22 @@ impl Site {
     /// Performs an operator's move.
     pub(crate) async fn perform(&self, stream: &StreamSpec, wish: Move, patience: Patience) -> Result<MoveReport> {
         let operator = Operator::of(stream, &self.stores, &self.settings, Arc::clone(&self.seams.entropy));
-        let (key, sinks) = (self.key(stream), stream.profiles());
+        let (key, sinks) = (stream.key(&self.settings.group), stream.profiles());
         let subject = Subject { stream: &stream.settings.name, key: &key, source: &*stream.source, sinks: &sinks };
         operator.move_to(&self.wait(patience), &subject, wish).await
+    }
+
+    /// Performs an operator's move that asks neither the source nor the sinks anything: only where the checkpoint is kept has to
+    /// answer.
+    pub(crate) async fn perform_apart(&self, stream: &Stream, wish: Move, patience: Patience) -> Result<MoveReport> {
+        let checkpoints = self.writable_keeper(stream).await?;
+        let spec = StreamSpec {
+            settings: stream.settings.clone(),
+            source: Arc::new(Unasked),
+            sinks: Vec::new(),
+            checkpoints: Some(checkpoints),
+        };
+        self.perform(&spec, wish, patience).await
     }
 
     /// The position that `target` means in the log of `stream` as it is now, and what a person should know of it.

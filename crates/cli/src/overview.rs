@@ -3,17 +3,20 @@
 //! The shape is what `status --json` prints, and so is kept stable: fields are added, none changes its meaning.
 //! It holds no address, no URL and no payload, so nothing secret can be in it.
 
+mod health;
 mod stream;
+mod told;
 
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use watchkeeper::core::Holder;
 use watchkeeper::engine::group::registry::Listed;
 use watchkeeper::{LeaseKey, Result};
 
-pub(crate) use stream::{Committed, State, Stream};
+pub(crate) use health::Health;
+pub(crate) use stream::{Committed, OnInstance, Sink, State, Stream};
+pub(crate) use told::in_words;
 
 use crate::site::Site;
 use crate::when::{iso, millis};
@@ -25,6 +28,8 @@ pub(crate) struct Overview {
     pub(crate) group: String,
     /// When this was looked at, by the clock of this machine.
     pub(crate) at: String,
+    /// How well its streams are: as the worst of them.
+    pub(crate) health: Health,
     /// Its streams, as the file names them.
     pub(crate) streams: Vec<Stream>,
     /// Who is there.
@@ -57,7 +62,7 @@ pub(crate) struct Member {
 /// Looks at the group, or at one stream of it.
 ///
 /// # Errors
-/// What the group's stores say when they do not answer. A source that does not answer is a remark.
+/// What the group's stores say when they do not answer. Sources and sinks are not asked.
 pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> {
     let wanted: Vec<_> = match only {
         Some(name) => vec![site.stream(name)?],
@@ -70,18 +75,17 @@ pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> 
     members.sort_by(|a, b| a.member.name.cmp(&b.member.name));
     let controls = site.controls();
     let mut controls = cx.run(controls.read_all(&cx)).await?;
-    let parts = wanted.iter().zip(holders).map(|(spec, holder)| {
-        let control = controls.remove(&spec.settings.name).unwrap_or_default();
-        stream::look(site, spec, holder, control, &members)
+    let parts = wanted.iter().zip(holders).map(|(described, holder)| {
+        let control = controls.remove(&described.settings.name).unwrap_or_default();
+        stream::look(site, described, holder, control, &members)
     });
     let parts: Vec<_> = parts.collect();
     let streams = join_all(parts).await.into_iter().collect::<Result<Vec<_>>>()?;
-    let absent = site.absent.iter().filter(|_| only.is_none());
-    let absent = absent.map(|absent| format!("Stream {} can not be looked at: {}.", absent.name, absent.error));
     Ok(Overview {
         group: site.settings.group.clone(),
         at: iso(site.seams.clock.wall_millis()),
-        remarks: absent.chain(differences(&members)).collect(),
+        health: streams.iter().map(|stream| stream.health).max().unwrap_or(Health::Healthy),
+        remarks: differences(&members),
         members: members.iter().map(|listed| member(listed, &streams)).collect(),
         streams,
     })
@@ -100,11 +104,6 @@ fn member(listed: &Listed, streams: &[Stream]) -> Member {
         streams: listed.member.streams.clone(),
         instance,
     }
-}
-
-/// Whether a holder is one of the members.
-fn is(listed: &Listed, holder: Option<&Holder>) -> bool {
-    holder.is_some_and(|holder| holder.candidate.instance == listed.member.instance)
 }
 
 /// What the healthy instances do not agree on.

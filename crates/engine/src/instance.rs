@@ -11,6 +11,7 @@ use watchkeeper_core::{
     Records, Result, Roll, Task, TenureId,
 };
 
+use crate::connect::{Connecting, StreamEntry};
 use crate::group::control::{Control, Controls};
 use crate::group::desk::Desk;
 use crate::group::journal::Journal;
@@ -106,6 +107,20 @@ impl Running {
         settings: InstanceSettings,
         streams: Vec<StreamSpec>,
     ) -> Result<Self> {
+        Self::start_with(seams, stores, settings, streams.into_iter().map(StreamEntry::from).collect()).await
+    }
+
+    /// Starts an instance with these streams, some of which have yet to be connected. It joins the group first; each stream is
+    /// then connected on its own, however long that takes, and runs here from then on.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start). A stream that can not be connected is no error.
+    pub async fn start_with(
+        seams: Seams,
+        stores: Stores,
+        settings: InstanceSettings,
+        streams: Vec<StreamEntry>,
+    ) -> Result<Self> {
         validate(&stores, &settings, &streams)?;
         let roll = Roll::default();
         let cx = seams.cx();
@@ -129,10 +144,17 @@ impl Running {
             settings,
             seams,
         });
-        let (posts, desk) = furnish(&instance, &stores, streams);
+        let Furnished { posts, connecting, desk } = furnish(&instance, &stores, streams);
         let shutdown = CancellationToken::new();
-        let crew =
-            Crew { instance: Arc::clone(&instance), posts: posts.clone(), desk, listening, keeping, stop_keeper };
+        let crew = Crew {
+            instance: Arc::clone(&instance),
+            posts: posts.clone(),
+            connecting,
+            desk,
+            listening,
+            keeping,
+            stop_keeper,
+        };
         let task = Task::spawn(&*instance.seams.spawn, "instance", crew.run(shutdown.clone()));
         Ok(Self { instance, posts, shutdown, task })
     }
@@ -180,7 +202,7 @@ impl Running {
     }
 }
 
-fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamSpec]) -> Result<()> {
+fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamEntry]) -> Result<()> {
     settings.validate()?;
     let shortest = stores.leases.profile().shortest;
     if settings.lease.ttl < shortest {
@@ -189,26 +211,45 @@ fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamSpec]
     }
     for (at, stream) in streams.iter().enumerate() {
         stream.validate()?;
-        let name = &stream.settings.name;
-        if streams[..at].iter().any(|earlier| earlier.settings.name == *name) {
+        let name = &stream.settings().name;
+        if streams[..at].iter().any(|earlier| earlier.settings().name == *name) {
             return Err(Error::config(format!("two streams are named {name:?}")).remedy("name them apart"));
         }
     }
     Ok(())
 }
 
+/// What an instance is made of before it runs.
+struct Furnished {
+    posts: Vec<Arc<Post>>,
+    /// Those of them that have to be connected.
+    connecting: Vec<Connecting>,
+    desk: Desk,
+}
+
 /// The posts of the streams, and the desk that tells them what people want.
-fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) -> (Vec<Arc<Post>>, Desk) {
+fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>) -> Furnished {
     let mut controls = BTreeMap::new();
-    let mut posts = Vec::new();
-    let names: Vec<_> = streams.iter().map(|stream| stream.settings.name.clone()).collect();
+    let (mut posts, mut connecting) = (Vec::new(), Vec::new());
+    let names: Vec<_> = streams.iter().map(|stream| stream.settings().name.clone()).collect();
+    let (news, stirred) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     for stream in streams {
         let told = Latest::new(Control::default());
-        let control = told.follow();
-        controls.insert(stream.settings.name.clone(), told);
-        let checkpoints = stores.checkpoints_of(&stream);
-        let clock = Arc::clone(&instance.seams.clock);
-        posts.push(Arc::new(Post::new(stream, &instance.settings.group, checkpoints, control, clock)));
+        let (control, settings) = (told.follow(), stream.settings().clone());
+        controls.insert(settings.name.clone(), told);
+        let (clock, stirred) = (Arc::clone(&instance.seams.clock), Arc::clone(&stirred));
+        let post = Arc::new(Post::new(settings, &instance.settings.group, control, clock, stirred));
+        match stream {
+            StreamEntry::Connected(spec) => post.connect(spec, &stores.checkpoints),
+            StreamEntry::Unconnected(connect) => connecting.push(Connecting {
+                seams: instance.seams.clone(),
+                post: Arc::clone(&post),
+                connect,
+                checkpoints: Arc::clone(&stores.checkpoints),
+                news: Arc::clone(&news),
+            }),
+        }
+        posts.push(post);
     }
     let member = Member {
         instance: instance.id,
@@ -217,6 +258,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         version: env!("CARGO_PKG_VERSION").to_owned(),
         config_hash: config_hash(&instance.settings, &names),
         streams: names,
+        reports: Vec::new(),
     };
     let desk = Desk {
         seams: instance.seams.clone(),
@@ -225,9 +267,11 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamSpec>) 
         member,
         view: Arc::clone(&instance.view),
         controls: Arc::new(controls),
-        news: Arc::new(Notify::new()),
+        posts: posts.clone(),
+        stirred,
+        news,
     };
-    (posts, desk)
+    Furnished { posts, connecting, desk }
 }
 
 fn config_hash(settings: &InstanceSettings, names: &[String]) -> String {
@@ -239,6 +283,7 @@ fn config_hash(settings: &InstanceSettings, names: &[String]) -> String {
 struct Crew {
     instance: Arc<Instance>,
     posts: Vec<Arc<Post>>,
+    connecting: Vec<Connecting>,
     desk: Desk,
     listening: Box<dyn Listening>,
     keeping: Task<()>,
@@ -287,9 +332,13 @@ impl Crew {
         let news = Arc::clone(&self.desk.news);
         let desk = self.desk.clone().run(stop_desk.clone());
         let mut desk = Task::spawn(&*self.instance.seams.spawn, "desk", desk);
-        for post in &self.posts {
+        for post in self.posts.iter().filter(|post| post.connected().is_some()) {
             post.go(ListenerState::Connecting, None, "standing by");
         }
+        let spawn = Arc::clone(&self.instance.seams.spawn);
+        let connecting = self.connecting.drain(..).map(|connecting| Task::spawn(&*spawn, "connect", connecting.run()));
+        // Ended with this call: nothing is connected any more once the shutdown has begun.
+        let _connecting: Vec<_> = connecting.collect();
         Standby::new(Arc::clone(&self.instance), &self.posts, news, shutdown.clone()).run().await;
         stop_desk.cancel();
         let _ = desk.join().await;

@@ -1,6 +1,7 @@
 //! Everything in Watchkeeper that decides.
 //!
-//! Read it in the order of a tenure: [`instance`] starts, [`standby`] waits for a lease, [`listener`]
+//! Read it in the order of a tenure: [`instance`] starts, [`connect`] reaches
+//! sources and sinks, [`standby`] waits for a lease, [`listener`]
 //! runs one tenure of one stream, [`keeper`] renews on a thread of its own, [`pipeline`] moves changes
 //! from source to sinks to checkpoint, [`delivery`] hands them to handlers, [`group`] is what the
 //! instances know of each other, [`election`] is all this for those who have no stream.
@@ -10,6 +11,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod checkpoint;
+pub mod connect;
 pub mod delivery;
 pub mod election;
 pub mod group;

@@ -28,6 +28,7 @@ use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
 use crate::tenure::Loss;
 use berth::Berth;
+pub(crate) use berth::TENURE;
 use look::Looked;
 
 /// How soon a store that has not answered is asked again. Nobody tells when it is back, and a takeover may wait for it.
@@ -158,13 +159,15 @@ impl Standby {
 
     fn begin(&mut self, at: usize, relief: Relief) {
         let berth = &mut self.berths[at];
+        // Never so: what is not connected is not asked for. The lease would expire.
+        let Some(connected) = berth.post.connected().cloned() else { return };
         berth.holder = None;
         berth.deferring = None;
         berth.free_since = None;
         berth.last = Some(self.instance.id);
         berth.began = Some(self.instance.seams.clock.now());
         berth.post.tell(|status| status.holder = None);
-        let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), self.shutdown.clone());
+        let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), &connected, self.shutdown.clone());
         let ended = self.say_ended.clone();
         let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&berth.post));
         let tenure = async move {
@@ -184,6 +187,9 @@ impl Standby {
         let berth = &mut self.berths[at];
         let others = self.instance.view.has_healthy_peer(berth.post.name());
         berth.running = None;
+        if !matches!(outcome, Outcome::Barred(_)) {
+            berth.post.health.end();
+        }
         match outcome {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.yielding = others.then(|| now + settings.lease.ttl),
@@ -197,6 +203,8 @@ impl Standby {
                 };
                 tracing::warn!(stream = berth.post.name(), ?bar, %error, "staying away");
                 berth.post.go(ListenerState::Connecting, None, error.message());
+                berth.post.tell(|status| status.last_error = Some(error.to_string()));
+                berth.post.health.give_up(TENURE, &error);
                 berth.barred = Some(now + bar);
             }
             Outcome::Halted(cause) => {
@@ -214,7 +222,6 @@ fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any 
     instance.keeper.abandon(tenure);
     instance.roll.strike(tenure);
     let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
-    post.tell(|status| status.last_error = Some(error.to_string()));
     post.go(ListenerState::Connecting, None, error.message());
     Outcome::Barred(error)
 }

@@ -13,6 +13,9 @@ pub(crate) enum Operate {
     Status {
         /// Only this stream
         stream: Option<String>,
+        /// End with 0 when all is healthy, 3 when something is degraded, 4 when a stream is halted or nobody has its watch
+        #[arg(long)]
+        exit_code: bool,
     },
     /// Tell why the watch of a stream changed hands, and why nobody has it now
     Why {

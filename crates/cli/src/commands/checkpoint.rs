@@ -120,15 +120,17 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
 
 /// Resumes `name` from `to`.
 pub(crate) async fn set(site: &Site, name: &str, to: &Target, decision: Decision) -> Result<Report> {
-    let stream = site.stream(name)?;
-    let plan = plan::set(site, stream, to).await?;
+    let described = site.stream(name)?;
+    let stream = &site.movable(described).await?;
+    let plan = plan::set(site, described, stream, to).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
 }
 
 async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Result<Report> {
-    let stream = site.stream(name)?;
-    let plan = plan::rewind(site, stream, back).await?;
+    let described = site.stream(name)?;
+    let stream = &site.movable(described).await?;
+    let plan = plan::rewind(site, described, stream, back).await?;
     confirm(&plan.lines, decision.yes)?;
     let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
     let moved = perform(site, stream, plan, decision).await;
@@ -137,8 +139,9 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
 
 /// Lets `name` begin anew where its settings say.
 async fn reset(site: &Site, name: &str, decision: Decision) -> Result<Report> {
-    let stream = site.stream(name)?;
-    let plan = plan::reset(site, stream).await?;
+    let described = site.stream(name)?;
+    let stream = &site.movable(described).await?;
+    let plan = plan::reset(site, described, stream).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
 }
@@ -157,8 +160,9 @@ fn ask_the_log(name: &str, error: &Error) -> Error {
 
 /// Passes over the one change after the checkpoint of `name`.
 pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decision) -> Result<Report> {
-    let stream = site.stream(name)?;
-    let plan = plan::skip(site, stream, cause).await?;
+    let described = site.stream(name)?;
+    let stream = &site.movable(described).await?;
+    let plan = plan::skip(site, described, stream, cause).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
 }
@@ -175,8 +179,9 @@ pub(crate) struct AcceptedGap<'a> {
 
 /// Goes on with `name` after history that is lost.
 pub(crate) async fn accept_gap(site: &Site, name: &str, gap: &AcceptedGap<'_>, decision: Decision) -> Result<Report> {
-    let stream = site.stream(name)?;
-    let plan = plan::accept_gap(site, stream, gap).await?;
+    let described = site.stream(name)?;
+    let stream = &site.movable(described).await?;
+    let plan = plan::accept_gap(site, described, stream, gap).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
 }

@@ -7,12 +7,13 @@ use serde::Serialize;
 use watchkeeper::core::{LedgerKind, LedgerQuery, LedgerRecord, Report, Resolution};
 use watchkeeper::engine::checkpoint::operator::Move;
 use watchkeeper::engine::group::control::{PurgeRequest, ReplayRequest};
-use watchkeeper::{Error, Operation, Result, StreamSpec};
+use watchkeeper::{Error, Operation, Result};
 
 use super::status::count;
 use super::tail::readable;
 use crate::answer::{confirm, report};
 use crate::args::{DeadLetters, Patience, Which};
+use crate::config::Stream;
 use crate::console::until;
 use crate::site::Site;
 use crate::when::iso;
@@ -24,10 +25,10 @@ const PAGE: usize = 500;
 /// not less than this.
 const COMMITS: (u32, Duration) = (2, Duration::from_secs(1));
 
-/// Runs a command about dead letters.
-pub(crate) async fn run(site: &Site, command: &DeadLetters) -> Result<Report> {
+/// Runs a command about dead letters; with whether everything was done that was asked for.
+pub(crate) async fn run(site: &Site, command: &DeadLetters) -> Result<(Report, bool)> {
     match command {
-        DeadLetters::List { which, all, limit } => list(site, which, *all, *limit).await,
+        DeadLetters::List { which, all, limit } => Ok((list(site, which, *all, *limit).await?, true)),
         DeadLetters::Replay { which, patience } => replay(site, which, *patience).await,
         DeadLetters::Purge { which, decision } => purge(site, which, decision.yes, decision.patience).await,
     }
@@ -119,7 +120,7 @@ async fn list(site: &Site, which: &Which, all: bool, limit: usize) -> Result<Rep
 }
 
 /// The stream, if it has the sink that is asked for.
-fn checked<'a>(site: &'a Site, which: &Which) -> Result<&'a StreamSpec> {
+fn checked<'a>(site: &'a Site, which: &Which) -> Result<&'a Stream> {
     let stream = site.stream(&which.stream)?;
     let Some(sink) = &which.sink else { return Ok(stream) };
     if stream.sinks.iter().any(|spec| spec.name == *sink) {
@@ -131,14 +132,8 @@ fn checked<'a>(site: &'a Site, which: &Which) -> Result<&'a StreamSpec> {
 }
 
 /// Open letters, or all entries, of those that `which` means.
-async fn entries(
-    site: &Site,
-    stream: &StreamSpec,
-    which: &Which,
-    all: bool,
-    limit: usize,
-) -> Result<Vec<LedgerRecord>> {
-    let (store, key) = (site.checkpoints(stream), site.key(stream));
+async fn entries(site: &Site, stream: &Stream, which: &Which, all: bool, limit: usize) -> Result<Vec<LedgerRecord>> {
+    let (store, key) = (site.keeper(stream).await??, site.key(stream));
     let mut found = Vec::new();
     let mut query = LedgerQuery { after: 0, limit: PAGE, open_only: !all };
     while found.len() < limit {
@@ -161,7 +156,7 @@ fn meant(which: &Which, record: &LedgerRecord) -> bool {
 ///
 /// # Errors
 /// `Config` when a number is not among them.
-async fn open(site: &Site, stream: &StreamSpec, which: &Which) -> Result<Vec<LedgerRecord>> {
+async fn open(site: &Site, stream: &Stream, which: &Which) -> Result<Vec<LedgerRecord>> {
     let letters = entries(site, stream, which, false, usize::MAX).await?;
     let missing = |number: &&u64| !letters.iter().any(|record| record.number == **number);
     match which.numbers.iter().find(missing) {
@@ -180,7 +175,8 @@ struct Settled<'a> {
     left: Vec<Letter>,
 }
 
-fn settled(which: &Which, asked: usize, left: Vec<LedgerRecord>, done: &str) -> Result<Report> {
+fn settled(which: &Which, asked: usize, left: Vec<LedgerRecord>, done: &str) -> Result<(Report, bool)> {
+    let is_done = left.is_empty();
     let settled = asked - left.len().min(asked);
     let left: Vec<_> = left.into_iter().map(Letter::of).collect();
     let mut lines = vec![format!("{}: {} {done}.", which.stream, count(settled as u64, "dead letter"))];
@@ -188,10 +184,10 @@ fn settled(which: &Which, asked: usize, left: Vec<LedgerRecord>, done: &str) -> 
         lines.push(format!("{} still open:", if left.len() == 1 { "1 is" } else { "These are" }));
         lines.extend(left.iter().map(Letter::line));
     }
-    report(lines, &Settled { stream: &which.stream, asked, settled, left })
+    Ok((report(lines, &Settled { stream: &which.stream, asked, settled, left })?, is_done))
 }
 
-async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<Report> {
+async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<(Report, bool)> {
     let stream = checked(site, which)?;
     let letters = open(site, stream, which).await?;
     if letters.is_empty() {
@@ -221,7 +217,7 @@ async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<Report
 /// Waits until a request is served; the answer is what is still open of `letters`.
 async fn serve(
     site: &Site,
-    stream: &StreamSpec,
+    stream: &Stream,
     which: &Which,
     letters: &[LedgerRecord],
     patience: Patience,
@@ -244,7 +240,7 @@ async fn serve(
     still_open().await
 }
 
-async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Result<Report> {
+async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Result<(Report, bool)> {
     let stream = checked(site, which)?;
     let letters = open(site, stream, which).await?;
     if letters.is_empty() {
@@ -258,7 +254,7 @@ async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Res
     let cx = site.look();
     if site.holder(&cx, stream).await?.is_none() {
         let wish = Move::Resolve { numbers, resolution: Resolution::Purged };
-        site.perform(stream, wish, patience).await?;
+        site.perform_apart(stream, wish, patience).await?;
         let left = entries(site, stream, which, false, usize::MAX).await?;
         return settled(which, letters.len(), left, "given up");
     }

@@ -3,10 +3,11 @@
 use serde::Serialize;
 use watchkeeper::core::{Holder, Moment, Report};
 use watchkeeper::engine::group::registry::Listed;
-use watchkeeper::{Epoch, Error, Result, StreamSpec};
+use watchkeeper::{Epoch, Error, Result};
 
 use crate::answer::report;
 use crate::args::Patience;
+use crate::config::Stream;
 use crate::console::until;
 use crate::site::Site;
 use crate::when::millis;
@@ -73,7 +74,7 @@ fn check(name: &str, to: Option<&str>, holder: &Holder, able: &[Listed]) -> Resu
 }
 
 /// Asks whoever holds `epoch` to leave, and waits for the next one.
-async fn leave(site: &Site, stream: &StreamSpec, epoch: Epoch, patience: Patience) -> Result<Option<Holder>> {
+async fn leave(site: &Site, stream: &Stream, epoch: Epoch, patience: Patience) -> Result<Option<Holder>> {
     let cx = site.look();
     let controls = site.controls();
     let ask =
@@ -87,7 +88,7 @@ async fn leave(site: &Site, stream: &StreamSpec, epoch: Epoch, patience: Patienc
 /// and one that has just handed the stream over itself lets others go first; whoever took it is asked to leave in turn.
 async fn relieve(
     site: &Site,
-    stream: &StreamSpec,
+    stream: &Stream,
     mut epoch: Epoch,
     patience: Patience,
     attempts: usize,
@@ -107,7 +108,7 @@ async fn relieve(
 /// As [`relieve`], with this preference while it lasts: without one, also the usual one does not count.
 async fn prefer(
     site: &Site,
-    stream: &StreamSpec,
+    stream: &Stream,
     to: Option<&str>,
     epoch: Epoch,
     patience: Patience,

@@ -2,6 +2,7 @@
 
 mod check;
 mod checkpoint;
+mod connect;
 mod dead_letters;
 mod departed;
 mod explain;

@@ -13,12 +13,19 @@ use crate::site::Site;
 pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> {
     let site = &Site::open(common).await?;
     let json = common.json;
+    let mut code = ExitCode::SUCCESS;
     let report = match command {
         Operate::Tail(args) => {
             tail::tail(site, args, json).await?;
             return Ok(ExitCode::SUCCESS);
         }
-        Operate::Status { stream } => status::status(site, stream.as_deref()).await?,
+        Operate::Status { stream, exit_code } => {
+            let (report, health) = status::status(site, stream.as_deref()).await?;
+            if *exit_code {
+                code = health.exit_code();
+            }
+            report
+        }
         Operate::Why { stream, last } => why::why(site, stream, *last).await?,
         Operate::Checkpoint { command } => checkpoint::run(site, command).await?,
         Operate::Seek { stream, to, decision } => checkpoint::set(site, stream, to, *decision).await?,
@@ -30,8 +37,14 @@ pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> 
         Operate::Handoff { stream, to, patience } => handoff::handoff(site, stream, to.as_deref(), *patience).await?,
         Operate::Pause { stream, patience } => pause::pause(site, stream, *patience).await?,
         Operate::Resume { stream, patience } => pause::resume(site, stream, *patience).await?,
-        Operate::DeadLetters { command } => dead_letters::run(site, command).await?,
+        Operate::DeadLetters { command } => {
+            let (report, is_done) = dead_letters::run(site, command).await?;
+            if !is_done {
+                code = ExitCode::FAILURE;
+            }
+            report
+        }
     };
     say(&report, json);
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }

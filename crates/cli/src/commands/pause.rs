@@ -3,10 +3,11 @@
 use serde::Serialize;
 use watchkeeper::core::Report;
 use watchkeeper::engine::checkpoint::operator::Move;
-use watchkeeper::{Error, Result, StreamSpec};
+use watchkeeper::{Error, Result};
 
 use crate::answer::report;
 use crate::args::Patience;
+use crate::config::Stream;
 use crate::console::until;
 use crate::site::Site;
 use crate::when::{millis, span};
@@ -69,7 +70,7 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     .await?;
     let mut lines: Vec<_> =
         lifted.iter().map(|halted| format!("The halt of {name} is lifted; it was: {}", halted.cause)).collect();
-    let is_manned = !site.able(&cx, name).await?.is_empty();
+    let is_manned = site.is_manned(&cx, name).await?;
     let holder = match is_manned {
         false => None,
         true => until(&site.wait(patience), async || site.holder(&site.look(), stream).await).await?,
@@ -90,12 +91,12 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
 }
 
 /// Lifts a halt, which only a commit can.
-async fn lift(site: &Site, stream: &StreamSpec, patience: Patience) -> Result<Option<watchkeeper::core::Halted>> {
+async fn lift(site: &Site, stream: &Stream, patience: Patience) -> Result<Option<watchkeeper::core::Halted>> {
     let checkpoint = site.checkpoint(&site.look(), stream).await?;
     if checkpoint.is_none_or(|checkpoint| checkpoint.halted.is_none()) {
         return Ok(None);
     }
-    let done = site.perform(stream, Move::Resume, patience).await?;
+    let done = site.perform_apart(stream, Move::Resume, patience).await?;
     done.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     Ok(done.lifted)
 }

@@ -1,26 +1,37 @@
 //! `run`: the streams of the file, until the process is asked to end.
+//!
+//! Only the file itself and the group's stores concern all: without them there is nothing to run. What is wrong with the
+//! source or the sinks of one stream keeps that stream waiting, and nothing else.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tokio::sync::mpsc;
 use watchkeeper::core::Severity;
+use watchkeeper::engine::connect::StreamEntry;
 use watchkeeper::engine::delivery::backoff::Backoff;
-use watchkeeper::{Error, ErrorKind, OnHistoryLost, Result, Running, StartAt};
+use watchkeeper::{Error, ErrorKind, Result, Running};
 use watchkeeper_peers::TcpPeers;
 
+use super::connect::Described;
 use super::departed;
 use crate::args::Common;
 use crate::config::{self, Config};
 use crate::signals::Signals;
 use crate::site::Site;
 
-/// Between two attempts to open what does not answer.
+/// Between two attempts to open the group's stores.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
+
+/// How often the same cause is logged.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     let config = config::load(&common.config)?;
     config.refuse_idle()?;
+    refuse_sinkless(&config)?;
     let mut signals = Signals::take()?;
     let site = tokio::select! {
         biased;
@@ -30,12 +41,17 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
         }
         site = patiently(&config) => site?,
     };
-    refuse_beyond_repair(&config, &site).await?;
     warn_of_departed(&config, &site).await;
-    let mut running = start(&config, site).await?;
+    let (say_wrong, mut wrong) = mpsc::channel(1);
+    let mut running = start(&config, site, &say_wrong).await?;
     let asked = tokio::select! {
         biased;
         asked = signals.next() => asked,
+        Some(error) = wrong.recv() => {
+            running.shutdown();
+            running.join().await?;
+            return Err(error);
+        }
         ended = running.join() => return ended.map(|()| ExitCode::SUCCESS),
     };
     tracing::info!(signal = asked.name, "draining and releasing; a second signal ends at once");
@@ -56,6 +72,17 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses a stream that has nowhere to deliver to.
+fn refuse_sinkless(config: &Config) -> Result<()> {
+    match config.streams.iter().find(|stream| stream.sinks.is_empty()) {
+        Some(stream) => {
+            let error = Error::config(format!("stream {:?} has no sink", stream.settings.name));
+            Err(error.remedy("give it at least one").at(&stream.origin))
+        }
+        None => Ok(()),
+    }
+}
+
 /// The error of a shutdown that could not finish what it had begun.
 fn cut_off(unfinished: &[(String, String)]) -> Error {
     let parts: Vec<_> = unfinished.iter().map(|(stream, what)| format!("stream {stream}: {what}")).collect();
@@ -63,59 +90,32 @@ fn cut_off(unfinished: &[(String, String)]) -> Error {
         .remedy("the next instance delivers what was not committed; raise shutdown_grace if draining takes longer")
 }
 
-/// Opens everything, however long something does not answer. What waiting can not mend is an error.
+/// Opens the group's stores, however long they do not answer. What waiting can not mend is an error.
 async fn patiently(config: &Config) -> Result<Site> {
     let entropy = watchkeeper::core::Entropy::from_system();
-    let mut told = String::new();
+    let (began, mut told) = (Instant::now(), BTreeMap::new());
     for attempt in 0.. {
         let error = match Site::of(config).await {
-            Ok(site) if site.absent.is_empty() => return Ok(site),
-            Ok(site) => match site.absent.into_iter().next() {
-                Some(absent) => absent.error,
-                None => continue,
-            },
+            Ok(site) => return Ok(site),
             Err(error) => error,
         };
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
             return Err(error);
         }
-        // Once per cause: the same line every few seconds says nothing new.
-        if told != error.to_string() {
-            told = error.to_string();
-            tracing::warn!(%error, "not everything can be opened yet; trying again");
+        told.retain(|_, told: &mut Instant| told.elapsed() < TELL_EVERY);
+        let cause = error.to_string();
+        if !told.contains_key(&cause) {
+            told.insert(cause, Instant::now());
+            let waiting_for = format!("{:?}", Duration::from_secs(began.elapsed().as_secs()));
+            tracing::warn!(%error, waiting_for, "the group's store can not be opened yet; trying again");
         }
         tokio::time::sleep(AGAIN.delay(attempt, &entropy)).await;
     }
     Err(Error::internal("gave up opening"))
 }
 
-/// How long it may take to look whether lost history could be repaired.
-const LOOK_WITHIN: Duration = Duration::from_secs(10);
-
-/// Refuses streams whose history is to be repaired by a snapshot if it is ever lost, where there can be none: it would be found
-/// out only then.
-async fn refuse_beyond_repair(config: &Config, site: &Site) -> Result<()> {
-    let cx = site.seams.cx();
-    for stream in &site.streams {
-        if stream.settings.on_history_lost != OnHistoryLost::GoOn(StartAt::Snapshot) {
-            continue;
-        }
-        let cx = cx.within(LOOK_WITHIN);
-        // A source that is away just now may still be repaired when it is back.
-        let found = cx.run(stream.source.vet(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
-        let Some(wrong) = found.into_iter().find(|finding| finding.severity == Severity::Error) else { continue };
-        // The kind of what was found gives way to that of this error.
-        let what = wrong.what.rsplit_once(" [WK-").map_or(wrong.what.as_str(), |(what, _)| what);
-        let error = Error::config(format!("on_history_lost = \"snapshot\": {what}"));
-        let error = error.remedy(wrong.remedy.unwrap_or_else(|| "choose another policy".to_owned()));
-        let described = config.streams.iter().find(|described| described.settings.name == stream.settings.name);
-        return Err(match described {
-            Some(described) => error.at(&described.origin),
-            None => error,
-        });
-    }
-    Ok(())
-}
+/// How long it may take to look for streams that are not in the file any more.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 
 /// Tells of streams that were renamed or removed, before those that are in the file begin.
 async fn warn_of_departed(config: &Config, site: &Site) {
@@ -127,13 +127,15 @@ async fn warn_of_departed(config: &Config, site: &Site) {
     }
 }
 
-async fn start(config: &Config, mut site: Site) -> Result<Running> {
+async fn start(config: &Config, mut site: Site, say_wrong: &mpsc::Sender<Error>) -> Result<Running> {
     if let Some(peers) = &config.group.peers {
         site.seams.peers = Arc::new(TcpPeers::new(peers.clone())?);
     }
     let names: Vec<_> = site.streams.iter().map(|stream| stream.settings.name.clone()).collect();
     let (group, name) = (site.settings.group.clone(), site.settings.name.clone());
-    let running = Running::start(site.seams, site.stores, site.settings, site.streams).await;
+    let entry = |stream| StreamEntry::Unconnected(Arc::new(Described::new(&group, stream, say_wrong.clone())));
+    let streams = site.streams.into_iter().map(entry).collect();
+    let running = Running::start_with(site.seams, site.stores, site.settings, streams).await;
     // All settings were validated where they are written: what is left is where to listen.
     let running = running.map_err(|error| error.at(&config.group.peers_origin))?;
     let (instance, streams) = (running.id(), names.join(", "));

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use watchkeeper::Result;
 use watchkeeper::core::{Reason, Report};
+use watchkeeper::engine::group::report::Doing;
 
 use crate::answer::report;
-use crate::overview::{Committed, Member, Overview, State, Stream, gather};
+use crate::overview::{Committed, Health, Member, OnInstance, Overview, Sink, State, Stream, gather, in_words};
 use crate::site::Site;
 use crate::when::span;
 
-/// Looks at all streams, or at one.
-pub(crate) async fn status(site: &Site, only: Option<&str>) -> Result<Report> {
+/// Looks at all streams, or at one; with how well they are.
+pub(crate) async fn status(site: &Site, only: Option<&str>) -> Result<(Report, Health)> {
     let overview = gather(site, only).await?;
-    report(lines(&overview), &overview)
+    Ok((report(lines(&overview), &overview)?, overview.health))
 }
 
 fn lines(overview: &Overview) -> Vec<String> {
@@ -34,7 +35,8 @@ fn lines(overview: &Overview) -> Vec<String> {
 
 fn stream_lines(stream: &Stream) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", stream.name, state(stream))];
-    lines.extend(stream.cause.as_ref().map(|cause| format!("  why          {cause}")));
+    lines.extend(why(stream).map(|cause| format!("  why          {cause}")));
+    lines.extend(elsewhere(stream));
     lines.extend(stream.farewell.as_ref().map(|said| {
         format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))
     }));
@@ -56,16 +58,46 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
         )
     }));
     lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}", span(Duration::from_millis(lag)))));
-    let sinks: Vec<_> = stream.sinks.iter().map(|sink| format!("{} ({})", sink.name, grade(sink.grade))).collect();
+    lines.extend(
+        stream.undelivered_millis.map(|age| {
+            format!("  undelivered  the oldest change that waits is {} old", span(Duration::from_millis(age)))
+        }),
+    );
+    let sinks: Vec<_> = stream.sinks.iter().map(sink).collect();
     lines.push(format!("  sinks        {}", sinks.join(", ")));
     lines.extend(stream.grade.map(|weakest| format!("  grade        {}", grade(weakest))));
     lines.extend(stream.remarks.iter().map(|remark| format!("  remark       {remark}")));
     lines
 }
 
+/// Why it is not well, with since when and how often it was tried.
+fn why(stream: &Stream) -> Option<String> {
+    match (stream.state, &stream.trouble) {
+        (State::Recovering, Some(trouble)) => Some(in_words(trouble)),
+        _ => stream.cause.clone(),
+    }
+}
+
+/// Where it can not run, though it runs elsewhere.
+fn elsewhere(stream: &Stream) -> Vec<String> {
+    if stream.state == State::Failing {
+        return Vec::new();
+    }
+    let failing = stream.instances.iter().filter(|on| on.doing == Doing::Failing);
+    let line = |on: &OnInstance| Some(format!("  fails        on {}: {}", on.name, in_words(on.trouble.as_ref()?)));
+    failing.filter_map(line).collect()
+}
+
+fn sink(sink: &Sink) -> String {
+    match sink.grade {
+        Some(known) => format!("{} ({})", sink.name, grade(known)),
+        None => sink.name.clone(),
+    }
+}
+
 fn state(stream: &Stream) -> String {
     match (&stream.watch, stream.state) {
-        (Some(watch), state @ (State::Running | State::Pausing)) => {
+        (Some(watch), state @ (State::Running | State::Recovering | State::Pausing)) => {
             let lease = span(Duration::from_millis(watch.lease_millis));
             format!("{state} on {}, epoch {}, its lease runs for {lease}", watch.name, watch.epoch)
         }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use watchkeeper::core::{Limits, Moment};
-use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt, StreamSpec};
+use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt};
 
 use crate::args::{From, Tail};
+use crate::config::Stream;
 use crate::signals::Signals;
 use crate::site::Site;
 use crate::when::iso;
@@ -27,7 +28,8 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let mut signals = Signals::take()?;
     let cx = site.look();
     let start = start(site, &cx, stream, args.from).await?;
-    let mut log = cx.run(stream.source.peek(&cx, start)).await?;
+    let source = site.source(stream).await?;
+    let mut log = cx.run(source.peek(&cx, start)).await?;
     let mut tally = Tally { json, ..Tally::default() };
     // On standard error, so that what reads the changes sees nothing else.
     eprintln!("watching {}, waiting for changes…", args.stream);
@@ -42,7 +44,7 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     told.or_else(gone)
 }
 
-async fn start(site: &Site, cx: &Cx, stream: &StreamSpec, from: From) -> Result<StartAt> {
+async fn start(site: &Site, cx: &Cx, stream: &Stream, from: From) -> Result<StartAt> {
     Ok(match from {
         From::Now => StartAt::Now,
         From::Oldest => StartAt::Oldest,

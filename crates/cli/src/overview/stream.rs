@@ -1,22 +1,24 @@
 //! One stream of a group.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde::Serialize;
-use watchkeeper::core::{Holder, LedgerRecord, Reason};
+use watchkeeper::core::{Holder, LedgerRecord, Purpose, Reason};
 use watchkeeper::engine::checkpoint::{operator, unfinished};
 use watchkeeper::engine::group::control::Control;
 use watchkeeper::engine::group::journal::Cause;
 use watchkeeper::engine::group::registry::Listed;
-use watchkeeper::{Checkpoint, Grade, Operation, Result, SourceTime, StartAt, StreamSpec};
+use watchkeeper::engine::group::report::{Doing, SinkReport, StageReport, Trouble};
+use watchkeeper::{Checkpoint, Error, Grade, Operation, Result};
 
-use super::is;
+use super::health::Health;
+use super::told::Told;
+use crate::config::{Stream as Described, Target};
 use crate::site::Site;
 use crate::when::{iso, millis};
-
-/// How long a source may take to tell how far it reaches: the rest is worth seeing without it.
-const SOURCE: Duration = Duration::from_secs(2);
 
 /// What a stream is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -24,6 +26,10 @@ const SOURCE: Duration = Duration::from_secs(2);
 pub(crate) enum State {
     /// An instance has the watch.
     Running,
+    /// An instance has the watch, and something does not work: it is tried again.
+    Recovering,
+    /// No instance can run it just now: its source or sinks can not be opened, or it failed on all of them.
+    Failing,
     /// It is to be paused, and its holder has not left yet.
     Pausing,
     /// Nobody should run it.
@@ -42,6 +48,8 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Running => "running",
+            Self::Recovering => "recovering",
+            Self::Failing => "failing",
             Self::Pausing => "pausing",
             Self::Paused => "paused",
             Self::Moving => "being moved by an operator",
@@ -59,9 +67,11 @@ pub(crate) struct Stream {
     pub(crate) name: String,
     /// What it is doing.
     pub(crate) state: State,
+    /// How well it is.
+    pub(crate) health: Health,
     /// Why it is not running, if it is not.
     pub(crate) cause: Option<String>,
-    /// What it promises: the weakest grade of its sinks.
+    /// What it promises: the weakest grade of its sinks, as far as an instance has told them.
     pub(crate) grade: Option<Grade>,
     /// Its sinks.
     pub(crate) sinks: Vec<Sink>,
@@ -76,11 +86,17 @@ pub(crate) struct Stream {
     /// How far it is.
     pub(crate) checkpoint: Option<Committed>,
     /// What it is busy with before its changes, such as a snapshot.
-    pub(crate) stage: Option<Staged>,
+    pub(crate) stage: Option<StageReport>,
     /// Gaps of its ledger that left a snapshot unfinished: rows are missing at its targets.
     pub(crate) unfinished_snapshots: Vec<UnfinishedSnapshot>,
-    /// How far the checkpoint is behind the newest change, by the source's clock.
+    /// How far the checkpoint is behind the newest change that its holder knows of, by the source's clock.
     pub(crate) lag_millis: Option<u64>,
+    /// How long ago the oldest change happened that was read and is not delivered.
+    pub(crate) undelivered_millis: Option<u64>,
+    /// What does not work on whoever has the watch.
+    pub(crate) trouble: Option<Trouble>,
+    /// What each instance does with it.
+    pub(crate) instances: Vec<OnInstance>,
     /// What a person should know, a sentence each.
     pub(crate) remarks: Vec<String>,
 }
@@ -90,19 +106,21 @@ pub(crate) struct Stream {
 pub(crate) struct Sink {
     /// Its name within the stream.
     pub(crate) name: String,
-    /// What it does with a stale or repeated write.
-    pub(crate) grade: Grade,
+    /// What it does with a stale or repeated write, once an instance has told.
+    pub(crate) grade: Option<Grade>,
 }
 
-/// What a source is busy with before its changes.
+/// A stream on one instance, as that told last.
 #[derive(Debug, Serialize)]
-pub(crate) struct Staged {
-    /// What is done, in a few words.
-    pub(crate) what: String,
-    /// So many rows are committed.
-    pub(crate) done: u64,
-    /// Of about so many, as they were when it began.
-    pub(crate) of: Option<u64>,
+pub(crate) struct OnInstance {
+    /// Its name.
+    pub(crate) name: String,
+    /// This start of its process.
+    pub(crate) instance: String,
+    /// What it does with the stream.
+    pub(crate) doing: Doing,
+    /// What does not work there.
+    pub(crate) trouble: Option<Trouble>,
 }
 
 /// A gap that left a snapshot unfinished.
@@ -194,53 +212,95 @@ impl Committed {
 /// Looks at one stream.
 pub(super) async fn look(
     site: &Site,
-    spec: &StreamSpec,
+    described: &Described,
     holder: Option<Holder>,
     control: Control,
     members: &[Listed],
 ) -> Result<Stream> {
-    let checkpoint = site.checkpoint(&site.look(), spec).await?;
-    let newest = newest(site, spec).await;
-    let unfinished_snapshots = unfinished_snapshots(site, spec).await?;
-    let name = spec.settings.name.clone();
+    let Stored { checkpoint, unfinished_snapshots, remark } = stored(site, described).await?;
+    let name = described.settings.name.clone();
     let farewell = match &holder {
         Some(_) => None,
         None => farewell(site, &name).await?,
     };
-    let able = |listed: &&Listed| listed.healthy && listed.member.streams.contains(&name);
-    let able: Vec<_> = members.iter().filter(able).collect();
-    let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), able.len());
-    let standing_by = able.iter().filter(|listed| !is(listed, holder.as_ref()));
-    let passed = checkpoint.as_ref().and_then(passed);
-    let position = checkpoint.as_ref().and_then(|checkpoint| checkpoint.position.as_ref());
-    let stage = position.and_then(|position| spec.source.stage(position));
-    let (lag, remarks) = match newest {
-        Ok(newest) => (lag(newest, passed), Vec::new()),
-        Err(error) => (None, vec![format!("The source does not tell how far it is: {error}.")]),
-    };
-    Ok(Stream {
+    let mut told = Told::of(&name, holder.as_ref(), members);
+    if told.sinks.is_empty() {
+        told.sinks = grades(site, described).await;
+    }
+    let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), &told);
+    let on_watch = told.holder.as_ref();
+    let mut stream = Stream {
         state,
+        health: Health::Healthy,
         cause,
-        grade: spec.grade(),
-        sinks: spec.profiles().into_iter().map(|(name, profile)| Sink { name, grade: profile.grade }).collect(),
-        standing_by: standing_by.map(|listed| listed.member.name.clone()).collect(),
+        grade: told.grade().filter(|_| told.sinks.len() == described.sinks.len()),
+        sinks: described.sinks.iter().map(|sink| told.sink(&sink.name)).collect(),
+        standing_by: told.standing_by(holder.as_ref()),
         watch: holder.as_ref().map(watch),
         farewell,
         preferred: control.preferred,
         checkpoint: checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis())),
-        stage: stage.map(|stage| Staged { what: stage.what, done: stage.done, of: stage.of }),
+        stage: on_watch.and_then(|report| report.stage.clone()),
         unfinished_snapshots,
-        lag_millis: lag,
-        remarks,
+        lag_millis: on_watch.and_then(|report| report.lag_millis),
+        undelivered_millis: on_watch.and_then(|report| report.undelivered_millis),
+        trouble: on_watch.and_then(|report| report.trouble.clone()),
+        instances: told.instances,
+        remarks: remark.into_iter().collect(),
         name,
-    })
+    };
+    stream.health = Health::of(&stream);
+    Ok(stream)
 }
 
-async fn unfinished_snapshots(site: &Site, spec: &StreamSpec) -> Result<Vec<UnfinishedSnapshot>> {
-    let (cx, checkpoints, key) = (site.look(), site.stores.checkpoints_of(spec), site.key(spec));
-    let open = cx.run(unfinished::open_entries(&cx, &*checkpoints, &key)).await?;
-    let one = |record: LedgerRecord| UnfinishedSnapshot { number: record.number, cause: record.entry.cause };
-    Ok(open.into_iter().map(one).collect())
+/// How long a sink may take to tell what it is: the rest is worth seeing without it.
+const GRADES: Duration = Duration::from_secs(1);
+
+/// What the sinks are, where no instance has told: those that can not be asked are left out.
+async fn grades(site: &Site, described: &Described) -> Vec<SinkReport> {
+    let cx = site.seams.cx().within(GRADES);
+    let purpose = Purpose::new(&site.settings.group, &described.settings.name);
+    let look = async |target: &Target| {
+        let mut options = target.system.options.clone();
+        let looked = cx.run(target.system.backend.check_sink(&cx, &purpose, &mut options)).await.ok()?;
+        Some(SinkReport { name: target.name.clone(), grade: looked.profile.grade })
+    };
+    join_all(described.sinks.iter().map(look)).await.into_iter().flatten().collect()
+}
+
+/// What is stored of a stream.
+struct Stored {
+    checkpoint: Option<Checkpoint>,
+    unfinished_snapshots: Vec<UnfinishedSnapshot>,
+    /// Why nothing of it is known.
+    remark: Option<String>,
+}
+
+/// The checkpoint and its ledger. A sink that keeps them and does not answer is a remark.
+async fn stored(site: &Site, described: &Described) -> Result<Stored> {
+    let unknown = |error: Error| Stored {
+        checkpoint: None,
+        unfinished_snapshots: Vec::new(),
+        remark: Some(format!("Its checkpoint is kept with one of its sinks, which can not be asked: {error}.")),
+    };
+    let store = match site.keeper(described).await? {
+        Ok(store) => store,
+        Err(error) => return Ok(unknown(error)),
+    };
+    let cx = site.look();
+    let looked = async {
+        let checkpoint = site.checkpoint_in(&cx, &*store, described).await?;
+        let open = cx.run(unfinished::open_entries(&cx, &*store, &site.key(described))).await?;
+        Ok((checkpoint, open))
+    };
+    match looked.await {
+        Ok((checkpoint, open)) => {
+            let one = |record: LedgerRecord| UnfinishedSnapshot { number: record.number, cause: record.entry.cause };
+            Ok(Stored { checkpoint, unfinished_snapshots: open.into_iter().map(one).collect(), remark: None })
+        }
+        Err(error) if Arc::ptr_eq(&store, &site.stores.checkpoints) => Err(error),
+        Err(error) => Ok(unknown(error)),
+    }
 }
 
 async fn farewell(site: &Site, name: &str) -> Result<Option<Farewell>> {
@@ -263,7 +323,7 @@ fn judge(
     holder: Option<&Holder>,
     control: &Control,
     checkpoint: Option<&Checkpoint>,
-    able: usize,
+    told: &Told,
 ) -> (State, Option<String>) {
     let moving =
         holder.is_some_and(|holder| holder.candidate.name == operator::NAME && holder.candidate.address.is_none());
@@ -279,30 +339,21 @@ fn judge(
         }
         _ => "an operator paused it; resume it when it should run",
     };
+    let start = "start an instance with `watchkeeper run`";
     match holder {
         Some(_) if control.paused => (State::Pausing, Some(paused.to_owned())),
-        Some(_) => (State::Running, None),
+        Some(_) => match told.holder.as_ref().filter(|report| report.doing == Doing::Recovering) {
+            Some(report) => (State::Recovering, report.trouble.as_ref().map(|trouble| trouble.error.clone())),
+            None => (State::Running, None),
+        },
         None if control.paused => (State::Paused, Some(paused.to_owned())),
-        None if able == 0 => (State::Unmanned, Some("start an instance with `watchkeeper run`".to_owned())),
-        None => (State::Vacant, Some("an instance takes it within a lease, unless it fails on all of them".to_owned())),
+        None if told.is_unmanned() => (State::Unmanned, Some(start.to_owned())),
+        None => match told.failing_everywhere() {
+            Some(cause) => (State::Failing, Some(cause)),
+            None if told.is_opening() => (State::Vacant, Some("its source and sinks are being opened".to_owned())),
+            None => {
+                (State::Vacant, Some("an instance takes it within a lease, unless it fails on all of them".to_owned()))
+            }
+        },
     }
-}
-
-/// The source's time of its newest change.
-async fn newest(site: &Site, spec: &StreamSpec) -> Result<Option<SourceTime>> {
-    let cx = site.seams.cx().within(SOURCE);
-    let mut log = cx.run(spec.source.peek(&cx, StartAt::Now)).await?;
-    let window = cx.run(log.window(&cx)).await;
-    cx.run(log.close(&cx)).await?;
-    Ok(window?.newest)
-}
-
-/// The source's time at the checkpoint. What was delivered last says nothing about it after an operator's move.
-fn passed(checkpoint: &Checkpoint) -> Option<SourceTime> {
-    let delivered = checkpoint.facts.last_event_time.filter(|_| checkpoint.reason != Reason::Operator);
-    checkpoint.position.as_ref()?.time.or(delivered)
-}
-
-fn lag(newest: Option<SourceTime>, passed: Option<SourceTime>) -> Option<u64> {
-    Some(newest?.0.saturating_sub(passed?.0))
 }

@@ -127,11 +127,11 @@ fn a_store_that_is_busy_is_waited_for_with_one_line() {
     let store = rusqlite::Connection::open(desk.path("state.db")).expect("a database can be made");
     store.execute_batch("PRAGMA journal_mode=WAL; BEGIN IMMEDIATE; CREATE TABLE mine(a)").expect("it can be locked");
     let mut running = desk.start("only");
-    running.says(&["not everything can be opened yet", "[WK-UNAVAILABLE]; "]);
+    running.says(&["the group's store can not be opened yet", "[WK-UNAVAILABLE]; "]);
     store.execute_batch("COMMIT").expect("it can be unlocked");
     running.says(&["to=running"]);
     running.ends_in_order();
-    let told = running.seen.iter().filter(|line| line.contains("not everything")).count();
+    let told = running.seen.iter().filter(|line| line.contains("can not be opened yet")).count();
     assert_eq!(told, 1, "{:#?}", running.seen);
 }
 

@@ -33,7 +33,9 @@ fn a_rejected_change_is_listed_replayed_and_gone() {
     let said = shop.run(&["dead-letters", "list", "orders"]).said;
     assert!(said.contains("dead letter: insert of [2] in orders at events"), "{said}");
 
-    let again = shop.ask(&["dead-letters", "replay", "orders"]);
+    let refused = shop.run(&["dead-letters", "replay", "orders", "--json"]);
+    assert_eq!(refused.code, Some(1), "what was not delivered is told by the code: {refused:?}");
+    let again: Value = serde_json::from_str(&refused.said).expect("it is JSON");
     assert_eq!((&again["settled"], again["left"].as_array().map(Vec::len)), (&0.into(), Some(2)), "still refused");
     shop.accept_all();
     let number = letters[1]["number"].to_string();

@@ -1,11 +1,13 @@
 //! The program as people run it: real processes on SQLite, MongoDB and PostgreSQL, in folders of their own.
 
+mod apart;
 mod beginning;
 mod checking;
 mod demo;
 mod desk;
 mod ending;
 mod guide;
+mod health;
 mod letters;
 mod looking;
 mod losing;

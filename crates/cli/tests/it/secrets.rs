@@ -25,7 +25,11 @@ fn a_password_in_a_url_that_nobody_understands() {
 fn what_a_variable_stands_for() {
     // In a place that everything shows: a file that can not be opened.
     let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:${SHOP_SECRET}.db"));
-    for arguments in [&["run", "--log", "trace"][..], &["check"], &["check", "--json"]] {
+    let mut running = Running::start(desk.command().args(["run", "--log", "trace"]).env("SHOP_SECRET", SECRET));
+    running.says(&["***"]);
+    running.ends_in_order();
+    assert_silent(&running.seen);
+    for arguments in [&["check"][..], &["check", "--json"]] {
         let told = answer(desk.command().args(arguments).env("SHOP_SECRET", SECRET));
         assert_eq!(told.code, Some(2));
         assert!((told.out.clone() + &told.err).contains("***"), "{told:?}");

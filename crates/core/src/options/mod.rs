@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 
 pub use renewable::{Renewable, Reread};
 
+/// The [class](Error::class) of errors that only another text in the file mends.
+pub const WRONG_SETTING: &str = "setting";
+
 /// Where a setting was written: a file and line, a variable, a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin(Arc<str>);
@@ -172,7 +175,7 @@ impl Options {
     }
 
     fn wrong_at(&self, origin: &Origin, name: &str, cause: impl fmt::Display) -> Error {
-        Error::config(format!("{}: {cause}", self.full(name))).at(origin)
+        Error::config(format!("{}: {cause}", self.full(name))).classed(WRONG_SETTING).at(origin)
     }
 
     fn full(&self, name: &str) -> String {

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Cx, ErrorKind, Latest, Records, Result};
+use watchkeeper_core::{Cx, ErrorKind, Latest, Moment, Records, Result};
 
 use super::control::{Control, Controls};
 use super::registry::{Beat, Member, Registry};
 use super::slots::Slots;
 use super::view::GroupView;
 use crate::delivery::backoff::Backoff;
+use crate::listener::Post;
 use crate::seams::Seams;
 use crate::settings::InstanceSettings;
 
@@ -25,8 +26,12 @@ pub struct Desk {
     pub settings: InstanceSettings,
     /// The group's records.
     pub records: Arc<dyn Records>,
-    /// Who this instance is.
+    /// Who this instance is, with all streams that it was given.
     pub member: Member,
+    /// Its streams.
+    pub posts: Vec<Arc<Post>>,
+    /// Told when the report of a stream says something else.
+    pub stirred: Arc<Notify>,
     /// What it hears of the others.
     pub view: Arc<GroupView>,
     /// Where it tells what people want, by stream.
@@ -38,6 +43,9 @@ pub struct Desk {
 /// Leaving may not hold up a shutdown: a record that stays behind is swept by the others.
 const LEAVE: Duration = Duration::from_secs(1);
 
+/// A stream that does something else is published no sooner after the last look: everybody is woken by it.
+const REPORT_AFTER: Duration = Duration::from_millis(100);
+
 /// Before hints are waited for again, the first time.
 const LISTEN_AGAIN: Duration = Duration::from_millis(50);
 
@@ -47,6 +55,14 @@ const SWEEP_AFTER: u32 = 20;
 impl Desk {
     fn registry(&self) -> Registry {
         Registry::new(Arc::clone(&self.records), &self.settings.group).unhealthy_after(self.settings.unhealthy_after)
+    }
+
+    /// This instance as it presents itself now: with the streams that it could run, and what it does with each.
+    fn present(&self) -> Member {
+        let able = self.posts.iter().filter(|post| post.connected().is_some());
+        let streams = able.map(|post| post.name().to_owned()).collect();
+        let reports = self.posts.iter().map(|post| post.report()).collect();
+        Member { streams, reports, ..self.member.clone() }
     }
 
     fn slots(&self) -> Option<Slots> {
@@ -64,7 +80,7 @@ impl Desk {
     /// `Config` when the group is full; anything else means that the store did not answer.
     pub async fn join(&self) -> Result<()> {
         let (cx, registry) = (self.cx(), self.registry());
-        cx.run(registry.register(&cx, &self.member)).await?;
+        cx.run(registry.register(&cx, &self.present())).await?;
         if let Some(slots) = self.slots()
             && let Err(error) = cx.run(slots.enter(&cx, &registry, &self.member)).await
         {
@@ -95,21 +111,36 @@ impl Desk {
             if let Err(error) = done {
                 tracing::warn!(%error, "a heartbeat failed");
             }
-            let cx = self.seams.cx().within(due.since(self.seams.clock.now()));
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                // An answer is a hint, an error is the end of the wait: both mean to look again.
-                hint = cx.run(self.records.changed(&cx)) => match hint {
-                    Err(_) if self.seams.clock.now() < due => {
-                        self.pause(&cx, unheard, &stop).await;
-                        unheard += 1;
-                    }
-                    _ => unheard = 0,
-                },
+            if !self.wait(&mut due, now, &mut unheard, &stop).await {
+                break;
             }
         }
         self.leave(&registry).await;
+    }
+
+    /// Waits until there is a hint, or the next heartbeat is due; false when it is to stop. A stream that does something else than
+    /// it did makes the heartbeat due sooner: people should see it.
+    async fn wait(&self, due: &mut Moment, looked: Moment, unheard: &mut u32, stop: &CancellationToken) -> bool {
+        loop {
+            let cx = self.seams.cx().within(due.since(self.seams.clock.now()));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return false,
+                () = self.stirred.notified() => *due = (*due).min(looked + REPORT_AFTER),
+                // An answer is a hint, an error is the end of the wait: both mean to look again.
+                hint = cx.run(self.records.changed(&cx)) => match hint {
+                    Err(_) if self.seams.clock.now() < *due => {
+                        self.pause(&cx, *unheard, stop).await;
+                        *unheard += 1;
+                        return !stop.is_cancelled();
+                    }
+                    _ => {
+                        *unheard = 0;
+                        return true;
+                    }
+                },
+            }
+        }
     }
 
     /// Waits before hints are waited for again, since the wait was refused `unheard` times before: what people want in the
@@ -126,7 +157,7 @@ impl Desk {
 
     async fn beat(&self, registry: &Registry) -> Result<()> {
         let cx = self.cx();
-        let beat = cx.run(registry.heartbeat(&cx, &self.member)).await?;
+        let beat = cx.run(registry.heartbeat(&cx, &self.present())).await?;
         if let Some(slots) = self.slots() {
             self.keep_place(registry, &slots, beat).await?;
         }

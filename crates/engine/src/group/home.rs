@@ -76,9 +76,18 @@ impl Homes {
 
     /// Whether a checkpoint of a stream was stored in `store`.
     pub async fn has_committed(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<bool> {
-        let record = self.records.get(cx, &self.name(stream)).await.map_err(failed)?;
-        let home: Home = record.as_ref().map(decode).transpose().map_err(failed)?.unwrap_or_default();
+        let home = self.read(cx, stream).await?;
         Ok(home.committed && home.store == Some(store))
+    }
+
+    /// The store that a stream began in, if it has begun.
+    pub async fn store(&self, cx: &Cx, stream: &str) -> Result<Option<StoreIdentity>> {
+        Ok(self.read(cx, stream).await?.store)
+    }
+
+    async fn read(&self, cx: &Cx, stream: &str) -> Result<Home> {
+        let record = self.records.get(cx, &self.name(stream)).await.map_err(failed)?;
+        Ok(record.as_ref().map(decode).transpose().map_err(failed)?.unwrap_or_default())
     }
 
     async fn amend(&self, cx: &Cx, stream: &str, change: impl Fn(&mut Home)) -> Result<Home> {

@@ -14,6 +14,7 @@ pub mod home;
 pub mod journal;
 pub mod poison;
 pub mod registry;
+pub mod report;
 pub mod slots;
 pub mod view;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Address, Cx, Error, InstanceId, Put, Record, Records, Result, Revision};
 
+use super::report::StreamReport;
 use super::{ATTEMPTS, decode, encode, remove};
 
 /// How long an instance may be silent before it counts as unhealthy, unless settings say otherwise.
@@ -35,6 +36,9 @@ pub struct Member {
     /// The streams that it can run.
     #[serde(default)]
     pub streams: Vec<String>,
+    /// What it does with each of its streams.
+    #[serde(default)]
+    pub reports: Vec<StreamReport>,
 }
 
 /// A member as the others see it.

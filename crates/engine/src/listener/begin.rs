@@ -31,8 +31,8 @@ impl Watch {
             return Err(self.lost_checkpoint("has no position", &committer.history, &board.tenure).await.into());
         }
         let (homes, pulse) = (self.homes(), board.tenure.progress().pulse("opening"));
-        let call = board.tenure.call(&pulse, self.post.spec.settings.timeouts.open);
-        let identity = call.run(&Component::Checkpoints, self.post.checkpoints.identity(call.cx())).await?;
+        let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
+        let identity = call.run(&Component::Checkpoints, self.checkpoints.identity(call.cx())).await?;
         let committed = match self.post.settled.get() {
             Some(()) => true,
             None => call.cx().run(homes.settle(call.cx(), self.post.name(), identity)).await?,
@@ -49,7 +49,7 @@ impl Watch {
             committer.commit(Draft::default(), Reason::Progress, None).await?;
         }
         if !committed {
-            let call = board.tenure.call(&pulse, self.post.spec.settings.timeouts.open);
+            let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
             call.cx().run(homes.note_committed(call.cx(), self.post.name(), identity)).await?;
         }
         self.post.settled.get_or_init(|| ());
@@ -60,13 +60,14 @@ impl Watch {
     /// wait for it.
     pub(super) fn note_committed(&self, tenure: &Arc<Tenure>) -> impl Future<Output = ()> + Send + use<> {
         let (homes, post, tenure) = (self.homes(), Arc::clone(&self.post), Arc::clone(tenure));
+        let checkpoints = Arc::clone(&self.checkpoints);
         async move {
             if post.settled.get().is_some() {
                 return;
             }
-            let cx = tenure.cx().within(post.spec.settings.timeouts.commit);
+            let cx = tenure.cx().within(post.settings.timeouts.commit);
             let noted = async {
-                let identity = post.checkpoints.identity(&cx).await?;
+                let identity = checkpoints.identity(&cx).await?;
                 homes.note_committed(&cx, post.name(), identity).await
             };
             match cx.run(noted).await {
@@ -86,12 +87,12 @@ impl Watch {
         let what = format!("cannot be read ({})", error.message());
         let error = self.lost_checkpoint(&what, &committer.history, &tenure).await;
         let committer = Arc::new(tokio::sync::Mutex::new(committer));
-        let voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None };
+        let voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
         self.halt(&voyage, error, None).await
     }
 
     async fn lost_checkpoint(&self, what: &str, history: &History, tenure: &Tenure) -> Error {
-        let cx = tenure.cx().within(self.post.spec.settings.timeouts.commit);
+        let cx = tenure.cx().within(self.spec.settings.timeouts.commit);
         lost::lost(self.post.name(), what, lost::newest(&cx, history).await.as_ref())
     }
 }

@@ -68,13 +68,12 @@ impl Watch {
     }
 
     async fn claim_once(&self, tenure: &Tenure) -> Result<Claim, Error> {
-        let settings = &self.post.spec.settings;
+        let settings = &self.spec.settings;
         let pulse = tenure.progress().pulse("claim");
         let (mut attempt, began) = (0, self.instance.seams.clock.now());
         loop {
             let call = tenure.call(&pulse, settings.timeouts.commit);
-            let answer =
-                call.run(&Component::Checkpoints, self.post.checkpoints.claim(call.cx(), tenure.grant())).await;
+            let answer = call.run(&Component::Checkpoints, self.checkpoints.claim(call.cx(), tenure.grant())).await;
             drop(call);
             match answer {
                 Err(error)
@@ -95,7 +94,7 @@ impl Watch {
     /// Whether a store that does not answer here is left to others, who may reach it.
     fn should_give_up(&self, began: Moment) -> bool {
         let waited = self.instance.seams.clock.now().since(began);
-        let patience = self.post.spec.settings.give_up;
+        let patience = self.spec.settings.give_up;
         self.is_shutting_down() || (waited > patience && self.instance.view.has_healthy_peer(self.post.name()))
     }
 

@@ -19,6 +19,12 @@ use crate::tenure::{Loss, Tenure, run_for};
 /// How often a release is sent.
 const RELEASES_MAX: u32 = 3;
 
+/// What fails when a stream can not be reopened: mended by opening it.
+pub(super) const OPENING: &str = "reopening";
+
+/// What fails when an open stream fails: mended by the next commit, since whatever failed is tried again first.
+pub(super) const DELIVERY: &str = "delivery";
+
 /// What to do after an opening.
 pub(super) enum Next {
     Reopen,
@@ -78,12 +84,13 @@ impl Watch {
             return Next::End(self.depart(voyage, why).await);
         }
         *recoveries += 1;
-        let retry = self.post.spec.settings.retry;
+        let retry = self.spec.settings.retry;
         if *recoveries > retry.recoveries {
             self.close_history(voyage).await;
             return Next::End(self.leave_failed(&tenure, error).await);
         }
-        self.post.tell(|status| status.last_error = Some(error.to_string()));
+        let is_delivery = voyage.was_open && error.component() != Some(&Component::Source);
+        self.post.fail(if is_delivery { DELIVERY } else { OPENING }, &error);
         self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), &error.to_string());
         let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
         self.rest(&tenure, delay).await;
@@ -102,7 +109,7 @@ impl Watch {
 
     /// Writes a gap to the ledger, if the policy accepts it.
     pub(super) async fn accept_gap(&self, voyage: &mut Voyage, error: &Error) -> Result<bool, Failure> {
-        let OnHistoryLost::GoOn(start) = self.post.spec.settings.on_history_lost.clone() else { return Ok(false) };
+        let OnHistoryLost::GoOn(start) = self.spec.settings.on_history_lost.clone() else { return Ok(false) };
         if voyage.gap.is_some() {
             // Written down already; going on from the chosen place did not work either. Try again.
             return Ok(true);
@@ -111,7 +118,7 @@ impl Watch {
         let gaps_repaired = if begins_snapshot { self.unfinished_snapshots(voyage).await? } else { Vec::new() };
         let mut committer = voyage.committer.lock().await;
         let entry = LedgerEntry {
-            kind: unfinished::gap_kind(&*self.post.spec.source, committer.position(), begins_snapshot),
+            kind: unfinished::gap_kind(&*self.spec.source, committer.position(), begins_snapshot),
             sink: String::new(),
             change_id: String::new(),
             cause: error.to_string(),
@@ -128,8 +135,8 @@ impl Watch {
 
     /// Earlier gaps that left a snapshot unfinished: a new one repairs them.
     async fn unfinished_snapshots(&self, voyage: &Voyage) -> Result<Vec<(u64, Resolution)>, Failure> {
-        let cx = voyage.tenure.cx().within(self.post.spec.settings.timeouts.commit);
-        let settled = unfinished::settled_by_snapshot(&cx, &*self.post.checkpoints, &self.post.key);
+        let cx = voyage.tenure.cx().within(self.spec.settings.timeouts.commit);
+        let settled = unfinished::settled_by_snapshot(&cx, &*self.checkpoints, &self.post.key);
         cx.run(settled).await.map_err(Failure::Instance)
     }
 
@@ -208,7 +215,7 @@ impl Watch {
     /// Leaves because a handler called a change fatal; the last of several instances halts the stream.
     pub(super) async fn leave_poisoned(&self, voyage: &Voyage, change_id: &str, error: Error) -> Outcome {
         let counted = self.count_fatal(&voyage.tenure, change_id).await;
-        let limit = self.post.spec.settings.retry.fatal_instances;
+        let limit = self.spec.settings.retry.fatal_instances;
         let cause = format!("change {change_id} was fatal: {}", error.message());
         match counted {
             Ok(count) if count >= limit => {
@@ -227,7 +234,7 @@ impl Watch {
     /// Counts this instance among those that called a change fatal: written before the release, however
     /// long (within `give_up`) the records do not answer.
     async fn count_fatal(&self, tenure: &Tenure, change_id: &str) -> Result<usize, Error> {
-        let (instance, settings) = (&self.instance, &self.post.spec.settings);
+        let (instance, settings) = (&self.instance, &self.spec.settings);
         let until = instance.seams.clock.now() + settings.give_up;
         let mut attempt = 0;
         loop {
@@ -244,7 +251,7 @@ impl Watch {
     /// Halts the stream by a fenced commit, then releases. If it is for a change that nobody takes, the halt names it.
     pub(super) async fn halt(&self, voyage: &Voyage, error: Error, change: Option<String>) -> Outcome {
         let position = voyage.committer.lock().await.position().cloned();
-        let error = unfinished::advised(error, &*self.post.spec.source, self.post.name(), position.as_ref());
+        let error = unfinished::advised(error, &*self.spec.source, self.post.name(), position.as_ref());
         tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change };
@@ -312,7 +319,7 @@ impl Watch {
 
     /// Gives the lease back; asked for again when it is not answered, since otherwise the whole group would wait for its expiry.
     async fn give_back(&self, tenure: &Tenure) -> Result<(), Error> {
-        let (instance, retry) = (&self.instance, self.post.spec.settings.retry);
+        let (instance, retry) = (&self.instance, self.spec.settings.retry);
         let mut attempt = 0;
         loop {
             let cx = tenure.cx().within(instance.settings.lease.call_timeout);

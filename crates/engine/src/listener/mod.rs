@@ -3,12 +3,14 @@
 mod begin;
 pub mod claim;
 pub mod ending;
+pub mod health;
 pub mod open;
 pub mod post;
 pub mod scope;
 pub mod state;
 pub mod watch;
 
+pub use health::Health;
 pub use post::{Post, StreamStatus};
 pub use state::{ListenerState, StateMachine};
 pub use watch::{Outcome, Relief, Watch};

@@ -12,6 +12,7 @@ use watchkeeper_core::{
     TransactionalWriter, Version,
 };
 
+use super::ending::{DELIVERY, OPENING};
 use super::state::ListenerState;
 use super::watch::{Voyage, Watch};
 use crate::group::control::Control;
@@ -24,6 +25,7 @@ use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
 use crate::pipeline::replay::{Letters, Wish, open_letters};
 use crate::pipeline::transactional::Transactional;
 use crate::progress::Pulse;
+use crate::standby::TENURE;
 use crate::stream::SinkSpec;
 
 /// The open sinks of a tenure.
@@ -35,10 +37,12 @@ struct Sinks {
 impl Watch {
     /// Opens everything and runs until it ends.
     pub(super) async fn open(&self, voyage: &mut Voyage, leave: &CancellationToken) -> End {
+        voyage.was_open = false;
         let (instance, tenure) = (&self.instance, Arc::clone(&voyage.tenure));
         let hooks = instance.settings.hooks;
-        let (spec, view) = (Arc::clone(&self.post.spec), Arc::clone(&instance.view));
-        let board = Board::new(spec, tenure, instance.seams.clone(), view, hooks);
+        let (spec, view) = (Arc::clone(&self.spec), Arc::clone(&instance.view));
+        let health = Arc::clone(&self.post.health);
+        let board = Board::new(spec, tenure, instance.seams.clone(), view, health, hooks);
         let opened = async {
             self.recall(&board, voyage).await?;
             self.begin(&board, voyage).await?;
@@ -76,6 +80,9 @@ impl Watch {
         };
         // From here on the gap, if there was one, is behind.
         voyage.gap = None;
+        self.post.health.mend(OPENING);
+        self.post.health.mend(TENURE);
+        voyage.was_open = true;
         self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
         self.post.tell(|status| status.openings += 1);
         self.run_opening(board, voyage, sinks, stream, leave).await
@@ -89,8 +96,8 @@ impl Watch {
         stream: Box<dyn ChangeStream>,
         leave: &CancellationToken,
     ) -> End {
-        let store = Arc::clone(&self.post.checkpoints);
-        let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.post.spec.source));
+        let store = Arc::clone(&self.checkpoints);
+        let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.spec.source));
         let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
         let told = Latest::new(wishes_of(&self.post.control.get()));
         let wishes = told.follow();
@@ -99,6 +106,7 @@ impl Watch {
         let grace = self.instance.settings.shutdown_grace;
         let before_last_commit = self.before_last_commit(&board);
         let from = committer.lock().await.position().cloned();
+        self.post.health.begin(from.clone(), Arc::downgrade(&board));
         let committed = board.committed.follow();
         let running = async {
             match sinks.transactional {
@@ -143,6 +151,8 @@ impl Watch {
             if let Some(position) = newest {
                 let now = self.instance.seams.clock.wall_millis();
                 let lag = position.time.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
+                self.post.health.stand_at(position.clone());
+                self.post.health.mend(DELIVERY);
                 self.post.tell(|status| (status.position, status.lag) = (Some(position), lag));
             }
             if committed.changed().await.is_err() {
@@ -174,13 +184,13 @@ impl Watch {
         committer.settle().await?;
         drop(committer);
         // Asked at every opening: what is parked must not depend on a counter.
-        let cx = board.tenure.cx().within(self.post.spec.settings.timeouts.commit);
-        voyage.letters = open_letters(&cx, &*self.post.checkpoints, &self.post.key).await?;
+        let cx = board.tenure.cx().within(self.spec.settings.timeouts.commit);
+        voyage.letters = open_letters(&cx, &*self.checkpoints, &self.post.key).await?;
         Ok(())
     }
 
     async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks, Failure> {
-        let spec = &self.post.spec;
+        let spec = &self.spec;
         let pulse = board.tenure.progress().pulse("opening");
         let identity = self.checkpoint_identity(board, &pulse).await?;
         let mut sinks = Sinks { couriers: Vec::new(), transactional: None };
@@ -216,13 +226,13 @@ impl Watch {
     }
 
     async fn checkpoint_identity(&self, board: &Board, pulse: &Pulse) -> Result<StoreIdentity> {
-        let call = board.tenure.call(pulse, self.post.spec.settings.timeouts.open);
-        call.run(&Component::Checkpoints, self.post.checkpoints.identity(call.cx())).await
+        let call = board.tenure.call(pulse, self.spec.settings.timeouts.open);
+        call.run(&Component::Checkpoints, self.checkpoints.identity(call.cx())).await
     }
 
     /// Checks the pedigree, then opens the source after the committed position.
     async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>, Failure> {
-        let (spec, source) = (&self.post.spec, &self.post.spec.source);
+        let (spec, source) = (&self.spec, &self.spec.source);
         let pulse = board.tenure.progress().pulse("opening");
         let mut committer = voyage.committer.lock().await;
         let call = board.tenure.call(&pulse, spec.settings.timeouts.open);

@@ -4,13 +4,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
-use watchkeeper_core::{CheckpointStore, Clock, Epoch, Follower, Latest, LeaseKey, Position};
+use tokio::sync::Notify;
+use watchkeeper_core::{CheckpointStore, Clock, Epoch, Error, Follower, Latest, LeaseKey, Position};
 
+use super::health::Health;
 use super::state::{ListenerState, StateMachine};
+use crate::connect::Connected;
 use crate::group::control::Control;
+use crate::group::report::{Doing, SinkReport, StreamReport, millis};
 use crate::metrics;
 use crate::pipeline::transactional::Portion;
-use crate::stream::StreamSpec;
+use crate::settings::StreamSettings;
+use crate::stream::{StreamSpec, key_of};
 
 /// What people see of a stream on this instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -45,18 +50,20 @@ pub struct StreamStatus {
 /// A stream's post.
 #[derive(Debug)]
 pub struct Post {
-    /// The stream.
-    pub spec: Arc<StreamSpec>,
+    /// How the stream runs.
+    pub settings: StreamSettings,
     /// What its lease and checkpoint are kept under.
     pub key: LeaseKey,
-    /// Where its checkpoint is kept.
-    pub checkpoints: Arc<dyn CheckpointStore>,
     /// What people want of it.
     pub control: Follower<Control>,
     /// How much a transactional sink writes at once, as it was learned.
     pub(super) portion: Arc<Portion>,
     /// Whether it is known that it began here; asked once, since those who could say may not answer later.
     pub(super) settled: OnceLock<()>,
+    /// Its source and sinks, once they are there.
+    connected: OnceLock<Arc<Connected>>,
+    /// What does not work just now, and how far it is.
+    pub health: Arc<Health>,
     /// Replaced when a halted stream is resumed: a stopped listener never runs again, a new one does.
     state: Mutex<StateMachine>,
     clock: Arc<dyn Clock>,
@@ -66,16 +73,16 @@ pub struct Post {
 }
 
 impl Post {
-    /// The post of `spec`.
+    /// The post of a stream of `group`. What is worth publishing is told through `stirred`.
     pub fn new(
-        spec: StreamSpec,
+        settings: StreamSettings,
         group: &str,
-        checkpoints: Arc<dyn CheckpointStore>,
         control: Follower<Control>,
         clock: Arc<dyn Clock>,
+        stirred: Arc<Notify>,
     ) -> Self {
-        let name = spec.settings.name.clone();
-        let key = spec.key(group);
+        let name = settings.name.clone();
+        let key = key_of(group, &name);
         let status = StreamStatus {
             stream: name.clone(),
             state: ListenerState::Initializing,
@@ -91,12 +98,13 @@ impl Post {
             lag: None,
         };
         Self {
-            spec: Arc::new(spec),
+            settings,
             key,
-            checkpoints,
             control,
             portion: Arc::default(),
             settled: OnceLock::new(),
+            connected: OnceLock::new(),
+            health: Arc::new(Health::new(Arc::clone(&clock), stirred)),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
             status: Latest::new(status),
@@ -106,7 +114,54 @@ impl Post {
 
     /// The stream's name.
     pub fn name(&self) -> &str {
-        &self.spec.settings.name
+        &self.settings.name
+    }
+
+    /// Takes in its source and sinks. Its checkpoint is kept with the group unless a sink keeps it.
+    pub fn connect(&self, spec: StreamSpec, group: &Arc<dyn CheckpointStore>) {
+        let checkpoints = Arc::clone(spec.checkpoints.as_ref().unwrap_or(group));
+        self.connected.get_or_init(|| Arc::new(Connected { spec: Arc::new(spec), checkpoints }));
+    }
+
+    /// Its source and sinks, if they are there.
+    pub fn connected(&self) -> Option<&Arc<Connected>> {
+        self.connected.get()
+    }
+
+    /// Notes that `part` of the work does not succeed: it is tried again.
+    pub fn fail(&self, part: &str, error: &Error) {
+        self.tell(|status| status.last_error = Some(error.to_string()));
+        self.health.fail(part, error);
+    }
+
+    /// What this instance does with it, as it tells the group.
+    pub fn report(&self) -> StreamReport {
+        let status = self.status.follow().get().clone();
+        let trouble = self.health.trouble();
+        let doing = match status.state {
+            ListenerState::Stopped => Doing::Stopped,
+            ListenerState::Recovering => Doing::Recovering,
+            ListenerState::Running if trouble.is_some() => Doing::Recovering,
+            ListenerState::Running => Doing::Running,
+            ListenerState::Initializing | ListenerState::Connecting if trouble.is_some() => Doing::Failing,
+            ListenerState::Initializing => Doing::Opening,
+            ListenerState::Connecting => Doing::Standby,
+        };
+        let is_holder = matches!(doing, Doing::Running | Doing::Recovering);
+        let spec = self.connected().map(|connected| &connected.spec);
+        let health = is_holder.then_some(&self.health);
+        let stage = health.and_then(|health| spec?.source.stage(&health.position()?));
+        let sinks = spec.into_iter().flat_map(|spec| spec.profiles());
+        StreamReport {
+            stream: status.stream,
+            doing,
+            epoch: status.epoch,
+            trouble,
+            lag_millis: health.and_then(|health| health.lag()).map(millis),
+            undelivered_millis: health.and_then(|health| health.undelivered()).map(millis),
+            stage: stage.map(Into::into),
+            sinks: sinks.map(|(name, profile)| SinkReport { name, grade: profile.grade }).collect(),
+        }
     }
 
     /// The listener's state machine.
@@ -158,6 +213,9 @@ impl Post {
             }
         }
         drop(gate);
+        if machine.state() != self.status.follow().get().state {
+            self.health.stir();
+        }
         self.tell(|status| {
             status.state = machine.state();
             status.epoch = epoch;

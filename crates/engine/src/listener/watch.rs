@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Checkpoint, Ending, Error, Grant, LedgerRecord, Moment, Position, Previous, StartAt, Task};
+use watchkeeper_core::{
+    Checkpoint, CheckpointStore, Ending, Error, Grant, LedgerRecord, Moment, Position, Previous, StartAt, Task,
+};
 
 use super::claim::{Claimed, NotClaimed};
 use super::ending::{Departure, Next};
 use super::post::Post;
 use super::state::ListenerState;
 use crate::checkpoint::history::History;
+use crate::connect::Connected;
 use crate::group::control::Control;
 use crate::group::journal::{Cause, Takeover};
 use crate::hooks::Mutant;
@@ -20,6 +23,7 @@ use crate::instance::Instance;
 use crate::metrics;
 use crate::pipeline::committer::{Committer, CommitterStart};
 use crate::pipeline::opening::End;
+use crate::stream::StreamSpec;
 use crate::tenure::{Loss, Tenure};
 
 /// How a tenure ended, as far as standing by again depends on it.
@@ -53,6 +57,9 @@ pub struct Relief {
 pub struct Watch {
     pub(super) instance: Arc<Instance>,
     pub(super) post: Arc<Post>,
+    pub(super) spec: Arc<StreamSpec>,
+    /// Where its checkpoint is kept.
+    pub(super) checkpoints: Arc<dyn CheckpointStore>,
     pub(super) shutdown: CancellationToken,
     /// Until when the last calls of a holder that was proved dead may still take effect.
     unsettled: OnceLock<Moment>,
@@ -66,6 +73,8 @@ pub(super) struct Voyage {
     pub(super) letters: Vec<LedgerRecord>,
     /// Where to go on after a gap that the policy accepts, and what the sinks are told of it.
     pub(super) gap: Option<(StartAt, String)>,
+    /// Whether everything was open in the last opening.
+    pub(super) was_open: bool,
 }
 
 impl Voyage {
@@ -77,8 +86,9 @@ impl Voyage {
 
 impl Watch {
     /// A tenure of `post` on `instance`, ended in order by `shutdown`.
-    pub fn new(instance: Arc<Instance>, post: Arc<Post>, shutdown: CancellationToken) -> Self {
-        Self { instance, post, shutdown, unsettled: OnceLock::new() }
+    pub fn new(instance: Arc<Instance>, post: Arc<Post>, connected: &Connected, shutdown: CancellationToken) -> Self {
+        let (spec, checkpoints) = (Arc::clone(&connected.spec), Arc::clone(&connected.checkpoints));
+        Self { instance, post, spec, checkpoints, shutdown, unsettled: OnceLock::new() }
     }
 
     /// Runs the tenure from its grant to its end.
@@ -93,7 +103,7 @@ impl Watch {
     async fn stand(&self, relief: Relief) -> Outcome {
         if self.is_after_a_break(&relief) {
             let proved = relief.proved.unwrap_or_else(|| self.instance.seams.clock.now());
-            let _ = self.unsettled.set(proved + self.post.spec.settle());
+            let _ = self.unsettled.set(proved + self.spec.settle());
         }
         let stale = self.read_before_claim().await;
         let claimed = match self.claim(relief.grant.clone(), relief.sent).await {
@@ -150,19 +160,19 @@ impl Watch {
     fn is_after_a_break(&self, relief: &Relief) -> bool {
         let broken = |previous: &Previous| previous.ending == Ending::Broken;
         let is_broken = relief.proved.is_some() || relief.previous.as_ref().is_some_and(broken);
-        is_broken && !self.post.spec.settle().is_zero()
+        is_broken && !self.spec.settle().is_zero()
     }
 
     /// Opens, runs and reopens until the tenure ends.
     async fn sail(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
         let committer = Arc::new(Mutex::new(self.committer(&tenure, checkpoint)));
-        let mut voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None };
+        let mut voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
         let mut recoveries = 0;
         loop {
             let before = voyage.committed().await;
             let (end, why) = self.open_and_run(&mut voyage).await;
             if end.abandoned {
-                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.post.spec.settle_before_reopening());
+                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.spec.settle_before_reopening());
             }
             if voyage.committed().await != before {
                 recoveries = 0;
@@ -175,14 +185,15 @@ impl Watch {
     }
 
     pub(super) fn committer(&self, tenure: &Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Committer {
-        let (instance, settings) = (&self.instance, &self.post.spec.settings);
+        let (instance, settings) = (&self.instance, &self.spec.settings);
         let records = Arc::clone(&instance.records);
         let start = CommitterStart {
-            store: Arc::clone(&self.post.checkpoints),
+            store: Arc::clone(&self.checkpoints),
             checkpoint,
             by: instance.settings.name.clone(),
             history: History::new(records, &instance.settings.group, &self.post.key, settings.history),
             group: Arc::clone(&instance.view),
+            health: Arc::clone(&self.post.health),
         };
         Committer::new(start, Arc::clone(tenure), instance.seams.clone(), settings.clone())
     }
@@ -245,7 +256,7 @@ impl Watch {
         let now = instance.seams.clock.now();
         let since_proof = relief.proved.map(|proved| now.since(proved));
         async move {
-            let cx = tenure.cx().within(post.spec.settings.timeouts.commit);
+            let cx = tenure.cx().within(post.settings.timeouts.commit);
             let farewell = cx.run(instance.journal.farewell(&cx, post.name())).await.ok().flatten();
             let cause = Cause::deduce(previous.as_ref(), farewell.as_ref().map(|(farewell, _)| farewell));
             let vacant = previous.as_ref().map_or(Duration::ZERO, |previous| previous.vacant);
@@ -273,10 +284,10 @@ impl Watch {
             return None;
         }
         let cx = instance.cx();
-        let checkpoint = cx.run(self.post.checkpoints.load(&cx, &self.post.key)).await.ok()?;
+        let checkpoint = cx.run(self.checkpoints.load(&cx, &self.post.key)).await.ok()?;
         let position = checkpoint.as_ref()?.position.clone()?;
-        let mut stream = cx.run(self.post.spec.source.open(&cx, StartAt::After(position))).await.ok()?;
-        let limits = self.post.spec.settings.limits;
+        let mut stream = cx.run(self.spec.source.open(&cx, StartAt::After(position))).await.ok()?;
+        let limits = self.spec.settings.limits;
         let _ = cx.run(stream.next_batch(&cx, limits)).await;
         Some(checkpoint)
     }

@@ -14,6 +14,7 @@ use watchkeeper_core::{Batch, Error, Latest, LedgerEntry, Operation, Pedigree, P
 use super::safe_point::{Passed, PieceNumber, SafePoint};
 use crate::group::view::GroupView;
 use crate::hooks::Hooks;
+use crate::listener::Health;
 use crate::listener::scope::{Scope, scope};
 use crate::seams::Seams;
 use crate::stream::StreamSpec;
@@ -154,6 +155,8 @@ pub struct Board {
     pub seams: Seams,
     /// What is known of the other instances.
     pub group: Arc<GroupView>,
+    /// What does not work just now, and how far the stream is.
+    pub health: Arc<Health>,
     /// Test hooks.
     pub hooks: Hooks,
     /// Set when reading and dispatching end, in order or not.
@@ -173,6 +176,8 @@ pub struct Board {
     spoiled: AtomicBool,
     /// Changes of the commit under way.
     committing: AtomicU64,
+    /// The time of the first change of a transaction under way.
+    transacting: Mutex<Option<SourceTime>>,
     safe: Mutex<SafePoint>,
     draft: Mutex<Draft>,
     failure: Mutex<Option<Failure>>,
@@ -185,6 +190,7 @@ impl Board {
         tenure: Arc<Tenure>,
         seams: Seams,
         group: Arc<GroupView>,
+        health: Arc<Health>,
         hooks: Hooks,
     ) -> Arc<Self> {
         let safe = SafePoint::new(stream.settings.window_bytes, stream.settings.window_pieces);
@@ -193,6 +199,7 @@ impl Board {
             tenure,
             seams,
             group,
+            health,
             hooks,
             halt: CancellationToken::new(),
             failed: CancellationToken::new(),
@@ -202,6 +209,7 @@ impl Board {
             demanded: AtomicBool::new(false),
             spoiled: AtomicBool::new(false),
             committing: AtomicU64::new(0),
+            transacting: Mutex::default(),
             safe: Mutex::new(safe),
             draft: Mutex::default(),
             failure: Mutex::default(),
@@ -228,6 +236,17 @@ impl Board {
     /// Takes in how many changes the commit under way passes; none when it is done.
     pub fn set_committing(&self, changes: u64) {
         self.committing.store(changes, Ordering::Release);
+    }
+
+    /// Takes in the time of the first change of a transaction; none when it is done.
+    pub fn set_transacting(&self, first: Option<SourceTime>) {
+        *self.transacting.lock().unwrap_or_else(PoisonError::into_inner) = first;
+    }
+
+    /// The time of the oldest change that was read and is not delivered.
+    pub fn oldest_undelivered(&self) -> Option<SourceTime> {
+        let transacting = *self.transacting.lock().unwrap_or_else(PoisonError::into_inner);
+        transacting.or_else(|| self.safe().oldest())
     }
 
     /// What waits for a commit.
@@ -289,6 +308,7 @@ impl Board {
             (Some(_), _) => {}
         }
         drop(first);
+        self.health.leave(self.oldest_undelivered());
         self.failed.cancel();
         self.halt.cancel();
         self.turn();

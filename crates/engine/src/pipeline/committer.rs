@@ -14,6 +14,7 @@ use watchkeeper_core::{
 use super::board::{Draft, Failure};
 use crate::checkpoint::history::History;
 use crate::group::view::GroupView;
+use crate::listener::Health;
 use crate::metrics;
 use crate::progress::Pulse;
 use crate::seams::Seams;
@@ -41,7 +42,11 @@ pub struct Committer {
     /// The last checkpoints, for going back on purpose.
     pub history: History,
     group: Arc<GroupView>,
+    health: Arc<Health>,
 }
+
+/// What fails when a commit is not answered.
+const PART: &str = "commit";
 
 /// What a committer starts from.
 #[derive(Debug)]
@@ -56,6 +61,8 @@ pub struct CommitterStart {
     pub history: History,
     /// What is known of the other instances.
     pub group: Arc<GroupView>,
+    /// What does not work just now.
+    pub health: Arc<Health>,
 }
 
 impl Committer {
@@ -86,6 +93,7 @@ impl Committer {
             sent: false,
             history: start.history,
             group: start.group,
+            health: start.health,
         }
     }
 
@@ -160,6 +168,7 @@ impl Committer {
         for entry in &write.ledger {
             metrics::ledgered(&self.settings.name, entry.kind);
         }
+        self.health.mend(PART);
         self.stored = true;
         self.seq = write.seq;
         self.position = write.position.clone();
@@ -283,6 +292,7 @@ impl Committer {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unknown => {
                 tracing::warn!(%error, "a commit was not answered; it is repeated unchanged");
+                self.health.fail(PART, &error);
                 let delay = self.settings.retry.backoff.delay(*attempt, &self.seams.entropy);
                 *attempt += 1;
                 self.tenure.sleep(delay).await;

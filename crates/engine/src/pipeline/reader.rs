@@ -107,6 +107,7 @@ impl Reader {
             Turn::Read(Ok(batch)) => {
                 self.next_seq += 1;
                 self.last_end = Some(batch.end.clone());
+                self.see(&batch);
                 permit.send(batch);
                 self.tell_stage();
                 if self.next_seq == LOOK_AFTER || self.next_look.is_some_and(|at| self.board.seams.clock.now() >= at) {
@@ -140,6 +141,12 @@ impl Reader {
         }
     }
 
+    /// Notes the newest change that is known of.
+    fn see(&self, batch: &Batch) {
+        let row = batch.rows().last().map(|row| row.time);
+        row.or(batch.end.time).into_iter().for_each(|time| self.board.health.see(time));
+    }
+
     /// Tells how far the source is with what exists, until that is over. A stream that reads changes never goes back to it.
     fn tell_stage(&mut self) {
         let now = self.board.seams.clock.now();
@@ -169,6 +176,7 @@ impl Reader {
         let settings = &self.board.stream.settings;
         let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
         let Ok(window) = call.run(&Component::Source, self.stream.window(call.cx())).await else { return };
+        window.newest.into_iter().for_each(|newest| self.board.health.see(newest));
         let at = self.board.committed.get().as_ref().or(self.last_end.as_ref()).and_then(|position| position.time);
         metrics::history_seen(&settings.name, &window, at);
         let Some(length) = window.length() else { return };

@@ -105,6 +105,12 @@ impl SafePoint {
         }
     }
 
+    /// The time of the oldest row that is in flight.
+    pub fn oldest(&self) -> Option<SourceTime> {
+        let has_rows = |piece: &&Piece| !piece.rows.is_empty();
+        self.pieces.iter().find(has_rows).map(|piece| piece.batch.rows()[piece.rows.start as usize].time)
+    }
+
     /// Takes in a piece whose rows are spread over `parts`, each given by its first row.
     pub fn admit(&mut self, batch: Arc<Batch>, rows: Range<u32>, parts: Vec<u32>) -> PieceNumber {
         let number = self.first + self.pieces.len() as u64;

@@ -8,6 +8,9 @@ use watchkeeper_core::{Holder, InstanceId, Moment, Task, TenureId};
 use crate::instance::Instance;
 use crate::listener::Post;
 
+/// What fails when a tenure could not go on here.
+pub(crate) const TENURE: &str = "tenure";
+
 /// One stream of a standby.
 #[derive(Debug)]
 pub(super) struct Berth {
@@ -72,10 +75,11 @@ impl Berth {
     }
 
     /// Whether it matters who holds it. Also to those who are barred, but for a while: they relieve a holder that dies
-    /// meanwhile only if they have watched it. A halted stream has no holder worth watching.
+    /// meanwhile only if they have watched it. A halted stream has no holder worth watching, and one whose parts are not there
+    /// can not be run.
     pub(super) fn is_watched(&self, now: Moment) -> bool {
         let is_halted = self.halted && self.bar(now).is_some();
-        self.running.is_none() && !self.post.control.get().paused && !is_halted
+        self.post.connected().is_some() && self.running.is_none() && !self.post.control.get().paused && !is_halted
     }
 
     /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have
@@ -102,6 +106,10 @@ impl Berth {
         match holder {
             None => drop(self.free_since.get_or_insert(now)),
             Some(holder) => {
+                if self.bar(now).is_none() {
+                    // What failed here before is left to whoever has it now.
+                    self.post.health.mend(TENURE);
+                }
                 self.deferring = None;
                 // Somebody has it, so nothing has to be left to anybody any more.
                 self.yielding = None;

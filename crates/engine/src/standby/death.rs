@@ -25,7 +25,11 @@ impl Standby {
             FastTakeover::Never => false,
             FastTakeover::Always => true,
             FastTakeover::WhereSafe => {
-                let exposed = self.berths[berth].post.spec.grade().is_none_or(|grade| grade.is_exposed());
+                let exposed = self.berths[berth]
+                    .post
+                    .connected()
+                    .and_then(|it| it.spec.grade())
+                    .is_none_or(|grade| grade.is_exposed());
                 !exposed || self.instance.seams.peers.is_local(address)
             }
         };

@@ -133,6 +133,7 @@ impl World {
             version: "0.1.0".into(),
             config_hash: "c0ffee".into(),
             streams: vec!["orders".into()],
+            reports: Vec::new(),
         }
     }
 

@@ -1,7 +1,9 @@
 mod commits;
+mod connect;
 mod delivery;
 mod doubts;
 mod election;
+mod gate;
 mod group;
 mod history;
 mod home;

@@ -26,6 +26,8 @@ use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use watchkeeper_testkit::faults::{FaultyCheckpoints, FaultyLeases, FaultyRecords, FaultySink, FaultySource, Script};
 use watchkeeper_testkit::{Node, World};
 
+use crate::gate::Gate;
+
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// The lease of all groups here: the default one.
@@ -98,7 +100,7 @@ impl Rig {
         let source = Arc::new(FaultySource::new(Arc::new(self.log.clone()), faults.source.clone()));
         let stream = StreamSpec { settings, source, sinks: vec![sink], checkpoints: None };
         let settings = InstanceSettings::new("shop", name);
-        Plan { rig: self.clone(), settings, streams: vec![stream], faults }
+        Plan { rig: self.clone(), settings, streams: vec![stream], faults, gates: BTreeMap::new() }
     }
 
     /// An instance with the usual settings, running.
@@ -258,9 +260,17 @@ pub(crate) struct Plan {
     pub(crate) settings: InstanceSettings,
     pub(crate) streams: Vec<StreamSpec>,
     pub(crate) faults: Faults,
+    /// Streams that have to be connected first.
+    gates: BTreeMap<String, Gate>,
 }
 
 impl Plan {
+    /// Lets the stream `name` be connected only when `gate` is open.
+    pub(crate) fn behind(mut self, name: &str, gate: &Gate) -> Self {
+        self.gates.insert(name.to_owned(), gate.clone());
+        self
+    }
+
     pub(crate) fn set(mut self, change: impl FnOnce(&mut InstanceSettings)) -> Self {
         change(&mut self.settings);
         self
@@ -316,7 +326,7 @@ impl Plan {
     }
 
     pub(crate) async fn try_start(self) -> Result<Actor> {
-        let Self { rig, settings, streams, faults } = self;
+        let Self { rig, settings, streams, faults, gates } = self;
         let node = rig.world.node(&settings.name);
         let clock = node.clock(Duration::ZERO, 0);
         let peers = Arc::new(Resident { town: Arc::clone(&rig.town), address: Address(settings.name.as_str().into()) });
@@ -328,7 +338,12 @@ impl Plan {
         let records: Arc<dyn Records> =
             Arc::new(FaultyRecords::new(Arc::new(rig.notes.clone()), faults.records.clone()));
         let stores = Stores { leases, checkpoints, records };
-        let running = Running::start(seams, stores, settings, streams).await?;
+        let entry = |spec: StreamSpec| match gates.get(&spec.settings.name) {
+            Some(gate) => gate.before(spec),
+            None => spec.into(),
+        };
+        let streams = streams.into_iter().map(entry).collect();
+        let running = Running::start_with(seams, stores, settings, streams).await?;
         Ok(Actor { node, running, faults })
     }
 }

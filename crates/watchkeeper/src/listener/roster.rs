@@ -156,6 +156,7 @@ fn member(handle: &ListenerHandle) -> Member {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         config_hash: String::new(),
         streams: handle.saying().stream.into_iter().collect(),
+        reports: Vec::new(),
     }
 }
 

@@ -15,6 +15,7 @@ use watchkeeper::{Change, Checkpoint, Cx, Error, Position, Result, StartAt, Stre
 use super::AcceptedGap;
 use crate::args::Back;
 use crate::commands::tail::readable;
+use crate::config::Stream;
 use crate::site::Site;
 use crate::when::{Amount, Target, iso, millis};
 
@@ -26,10 +27,10 @@ pub(super) struct Plan {
     pub(super) remark: Option<String>,
 }
 
-pub(super) async fn set(site: &Site, stream: &StreamSpec, to: &Target) -> Result<Plan> {
+pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to: &Target) -> Result<Plan> {
     let cx = site.look();
     let (target, note) = site.locate(&cx, stream, to).await?;
-    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let checkpoint = site.checkpoint(&cx, described).await?;
     let current = position(checkpoint.as_ref());
     let mut lines = vec![heading(stream, current, Some(&target))];
     let remark = note.as_deref().map(sentence);
@@ -72,8 +73,8 @@ fn is_lost(checkpoint: Option<&Checkpoint>) -> bool {
     checkpoint.is_some_and(Checkpoint::has_lost_position)
 }
 
-pub(super) async fn reset(site: &Site, stream: &StreamSpec) -> Result<Plan> {
-    let checkpoint = site.checkpoint(&site.look(), stream).await?;
+pub(super) async fn reset(site: &Site, described: &Stream, stream: &StreamSpec) -> Result<Plan> {
+    let checkpoint = site.checkpoint(&site.look(), described).await?;
     let name = &stream.settings.name;
     let mut lines = vec![match position(checkpoint.as_ref()) {
         Some(current) => {
@@ -91,14 +92,14 @@ pub(super) async fn reset(site: &Site, stream: &StreamSpec) -> Result<Plan> {
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
 
-pub(super) async fn rewind(site: &Site, stream: &StreamSpec, back: Back) -> Result<Plan> {
+pub(super) async fn rewind(site: &Site, described: &Stream, stream: &StreamSpec, back: Back) -> Result<Plan> {
     let cx = site.look();
-    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let checkpoint = site.checkpoint(&cx, described).await?;
     let current = match position(checkpoint.as_ref()) {
         Some(current) => current.clone(),
         // Where it stood is lost: the newest position of the history takes its place.
         None if is_lost(checkpoint.as_ref()) => {
-            let history = site.history(stream);
+            let history = site.history(described);
             let newest = cx.run(history.read(&cx, 1)).await?.into_iter().next();
             newest.ok_or_else(|| nowhere(stream))?.position
         }
@@ -165,16 +166,16 @@ async fn to_time(
     })))
 }
 
-pub(super) async fn skip(site: &Site, stream: &StreamSpec, cause: &str) -> Result<Plan> {
+pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, cause: &str) -> Result<Plan> {
     let cx = site.look();
-    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let checkpoint = site.checkpoint(&cx, described).await?;
     let before = position(checkpoint.as_ref()).cloned();
     let unit = first_unit(&cx, stream, before.clone()).await?;
     let Some(last) = unit.last() else {
         return Err(Error::config(format!("stream {:?} has no change after its checkpoint", stream.settings.name))
             .remedy("look where it stands with `watchkeeper status`"));
     };
-    let names: Vec<_> = stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let names: Vec<_> = described.sinks.iter().map(|sink| sink.name.as_str()).collect();
     let entry = LedgerEntry {
         kind: LedgerKind::Skipped,
         sink: names.join(", "),
@@ -215,10 +216,15 @@ async fn first_unit(cx: &Cx, stream: &StreamSpec, after: Option<Position>) -> Re
     Ok(unit)
 }
 
-pub(super) async fn accept_gap(site: &Site, stream: &StreamSpec, gap: &AcceptedGap<'_>) -> Result<Plan> {
+pub(super) async fn accept_gap(
+    site: &Site,
+    described: &Stream,
+    stream: &StreamSpec,
+    gap: &AcceptedGap<'_>,
+) -> Result<Plan> {
     let cx = site.look();
     let (source, name) = (&*stream.source, &stream.settings.name);
-    let checkpoint = site.checkpoint(&cx, stream).await?;
+    let checkpoint = site.checkpoint(&cx, described).await?;
     cx.run(operator::require_gap(&cx, source, name, checkpoint.as_ref())).await?;
     let (target, note) = site.locate(&cx, stream, gap.to).await?;
     if !gap.leaves_snapshot {

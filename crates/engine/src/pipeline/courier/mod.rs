@@ -37,6 +37,8 @@ pub struct Courier {
     /// One per lane, and one for flushes.
     pulses: Vec<Arc<Pulse>>,
     breaker: Mutex<Breaker>,
+    /// What fails when it does not answer.
+    part: String,
     parked: Mutex<Parked>,
 }
 
@@ -72,6 +74,7 @@ impl Courier {
             breaker: Mutex::new(Breaker::new(board.stream.settings.breaker)),
             parked: Mutex::new(parked),
             component: Component::Sink(spec.name.as_str().into()),
+            part: format!("sink {}", spec.name),
             spec,
         }
     }
@@ -164,6 +167,7 @@ impl Courier {
         let target_failed = written.stopped.as_ref().is_some_and(|fault| is_of_target(board, fault));
         if written.done > 0 || !target_failed {
             self.breaker().success(board.seams.clock.now());
+            board.health.mend(&self.part);
             load.unanswered = 0;
         }
         if written.done > 0 {
@@ -242,6 +246,7 @@ impl Courier {
             tracing::warn!(stream, sink, %error, attempt, "a sink did not take a change; the write is repeated");
         }
         self.breaker().failure(board.seams.clock.now(), &board.seams.entropy);
+        board.health.fail(&self.part, error);
         let delay = board.stream.settings.retry.backoff.delay(load.unanswered, &board.seams.entropy);
         load.unanswered += 1;
         self.rest(board, delay).await

@@ -217,6 +217,7 @@ impl Transactional {
         rows: Range<u32>,
     ) -> Result<(), Failure> {
         let first = rows.start;
+        self.board.set_transacting(Some(batch.rows()[first as usize].time));
         let piece = self.board.safe().admit(Arc::clone(batch), rows.clone(), vec![first]);
         let job = Job { piece, part: 0, batch: Arc::clone(batch), rows: rows.collect() };
         for courier in &*self.couriers {
@@ -294,6 +295,8 @@ impl Transactional {
                     self.portion.succeeded(size);
                     committer.record(&write);
                     self.board.set_committing(0);
+                    self.board.set_transacting(None);
+                    self.board.health.mend(PART);
                     self.board.committed.tell(committer.position().cloned());
                     super::checkpointer::write_history(&self.board, committer).await;
                     return Ok(());
@@ -305,6 +308,9 @@ impl Transactional {
                         let cause =
                             format!("sink {:?} has not taken a change for {waited:?} from here", self.spec.name);
                         return Err(Failure::Instance(Error::unavailable(cause)));
+                    }
+                    if let Some(fault) = faults.first() {
+                        self.board.health.fail(PART, &fault.error);
                     }
                     let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
                     retries += 1;
@@ -333,6 +339,7 @@ impl Transactional {
                     if waited > settings.give_up && self.board.has_healthy_peer() {
                         return Err(Failure::Instance(error));
                     }
+                    self.board.health.fail(PART, &error);
                     tracing::warn!(sink = self.spec.name, %error, "a transaction was not answered; it is repeated unchanged");
                     let delay = settings.retry.backoff.delay(tries.failed - 1, &self.board.seams.entropy);
                     self.board.tenure.sleep(delay).await;
@@ -350,6 +357,9 @@ impl Transactional {
         if tries.doubtful { Failure::Instance(error) } else { Failure::Transient(error) }
     }
 }
+
+/// What fails when a transaction is not answered.
+const PART: &str = "transaction";
 
 /// Whether rows that a transaction did not take are tried once more before they count as rejected.
 fn may_retry(faults: &[Fault], retry: RetrySettings, retries: u32) -> bool {

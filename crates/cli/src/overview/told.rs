@@ -1,0 +1,117 @@
+//! What the instances tell of one stream.
+
+use std::time::Duration;
+
+use watchkeeper::Grade;
+use watchkeeper::core::Holder;
+use watchkeeper::engine::group::registry::Listed;
+use watchkeeper::engine::group::report::{Doing, SinkReport, StreamReport, Trouble};
+
+use super::stream::{OnInstance, Sink};
+use crate::when::{millis, span};
+
+/// What the healthy instances tell of one stream.
+pub(super) struct Told {
+    /// What whoever has the watch tells, under the epoch that it has.
+    pub(super) holder: Option<StreamReport>,
+    /// All of them.
+    pub(super) instances: Vec<OnInstance>,
+    /// Its sinks, as any of them knows them.
+    pub(super) sinks: Vec<SinkReport>,
+}
+
+impl Told {
+    pub(super) fn of(stream: &str, holder: Option<&Holder>, members: &[Listed]) -> Self {
+        let mut told = Self { holder: None, instances: Vec::new(), sinks: Vec::new() };
+        for listed in members.iter().filter(|listed| listed.healthy) {
+            let Some(report) = report(stream, listed) else { continue };
+            told.instances.push(OnInstance {
+                name: listed.member.name.clone(),
+                instance: listed.member.instance.to_string(),
+                doing: report.doing,
+                trouble: report.trouble.clone(),
+            });
+            if told.sinks.is_empty() {
+                told.sinks.clone_from(&report.sinks);
+            }
+            let is_holder = |holder: &Holder| {
+                holder.candidate.instance == listed.member.instance && report.epoch == Some(holder.epoch)
+            };
+            if holder.is_some_and(is_holder) {
+                told.holder = Some(report);
+            }
+        }
+        told
+    }
+
+    pub(super) fn sink(&self, name: &str) -> Sink {
+        let known = self.sinks.iter().find(|sink| sink.name == name);
+        Sink { name: name.to_owned(), grade: known.map(|sink| sink.grade) }
+    }
+
+    /// The weakest grade of its sinks.
+    pub(super) fn grade(&self) -> Option<Grade> {
+        self.sinks.iter().map(|sink| sink.grade).min()
+    }
+
+    /// Those who could take it from `holder`. What they told may be a moment old, so only what keeps them from it counts.
+    pub(super) fn standing_by(&self, holder: Option<&Holder>) -> Vec<String> {
+        let holder = holder.map(|holder| holder.candidate.instance.to_string());
+        let could = |on: &&OnInstance| !matches!(on.doing, Doing::Failing | Doing::Opening);
+        let others = self.instances.iter().filter(could).filter(|on| Some(&on.instance) != holder.as_ref());
+        others.map(|on| on.name.clone()).collect()
+    }
+
+    /// Whether nobody is there who was given this stream.
+    pub(super) fn is_unmanned(&self) -> bool {
+        self.instances.is_empty()
+    }
+
+    /// Whether it is opened for the first time by someone.
+    pub(super) fn is_opening(&self) -> bool {
+        self.instances.iter().any(|on| on.doing == Doing::Opening)
+    }
+
+    /// Why it runs nowhere, if it fails on all who are there.
+    pub(super) fn failing_everywhere(&self) -> Option<String> {
+        let failing = self.instances.iter().all(|on| on.doing == Doing::Failing);
+        let causes: Vec<_> = self.instances.iter().filter_map(cause).collect();
+        (failing && !causes.is_empty()).then(|| causes.join("; "))
+    }
+}
+
+/// What does not work on an instance, in words.
+pub(super) fn cause(on: &OnInstance) -> Option<String> {
+    on.trouble.as_ref().map(|trouble| format!("on {}: {}", on.name, in_words(trouble)))
+}
+
+/// A trouble in words.
+pub(crate) fn in_words(trouble: &Trouble) -> String {
+    let Trouble { error, lasting_millis, attempts } = trouble;
+    let lasting = span(Duration::from_millis(*lasting_millis));
+    let times = if *attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
+    format!("{error} (for {lasting}, tried {times})")
+}
+
+/// What an instance tells of a stream, with the time since it told. One of an older program only says that it could run it.
+fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
+    let told = listed.member.reports.iter().find(|report| report.stream == stream).cloned();
+    let plain = || StreamReport {
+        stream: stream.to_owned(),
+        doing: Doing::Standby,
+        epoch: None,
+        trouble: None,
+        lag_millis: None,
+        undelivered_millis: None,
+        stage: None,
+        sinks: Vec::new(),
+    };
+    let is_able = listed.member.streams.iter().any(|known| known == stream);
+    let mut report = told.or_else(|| is_able.then(plain))?;
+    let age = millis(listed.age);
+    if let Some(trouble) = &mut report.trouble {
+        trouble.lasting_millis += age;
+    }
+    report.undelivered_millis = report.undelivered_millis.map(|undelivered| undelivered + age);
+    Some(report)
+}

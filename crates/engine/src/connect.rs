@@ -1,0 +1,160 @@
+//! Streams whose source and sinks have to be connected to first.
+//!
+//! Each stream is connected on its own, after the instance has joined the group: one that fails is tried again, and keeps
+//! neither the others nor the instance from their work. An instance asks for the lease of a stream only once it has connected
+//! it, so that a stream that can not be reached from here is left to those who reach it, and no epoch is spent on it.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use tokio::sync::Notify;
+use watchkeeper_core::spawn::panic_text;
+use watchkeeper_core::{CheckpointStore, Cx, Error, Moment, Result};
+
+use crate::delivery::backoff::Backoff;
+use crate::listener::{ListenerState, Post};
+use crate::seams::Seams;
+use crate::settings::StreamSettings;
+use crate::stream::StreamSpec;
+
+/// Between two attempts to connect a stream.
+const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
+
+/// How often the same cause is logged.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Connects to the source and the sinks of one stream.
+#[async_trait]
+pub trait Connect: Send + Sync + std::fmt::Debug {
+    /// How the stream runs, its name among it.
+    fn settings(&self) -> &StreamSettings;
+
+    /// Connects. What has to be made is made; calling it again after an error is harmless.
+    ///
+    /// # Errors
+    /// What keeps this stream from running here, whatever its kind: the call is repeated until it succeeds.
+    async fn connect(&self, cx: &Cx) -> Result<StreamSpec>;
+}
+
+/// A stream as an instance is given it.
+#[derive(Debug, Clone)]
+pub enum StreamEntry {
+    /// Its source and sinks are there.
+    Connected(StreamSpec),
+    /// They have to be connected to.
+    Unconnected(Arc<dyn Connect>),
+}
+
+impl StreamEntry {
+    /// How it runs.
+    pub fn settings(&self) -> &StreamSettings {
+        match self {
+            Self::Connected(spec) => &spec.settings,
+            Self::Unconnected(connect) => connect.settings(),
+        }
+    }
+
+    /// Checks what can be known without a connection.
+    pub(crate) fn validate(&self) -> Result<()> {
+        match self {
+            Self::Connected(spec) => spec.validate(),
+            Self::Unconnected(connect) => connect.settings().validate(),
+        }
+    }
+}
+
+impl From<StreamSpec> for StreamEntry {
+    fn from(spec: StreamSpec) -> Self {
+        Self::Connected(spec)
+    }
+}
+
+/// A stream whose source and sinks are there.
+#[derive(Debug)]
+pub struct Connected {
+    /// The stream.
+    pub spec: Arc<StreamSpec>,
+    /// Where its checkpoint is kept.
+    pub checkpoints: Arc<dyn CheckpointStore>,
+}
+
+/// Connects one stream, however long that takes.
+pub(crate) struct Connecting {
+    pub(crate) seams: Seams,
+    pub(crate) post: Arc<Post>,
+    pub(crate) connect: Arc<dyn Connect>,
+    /// Where the group keeps checkpoints.
+    pub(crate) checkpoints: Arc<dyn CheckpointStore>,
+    /// Tells the standby that there is one more stream to ask for.
+    pub(crate) news: Arc<Notify>,
+}
+
+impl Connecting {
+    pub(crate) async fn run(self) {
+        let mut said = Said::default();
+        let began = self.seams.clock.now();
+        for attempt in 0.. {
+            let error = match self.try_once().await {
+                Ok(spec) => return self.connected(spec, attempt),
+                Err(error) => error,
+            };
+            let now = self.seams.clock.now();
+            self.post.fail(PART, &error);
+            if said.is_due(&error, now) {
+                let (stream, attempts, failing_for) = (self.post.name(), attempt + 1, shown(now.since(began)));
+                tracing::warn!(stream, attempts, failing_for, %error, "the stream can not be opened here; trying again");
+            }
+            self.seams.cx().sleep(AGAIN.delay(attempt, &self.seams.entropy)).await;
+        }
+    }
+
+    async fn try_once(&self) -> Result<StreamSpec> {
+        let cx = self.seams.cx();
+        let connected = AssertUnwindSafe(self.connect.connect(&cx)).catch_unwind().await;
+        let spec = connected.unwrap_or_else(|panic| {
+            Err(Error::internal(format!("opening the stream panicked: {}", panic_text(&*panic))))
+        })?;
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    fn connected(&self, spec: StreamSpec, failures: u32) {
+        let (post, stream) = (&self.post, self.post.name());
+        if failures > 0 {
+            tracing::info!(stream, failures, "the stream could be opened");
+        }
+        post.connect(spec, &self.checkpoints);
+        post.health.mend(PART);
+        post.go(ListenerState::Connecting, None, "standing by");
+        self.news.notify_one();
+    }
+}
+
+/// What fails while a stream is not connected.
+const PART: &str = "opening";
+
+/// Without fractions of a second, which say nothing here.
+fn shown(time: Duration) -> String {
+    format!("{:?}", Duration::from_secs(time.as_secs()))
+}
+
+/// Which causes were logged, and when.
+#[derive(Debug, Default)]
+struct Said(BTreeMap<String, Moment>);
+
+impl Said {
+    /// Whether to log `error` now: a new cause at once, the same one every minute, also when causes alternate.
+    fn is_due(&mut self, error: &Error, now: Moment) -> bool {
+        self.0.retain(|_, said| now.since(*said) < TELL_EVERY);
+        let cause = error.to_string();
+        let is_new = !self.0.contains_key(&cause);
+        if is_new {
+            self.0.insert(cause, now);
+        }
+        is_new
+    }
+}

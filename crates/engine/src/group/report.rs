@@ -1,0 +1,114 @@
+//! What an instance tells the group of its streams, with each heartbeat: what `status` shows.
+//!
+//! Times are spans as they were when the report was written, so nobody's wall clock is compared.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use watchkeeper_core::{Epoch, Grade, Stage};
+
+/// What an instance does with a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Doing {
+    /// Its source and sinks are being connected to, for the first time.
+    Opening,
+    /// It can not run here: its source or sinks can not be opened, or it failed. It is tried again.
+    Failing,
+    /// It could run here.
+    Standby,
+    /// It has the lease and delivers.
+    Running,
+    /// It has the lease, and something does not work: it is tried again.
+    Recovering,
+    /// It is stopped: by a shutdown, or by a halt.
+    Stopped,
+    /// Something that a newer program tells.
+    #[serde(other)]
+    Other,
+}
+
+impl std::fmt::Display for Doing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Opening => "opening",
+            Self::Failing => "failing",
+            Self::Standby => "standby",
+            Self::Running => "running",
+            Self::Recovering => "recovering",
+            Self::Stopped => "stopped",
+            Self::Other => "unknown",
+        })
+    }
+}
+
+/// What does not work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The last error.
+    pub error: String,
+    /// For how long it has not worked.
+    pub lasting_millis: u64,
+    /// How often it was tried.
+    pub attempts: u64,
+}
+
+/// What a source is busy with before its changes: see [`Stage`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageReport {
+    /// What is done, in a few words.
+    pub what: String,
+    /// So many rows are done.
+    pub done: u64,
+    /// Of about so many.
+    #[serde(default)]
+    pub of: Option<u64>,
+}
+
+impl From<Stage> for StageReport {
+    fn from(stage: Stage) -> Self {
+        Self { what: stage.what, done: stage.done, of: stage.of }
+    }
+}
+
+/// A sink, as whoever has opened it knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SinkReport {
+    /// Its name within the stream.
+    pub name: String,
+    /// What it does with a stale or repeated write.
+    pub grade: Grade,
+}
+
+/// One stream on one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// The stream.
+    pub stream: String,
+    /// What the instance does with it.
+    pub doing: Doing,
+    /// The epoch under which it has the lease.
+    #[serde(default)]
+    pub epoch: Option<Epoch>,
+    /// What does not work, if something does not.
+    #[serde(default)]
+    pub trouble: Option<Trouble>,
+    /// How long before its commit the newest committed change happened, by both clocks.
+    #[serde(default)]
+    pub lag_millis: Option<u64>,
+    /// How long ago the oldest change happened that was read and is not committed, by both clocks.
+    #[serde(default)]
+    pub undelivered_millis: Option<u64>,
+    /// What it is busy with before its changes.
+    #[serde(default)]
+    pub stage: Option<StageReport>,
+    /// Its sinks, once they are there.
+    #[serde(default)]
+    pub sinks: Vec<SinkReport>,
+}
+
+/// A span as reports carry it.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,161 @@
+//! What of a stream does not work just now, and how far it is: what an instance tells the group of it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime};
+
+use crate::group::report::{Trouble, millis};
+use crate::pipeline::board::Board;
+
+/// The health of a stream on one instance. It outlasts tenures and openings.
+#[derive(Debug)]
+pub struct Health {
+    clock: Arc<dyn Clock>,
+    /// Told when the report of the stream says something else.
+    stirred: Arc<Notify>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Parts of the work that fail, by name.
+    failing: BTreeMap<String, Failing>,
+    /// Where the stream stands, as this instance knows from its tenure.
+    position: Option<Position>,
+    /// The time of the newest change that is known of.
+    newest: Option<SourceTime>,
+    /// The opening under way.
+    board: Weak<Board>,
+    /// The time of the oldest change that was not delivered when an opening failed: it is read again.
+    waiting: Option<SourceTime>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    error: String,
+    since: Moment,
+    /// When it failed last.
+    last: Moment,
+    attempts: u64,
+}
+
+impl Health {
+    /// Nothing is known yet.
+    pub fn new(clock: Arc<dyn Clock>, stirred: Arc<Notify>) -> Self {
+        Self { clock, stirred, inner: Mutex::default() }
+    }
+
+    /// Counts a failure of `part` of the work, which is tried again.
+    pub fn fail(&self, part: &str, error: &Error) {
+        let (now, text) = (self.clock.now(), error.to_string());
+        let mut inner = self.lock();
+        let first = || Failing { error: String::new(), since: now, last: now, attempts: 0 };
+        let failing = inner.failing.entry(part.to_owned()).or_insert_with(first);
+        failing.attempts += 1;
+        failing.last = now;
+        // Another cause is news; that it fails again is not.
+        let is_news = failing.error != text;
+        failing.error = text;
+        drop(inner);
+        if is_news {
+            self.stir();
+        }
+    }
+
+    /// `part` of the work succeeds.
+    pub fn mend(&self, part: &str) {
+        let mut inner = self.lock();
+        // Asked for every write, so not looked up in an empty map.
+        let was_failing = !inner.failing.is_empty() && inner.failing.remove(part).is_some();
+        drop(inner);
+        if was_failing {
+            self.stir();
+        }
+    }
+
+    /// The tenure has ended: nothing of it is tried any more.
+    pub fn end(&self) {
+        let was = std::mem::take(&mut *self.lock());
+        if !was.failing.is_empty() {
+            self.stir();
+        }
+    }
+
+    /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
+    pub fn give_up(&self, part: &str, error: &Error) {
+        let mut inner = self.lock();
+        let before = std::mem::take(&mut *inner).failing.into_values().min_by_key(|failing| failing.since);
+        inner.failing.extend(before.map(|before| (part.to_owned(), before)));
+        drop(inner);
+        self.fail(part, error);
+    }
+
+    /// The report says something else.
+    pub fn stir(&self) {
+        self.stirred.notify_one();
+    }
+
+    /// What failed last, since when anything has failed, and how often. One cause may fail several parts in turn: a full disk fails a
+    /// write, and then the reopening.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let (now, inner) = (self.clock.now(), self.lock());
+        let parts = || inner.failing.values();
+        let (last, since) = (parts().max_by_key(|failing| failing.last)?, parts().map(|failing| failing.since).min()?);
+        let attempts = parts().map(|failing| failing.attempts).sum();
+        Some(Trouble { error: last.error.clone(), lasting_millis: millis(now.since(since)), attempts })
+    }
+
+    /// An opening begins, after `position`.
+    pub(super) fn begin(&self, position: Option<Position>, board: Weak<Board>) {
+        let mut inner = self.lock();
+        (inner.position, inner.newest, inner.board) = (position, None, board);
+    }
+
+    /// The stream has committed `position`.
+    pub(super) fn stand_at(&self, position: Position) {
+        let mut inner = self.lock();
+        (inner.position, inner.waiting) = (Some(position), None);
+    }
+
+    /// Where the stream stands.
+    pub(super) fn position(&self) -> Option<Position> {
+        self.lock().position.clone()
+    }
+
+    /// The opening has failed, and so much of it was not delivered.
+    pub fn leave(&self, oldest: Option<SourceTime>) {
+        let mut inner = self.lock();
+        inner.waiting = inner.waiting.or(oldest);
+    }
+
+    /// There is a change of this time.
+    pub fn see(&self, time: SourceTime) {
+        let mut inner = self.lock();
+        inner.newest = inner.newest.max(Some(time));
+    }
+
+    /// How far the stream is behind the newest change that is known of, by the source's clock.
+    pub(super) fn lag(&self) -> Option<Duration> {
+        let inner = self.lock();
+        let at = inner.position.as_ref()?.time?;
+        let newest = inner.newest.map_or(at.0, |newest| newest.0);
+        Some(Duration::from_millis(newest.saturating_sub(at.0)))
+    }
+
+    /// How long ago the oldest change happened that was read and is not delivered, by both clocks.
+    pub(super) fn undelivered(&self) -> Option<Duration> {
+        let (board, waiting) = {
+            let inner = self.lock();
+            (inner.board.upgrade(), inner.waiting)
+        };
+        let oldest = waiting.or_else(|| board?.oldest_undelivered())?;
+        Some(Duration::from_millis(self.clock.wall_millis().saturating_sub(oldest.0)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

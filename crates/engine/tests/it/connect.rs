@@ -1,0 +1,77 @@
+//! Streams whose source and sinks can not be connected to, or not yet.
+
+use watchkeeper_core::{ErrorKind, Records};
+use watchkeeper_engine::group::registry::Member;
+use watchkeeper_engine::group::report::{Doing, StreamReport};
+use watchkeeper_engine::listener::ListenerState::{Connecting, Initializing, Running};
+
+use crate::gate::Gate;
+use crate::support::{Rig, SECOND, memory};
+
+/// What the instance of this name tells the group.
+fn member(rig: &Rig, name: &str) -> Member {
+    let records = memory(rig.notes.list(&rig.cx(), "shop/instances/"));
+    let mut members = records.iter().map(|record| serde_json::from_slice::<Member>(&record.bytes).unwrap());
+    members.find(|member| member.name == name).expect("it is registered")
+}
+
+fn report(rig: &Rig, name: &str, stream: &str) -> StreamReport {
+    let reports = member(rig, name).reports;
+    reports.into_iter().find(|report| report.stream == stream).expect("it tells of this stream")
+}
+
+#[test]
+fn a_stream_that_can_not_be_connected_keeps_nothing_else_from_its_work() {
+    for kind in [ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Config, ErrorKind::Internal] {
+        let rig = Rig::new();
+        let gate = Gate::shut(kind);
+        let a = rig.instance("a").and_stream("users").behind("users", &gate).start();
+        rig.append(&["x"]);
+        rig.until("the other one works", || rig.committed() == 1);
+        rig.run_for(90 * SECOND);
+        assert_eq!((a.state(), a.status_of("users").state), (Running, Initializing));
+        assert_eq!(rig.holder_of("users"), None, "what can not run is not asked for");
+        assert_eq!(member(&rig, "a").streams, ["orders"], "nor offered");
+        let told = report(&rig, "a", "users");
+        let trouble = told.trouble.expect("it says what is wrong");
+        assert_eq!(told.doing, Doing::Failing);
+        assert!(trouble.error.contains("the gate is shut"), "{trouble:?}");
+        assert!(trouble.lasting_millis > 60_000 && trouble.attempts > 3, "{trouble:?}");
+        assert!((8..20).contains(&gate.knocks()), "it is backed off: {}", gate.knocks());
+        gate.open();
+        rig.until("it works too", || rig.committed_of("users") == 1);
+        rig.run_for(SECOND);
+        let told = report(&rig, "a", "users");
+        assert_eq!((told.doing, told.trouble), (Doing::Running, None));
+        a.stop(&rig);
+    }
+}
+
+#[test]
+fn a_stream_that_one_instance_can_not_connect_runs_on_another() {
+    let rig = Rig::new();
+    let gate = Gate::shut(ErrorKind::Unavailable);
+    let a = rig.instance("a").behind("orders", &gate).start();
+    rig.run_for(5 * SECOND);
+    assert_eq!(rig.holder(), None);
+    let b = rig.start("b");
+    rig.append(&["x"]);
+    rig.until("b works", || rig.committed() == 1);
+    assert_eq!(rig.holder().map(|(name, epoch)| (name, epoch.0)), Some(("b".to_owned(), 1)), "no epoch was spent");
+    gate.open();
+    rig.until("a stands by", || a.state() == Connecting);
+    rig.run_for(SECOND);
+    assert_eq!(report(&rig, "a", "orders").doing, Doing::Standby);
+    b.stop(&rig);
+    rig.until("a has it", || a.state() == Running);
+}
+
+#[test]
+fn an_instance_is_seen_before_its_streams_are_connected_and_ends_without_them() {
+    let rig = Rig::new();
+    let gate = Gate::shut(ErrorKind::Unavailable);
+    let a = rig.instance("a").behind("orders", &gate).start();
+    rig.until("it is registered", || !memory(rig.notes.list(&rig.cx(), "shop/instances/")).is_empty());
+    rig.until("it says why it does not run", || report(&rig, "a", "orders").doing == Doing::Failing);
+    a.stop(&rig);
+}
