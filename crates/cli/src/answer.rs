@@ -16,15 +16,28 @@ pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Re
 }
 
 /// Prints a report, without secrets. A reader that has gone, as `head` does, is no error.
-pub(crate) fn say(report: &Report, json: bool) {
+///
+/// # Errors
+/// `Unavailable` when the answer could not be written, as to a full disk.
+pub(crate) fn say(report: &Report, json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut line = |text: &str| writeln!(out, "{}", secrets::masked(text));
     let said = match json {
         true => line(&format!("{:#}", report.data)),
         false => report.lines.iter().try_for_each(|text| line(text)),
     };
-    // There is nobody left to tell.
-    let _ = said.and_then(|()| out.flush());
+    written(said.and_then(|()| out.flush()))
+}
+
+/// Whether an answer was written. A reader that has gone wants no more of it.
+pub(crate) fn written(said: io::Result<()>) -> Result<()> {
+    match said {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let cause = format!("the answer cannot be written to standard output: {error}");
+            Err(Error::unavailable(cause).remedy("make room there, or write it somewhere else").caused_by(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Tells a person what is about to happen and asks whether to go on.

@@ -63,7 +63,11 @@ pub(crate) enum Command {
     /// Run the streams of the file: stand by, take the watch, deliver
     Run,
     /// Look whether everything in the file can work, without changing anything
-    Check,
+    Check {
+        /// Look at the file only, and connect to nothing
+        #[arg(long)]
+        offline: bool,
+    },
     /// Write a commented configuration file to start from
     Init,
     /// Tell what an error code means and what to do

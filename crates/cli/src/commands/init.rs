@@ -32,6 +32,6 @@ pub(crate) fn run(common: &Common) -> Result<ExitCode> {
         "  watchkeeper check                                       # see whether all is well".to_owned(),
         "  watchkeeper run                                         # once, or several times for relief".to_owned(),
     ];
-    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json);
+    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ mod status;
 mod tail;
 mod why;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
@@ -44,20 +45,24 @@ fn program(args: Args) -> Result<ExitCode> {
         Command::Init => init::run(&common),
         Command::Explain { code } => explain::run(&common, code.as_deref()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut std::io::stdout());
+            // Into memory first: the generator panics where a reader has gone.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut script);
+            let mut out = std::io::stdout().lock();
+            answer::written(out.write_all(&script).and_then(|()| out.flush()))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo(demo) => crate::demo::run(&runtime()?, &demo, common.json),
         Command::DemoInstance(instance) => block_on(crate::demo::run_instance(instance)),
         Command::Run => block_on(run::run(&common)),
-        Command::Check => block_on(check::run(&common)),
+        Command::Check { offline } => block_on(check::run(&common, offline)),
         Command::Operate(command) => block_on(operate::run(&common, &command)),
     }
 }
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
     logging::begin(common, "warn", LogFormat::Text)?;
-    answer::say(&block_on(call.run())?, common.json);
+    answer::say(&block_on(call.run())?, common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -32,6 +32,6 @@ pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> 
         Operate::Resume { stream, patience } => pause::resume(site, stream, *patience).await?,
         Operate::DeadLetters { command } => dead_letters::run(site, command).await?,
     };
-    say(&report, json);
+    say(&report, json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ mod looking;
 mod losing;
 mod mongodb;
 mod moving;
+mod offline;
 mod postgres;
 mod refusing;
 mod secrets;
