@@ -1,5 +1,6 @@
 //! What commands say: to people in lines, to programs as one JSON document.
 
+use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use serde::Serialize;
@@ -40,10 +41,22 @@ pub(crate) fn written(said: io::Result<()>) -> Result<()> {
     }
 }
 
+/// A person was asked and did not say yes: nothing failed, and nothing was done.
+#[derive(Debug)]
+pub(crate) struct Declined;
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer was not yes")
+    }
+}
+
+impl std::error::Error for Declined {}
+
 /// Tells a person what is about to happen and asks whether to go on.
 ///
 /// # Errors
-/// `Config` when there is nobody to ask, or when the answer is not yes. Nothing has been changed then.
+/// `Config` when there is nobody to ask, and with [`Declined`] as its cause when the answer is not yes. Nothing has been changed then.
 pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     if yes {
         return Ok(());
@@ -59,6 +72,6 @@ pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     read.map_err(|error| Error::internal("the answer can not be read").caused_by(error))?;
     match line.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::config("not confirmed: nothing was changed").remedy("answer y to go on")),
+        _ => Err(Error::config("not confirmed: nothing was changed").caused_by(Declined)),
     }
 }

@@ -6,11 +6,15 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use watchkeeper::{Error, ErrorKind};
 
+use crate::answer::Declined;
 use crate::config::secrets;
 
 /// What failed, as a document on standard output for the program that asked for one.
 pub(crate) fn tell_program(error: &Error) {
-    say(&json!({ "error": document(error) }));
+    match is_declined(error) {
+        true => say(&json!({ "confirmed": false })),
+        false => say(&json!({ "error": document(error) })),
+    }
 }
 
 /// All that is wrong with a file of which nothing can be looked at: a line each on standard error, and a document for a program
@@ -38,9 +42,18 @@ fn say(document: &Value) {
     let _ = writeln!(std::io::stdout(), "{document}");
 }
 
+/// Whether a person answered no, so that nothing is wrong.
+fn is_declined(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|cause| cause.is::<Declined>())
+}
+
 /// What failed, as one line of cause and remedy on standard error; 2 for what a person has to change in the
 /// configuration, 1 for everything else.
 pub(crate) fn failed(error: &Error) -> ExitCode {
+    if is_declined(error) {
+        eprintln!("{}", error.message());
+        return ExitCode::FAILURE;
+    }
     eprintln!("error: {}", secrets::masked(&error.to_string()));
     match error.kind() {
         ErrorKind::Config => ExitCode::from(2),

@@ -130,14 +130,8 @@ async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
         let cause = format!("the folder {} of {} is not there", folder.display(), file.display());
         return Err(Error::config(cause).remedy("create it, or correct the path"));
     }
-    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
-    let is_there = file.exists();
-    if !writable(folder) || (is_there && !writable(&file)) {
-        let cause = format!("{} can not be written", file.display());
-        let remedy = "make the file and its folder writable for this user";
-        return Err(Error::new(watchkeeper_core::ErrorKind::Denied, cause).remedy(remedy));
-    }
-    if !is_there {
+    crate::client::refuse_unwritable(&file)?;
+    if !file.exists() {
         crate::client::refuse_network(&file)?;
         let what = format!("{} is not there yet and will be made", file.display());
         return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);

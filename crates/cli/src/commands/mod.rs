@@ -8,7 +8,7 @@ mod explain;
 mod handoff;
 mod history;
 mod home;
-mod init;
+pub(crate) mod init;
 mod operate;
 mod pause;
 mod run;
@@ -42,7 +42,7 @@ fn program(args: Args) -> Result<ExitCode> {
     let format = if is_running && common.json { LogFormat::Json } else { LogFormat::Text };
     logging::begin(&common, if is_running { "info" } else { "warn" }, format)?;
     match args.command {
-        Command::Init => init::run(&common),
+        Command::Init { source, sink } => init::run(&common, source, sink),
         Command::Explain { code } => explain::run(&common, code.as_deref()),
         Command::Completions { shell } => {
             // Into memory first: the generator panics where a reader has gone.

@@ -21,7 +21,7 @@ const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, m
 pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     let config = config::load(&common.config)?;
     config.refuse_idle()?;
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::take()?.with_output(config.writes_to_stdout());
     let site = tokio::select! {
         biased;
         asked = signals.next() => {

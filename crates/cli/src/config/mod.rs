@@ -141,6 +141,12 @@ fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
 }
 
 impl Config {
+    /// Whether standard output belongs to a sink.
+    pub(crate) fn writes_to_stdout(&self) -> bool {
+        let mut sinks = self.streams.iter().flat_map(|stream| &stream.sinks);
+        sinks.any(|target| target.system.backend.name() == "stdout")
+    }
+
     /// Refuses a file in which there is nothing to do.
     pub(crate) fn refuse_idle(&self) -> Result<()> {
         if self.streams.is_empty() {

@@ -9,6 +9,7 @@ mod guide;
 mod letters;
 mod looking;
 mod losing;
+mod manners;
 mod mongodb;
 mod moving;
 mod offline;
