@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer, until};
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer, ids, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_watchkeeper");
 
@@ -84,7 +84,7 @@ fn a_sink_folder_that_was_removed_is_named_and_delivery_goes_on_when_it_is_back(
     std::fs::remove_dir_all(desk.path("out")).expect("it can be removed");
     std::fs::create_dir(desk.path("out")).expect("it can be made again");
     desk.order(1..2);
-    until("the next one arrives", || arrived().contains("[1]"));
+    until("the next one arrives", || ids(&arrived()).contains(&1));
     only.ends_in_order();
     let fenced = only.seen.iter().find(|line| line.contains("newer epoch") || line.contains("holder=\"only\""));
     assert_eq!(fenced, None, "nobody else was there");
