@@ -318,3 +318,12 @@ fn roll_over(harbour: &Harbour) {
         oldest() != first
     });
 }
+
+#[test]
+fn a_server_that_takes_no_encrypted_connections() {
+    let harbour = Harbour::new();
+    harbour.configure_store(&format!("{}&tls=true&serverSelectionTimeoutMS=2000", harbour.url), &harbour.orders(""));
+    let checked = harbour.desk.run(&["check"]);
+    checked.assert_found(1, &["store (mongodb): ", "tls=true", "takes no encrypted connections"]);
+    assert!(!checked.out.contains("name the authority"), "{checked:?}");
+}
