@@ -1,5 +1,6 @@
 //! What commands say: to people in lines, to programs as one JSON document.
 
+use std::fmt;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use serde::Serialize;
@@ -16,21 +17,46 @@ pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Re
 }
 
 /// Prints a report, without secrets. A reader that has gone, as `head` does, is no error.
-pub(crate) fn say(report: &Report, json: bool) {
+///
+/// # Errors
+/// `Unavailable` when the answer could not be written, as to a full disk.
+pub(crate) fn say(report: &Report, json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut line = |text: &str| writeln!(out, "{}", secrets::masked(text));
     let said = match json {
         true => line(&format!("{:#}", report.data)),
         false => report.lines.iter().try_for_each(|text| line(text)),
     };
-    // There is nobody left to tell.
-    let _ = said.and_then(|()| out.flush());
+    written(said.and_then(|()| out.flush()))
 }
+
+/// Whether an answer was written. A reader that has gone wants no more of it.
+pub(crate) fn written(said: io::Result<()>) -> Result<()> {
+    match said {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let cause = format!("the answer cannot be written to standard output: {error}");
+            Err(Error::unavailable(cause).remedy("make room there, or write it somewhere else").caused_by(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A person was asked and did not say yes: nothing failed, and nothing was done.
+#[derive(Debug)]
+pub(crate) struct Declined;
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer was not yes")
+    }
+}
+
+impl std::error::Error for Declined {}
 
 /// Tells a person what is about to happen and asks whether to go on.
 ///
 /// # Errors
-/// `Config` when there is nobody to ask, or when the answer is not yes. Nothing has been changed then.
+/// `Config` when there is nobody to ask, and with [`Declined`] as its cause when the answer is not yes. Nothing has been changed then.
 pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     if yes {
         return Ok(());
@@ -46,6 +72,6 @@ pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     read.map_err(|error| Error::internal("the answer can not be read").caused_by(error))?;
     match line.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::config("not confirmed: nothing was changed").remedy("answer y to go on")),
+        _ => Err(Error::config("not confirmed: nothing was changed").caused_by(Declined)),
     }
 }

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 
 use clap::{Args as Group, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::commands::init;
 use crate::tools;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-    0  done; also after SIGTERM or SIGINT, when all work was drained and released
+    0  done; also after SIGTERM, SIGINT or SIGHUP, when all work was drained and released
     1  it failed, or a check found an error
     2  the command line or the configuration is wrong
+  129  ended at once by a second SIGHUP
   130  ended at once by a second SIGINT
   143  ended at once by a second SIGTERM
 
@@ -63,9 +65,20 @@ pub(crate) enum Command {
     /// Run the streams of the file: stand by, take the watch, deliver
     Run,
     /// Look whether everything in the file can work, without changing anything
-    Check,
+    Check {
+        /// Look at the file only, and connect to nothing
+        #[arg(long)]
+        offline: bool,
+    },
     /// Write a commented configuration file to start from
-    Init,
+    Init {
+        /// Where changes come from
+        #[arg(long, value_enum, default_value_t, value_name = "SYSTEM")]
+        source: init::Source,
+        /// Where changes go
+        #[arg(long, value_enum, default_value_t, value_name = "SYSTEM")]
+        sink: init::Sink,
+    },
     /// Tell what an error code means and what to do
     Explain {
         /// Such as WK-FENCED; all of them without one

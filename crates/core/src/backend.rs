@@ -49,6 +49,28 @@ pub struct Inspection {
     pub findings: Vec<Finding>,
 }
 
+/// What the settings of a source say about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourcePlan {
+    /// Whether every change of a row tells the whole row: see [`SinkProfile::whole_rows`].
+    pub whole_rows: bool,
+}
+
+impl Default for SourcePlan {
+    fn default() -> Self {
+        Self { whole_rows: true }
+    }
+}
+
+/// What the settings of a target say about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkPlan {
+    /// What it will be, but for the identity of its store.
+    pub profile: SinkProfile,
+    /// What it writes and no other target may write, in words: two targets with the same words are refused.
+    pub exclusive: Option<String>,
+}
+
 /// What a source is, as far as that is known without opening it for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outline {
@@ -131,6 +153,31 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// The schemes of the URLs that it understands.
     fn schemes(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Takes and validates the settings of a store, without a connection.
+    ///
+    /// # Errors
+    /// `Config` when a setting is wrong, or this system can not be a store. Where errors are collected
+    /// ([`Options::collect_into`]) only what keeps the other settings from being looked at is returned.
+    fn validate_store(&self, _options: &mut Options) -> Result<()> {
+        Err(self.cannot_be("a store"))
+    }
+
+    /// Takes and validates the settings of a source, without a connection.
+    ///
+    /// # Errors
+    /// As [`validate_store`](Self::validate_store).
+    fn validate_source(&self, _purpose: &Purpose, _options: &mut Options) -> Result<SourcePlan> {
+        Err(self.cannot_be("a source"))
+    }
+
+    /// Takes and validates the settings of a target, without a connection.
+    ///
+    /// # Errors
+    /// As [`validate_store`](Self::validate_store).
+    fn validate_sink(&self, _purpose: &Purpose, _options: &mut Options) -> Result<SinkPlan> {
+        Err(self.cannot_be("a sink"))
     }
 
     /// Opens the database at `url` as a group's store.

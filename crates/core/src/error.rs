@@ -25,6 +25,8 @@ pub enum ErrorKind {
     PositionLost,
     /// Stored bytes do not mean what they should. A person has to look.
     Corrupt,
+    /// A target will never take a change. A person has to change the target, or skip the change.
+    Rejected,
     /// A bug, here or in a backend.
     Internal,
 }
@@ -40,6 +42,7 @@ impl ErrorKind {
             Self::Fenced => "WK-FENCED",
             Self::PositionLost => "WK-POSITION-LOST",
             Self::Corrupt => "WK-CORRUPT",
+            Self::Rejected => "WK-REJECTED",
             Self::Internal => "WK-INTERNAL",
         }
     }
@@ -129,6 +132,11 @@ impl Error {
     /// [`ErrorKind::Corrupt`].
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// [`ErrorKind::Rejected`].
+    pub fn rejected(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Rejected, message)
     }
 
     /// [`ErrorKind::Internal`].

@@ -37,7 +37,9 @@ pub mod sink;
 pub mod source;
 pub mod spawn;
 
-pub use backend::{Argument, Backend, Inspection, Offer, Outline, Purpose, Reading, Report, Takes, Target, Tool};
+pub use backend::{
+    Argument, Backend, Inspection, Offer, Outline, Purpose, Reading, Report, SinkPlan, SourcePlan, Takes, Target, Tool,
+};
 pub use change::{Batch, BatchBuilder, Change, ChangeId, Operation, Row, RowParts};
 pub use checkpoint::{
     Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Facts, Halted, Reason, StoreIdentity,
@@ -53,7 +55,7 @@ pub use lease::{
 };
 pub use ledger::{LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution, StoredChange};
 pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
-pub use options::{Options, Origin, Renewable, Reread, Setting, Written as WrittenSetting};
+pub use options::{Collector, Options, Origin, Renewable, Reread, Setting, Written as WrittenSetting};
 pub use payload::{Image, Payload, ValueRef, Visit};
 pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
 pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt, Version, Window};

@@ -305,7 +305,8 @@ impl Crew {
         let _ = self.keeping.join().await;
         // The listener closes only now, after every release: a peer must not take a release for a death.
         drop(self.listening);
-        self.posts.iter().for_each(|post| post.spec.sinks.iter().for_each(|sink| sink.sink.instance_ended()));
+        let sinks = self.posts.iter().filter_map(|post| post.connected()).flat_map(|stream| &stream.spec.sinks);
+        sinks.for_each(|sink| sink.sink.instance_ended());
         joined
     }
 

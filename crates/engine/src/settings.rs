@@ -26,6 +26,9 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
+    /// The longest lease that makes sense.
+    const TTL_MAX: Duration = Duration::from_secs(24 * 3_600);
+
     /// The usual relations for a lease of `ttl`: renewed every third of it. A long one is renewed every two seconds, and little
     /// of it is left unused, since whoever wants a long lease wants to outlast its store: what counts is how much of it is
     /// left when the store falls silent.
@@ -58,6 +61,11 @@ impl LeaseSettings {
     pub fn validate(&self) -> Result<()> {
         let rules = [
             (self.ttl >= Duration::from_millis(100), "the lease is shorter than 100 ms: write 100 ms or more".to_owned()),
+            (
+                self.ttl <= Self::TTL_MAX,
+                "the lease is longer than a day, and without proof of a holder's death nobody takes over before it has expired: \
+                 write \"1day\" or less".to_owned(),
+            ),
             (
                 self.margin >= self.tick(),
                 "the margin is smaller than a twentieth of the lease, which is how often the deadline is looked at: raise it".to_owned(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use watchkeeper_core::format::{self, Format};
-use watchkeeper_core::{Backend, Cx, Error, Options, Purpose, Result, Target};
+use watchkeeper_core::{Backend, Cx, Error, Options, Purpose, Result, Sink, SinkPlan, Target};
 
 use crate::client::apart;
 use crate::{FileSink, Fsync, Settings, StdoutSink};
@@ -36,6 +36,24 @@ fn fsync(options: &mut Options) -> Result<Fsync> {
     }
 }
 
+fn settings(purpose: &Purpose, options: &mut Options) -> Result<Settings> {
+    let folder = options.required("folder", "\"out\"");
+    let folder = options.reported(folder)?;
+    let prefix = options.text("prefix")?.unwrap_or_else(|| purpose.stream.clone());
+    // Where errors are collected the other settings are looked at too.
+    let mut settings = Settings::new(folder.unwrap_or_else(|| ".".to_owned()), prefix);
+    settings.rotate_bytes = options.bytes("rotate_bytes")?;
+    settings.rotate_after = options.duration("rotate_after")?;
+    settings.fsync = fsync(options)?;
+    Ok(settings)
+}
+
+/// The folder as it is named in full, through links as far as it is there.
+fn absolute(folder: &Path) -> PathBuf {
+    let named = || std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    folder.canonicalize().unwrap_or_else(|_| named())
+}
+
 /// Refuses a folder that is not there: no waiting makes one. What else may be wrong with it is told when it is opened,
 /// since that may pass.
 fn is_there(folder: &Path) -> Result<()> {
@@ -61,15 +79,17 @@ impl Backend for Files {
         "file"
     }
 
+    fn validate_sink(&self, purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
+        let settings = settings(purpose, options)?;
+        let files = absolute(&settings.folder).join(format!("{}-*.ndjson", settings.prefix));
+        let sink = FileSink::new(settings, format(options)?)?;
+        Ok(SinkPlan { profile: sink.profile(), exclusive: Some(format!("the files {}", files.display())) })
+    }
+
     async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let folder = options.required("folder", "\"out\"")?;
-        let looked = PathBuf::from(&folder);
+        let settings = settings(purpose, options)?;
+        let looked = settings.folder.clone();
         apart(cx, move || is_there(&looked)).await?.map_err(|error| error.at(options.origin_of("folder")))?;
-        let prefix = options.text("prefix")?.unwrap_or_else(|| purpose.stream.clone());
-        let mut settings = Settings::new(folder, prefix);
-        settings.rotate_bytes = options.bytes("rotate_bytes")?;
-        settings.rotate_after = options.duration("rotate_after")?;
-        settings.fsync = fsync(options)?;
         let sink = FileSink::new(settings, format(options)?)?;
         Ok(Target { sink: Arc::new(sink), checkpoints: None })
     }
@@ -79,6 +99,10 @@ impl Backend for Files {
 impl Backend for Stdout {
     fn name(&self) -> &'static str {
         "stdout"
+    }
+
+    fn validate_sink(&self, _purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
+        Ok(SinkPlan { profile: StdoutSink::new(format(options)?).profile(), exclusive: None })
     }
 
     async fn sink(&self, _cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {

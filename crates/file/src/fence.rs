@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind as IoKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,7 @@ impl Fence {
         self.locked(patience, |fence| match fence.read()? {
             Some(stored) if stored == fence.mine => act(),
             Some(stored) => Err(Error::fenced(format!("epoch {} has opened {}", stored.epoch, fence.place.pattern()))),
-            None => Err(Error::fenced(format!("{} was removed while it was open", fence.place.mark().display()))),
+            None => Err(fence.removed()),
         })
     }
 
@@ -129,6 +130,23 @@ impl Fence {
         // Closing unlocks as well, so a failure here lasts no longer than this writer.
         let _ = self.lock.unlock();
         answer
+    }
+
+    /// The error of a mark that is gone.
+    fn removed(&self) -> Error {
+        let (mark, lock) = (self.place.mark(), self.place.lock());
+        let folder = lock.parent().filter(|folder| !folder.is_dir());
+        if let Some(folder) = folder {
+            return failed("write to", folder, IoKind::NotFound.into());
+        }
+        let inode = |found: fs::Metadata| (found.dev(), found.ino());
+        if fs::metadata(&lock).ok().map(inode) == self.lock.metadata().ok().map(inode) {
+            return Error::fenced(format!("{} was removed while it was open", mark.display()));
+        }
+        // All of them are gone, and perhaps the folder was made again: nobody newer has opened them, and what was not committed is
+        // written again to new ones.
+        Error::unknown(format!("the files {} were removed while they were open", self.place.pattern()))
+            .remedy("leave files with this prefix to Watchkeeper; they are made again")
     }
 
     fn held_by_another(&self) -> Error {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::{
     Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Purpose, Result,
-    Sink, SinkProfile, Source, Target, Tool,
+    Sink, SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
 };
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::{STORED_IN, is_there};
-use crate::reach::{Watched, refuse};
+use crate::reach::{Watched, refuse, refuse_named};
 use crate::sink::Name;
 use crate::source::{require_all_changes, share};
 use crate::tools::{Oplog, QueryAudit, Setup};
@@ -60,7 +60,9 @@ impl SourceSettings {
 /// What the stream of a sink watches, if that is MongoDB. Settings that make no source are told of the source.
 fn watched(purpose: &Purpose) -> Option<Watched> {
     let reading = purpose.reading.as_ref().filter(|reading| reading.backend == MongoDb.name())?;
-    let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(&mut reading.options.clone()).ok()?;
+    let mut options = reading.options.clone();
+    options.collect_into(None);
+    let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(&mut options).ok()?;
     Some(Watched::new([vec![config], fallbacks].concat(), &view))
 }
 
@@ -111,12 +113,24 @@ fn sink_settings(options: &mut Options) -> Result<(Config, Name, Mode)> {
         _ => options.required("collection", "\"events\"")?,
     };
     let mode = match mode {
-        "audit" => Mode::Audit(Audit::into(&collection)?),
-        "mirror" => Mode::Mirror(Mirror::into(&collection)?),
-        "versioned" => Mode::Versioned(Mirror::into(&collection)?),
-        _ => Mode::Events(Events::into(&collection)?),
+        "audit" => Audit::into(&collection).map(Mode::Audit),
+        "mirror" => Mirror::into(&collection).map(Mode::Mirror),
+        "versioned" => Mirror::into(&collection).map(Mode::Versioned),
+        _ => Events::into(&collection).map(Mode::Events),
     };
-    Ok((config, Name::new(&collection)?, mode))
+    let named = mode.and_then(|mode| Ok((Name::new(&collection)?, mode)));
+    let (name, mode) = named.map_err(|error| error.at(options.origin_of("collection")))?;
+    Ok((config, name, mode))
+}
+
+/// What a sink with these settings will be, but for the identity of its store.
+fn profile(config: &Config, mode: &Mode) -> SinkProfile {
+    let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+    match mode {
+        Mode::Versioned(mirror) => Versioned::new(Client::lazy(config.clone()), mirror.clone()).profile(),
+        Mode::Mirror(_) => SinkProfile { acts_on_barriers: true, whole_rows: true, mirrors: true, ..profile },
+        Mode::Events(_) | Mode::Audit(_) => profile,
+    }
 }
 
 /// What everyone who writes there has to be able to do.
@@ -143,6 +157,22 @@ impl Backend for MongoDb {
 
     fn schemes(&self) -> &'static [&'static str] {
         &["mongodb", "mongodb+srv"]
+    }
+
+    fn validate_store(&self, options: &mut Options) -> Result<()> {
+        Config::from_options(options).map(drop)
+    }
+
+    fn validate_source(&self, _purpose: &Purpose, options: &mut Options) -> Result<SourcePlan> {
+        let view = SourceSettings::take(options)?.view;
+        Ok(SourcePlan { whole_rows: view.full_document != Shown::Default })
+    }
+
+    fn validate_sink(&self, purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
+        let (config, target, mode) = sink_settings(options)?;
+        let named = refuse_named(purpose, watched(purpose).as_ref(), &config, &target);
+        options.reported(named.map_err(|error| error.at(options.origin_of("collection"))))?;
+        Ok(SinkPlan { profile: profile(&config, &mode), exclusive: None })
     }
 
     async fn store(&self, cx: &Cx, options: &mut Options) -> Result<Offer> {
@@ -255,16 +285,8 @@ impl Backend for MongoDb {
         refuse(cx, purpose, watched(purpose).as_ref(), &client, &target).await?;
         let mut findings = servers(cx, &client).await?;
         let has_index = matches!(mode, Mode::Versioned(_) | Mode::Audit(_));
-        let (profile, kept) = match mode {
-            Mode::Versioned(mirror) => (Versioned::new(client.clone(), mirror).profile(), &[][..]),
-            Mode::Mirror(_) => {
-                let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                (SinkProfile { acts_on_barriers: true, whole_rows: true, mirrors: true, ..profile }, &STORED_IN[..])
-            }
-            Mode::Events(_) | Mode::Audit(_) => {
-                (SinkProfile::new(Grade::Transactional, Duration::ZERO), &STORED_IN[..])
-            }
-        };
+        let profile = profile(client.config(), &mode);
+        let kept = if matches!(mode, Mode::Versioned(_)) { &[][..] } else { &STORED_IN[..] };
         findings.extend(lacking(cx, &client, profile.grade).await?);
         // A name with a placeholder stands for many collections.
         let target = if target.is_pattern() { "" } else { target.as_str() };

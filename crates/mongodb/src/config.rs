@@ -46,14 +46,21 @@ impl Config {
     /// # Errors
     /// `Config` with the place where the setting was written.
     pub fn from_options(options: &mut Options) -> Result<Self> {
-        let url = options.renewable("url", "\"mongodb://db1,db2,db3/watchkeeper?replicaSet=rs0\"")?;
-        let mut config = Self::new(url.text())
-            .map_err(|error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default()))?;
-        config.url = url;
+        let url = options.renewable("url", "\"mongodb://db1,db2,db3/watchkeeper?replicaSet=rs0\"");
+        let named = url.and_then(|url| {
+            let config = Self::new(url.text());
+            let wrong = |error: Error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default());
+            Ok(Self { url, ..config.map_err(wrong)? })
+        });
+        // Where errors are collected the other settings are looked at too.
+        let mut config = match options.reported(named)? {
+            Some(config) => config,
+            None => Self::new("mongodb://localhost/watchkeeper")?,
+        };
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);
         if config.timeout < Duration::from_millis(100) {
             let error = options.wrong("timeout", "no election of servers can be bridged in so short a time");
-            return Err(error.remedy("leave it at \"10s\""));
+            options.report(error.remedy("leave it at \"10s\""))?;
         }
         Ok(config)
     }

@@ -429,8 +429,16 @@ pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
 const QUOTED_CHARS_MAX: usize = 300;
 
 fn told(kind: ErrorKind, (class, doing): (Class, Doing), said: &str, place: &str) -> Error {
-    phrased(kind, class, class.words(doing), said, place)
+    let (cause, remedy) = class.words(doing);
+    // A server that knows no TLS ends the connection as soon as the handshake begins.
+    let refuses_tls = class == Class::Unreachable && said.contains("tls handshake eof");
+    let remedy = if refuses_tls { WITHOUT_TLS } else { remedy };
+    phrased(kind, class, (cause, remedy), said, place)
 }
+
+/// What to do about servers that end a TLS handshake at its beginning.
+const WITHOUT_TLS: &str = "a server that ends the TLS handshake takes no encrypted connections: turn TLS on there, or leave tls=true \
+                           out of the URL if they need not be encrypted";
 
 fn phrased(kind: ErrorKind, class: Class, (cause, remedy): (&str, &str), said: &str, place: &str) -> Error {
     let said: String = said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();

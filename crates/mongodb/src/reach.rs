@@ -51,10 +51,15 @@ impl Watched {
         }
     }
 
+    /// Whether the URLs that lead there name a server that this one names too.
+    fn names_host_of(&self, config: &Config) -> bool {
+        let own = config.hosts();
+        self.places.iter().any(|place| place.hosts().iter().any(|host| own.contains(host)))
+    }
+
     /// Whether the client's servers are those that are watched. What can not be found out is taken for another cluster.
     async fn is_on(&self, cx: &Cx, client: &Client) -> bool {
-        let own = client.config().hosts();
-        if self.places.iter().any(|place| place.hosts().iter().any(|host| own.contains(host))) {
+        if self.names_host_of(client.config()) {
             return true;
         }
         let Some(own) = cluster(cx, client).await else { return false };
@@ -72,8 +77,25 @@ async fn cluster(cx: &Cx, client: &Client) -> Option<String> {
     Feed::new(client.clone(), View::of(Scope::Cluster)).cluster(cx).await.ok().flatten()
 }
 
-/// Refuses a target of which the stream's own source would tell, one in which collections of several databases would meet, and
-/// names that a sink may not write to.
+/// Refuses a target in which collections of several databases would meet, names that a sink may not write to, and a target of which the
+/// stream's own source would tell, as far as that is known without asking the servers.
+///
+/// # Errors
+/// `Config`.
+pub(crate) fn refuse_named(purpose: &Purpose, watched: Option<&Watched>, config: &Config, target: &Name) -> Result<()> {
+    let Some(watched) = watched else { return Ok(()) };
+    if watched.scope == Scope::Cluster && target.mixes_databases() {
+        let cause = format!("{:?} mixes collections of one name from several databases", target.as_str());
+        return Err(Error::config(cause).remedy("name the database too, as in \"{database}.{collection}\""));
+    }
+    for namespace in watched.namespaces() {
+        target.name_for(&namespace)?;
+    }
+    let is_fed = watched.reaches(config.database(), target) && watched.names_host_of(config);
+    if is_fed { Err(fed(purpose, config, target)) } else { Ok(()) }
+}
+
+/// Refuses what [`refuse_named`] does, and a target of which the stream's own source would tell, whatever names lead there.
 ///
 /// # Errors
 /// `Config`.
@@ -84,24 +106,23 @@ pub(crate) async fn refuse(
     client: &Client,
     target: &Name,
 ) -> Result<()> {
+    refuse_named(purpose, watched, client.config(), target)?;
     let Some(watched) = watched else { return Ok(()) };
-    if watched.scope == Scope::Cluster && target.mixes_databases() {
-        let cause = format!("{:?} mixes collections of one name from several databases", target.as_str());
-        return Err(Error::config(cause).remedy("name the database too, as in \"{database}.{collection}\""));
-    }
-    for namespace in watched.namespaces() {
-        target.name_for(&namespace)?;
-    }
     if !watched.reaches(client.config().database(), target) || !watched.is_on(cx, client).await {
         return Ok(());
     }
+    Err(fed(purpose, client.config(), target))
+}
+
+/// The error of a stream that its own sink would feed.
+fn fed(purpose: &Purpose, config: &Config, target: &Name) -> Error {
     let cause = format!(
         "the stream {:?} watches {}.{}, which this sink writes to: it would be fed by itself for ever",
         purpose.stream,
-        client.config().database(),
+        config.database(),
         target.as_str()
     );
-    Err(Error::config(cause).remedy(
+    Error::config(cause).remedy(
         "write into another database or cluster, name the collections to watch, or leave the target out by a $match on ns in the pipeline",
-    ))
+    )
 }

@@ -90,6 +90,19 @@ impl Settings {
         Ok(())
     }
 
+    /// Refuses an address that this machine does not have. Any free port is tried, so that it does not matter whether the one
+    /// that is named is in use.
+    ///
+    /// # Errors
+    /// `Config`.
+    pub fn require_own_address(&self) -> Result<()> {
+        let bound = std::net::TcpListener::bind((self.listen.ip(), 0));
+        bound.map(drop).map_err(|error| {
+            let cause = format!("cannot listen for peers on {}: {error}", self.listen);
+            Error::config(cause).remedy("write an address of this machine, or 0.0.0.0 with `advertise`, or \"off\"")
+        })
+    }
+
     /// What is published when `bound` is listened on.
     fn published(&self, bound: SocketAddr) -> Result<Address> {
         let text = match &self.publish {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Purpose, Result, Sink, SinkProfile,
-    Source, Target, Tool,
+    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Purpose, Result, Sink, SinkPlan,
+    SinkProfile, Source, SourcePlan, Target, Tool,
 };
 
 use crate::check::{self, ROLES, server, store, target};
@@ -49,6 +49,19 @@ impl Mode {
             Self::Versioned(_) => &check::VERSIONED,
             Self::Rows(_) | Self::VersionedRows(_) => &[],
         }
+    }
+
+    /// What a sink of this mode will be, but for the identity of its store.
+    fn profile(&self, client: &Client) -> Result<SinkProfile> {
+        let mirrors = !matches!(self, Self::Events(_));
+        let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+        Ok(match self {
+            Self::Versioned(mirror) => Versioned::new(client.clone(), mirror.clone()).profile(),
+            Self::VersionedRows(rows) => VersionedRows::new(client.clone(), rows.clone())?.profile(),
+            Self::Events(_) | Self::Mirror(_) | Self::Rows(_) => {
+                SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile }
+            }
+        })
     }
 
     /// Everything that is written to with every change, also what lies beside the table.
@@ -119,6 +132,25 @@ impl Backend for Postgres {
 
     fn schemes(&self) -> &'static [&'static str] {
         &["postgres", "postgresql"]
+    }
+
+    fn validate_store(&self, options: &mut Options) -> Result<()> {
+        Config::from_options(options).map(drop)
+    }
+
+    fn validate_source(&self, purpose: &Purpose, options: &mut Options) -> Result<SourcePlan> {
+        let config = Config::from_options(options)?;
+        if reads_replication(options)? {
+            replication::Settings::from_options(purpose, options)?;
+        } else {
+            ChangeLog::described(Client::lazy(config), &purpose.stream, options)?;
+        }
+        Ok(SourcePlan::default())
+    }
+
+    fn validate_sink(&self, _purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
+        let (config, mode) = sink_settings(options)?;
+        Ok(SinkPlan { profile: mode.profile(&Client::lazy(config))?, exclusive: None })
     }
 
     async fn store(&self, cx: &Cx, options: &mut Options) -> Result<Offer> {
@@ -200,22 +232,18 @@ impl Backend for Postgres {
         }
         let (table, words) = mode.needs();
         findings.extend(target(cx, &client, table, words, mode.columns()).await?);
-        let profile = match mode {
-            Mode::Versioned(mirror) => Versioned::new(client, mirror).profile(),
+        match &mode {
+            Mode::Versioned(_) => {}
             Mode::VersionedRows(rows) => {
-                let sink = VersionedRows::new(client.clone(), rows)?;
+                let sink = VersionedRows::new(client.clone(), rows.clone())?;
                 findings.extend(target(cx, &client, sink.versions(), words, &[]).await?);
                 sink.require_independence(cx, purpose.lanes).await?;
-                sink.profile()
             }
             Mode::Events(_) | Mode::Mirror(_) | Mode::Rows(_) => {
                 findings.extend(store(cx, &client, &[checkpoint::SCHEMA]).await?);
-                let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-                let mirrors = !matches!(mode, Mode::Events(_));
-                SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile }
             }
-        };
-        Ok(Inspection { profile, findings })
+        }
+        Ok(Inspection { profile: mode.profile(&client)?, findings })
     }
 
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {

@@ -115,6 +115,12 @@ impl ChangeLog {
     /// # Errors
     /// `Config` for settings that are wrong in themselves.
     pub async fn from_options(cx: &Cx, client: Client, consumer: &str, options: &mut Options) -> Result<Self> {
+        let log = Self::described(client, consumer, options)?;
+        if log.wanted.is_some() { log.guess_wanted(cx).await } else { Ok(log) }
+    }
+
+    /// The same, with its tables as they are written and without asking the server.
+    pub(crate) fn described(client: Client, consumer: &str, options: &mut Options) -> Result<Self> {
         let (poll, rewind) = (options.duration("poll")?, options.duration("rewind")?);
         let (abandoned, wanted) = (options.duration("abandoned")?, options.texts("tables")?);
         let log = match options.text("outbox")? {
@@ -129,10 +135,7 @@ impl ChangeLog {
         let retention =
             Retention { rewind: rewind.unwrap_or(normal.rewind), abandoned: abandoned.unwrap_or(normal.abandoned) };
         let log = Self { poll: poll.unwrap_or(POLL_EVERY), ..log.keep(retention) };
-        match wanted {
-            Some(wanted) => log.named(wanted).guess_wanted(cx).await,
-            None => Ok(log),
-        }
+        Ok(wanted.into_iter().fold(log, Self::named))
     }
 
     fn new(client: Client, consumer: &str, table: Table) -> Self {

@@ -101,23 +101,33 @@ impl Config {
     /// # Errors
     /// `Config` with the place where the setting was written.
     pub fn from_options(options: &mut Options) -> Result<Self> {
-        let url = options.renewable("url", "\"postgres://user@host/database\"")?;
-        let mut config = Self::new(url.text())
-            .map_err(|error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default()))?;
-        config.credentials = Credentials::new(url, &config.postgres);
+        let url = options.renewable("url", "\"postgres://user@host/database\"");
+        let named = url.and_then(|url| {
+            let config = Self::new(url.text());
+            let wrong = |error: Error| options.wrong("url", error.message()).remedy(error.advice().unwrap_or_default());
+            let config = config.map_err(wrong)?;
+            Ok(Self { credentials: Credentials::new(url, &config.postgres), ..config })
+        });
+        // Where errors are collected the other settings are looked at too.
+        let mut config = match options.reported(named)? {
+            Some(config) => config,
+            None => Self::new("postgres://localhost/postgres")?,
+        };
         config.setting = options.path().to_owned();
         if let Some(schema) = options.text("schema")? {
             let told = |error: Error| options.wrong("schema", error.message()).remedy("write \"watchkeeper\"");
-            config = config.in_schema(schema).map_err(told)?;
+            let moved = config.clone().in_schema(schema).map_err(told);
+            config = options.reported(moved)?.unwrap_or(config);
         }
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);
         if config.timeout < Duration::from_millis(100) {
             let error = options.wrong("timeout", "no server answers reliably in so short a time");
-            return Err(error.remedy("leave it at \"10s\""));
+            options.report(error.remedy("leave it at \"10s\""))?;
         }
         config.connections = options.size("connections")?.unwrap_or(config.connections);
         if config.connections == 0 {
-            return Err(options.wrong("connections", "nothing works without a connection").remedy("leave it at 8"));
+            let error = options.wrong("connections", "nothing works without a connection");
+            options.report(error.remedy("leave it at 8"))?;
         }
         config.pooled = options.flag("pooled")?.unwrap_or(config.pooled);
         Ok(config)

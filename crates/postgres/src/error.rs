@@ -217,8 +217,16 @@ fn said(native: &Native) -> String {
     }
 }
 
+/// What to do about a server that takes no encrypted connections.
+pub(crate) const WITHOUT_TLS: &str = "let the server take encrypted connections (ssl = on), or write sslmode=disable in the URL if they need not be encrypted";
+
 fn tls_remedy(native: &Native) -> Option<&'static str> {
     let handshake = native.to_string() == "error performing TLS handshake" && !is_broken(native);
+    // The server answered before any certificate was seen.
+    let refused = native.source().is_some_and(|cause| cause.to_string().contains("server does not support TLS"));
+    if handshake && refused {
+        return Some(WITHOUT_TLS);
+    }
     handshake.then_some(
         "name the authority that signed the server's certificate as sslrootcert, and the host as the certificate does",
     )

@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::{
     Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Purpose, Result,
-    Severity, SinkProfile, Source, StartAt, Target, Tool,
+    Severity, SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
 };
 
+use crate::feedback;
 use crate::tools::{Alter, Install, Uninstall, alter_note, plain};
 use crate::{
     ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional, checkpoint,
@@ -36,23 +37,30 @@ pub(crate) fn path(options: &mut Options) -> Result<PathBuf> {
     }
 }
 
+/// The file that the settings name, where errors are collected whatever is wrong with its name.
+fn file(options: &mut Options) -> Result<PathBuf> {
+    let named = path(options);
+    Ok(options.reported(named)?.unwrap_or_else(|| PathBuf::from("state.db")))
+}
+
 fn config(mut config: Config, options: &mut Options) -> Result<Config> {
     config.busy = options.duration("busy")?.unwrap_or(config.busy);
     config.tick = options.duration("tick")?.unwrap_or(config.tick);
     config.evict = options.flag("evict")?.unwrap_or(config.evict);
+    options.reported(config.validate().map_err(|error| error.at(options.origin())))?;
     Ok(config)
 }
 
 /// What a source is made of.
-struct SourceSettings {
-    config: Config,
+pub(crate) struct SourceSettings {
+    pub(crate) config: Config,
     retention: Retention,
-    tables: Option<Vec<String>>,
+    pub(crate) tables: Option<Vec<String>>,
 }
 
 impl SourceSettings {
-    fn take(options: &mut Options) -> Result<Self> {
-        let config = config(Config::existing(path(options)?), options)?;
+    pub(crate) fn take(options: &mut Options) -> Result<Self> {
+        let config = config(Config::existing(file(options)?), options)?;
         let usual = Retention::default();
         let retention = Retention {
             rewind: options.duration("rewind")?.unwrap_or(usual.rewind),
@@ -66,11 +74,11 @@ impl SourceSettings {
     }
 
     /// The same for whoever only looks.
-    fn only_looking(self) -> Self {
+    pub(crate) fn only_looking(self) -> Self {
         Self { config: self.config.to_look(), ..self }
     }
 
-    async fn open(self, cx: &Cx, purpose: &Purpose) -> Result<ChangeLog> {
+    pub(crate) async fn open(self, cx: &Cx, purpose: &Purpose) -> Result<ChangeLog> {
         let client = Client::open(cx, self.config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         let log = ChangeLog::new(client, &consumer).keep(self.retention);
@@ -87,12 +95,31 @@ enum Mode {
     Events(Events),
 }
 
-fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
-    let config = config(Config::new(path(options)?), options)?;
-    let table = options.required("table", "\"events\"")?;
-    let mirror = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
-    let mode = if mirror { Mode::Mirror(Mirror::into(&table)?) } else { Mode::Events(Events::into(&table)?) };
-    Ok((config, mode))
+/// What a target is made of.
+struct SinkSettings {
+    config: Config,
+    table: String,
+    mode: Mode,
+}
+
+impl SinkSettings {
+    fn take(options: &mut Options) -> Result<Self> {
+        let config = config(Config::new(file(options)?), options)?;
+        let mirrors = options.choice("mode", &[("events", false), ("mirror", true)])?.unwrap_or(false);
+        let table = options.required("table", "\"events\"")?;
+        let mode = match mirrors {
+            true => Mirror::into(&table).map(Mode::Mirror),
+            false => Events::into(&table).map(Mode::Events),
+        };
+        let mode = mode.map_err(|error| error.at(options.origin_of("table")))?;
+        Ok(Self { config, table, mode })
+    }
+
+    fn profile(&self) -> SinkProfile {
+        let mirrors = matches!(self.mode, Mode::Mirror(_));
+        let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
+        SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile }
+    }
 }
 
 /// Looks at a file of ours without changing it. A file that is not there yet will be made.
@@ -103,14 +130,8 @@ async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
         let cause = format!("the folder {} of {} is not there", folder.display(), file.display());
         return Err(Error::config(cause).remedy("create it, or correct the path"));
     }
-    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
-    let is_there = file.exists();
-    if !writable(folder) || (is_there && !writable(&file)) {
-        let cause = format!("{} can not be written", file.display());
-        let remedy = "make the file and its folder writable for this user";
-        return Err(Error::new(watchkeeper_core::ErrorKind::Denied, cause).remedy(remedy));
-    }
-    if !is_there {
+    crate::client::refuse_unwritable(&file)?;
+    if !file.exists() {
         crate::client::refuse_network(&file)?;
         let what = format!("{} is not there yet and will be made", file.display());
         return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);
@@ -129,8 +150,23 @@ impl Backend for Sqlite {
         &["sqlite"]
     }
 
+    fn validate_store(&self, options: &mut Options) -> Result<()> {
+        config(Config::new(file(options)?), options).map(drop)
+    }
+
+    fn validate_source(&self, _purpose: &Purpose, options: &mut Options) -> Result<SourcePlan> {
+        SourceSettings::take(options).map(|_| SourcePlan::default())
+    }
+
+    fn validate_sink(&self, purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
+        let settings = SinkSettings::take(options)?;
+        let fed = feedback::refuse_named(purpose, &settings.config.path, &settings.table);
+        options.reported(fed.map_err(|error| error.at(options.origin_of("table"))))?;
+        Ok(SinkPlan { profile: settings.profile(), exclusive: None })
+    }
+
     async fn store(&self, cx: &Cx, options: &mut Options) -> Result<Offer> {
-        let config = config(Config::new(path(options)?), options)?;
+        let config = config(Config::new(file(options)?), options)?;
         let client = Client::open(cx, config).await?;
         Ok(Offer {
             leases: Some(Arc::new(Leases::open(cx, client.separate(cx).await?).await?)),
@@ -140,11 +176,11 @@ impl Backend for Sqlite {
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
-        look(cx, config(Config::new(path(options)?), options)?).await
+        look(cx, config(Config::new(file(options)?), options)?).await
     }
 
     async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
-        let config = config(Config::new(path(options)?), options)?;
+        let config = config(Config::new(file(options)?), options)?;
         let mut offer = Offer::default();
         if !config.path.exists() {
             return Ok(Some(offer));
@@ -164,7 +200,7 @@ impl Backend for Sqlite {
     }
 
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        let config = config(Config::new(path(options)?), options)?;
+        let config = config(Config::new(file(options)?), options)?;
         if !config.path.exists() {
             return Ok(None);
         }
@@ -222,10 +258,11 @@ impl Backend for Sqlite {
         client.read(cx, move |transaction| log.watched(transaction)).await.map(Some)
     }
 
-    async fn sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Target> {
-        let (config, mode) = sink_settings(options)?;
-        let client = Client::open(cx, config).await?;
-        let sink = match mode {
+    async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
+        let settings = SinkSettings::take(options)?;
+        feedback::refuse(cx, purpose, &settings.config.path, &settings.table).await?;
+        let client = Client::open(cx, settings.config).await?;
+        let sink = match settings.mode {
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
         };
@@ -233,12 +270,10 @@ impl Backend for Sqlite {
         Ok(Target { sink: Arc::new(sink), checkpoints: Some(checkpoints) })
     }
 
-    async fn check_sink(&self, cx: &Cx, _purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
-        let (config, mode) = sink_settings(options)?;
-        let mirrors = matches!(mode, Mode::Mirror(_));
-        let profile = SinkProfile::new(Grade::Transactional, Duration::ZERO);
-        let profile = SinkProfile { acts_on_barriers: mirrors, mirrors, ..profile };
-        Ok(Inspection { profile, findings: look(cx, config).await? })
+    async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
+        let settings = SinkSettings::take(options)?;
+        feedback::refuse(cx, purpose, &settings.config.path, &settings.table).await?;
+        Ok(Inspection { profile: settings.profile(), findings: look(cx, settings.config).await? })
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

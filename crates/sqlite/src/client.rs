@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Cx, Error, Result};
 
-pub(crate) use connect::{connect, refuse_network};
+pub(crate) use connect::{connect, refuse_network, refuse_unwritable};
 pub(crate) use evict::write_or_evict;
 pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;

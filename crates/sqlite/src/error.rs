@@ -61,6 +61,18 @@ impl Failure {
         rejects.then_some(FaultKind::Reject)
     }
 
+    /// Why a change was rejected that the target in the file at `path` can never take.
+    pub(crate) fn into_rejection(self, path: &Path) -> Error {
+        match self {
+            Self::Native(native) if native.sqlite_error_code() == Some(Code::ConstraintViolation) => {
+                let cause = format!("{}: the change violates a constraint of the table ({native})", path.display());
+                let remedy = "change the constraint, or skip the change";
+                Error::rejected(cause).remedy(remedy).caused_by(native)
+            }
+            other => other.into_error(path),
+        }
+    }
+
     /// What it means for the file at `path`.
     pub fn into_error(self, path: &Path) -> Error {
         match self {

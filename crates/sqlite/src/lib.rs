@@ -22,6 +22,7 @@ mod client;
 mod clock;
 mod config;
 mod error;
+mod feedback;
 mod json;
 mod lease;
 mod records;

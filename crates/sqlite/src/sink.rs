@@ -216,7 +216,7 @@ impl TransactionalWriter for Writer {
             Ok(answer) => Ok(answer),
             Err(Undone::Failed(failure)) => Err(failure),
             Err(Undone::Rejected(row, kind, failure)) => {
-                let error = failure.into_error(&path);
+                let error = failure.into_rejection(&path);
                 Ok(Transacted::Rejected(vec![Fault { row, kind, error }]))
             }
         };

@@ -186,7 +186,7 @@ impl Watch {
     pub fn operate(&self, stream: &str) -> Option<StreamOperator> {
         let post = self.running.posts().iter().find(|post| post.name() == stream)?;
         let instance = Arc::clone(self.running.instance());
-        Some(StreamOperator::new(instance, self.stores.clone(), Arc::clone(&post.spec)))
+        Some(StreamOperator::new(instance, self.stores.clone(), Arc::clone(&post.connected()?.spec)))
     }
 
     /// The engine's own handle, for all else.

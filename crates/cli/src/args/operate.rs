@@ -131,6 +131,9 @@ pub(crate) struct Tail {
     /// Where to begin
     #[arg(long, value_enum, default_value_t, value_name = "PLACE")]
     pub(crate) from: From,
+    /// Show the content of each change too; it may hold anything
+    #[arg(long)]
+    pub(crate) content: bool,
 }
 
 /// Where `tail` begins.
@@ -217,6 +220,9 @@ pub(crate) enum DeadLetters {
         /// At most so many
         #[arg(long, default_value_t = 100, value_name = "N")]
         limit: usize,
+        /// Show the content of each change too; it may hold anything
+        #[arg(long)]
+        content: bool,
     },
     /// Deliver them again, in order; what is rejected again stays
     Replay {

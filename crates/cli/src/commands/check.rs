@@ -6,16 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use watchkeeper::core::{
-    Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Report, Severity, SinkProfile, StartAt,
-};
+use watchkeeper::core::{Checkpoint, Cx, Finding, Grade, Halted, Purpose, Report, Severity, SinkProfile, StartAt};
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
 use super::{departed, home};
 use crate::answer;
 use crate::args::Common;
-use crate::config::{self, Config, Stream, System};
+use crate::config::{self, Config, Examined, Stream, System, Target};
+use crate::exit;
 use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
@@ -41,19 +40,46 @@ struct Answer {
     history: Option<History>,
 }
 
-pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
-    let config = config::load(&common.config)?;
-    config.refuse_idle()?;
+pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
+    let Examined { config, mut errors } = config::examine(&common.config);
+    let Some(config) = config else { return Ok(exit::refused(&errors, common.json)) };
+    errors.extend(on_this_machine(&config));
+    if errors.is_empty() {
+        errors.extend(config.refuse_idle().err());
+    }
     let cx = Seams::system().cx();
-    let stores = stores(&cx, &config).await;
+    let file = (!errors.is_empty()).then(|| Part::of_file(&errors));
+    let mut stores = Vec::from_iter(file);
     let mut streams = Vec::new();
-    for stream in &config.streams {
-        streams.push(look_at(&cx, &config, stream).await);
+    if offline {
+        streams.extend(config.streams.iter().map(described));
+    } else {
+        stores.extend(self::stores(&cx, &config).await);
+        // Streams that could not be read are in the file nevertheless.
+        stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
+        for stream in &config.streams {
+            streams.push(look_at(&cx, &config, stream).await);
+        }
     }
     let worst = worst(stores.iter().chain(streams.iter().flat_map(|stream| &stream.parts)));
-    let lines = as_lines(&config, &stores, &streams, worst);
-    answer::say(&Report { lines, data: as_json(&config, &stores, &streams, worst) }, common.json);
+    let found = Found { config: &config, stores, streams, worst, offline };
+    answer::say(&Report { lines: found.lines(), data: found.json() }, common.json)?;
     Ok(ExitCode::from(worst))
+}
+
+/// What is wrong on this machine with what the file says of this instance.
+fn on_this_machine(config: &Config) -> Option<Error> {
+    let peers = config.group.peers.as_ref()?;
+    peers.require_own_address().err().map(|error| error.at(&config.group.peers_origin))
+}
+
+/// A stream as its settings say it is.
+fn described(stream: &Stream) -> Answer {
+    let profiles = stream.sinks.iter().filter_map(|target| target.profile.clone()).collect();
+    let source = Part::of(titled("source", &stream.source), Ok(Vec::new()));
+    let sinks = stream.sinks.iter().map(|target| Part::of(sink_title(target), Ok(Vec::new())));
+    let parts = [source].into_iter().chain(sinks).collect();
+    Answer { name: stream.settings.name.clone(), profiles, parts, history: None }
 }
 
 impl Part {
@@ -64,6 +90,15 @@ impl Part {
         };
         part.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         part
+    }
+
+    /// What is wrong with the file itself.
+    fn of_file(errors: &[Error]) -> Self {
+        Self {
+            name: "file".to_owned(),
+            findings: errors.iter().map(finding).collect(),
+            failed: errors.first().map(Error::kind),
+        }
     }
 }
 
@@ -94,11 +129,13 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
         parts.push(Part::of(titled(name, system), found));
     }
     parts.extend(lease(cx, config).await);
-    let departed = departed::findings(&cx.within(LOOK_WITHIN), config).await;
-    if !departed.is_empty() {
-        parts.push(Part::of("other streams".to_owned(), Ok(departed)));
-    }
     parts
+}
+
+/// What is left of streams that are not in the file any more.
+async fn departed(cx: &Cx, config: &Config) -> Option<Part> {
+    let departed = departed::findings(&cx.within(LOOK_WITHIN), config).await;
+    (!departed.is_empty()).then(|| Part::of("other streams".to_owned(), Ok(departed)))
 }
 
 /// What is to be said of the length of leases, if anything.
@@ -108,6 +145,10 @@ async fn lease(cx: &Cx, config: &Config) -> Option<Part> {
     // What keeps it from being looked at was told of the store already.
     let found = system.backend.check_leases(&cx, &mut options, config.group.settings.lease.ttl).await.ok()?;
     (!found.is_empty()).then(|| Part::of(titled("lease", system), Ok(found)))
+}
+
+fn sink_title(target: &Target) -> String {
+    titled(&format!("sink {}", target.name), &target.system)
 }
 
 fn titled(role: &str, system: &System) -> String {
@@ -125,13 +166,12 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     for target in &stream.sinks {
         let within = cx.within(LOOK_WITHIN);
         let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
-        let mut found = looked.await.and_then(|inspection| {
-            filter::require_all(stream, target, &inspection.profile)?;
+        let mut found = looked.await.map(|inspection| {
             if inspection.profile.grade == Grade::Transactional {
                 keeper = &target.system;
             }
             profiles.push(inspection.profile);
-            Ok(inspection.findings)
+            inspection.findings
         });
         if parts[0].failed.is_none()
             && let Ok(findings) = &mut found
@@ -141,7 +181,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
                 Err(error) => found = Err(error),
             }
         }
-        parts.push(Part::of(titled(&format!("sink {}", target.name), &target.system), found));
+        parts.push(Part::of(sink_title(target), found));
     }
     let within = cx.within(LOOK_WITHIN);
     let mut options = stream.source.options.clone();
@@ -161,8 +201,6 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
     let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
-    let whole = whole(stream, &profiles).and_then(|()| rows(stream, &profiles, outline));
-    parts.push(Part::of("stream".to_owned(), whole.map(|()| Vec::new())));
     Answer { name: stream.settings.name.clone(), profiles, parts, history }
 }
 
@@ -236,36 +274,6 @@ fn halt(stream: &Stream, halted: &Halted) -> Finding {
     Finding { severity: Severity::Error, what, remedy: Some(remedy) }
 }
 
-/// What can only be said of a stream as a whole.
-fn whole(stream: &Stream, profiles: &[SinkProfile]) -> Result<()> {
-    let name = &stream.settings.name;
-    let wrong = |cause: String, remedy: &str| Err(Error::config(cause).remedy(remedy).at(&stream.origin));
-    if stream.sinks.is_empty() {
-        return wrong(format!("stream {name:?} has no sink"), "write at least one [[stream.sink]] below it");
-    }
-    for (at, sink) in stream.sinks.iter().enumerate() {
-        if stream.sinks[..at].iter().any(|earlier| earlier.name == sink.name) {
-            return wrong(format!("stream {name:?} has two sinks named {:?}", sink.name), "name them apart");
-        }
-    }
-    if profiles.iter().filter(|profile| profile.grade == Grade::Transactional).count() > 1 {
-        let remedy = "one checkpoint can be in one transaction only: give the other target a stream of its own";
-        return wrong(format!("stream {name:?} has two transactional sinks"), remedy);
-    }
-    Ok(())
-}
-
-/// Whether the source tells as much of a change as the sinks need.
-fn rows(stream: &Stream, profiles: &[SinkProfile], outline: Outline) -> Result<()> {
-    if outline.whole_rows || !profiles.iter().any(|profile| profile.whole_rows) {
-        return Ok(());
-    }
-    let cause =
-        format!("stream {:?}: its updates tell only what differs, and a mirror needs all", stream.settings.name);
-    let remedy = "let the source tell it: full_document = \"updateLookup\", or \"required\" with stored images";
-    Err(Error::config(cause).remedy(remedy).at(&stream.origin))
-}
-
 impl Answer {
     /// Whether it can run at all: nothing is promised of what can not.
     fn is_sound(&self) -> bool {
@@ -333,27 +341,63 @@ fn word(severity: Severity) -> &'static str {
     }
 }
 
-fn as_lines(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> Vec<String> {
-    let mut lines = vec![format!("group {}", config.group.settings.group)];
-    stores.iter().for_each(|part| lines.extend(lines_of(part)));
-    for stream in streams {
-        lines.push(format!("stream {}", stream.name));
-        stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
-        if !stream.is_sound() {
-            continue;
+/// All that was found out.
+struct Found<'c> {
+    config: &'c Config,
+    stores: Vec<Part>,
+    streams: Vec<Answer>,
+    /// The code to end with.
+    worst: u8,
+    /// Whether nothing was connected to.
+    offline: bool,
+}
+
+impl Found<'_> {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("group {}", self.config.group.settings.group)];
+        self.stores.iter().for_each(|part| lines.extend(lines_of(part)));
+        for stream in &self.streams {
+            lines.push(format!("stream {}", stream.name));
+            stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
+            if !stream.is_sound() {
+                continue;
+            }
+            if let (Some(grade), Some(can_see)) = (stream.grade(), stream.can_see()) {
+                lines.push(format!("  grade: {}: {can_see}", format!("{grade:?}").to_lowercase()));
+            }
+            lines.push(format!("  takeover after a crash: {}", stream.takeover(self.config)));
         }
-        if let (Some(grade), Some(can_see)) = (stream.grade(), stream.can_see()) {
-            lines.push(format!("  grade: {}: {can_see}", format!("{grade:?}").to_lowercase()));
-        }
-        lines.push(format!("  takeover after a crash: {}", stream.takeover(config)));
+        let verdict = match (self.worst, self.offline) {
+            (0, false) => "all is well",
+            (0, true) => "the file is well; nothing was connected to",
+            _ => "there are errors",
+        };
+        lines.push(verdict.to_owned());
+        lines
     }
-    let verdict = if worst == 0 { "all is well" } else { "there are errors" };
-    lines.push(verdict.to_owned());
-    lines
+
+    fn json(&self) -> Value {
+        let of_stream = |stream: &Answer| {
+            json!({
+                "name": stream.name,
+                "grade": stream.grade().filter(|_| stream.is_sound()),
+                "can_see": stream.can_see().filter(|_| stream.is_sound()),
+                "takeover": stream.is_sound().then(|| stream.takeover(self.config)),
+                "history": stream.history.as_ref().map(History::data),
+                "findings": findings_of(&stream.parts),
+            })
+        };
+        json!({
+            "ok": self.worst == 0,
+            "offline": self.offline,
+            "group": { "name": self.config.group.settings.group, "findings": findings_of(&self.stores) },
+            "streams": self.streams.iter().map(of_stream).collect::<Vec<_>>(),
+        })
+    }
 }
 
 fn lines_of(part: &Part) -> Vec<String> {
-    if part.findings.is_empty() && part.name != "stream" {
+    if part.findings.is_empty() {
         return vec![format!("  ok: {}", part.name)];
     }
     let line = |finding: &Finding| {
@@ -363,30 +407,13 @@ fn lines_of(part: &Part) -> Vec<String> {
     part.findings.iter().map(line).collect()
 }
 
-fn as_json(config: &Config, stores: &[Part], streams: &[Answer], worst: u8) -> Value {
-    let findings = |parts: &[Part]| -> Value {
-        let of_part = |part: &Part| {
-            let one = |finding: &Finding| {
-                let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
-                json!({ "part": part.name, "severity": severity, "what": what, "remedy": remedy })
-            };
-            part.findings.iter().map(one).collect::<Vec<_>>()
+fn findings_of(parts: &[Part]) -> Value {
+    let of_part = |part: &Part| {
+        let one = |finding: &Finding| {
+            let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
+            json!({ "part": part.name, "severity": severity, "what": what, "remedy": remedy })
         };
-        parts.iter().flat_map(of_part).collect()
+        part.findings.iter().map(one).collect::<Vec<_>>()
     };
-    let of_stream = |stream: &Answer| {
-        json!({
-            "name": stream.name,
-            "grade": stream.grade().filter(|_| stream.is_sound()),
-            "can_see": stream.can_see().filter(|_| stream.is_sound()),
-            "takeover": stream.is_sound().then(|| stream.takeover(config)),
-            "history": stream.history.as_ref().map(History::data),
-            "findings": findings(&stream.parts),
-        })
-    };
-    json!({
-        "ok": worst == 0,
-        "group": { "name": config.group.settings.group, "findings": findings(stores) },
-        "streams": streams.iter().map(of_stream).collect::<Vec<_>>(),
-    })
+    parts.iter().flat_map(of_part).collect()
 }

@@ -1,16 +1,18 @@
 //! `dead-letters`: what sinks rejected, to be looked at, delivered again or given up.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use watchkeeper::core::{LedgerKind, LedgerQuery, LedgerRecord, Report, Resolution};
+use serde_json::Value;
+use watchkeeper::core::{LedgerKind, LedgerQuery, LedgerRecord, Payload, Report, Resolution};
 use watchkeeper::engine::checkpoint::operator::Move;
 use watchkeeper::engine::group::control::{PurgeRequest, ReplayRequest};
-use watchkeeper::{Error, Operation, Result};
+use watchkeeper::{Change, Error, Operation, Result};
 
 use super::status::count;
-use super::tail::readable;
+use super::tail::{content, readable};
 use crate::answer::{confirm, report};
 use crate::args::{DeadLetters, Patience, Which};
 use crate::config::Stream;
@@ -28,13 +30,15 @@ const COMMITS: (u32, Duration) = (2, Duration::from_secs(1));
 /// Runs a command about dead letters; with whether everything was done that was asked for.
 pub(crate) async fn run(site: &Site, command: &DeadLetters) -> Result<(Report, bool)> {
     match command {
-        DeadLetters::List { which, all, limit } => Ok((list(site, which, *all, *limit).await?, true)),
+        DeadLetters::List { which, all, limit, content } => {
+            Ok((list(site, which, *all, *limit, *content).await?, true))
+        }
         DeadLetters::Replay { which, patience } => replay(site, which, *patience).await,
         DeadLetters::Purge { which, decision } => purge(site, which, decision.yes, decision.patience).await,
     }
 }
 
-/// An entry of the ledger. Its payload is not shown: it may hold anything.
+/// An entry of the ledger. Its content is shown only when it is asked for: it may hold anything.
 #[derive(Debug, Serialize)]
 struct Letter {
     number: u64,
@@ -47,6 +51,8 @@ struct Letter {
     time: Option<String>,
     cause: String,
     resolution: Option<Resolution>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Value>,
 }
 
 impl Letter {
@@ -64,7 +70,16 @@ impl Letter {
             change: entry.change_id,
             cause: entry.cause,
             resolution: record.resolution,
+            content: None,
         }
+    }
+
+    /// The same with the content of its change, as changes of its source are read.
+    fn with_content(record: LedgerRecord, payload: &Arc<dyn Payload>) -> Self {
+        let kept = record.entry.change.as_ref();
+        let batch = kept.and_then(|change| change.to_batch(Arc::clone(payload)));
+        let content = batch.map(|batch| content(&Change::new(Arc::new(batch), 0)));
+        Self { content, ..Self::of(record) }
     }
 
     fn line(&self) -> String {
@@ -87,7 +102,8 @@ impl Letter {
             None => "",
         };
         let sink = if self.sink.is_empty() { String::new() } else { format!(" at {}", self.sink) };
-        format!("{}  {kind}{settled}: {what}{sink}: {}", self.number, self.cause)
+        let content = self.content.as_ref().map(|content| format!("\n    {content}")).unwrap_or_default();
+        format!("{}  {kind}{settled}: {what}{sink}: {}{content}", self.number, self.cause)
     }
 }
 
@@ -99,12 +115,18 @@ struct Listing<'a> {
     more: bool,
 }
 
-async fn list(site: &Site, which: &Which, all: bool, limit: usize) -> Result<Report> {
+async fn list(site: &Site, which: &Which, all: bool, limit: usize, content: bool) -> Result<Report> {
     let stream = checked(site, which)?;
     let mut records = entries(site, stream, which, all, limit.saturating_add(1)).await?;
     let more = records.len() > limit;
     records.truncate(limit);
-    let letters: Vec<_> = records.into_iter().map(Letter::of).collect();
+    // Only the source knows how its changes are read.
+    let payload = if content { Some(site.source(stream).await?.payload()) } else { None };
+    let letter = |record| match &payload {
+        Some(payload) => Letter::with_content(record, payload),
+        None => Letter::of(record),
+    };
+    let letters: Vec<_> = records.into_iter().map(letter).collect();
     let mut lines: Vec<_> = letters.iter().map(Letter::line).collect();
     if lines.is_empty() {
         lines.push(format!(

@@ -10,13 +10,14 @@ use crate::answer;
 use crate::args::Common;
 
 /// All kinds, in the order in which people meet them.
-const KINDS: [ErrorKind; 8] = [
+const KINDS: [ErrorKind; 9] = [
     ErrorKind::Config,
     ErrorKind::Denied,
     ErrorKind::Unavailable,
     ErrorKind::Unknown,
     ErrorKind::Fenced,
     ErrorKind::PositionLost,
+    ErrorKind::Rejected,
     ErrorKind::Corrupt,
     ErrorKind::Internal,
 ];
@@ -28,8 +29,7 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
             "A setting is wrong, or names something that is not there. Trying again is useless until a person changes it. \
              While a stream runs, this instance gives it up for a while and another one tries.",
             "Read the place at the beginning of the line (file and line, variable or flag) and the remedy at its end. \
-             `watchkeeper check` tells the first setting that is \
-             written wrongly; when there is none, all that is wrong with stores, sources and sinks at once.",
+             `watchkeeper check` tells all that is wrong at once.",
         ),
         ErrorKind::Denied => (
             "Credentials or privileges are missing. Another instance may have them, so this one gives up the watch and \
@@ -65,6 +65,12 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
              halted, since going on could lose changes.",
             "Look at what the line names, restore it from a backup if need be, then resume the stream.",
         ),
+        ErrorKind::Rejected => (
+            "A target will never take a change, for example because a constraint of its table is violated. The stream is halted, \
+             as on_reject = \"stop\" says; what comes before the change is committed.",
+            "Change the target so that it takes the change and resume the stream, or pass over it with `watchkeeper skip`. With \
+             on_reject = \"dead_letter\" such changes are set aside and the stream goes on.",
+        ),
         ErrorKind::Internal => (
             "Something that should not be possible: a bug in Watchkeeper, in a backend, or in what it talks to.",
             "Report it with the log lines before it. The instance gives up the stream, and another one tries.",
@@ -86,7 +92,7 @@ pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
         let apart = if at > 0 { "\n" } else { "" };
         format!("{apart}{}\n  {meaning}\n  What to do: {remedy}", kind.code())
     });
-    answer::say(&Report { lines: lines.collect(), data: pages.collect() }, common.json);
+    answer::say(&Report { lines: lines.collect(), data: pages.collect() }, common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,7 @@
 //! `init`: a commented file to start from.
 
+mod systems;
+
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -11,13 +13,22 @@ use watchkeeper::{Error, Result};
 use crate::answer;
 use crate::args::Common;
 
+pub(crate) use systems::{Sink, Source};
+
 /// The file as it is written.
 const TEMPLATE: &str = include_str!("init.toml");
 
-pub(crate) fn run(common: &Common) -> Result<ExitCode> {
+/// The file for these systems.
+fn text(source: Source, sink: Sink) -> String {
+    let parts = [("{store}", source.store()), ("{source}", source.setting()), ("{sink}", sink.table())];
+    parts.iter().fold(TEMPLATE.to_owned(), |text, (mark, part)| text.replace(mark, part))
+}
+
+pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCode> {
+    let text = text(source, sink);
     let name = common.config.display().to_string();
     let opened = OpenOptions::new().write(true).create_new(true).open(&common.config);
-    let written = opened.and_then(|mut file| file.write_all(TEMPLATE.as_bytes()).and_then(|()| file.sync_all()));
+    let written = opened.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
     written.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => Error::config("there is such a file already, and it was left as it is")
             .remedy("name another with --config, or move it away")
@@ -26,12 +37,12 @@ pub(crate) fn run(common: &Common) -> Result<ExitCode> {
             .remedy("make its folder writable, or name another with --config")
             .at(&name),
     })?;
-    let lines = vec![
-        format!("{name} is written. What comes next:"),
-        "  watchkeeper sqlite install --db app.db --table orders   # log the changes of a table".to_owned(),
+    let lines = [format!("{name} is written. What comes next:")].into_iter();
+    let lines = lines.chain(source.first_step().map(str::to_owned)).chain([
         "  watchkeeper check                                       # see whether all is well".to_owned(),
         "  watchkeeper run                                         # once, or several times for relief".to_owned(),
-    ];
-    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json);
+    ]);
+    let lines = lines.collect();
+    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ mod explain;
 mod handoff;
 mod history;
 mod home;
-mod init;
+pub(crate) mod init;
 mod operate;
 mod pause;
 mod run;
@@ -17,6 +17,7 @@ mod status;
 mod tail;
 mod why;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use tokio::runtime::Runtime;
@@ -42,23 +43,27 @@ fn program(args: Args) -> Result<ExitCode> {
     let format = if is_running && common.json { LogFormat::Json } else { LogFormat::Text };
     logging::begin(&common, if is_running { "info" } else { "warn" }, format)?;
     match args.command {
-        Command::Init => init::run(&common),
+        Command::Init { source, sink } => init::run(&common, source, sink),
         Command::Explain { code } => explain::run(&common, code.as_deref()),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut std::io::stdout());
+            // Into memory first: the generator panics where a reader has gone.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut args::command(), "watchkeeper", &mut script);
+            let mut out = std::io::stdout().lock();
+            answer::written(out.write_all(&script).and_then(|()| out.flush()))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo(demo) => crate::demo::run(&runtime()?, &demo, common.json),
         Command::DemoInstance(instance) => block_on(crate::demo::run_instance(instance)),
         Command::Run => block_on(run::run(&common)),
-        Command::Check => block_on(check::run(&common)),
+        Command::Check { offline } => block_on(check::run(&common, offline)),
         Command::Operate(command) => block_on(operate::run(&common, &command)),
     }
 }
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
     logging::begin(common, "warn", LogFormat::Text)?;
-    answer::say(&block_on(call.run())?, common.json);
+    answer::say(&block_on(call.run())?, common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -45,6 +45,6 @@ pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> 
             report
         }
     };
-    say(&report, json);
+    say(&report, json)?;
     Ok(code)
 }

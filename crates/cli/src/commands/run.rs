@@ -32,7 +32,7 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     let config = config::load(&common.config)?;
     config.refuse_idle()?;
     refuse_sinkless(&config)?;
-    let mut signals = Signals::take()?;
+    let mut signals = Signals::take()?.with_output(config.writes_to_stdout());
     let site = tokio::select! {
         biased;
         asked = signals.next() => {

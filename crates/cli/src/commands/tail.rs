@@ -8,14 +8,13 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde_json::json;
+use serde_json::{Value, json};
 use watchkeeper::core::{Limits, Moment};
 use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt};
 
 use crate::args::{From, Tail};
 use crate::config::Stream;
-use crate::signals::Signals;
+use crate::signals::{Signals, output_closed};
 use crate::site::Site;
 use crate::when::iso;
 
@@ -30,7 +29,7 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let start = start(site, &cx, stream, args.from).await?;
     let source = site.source(stream).await?;
     let mut log = cx.run(source.peek(&cx, start)).await?;
-    let mut tally = Tally { json, ..Tally::default() };
+    let mut tally = Tally { json, content: args.content, ..Tally::default() };
     // On standard error, so that what reads the changes sees nothing else.
     eprintln!("watching {}, waiting for changes…", args.stream);
     let cx = site.seams.cx();
@@ -94,21 +93,6 @@ async fn follow(
     Ok(())
 }
 
-/// Waits until nobody reads standard output any more. Without changes nothing is written, so no write would tell.
-async fn output_closed() {
-    let out = io::stdout();
-    let mut ticks = tokio::time::interval(Duration::from_millis(250));
-    loop {
-        ticks.tick().await;
-        let mut watched = [PollFd::new(&out, PollFlags::empty())];
-        // What is wrong with a descriptor is told whatever is asked for; a look that fails is repeated.
-        let looked = poll(&mut watched, Some(&Timespec::default()));
-        if looked.is_ok() && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-            return;
-        }
-    }
-}
-
 /// A reader that has gone, as `head` does, is the end and no error.
 fn gone(error: io::Error) -> Result<()> {
     match error.kind() {
@@ -121,6 +105,8 @@ fn gone(error: io::Error) -> Result<()> {
 #[derive(Debug, Default)]
 struct Tally {
     json: bool,
+    /// Whether the content of changes is shown.
+    content: bool,
     total: u64,
     counts: BTreeMap<Operation, u64>,
 }
@@ -131,15 +117,21 @@ impl Tally {
         *self.counts.entry(change.operation()).or_default() += 1;
         let (time, operation, namespace) = (iso(change.time().0), change.operation(), change.namespace());
         let key = change.key().map(readable);
+        let content = self.content.then(|| content(change));
         let mut out = io::stdout().lock();
         match self.json {
             true => {
                 let id = change.id().to_string();
-                let line =
+                let mut line =
                     json!({ "time": time, "operation": operation, "namespace": namespace, "key": key, "id": id });
+                content.into_iter().for_each(|content| line["content"] = content);
                 writeln!(out, "{line}")
             }
-            false => writeln!(out, "{time}  {:8}  {namespace}  {}", operation.as_str(), key.as_deref().unwrap_or("-")),
+            false => {
+                let content = content.map(|content| format!("  {content}")).unwrap_or_default();
+                let key = key.as_deref().unwrap_or("-");
+                writeln!(out, "{time}  {:8}  {namespace}  {key}{content}", operation.as_str())
+            }
         }
     }
 
@@ -160,6 +152,14 @@ impl Tally {
             }
         }
         out.flush()
+    }
+}
+
+/// The content of a change as JSON, whatever its source; as a text why it cannot be read.
+pub(super) fn content(change: &Change) -> Value {
+    match change.json() {
+        Ok(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        Err(error) => Value::String(error.to_string()),
     }
 }
 

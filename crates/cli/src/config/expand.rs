@@ -36,16 +36,21 @@ pub(super) trait Values: Send + Sync {
 /// Expands all texts in `options`. What was put in is a secret from then on.
 ///
 /// # Errors
-/// `Config` with the line, for a variable or file that is not there.
+/// `Config` with the line, for a variable or file that is not there, unless errors are collected.
 pub(super) fn all(options: &mut Options, values: &Arc<dyn Values>) -> Result<()> {
     in_table(options, false, values)
 }
 
 fn in_table(options: &mut Options, dollars: bool, values: &Arc<dyn Values>) -> Result<()> {
     let mut rereads = Vec::new();
+    let collector = options.collector().cloned();
     for (name, written) in options.iter_mut() {
         let way = Way { shown: SHOWN.contains(&name), dollars: dollars || OF_DOLLARS.contains(&name) };
-        rereads.extend(in_setting(written, way, values)?.map(|reread| (name.to_owned(), reread)));
+        match (in_setting(written, way, values), &collector) {
+            (Ok(reread), _) => rereads.extend(reread.map(|reread| (name.to_owned(), reread))),
+            (Err(error), Some(collector)) => collector.push(error),
+            (Err(error), None) => return Err(error),
+        }
     }
     rereads.into_iter().for_each(|(name, reread)| options.set_reread(name, reread));
     Ok(())
@@ -55,7 +60,7 @@ fn in_table(options: &mut Options, dollars: bool, values: &Arc<dyn Values>) -> R
 fn in_setting(written: &mut Written, way: Way, values: &Arc<dyn Values>) -> Result<Option<Reread>> {
     match &mut written.setting {
         Setting::Text(text) if text.contains('$') => {
-            let (template, origin) = (std::mem::take(text), written.origin.clone());
+            let (template, origin) = (text.clone(), written.origin.clone());
             *text = expanded(&template, way, &**values).map_err(|error| error.at(&origin))?;
             // Files may change; the variables of a process do not.
             if !template.contains("${file:") {

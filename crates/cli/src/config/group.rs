@@ -21,33 +21,55 @@ pub(crate) struct Group {
     pub(crate) lease_origin: Origin,
 }
 
-pub(super) fn read(root: &mut Options) -> Result<Group> {
+/// Reads the group; `None` when something that it cannot be without was reported instead.
+pub(super) fn read(root: &mut Options) -> Result<Option<Group>> {
     let mut group = root.table("group")?.ok_or_else(|| {
         let error = root.wrong("group", "this table is missing");
         error.remedy("write [group] with name = \"shop\" and store = \"sqlite:state.db\"")
     })?;
-    let mut instance = root.table("instance")?.unwrap_or_else(|| Options::new("instance", root.origin().clone()));
-    let name = group.required("name", "\"shop\"")?;
+    let instance = root.table("instance")?;
+    let mut instance = instance.unwrap_or_else(|| Options::new("instance", root.origin().clone()));
+    let name = group.required("name", "\"shop\"");
+    let name = group.reported(name)?;
     let instance_name = instance.text("name")?.unwrap_or_else(own_name);
-    let mut settings = InstanceSettings::new(&name, &instance_name);
+    let mut settings = InstanceSettings::new(name.as_deref().unwrap_or("shop"), &instance_name);
     let names = if instance_name.is_empty() { instance.origin_of("name") } else { group.origin_of("name") };
-    settings.validate().map_err(|error| error.at(names))?;
+    let named = settings.validate().map_err(|error| error.at(names));
+    if group.reported(named)?.is_none() {
+        settings = InstanceSettings::new("shop", "shop-1");
+    }
     settings.lease = lease(&mut group)?;
     let lease_origin = group.origin_of("lease").clone();
     take_rest(&mut group, &mut settings)?;
-    let store = System::take(&mut group, "store")?.ok_or_else(|| group.missing("store", "\"sqlite:state.db\""))?;
-    let leases = System::take(&mut group, "leases")?;
-    let records = System::take(&mut group, "records")?;
-    let peers = peers(&mut instance)?;
+    let store = System::take(&mut group, "store").and_then(|store| {
+        let missing = || group.missing("store", "\"sqlite:state.db\"");
+        store.ok_or_else(missing)
+    });
+    let store = group.reported(store)?;
+    let [leases, records] = ["leases", "records"].map(|name| {
+        let taken = System::take(&mut group, name);
+        group.reported(taken)
+    });
+    let (leases, records) = (leases?.flatten(), records?.flatten());
+    let peers = peers(&mut instance);
+    let peers = instance.reported(peers)?.flatten();
     let peers_origin = instance.origin_of("listen").clone();
     group.finish()?;
     instance.finish()?;
-    Ok(Group { settings, store, leases, records, peers, peers_origin, lease_origin })
+    if let Some(collector) = group.collector() {
+        for system in [&store, &leases, &records].into_iter().flatten() {
+            system.validated(collector, |backend, options| backend.validate_store(options));
+        }
+    }
+    let read = |store| Group { settings, store, leases, records, peers, peers_origin, lease_origin };
+    Ok(name.and(store).map(read))
 }
 
 fn lease(group: &mut Options) -> Result<LeaseSettings> {
     let usual = LeaseSettings::default();
-    let mut lease = group.duration("lease")?.map_or(usual, LeaseSettings::new);
+    let is_written = group.peek("lease").is_some();
+    let length = group.duration("lease")?;
+    let mut lease = length.map_or(usual, LeaseSettings::new);
     let mut origin = group.origin_of("lease").clone();
     if let Some(renew_every) = group.duration("renew_every")? {
         origin = group.origin_of("renew_every").clone();
@@ -56,26 +78,48 @@ fn lease(group: &mut Options) -> Result<LeaseSettings> {
         lease.call_timeout = lease.call_timeout.min(renew_every * 3 / 4);
         lease.retry_every = lease.retry_every.min(renew_every / 4);
     }
-    lease.validate().map_err(|error| error.at(origin))?;
-    Ok(lease)
+    // A length that could not be read was reported, and nothing can be said of how the two fit together.
+    if is_written && length.is_none() {
+        return Ok(usual);
+    }
+    let fits = lease.validate().map_err(|error| error.at(origin));
+    Ok(group.reported(fits)?.map_or(usual, |()| lease))
+}
+
+/// Changes a setting. One that does not fit the others is reported, and they stay as they were.
+fn change(
+    group: &Options,
+    name: &str,
+    settings: &mut InstanceSettings,
+    change: impl FnOnce(&mut InstanceSettings),
+) -> Result<()> {
+    let mut changed = settings.clone();
+    change(&mut changed);
+    let fits = changed.validate().map_err(|error| error.at(group.origin_of(name)));
+    if group.reported(fits)?.is_some() {
+        *settings = changed;
+    }
+    Ok(())
 }
 
 fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()> {
     let takeovers =
         [("where_safe", FastTakeover::WhereSafe), ("fast", FastTakeover::Always), ("lease", FastTakeover::Never)];
     settings.takeover = group.choice("takeover", &takeovers)?.unwrap_or_default();
-    settings.max_listeners = group.size("max_instances")?;
-    settings.validate().map_err(|error| error.at(group.origin_of("max_instances")))?;
-    settings.retry_floor = group.duration("retry_floor")?.unwrap_or(settings.retry_floor);
-    settings.validate().map_err(|error| error.at(group.origin_of("retry_floor")))?;
+    let max_instances = group.size("max_instances")?;
+    change(group, "max_instances", settings, |settings| settings.max_listeners = max_instances)?;
+    if let Some(retry_floor) = group.duration("retry_floor")? {
+        change(group, "retry_floor", settings, |settings| settings.retry_floor = retry_floor)?;
+    }
     settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
     settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
-    settings.heartbeat_every = group.duration("heartbeat_every")?.unwrap_or(settings.heartbeat_every);
-    let unhealthy_after = group.duration("unhealthy_after")?;
-    settings.unhealthy_after = unhealthy_after.unwrap_or(settings.unhealthy_after);
+    let (heartbeat_every, unhealthy_after) = (group.duration("heartbeat_every")?, group.duration("unhealthy_after")?);
     // Of two that do not fit together, the one that was written.
     let last = if unhealthy_after.is_some() { "unhealthy_after" } else { "heartbeat_every" };
-    settings.validate().map_err(|error| error.at(group.origin_of(last)))
+    change(group, last, settings, |settings| {
+        settings.heartbeat_every = heartbeat_every.unwrap_or(settings.heartbeat_every);
+        settings.unhealthy_after = unhealthy_after.unwrap_or(settings.unhealthy_after);
+    })
 }
 
 /// `listen` and `advertise`: by default peers on this machine are answered.

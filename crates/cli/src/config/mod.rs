@@ -12,8 +12,8 @@ mod variables;
 use std::path::Path;
 use std::sync::Arc;
 
-use watchkeeper::core::Options;
-use watchkeeper::{Error, Result};
+use watchkeeper::core::{Collector, Options};
+use watchkeeper::{Error, LeaseSettings, Result};
 
 pub(crate) use group::Group;
 pub(crate) use stream::{Stream, Target};
@@ -26,21 +26,74 @@ pub(crate) struct Config {
     pub(crate) streams: Vec<Stream>,
 }
 
+/// A file as far as it could be read, and all that is wrong with it.
+#[derive(Debug)]
+pub(crate) struct Examined {
+    /// The group, and the streams that nothing is wrong with; `None` when the group cannot be read.
+    pub(crate) config: Option<Config>,
+    /// In the order of their lines.
+    pub(crate) errors: Vec<Error>,
+}
+
+/// Reads the file at `path` and the variables of this process, and finds everything that is wrong without a connection.
+pub(crate) fn examine(path: &Path) -> Examined {
+    let collector = Collector::default();
+    let config = read_file(path, &collector).unwrap_or_else(|error| {
+        collector.push(error);
+        None
+    });
+    Examined { config, errors: in_order(collector.take()) }
+}
+
 /// Reads the file at `path` and the variables of this process.
 ///
 /// # Errors
-/// `Config` naming what is wrong, where it was written and what to write instead.
+/// `Config` naming the first thing that is wrong, where it was written and what to write instead.
 pub(crate) fn load(path: &Path) -> Result<Config> {
+    let Examined { config, errors } = examine(path);
+    first(errors)?;
+    config.ok_or_else(|| Error::internal("the file was not read, and nothing is wrong with it"))
+}
+
+/// The first error, which says how many there are.
+fn first(errors: Vec<Error>) -> Result<()> {
+    let more = errors.len().saturating_sub(1);
+    let Some(error) = errors.into_iter().next() else { return Ok(()) };
+    if more == 0 {
+        return Err(error);
+    }
+    let advice = error.advice().unwrap_or("correct it").to_owned();
+    let others = if more == 1 { "1 more error".to_owned() } else { format!("{more} more errors") };
+    Err(error.remedy(format!("{advice}; {others} in this file: `watchkeeper check --offline` lists all")))
+}
+
+fn in_order(mut errors: Vec<Error>) -> Vec<Error> {
+    let line = |error: &Error| error.place().and_then(|place| place.rsplit_once(':')?.1.parse::<u64>().ok());
+    // Variables have no line, and come last.
+    errors.sort_by_key(|error| line(error).unwrap_or(u64::MAX));
+    errors
+}
+
+fn read_file(path: &Path, collector: &Collector) -> Result<Option<Config>> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(&name, &error))?;
     let mut root = toml::read(&name, &text)?;
     let fingerprint = fingerprint(root.clone(), std::env::vars());
+    root.collect_into(Some(collector));
     secrets::hide_all(&mut root);
     expand::all(&mut root, &(Arc::new(Surroundings) as Arc<dyn expand::Values>))?;
+    let not_expanded = collector.take();
     variables::over(&mut root, std::env::vars())?;
     secrets::hide_all(&mut root);
-    let mut config = read(root)?;
-    config.group.settings.fingerprint = fingerprint;
+    let mut config = read(root, collector)?;
+    if let Some(config) = &mut config {
+        config.group.settings.fingerprint = fingerprint;
+    }
+    // What is wrong with a text that could not be expanded was not written by anyone.
+    let found = collector.take().into_iter();
+    let found = found.filter(|error| not_expanded.iter().all(|known| known.place() != error.place()));
+    let found: Vec<_> = found.collect();
+    not_expanded.into_iter().chain(found).for_each(|error| collector.push(error));
     Ok(config)
 }
 
@@ -58,22 +111,42 @@ fn fingerprint(mut root: Options, variables: impl Iterator<Item = (String, Strin
 fn unreadable(name: &str, error: &std::io::Error) -> Error {
     let remedy = match error.kind() {
         std::io::ErrorKind::NotFound => "write one with `watchkeeper init`, or name another with --config",
+        std::io::ErrorKind::IsADirectory => "name the file in it with --config",
+        std::io::ErrorKind::InvalidData => "save it as UTF-8, or name another with --config",
         _ => "make it readable for this user, or name another with --config",
     };
     Error::config(format!("the configuration can not be read: {error}")).remedy(remedy).at(name)
 }
 
-fn read(mut root: Options) -> Result<Config> {
-    let group = group::read(&mut root)?;
-    let lease = group.settings.lease.ttl;
-    let read = |stream| stream::read(stream, lease);
-    let streams = root.tables("stream")?.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+/// The group and its streams, without those that something is wrong with; `None` when the group cannot be read.
+fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
+    root.collect_into(Some(collector));
+    let read = group::read(&mut root);
+    let group = root.reported(read)?.flatten().filter(|_| collector.is_empty());
+    let (name, lease) = match &group {
+        Some(group) => (group.settings.group.clone(), group.settings.lease.ttl),
+        None => (String::new(), LeaseSettings::default().ttl),
+    };
+    let mut streams = Vec::new();
+    for options in root.tables("stream")? {
+        let before = collector.len();
+        let read = stream::read(options, &name, lease);
+        let stream = root.reported(read)?.flatten();
+        streams.extend(stream.map(|stream| (stream, collector.len() == before)));
+    }
     root.finish()?;
-    twins::refuse(&streams)?;
-    Ok(Config { group, streams })
+    twins::refuse(&streams.iter().map(|(stream, _)| stream).collect::<Vec<_>>(), collector);
+    let streams = streams.into_iter().filter(|(_, is_good)| *is_good).map(|(stream, _)| stream).collect();
+    Ok(group.map(|group| Config { group, streams }))
 }
 
 impl Config {
+    /// Whether standard output belongs to a sink.
+    pub(crate) fn writes_to_stdout(&self) -> bool {
+        let mut sinks = self.streams.iter().flat_map(|stream| &stream.sinks);
+        sinks.any(|target| target.system.backend.name() == "stdout")
+    }
+
     /// Refuses a file in which there is nothing to do.
     pub(crate) fn refuse_idle(&self) -> Result<()> {
         if self.streams.is_empty() {

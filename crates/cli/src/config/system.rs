@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use watchkeeper::core::{Backend, Options, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Backend, Collector, Options, Setting, WrittenSetting as Written};
 use watchkeeper::{Error, Result, registry};
 
 /// A backend, and the settings that are for it.
@@ -44,7 +44,29 @@ impl System {
                 None => return Err(options.missing("url", "\"sqlite:state.db\"")),
             },
         };
+        // Whoever opens it wants to know of errors; those of the file are collected when it is validated.
+        options.collect_into(None);
         Ok(Self { backend, options })
+    }
+
+    /// What `validate` makes of the settings, without a connection. All that is wrong goes to `collector`.
+    pub(super) fn validated<T>(
+        &self,
+        collector: &Collector,
+        validate: impl FnOnce(&dyn Backend, &mut Options) -> Result<T>,
+    ) -> Option<T> {
+        let before = collector.len();
+        let mut options = self.options.clone();
+        options.collect_into(Some(collector));
+        let validated = validate(&*self.backend, &mut options).map_err(|error| error.at(self.options.origin()));
+        let plan = validated.and_then(|plan| options.finish().map(|()| plan));
+        match plan {
+            Ok(plan) => (collector.len() == before).then_some(plan),
+            Err(error) => {
+                collector.push(error);
+                None
+            }
+        }
     }
 
     /// What `open` makes of the settings. None may be left over, and an error knows where the system was named.

@@ -4,21 +4,34 @@ use watchkeeper::{OnHistoryLost, OnReject, OperationTime, Park, SourceTime, Star
 
 use super::*;
 
-fn config(text: &str) -> Result<Config> {
-    read(toml::read("shop.toml", text)?)
+/// What is read of a file, and all that is wrong with it.
+fn examined(text: &str) -> (Option<Config>, Vec<Error>) {
+    let collector = Collector::default();
+    let config = read(toml::read("shop.toml", text).expect("it is TOML"), &collector);
+    (config.expect("errors are collected"), in_order(collector.take()))
 }
+
+fn config(text: &str) -> Result<Config> {
+    let (config, errors) = examined(text);
+    first(errors)?;
+    Ok(config.expect("nothing is wrong with it"))
+}
+
+const SINK: &str = "[[stream.sink]]\ntype = \"stdout\"\n";
 
 const GROUP: &str = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n";
 
 fn stream(text: &str) -> Result<Stream> {
     let head = "[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n";
-    config(&format!("{GROUP}{head}{text}")).map(|mut config| config.streams.remove(0))
+    let sink = if text.contains("[[stream.sink]]") { "" } else { SINK };
+    config(&format!("{GROUP}{head}{text}{sink}")).map(|mut config| config.streams.remove(0))
 }
 
 #[test]
 fn little_has_to_be_written() {
-    let config = config(&format!("{GROUP}lease = \"3s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n"))
-        .expect("good");
+    let config =
+        config(&format!("{GROUP}lease = \"3s\"\n[[stream]]\nname = \"a\"\nsource = \"sqlite:app.db\"\n{SINK}"))
+            .expect("good");
     assert_eq!(config.group.settings.group, "shop");
     let name = &config.group.settings.name;
     assert!(name.ends_with(&format!("-{}", std::process::id())), "two on one machine are told apart: {name}");
@@ -102,9 +115,14 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         ("retry = { backoff = \"1m\", backoff_max = \"1s\" }\n", 7, "is below the first"),
         ("[[stream.sink]]\ntype = \"files\"\n", 8, "known are: file, stdout, mongodb, postgres, sqlite"),
         ("[[stream.sink]]\nfolder = \"x\"\n", 7, "stream.orders.sink[0].url: this is missing"),
-        ("[[stream.sink]]\ntype = \"file\"\npark = \"key\"\n", 9, "only dead letters are parked"),
-        ("[[stream.sink]]\ntype = \"file\"\nfilter = { operations = [\"insrt\"] }\n", 9, "is no operation"),
-        ("[[stream]]\nname = \"orders\"\nsource = \"sqlite:b\"\n", 7, "the other one is at shop.toml:4"),
+        ("[[stream.sink]]\ntype = \"stdout\"\npark = \"key\"\n", 9, "only dead letters are parked"),
+        ("[[stream.sink]]\ntype = \"stdout\"\nfilter = { operations = [\"insrt\"] }\n", 9, "is no operation"),
+        (
+            "[[stream.sink]]\ntype = \"stdout\"\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:b\"\n\
+             [[stream.sink]]\ntype = \"stdout\"\n",
+            9,
+            "the other one is at shop.toml:4",
+        ),
     ] {
         let error = stream(text).expect_err(text);
         assert_eq!(error.place(), Some(format!("shop.toml:{line}").as_str()), "{error}");
@@ -117,10 +135,11 @@ fn one_slot_is_for_one_stream() {
     let streams = |first: &str, second: &str| {
         let stream = |name: &str, url: &str| {
             format!(
-                "[[stream]]\nname = \"{name}\"\nsource = {{ url = \"{url}\", mode = \"replication\", slot = \"s\" }}\n"
+                "[[stream]]\nname = \"{name}\"\nsource = {{ url = \"{url}\", mode = \"replication\", slot = \"s\" }}\n{SINK}"
             )
         };
-        config(&format!("{GROUP}{}{}", stream("a", first), stream("b", second))).map(drop)
+        let (_, errors) = examined(&format!("{GROUP}{}{}", stream("a", first), stream("b", second)));
+        errors.into_iter().find(|error| error.message().contains("name one slot"))
     };
     for (first, second) in [
         ("postgres://u@db/shop", "postgres://u@db/shop"),
@@ -129,10 +148,10 @@ fn one_slot_is_for_one_stream() {
         ("postgres://u@127.0.0.1:6000/shop", "postgres://u@localhost:6000/shop"),
         ("postgres:///shop?service=x", "postgres:///other?service=x"),
     ] {
-        let error = streams(first, second).expect_err(second);
+        let error = streams(first, second).expect(second);
         let text = error.to_string();
         assert!(text.contains("the streams \"a\" and \"b\" name one slot, \"s\""), "{text}");
-        assert!(text.contains("shop.toml:9"), "{text}");
+        assert!(text.contains("shop.toml:11"), "{text}");
         assert!(error.advice().is_some_and(|advice| advice.contains("leave `slot` out")), "{error:?}");
     }
     for (first, second) in [
@@ -141,6 +160,6 @@ fn one_slot_is_for_one_stream() {
         ("postgres:///shop?service=x", "postgres:///shop?service=y"),
         ("postgres://u@localhosts/shop", "postgres://u@localhost/shop"),
     ] {
-        streams(first, second).expect("these are two");
+        assert!(streams(first, second).is_none(), "these are two: {first}, {second}");
     }
 }

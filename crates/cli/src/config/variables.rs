@@ -31,9 +31,11 @@ pub(super) fn over(root: &mut Options, variables: impl Iterator<Item = (String, 
         let steps: Vec<&str> = name[PREFIX.len()..].split("__").collect();
         if steps.iter().any(|step| step.is_empty()) {
             let remedy = format!("write {PREFIX}GROUP__LEASE, say");
-            return Err(Error::config("this variable names no setting").remedy(remedy).at(&origin));
+            root.report(Error::config("this variable names no setting").remedy(remedy).at(&origin))?;
+            continue;
         }
-        put(root, &steps, value, &origin)?;
+        let put = put(root, &steps, value, &origin);
+        root.reported(put)?;
     }
     Ok(())
 }

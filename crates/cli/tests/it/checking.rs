@@ -143,7 +143,7 @@ fn every_code_is_explained() {
     let desk = Desk::new();
     let explained = desk.run(&["explain", "--json"]);
     let pages: Value = serde_json::from_str(&explained.out).expect("it is JSON");
-    assert_eq!(pages.as_array().map(Vec::len), Some(8));
+    assert_eq!(pages.as_array().map(Vec::len), Some(9));
     for page in pages.as_array().expect("a list") {
         let code = page["code"].as_str().expect("a code");
         let told = desk.run(&["explain", code]);

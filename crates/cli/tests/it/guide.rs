@@ -53,10 +53,15 @@ fn the_first_five_minutes_are_as_the_readme_says() {
     }
     running[1].says(&["standing by"]);
     until("the change has arrived where the README says", || desk.delivered() == [1]);
+    let mut said = Vec::new();
     for line in pages[1].lines() {
         let answer = type_in(&desk, line, &mut running).expect("these are commands");
         assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
+        said.push((line, answer.out));
     }
+    let of = |command: &str| &said.iter().find(|(line, _)| line.contains(command)).expect("it was typed").1;
+    assert!(of("tail").contains("\"item\":\"rope\"") && of("tail").contains("total: 1"), "{said:?}");
+    assert!(of("history").lines().any(|line| line.contains("epoch")), "there are entries: {said:?}");
     let why = desk.run(&["why", "orders"]);
     assert!(why.out.contains("epoch 2"), "the hand-over is told: {why:?}");
     for mut one in running {

@@ -125,7 +125,11 @@ fn a_database_without_a_log() {
 
 #[test]
 fn two_streams_of_one_name() {
-    let config = format!("{}\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n", good());
+    let config = format!(
+        "{}\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n\
+                 [[stream.sink]]\ntype = \"stdout\"\n",
+        good()
+    );
     refuse(
         &config,
         2,

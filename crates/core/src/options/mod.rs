@@ -4,6 +4,7 @@
 //! [`finish`](Options::finish) refuses what nobody took and says what was probably meant. So there is no list of
 //! known keys that could go out of date, and every error names file and line.
 
+mod collector;
 mod renewable;
 mod take;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
+pub use collector::Collector;
 pub use renewable::{Renewable, Reread};
 
 /// The [class](Error::class) of errors that only another text in the file mends.
@@ -105,12 +107,15 @@ pub struct Options {
     rereads: BTreeMap<String, Reread>,
     /// Every name that someone asked for, to tell what was probably meant, and where it was written.
     asked: BTreeMap<String, Option<Origin>>,
+    /// Where errors go, if they are collected.
+    collector: Option<Collector>,
 }
 
 impl Options {
     /// No settings yet. `path` is what they are called in messages, such as `stream.orders.source`.
     pub fn new(path: impl Into<String>, origin: Origin) -> Self {
-        Self { path: path.into(), origin, entries: BTreeMap::new(), rereads: BTreeMap::new(), asked: BTreeMap::new() }
+        let (entries, rereads, asked) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { path: path.into(), origin, entries, rereads, asked, collector: None }
     }
 
     /// What they are called in messages.
@@ -185,33 +190,38 @@ impl Options {
     /// Refuses what nobody took.
     ///
     /// # Errors
-    /// `Config` naming the first such setting, where it was written, and the nearest name that is known.
+    /// `Config` naming such a setting, where it was written, and the nearest name that is known: the first one, or where errors
+    /// are collected all of them there.
     pub fn finish(&self) -> Result<()> {
-        let Some((name, value)) = self.entries.iter().next() else { return Ok(()) };
-        let error = self.wrong_at(&value.origin, name, "there is no such setting");
+        self.entries.iter().try_for_each(|(name, value)| self.report(self.unknown(name, &value.origin)))
+    }
+
+    fn unknown(&self, name: &str, origin: &Origin) -> Error {
+        let error = self.wrong_at(origin, name, "there is no such setting");
         let nearest = self.asked.keys().min_by_key(|known| distance(known, name));
-        Err(match nearest.filter(|known| distance(known, name) <= 1 + name.len() / 3) {
+        match nearest.filter(|known| distance(known, name) <= 1 + name.len() / 3) {
             Some(known) => error.remedy(format!("did you mean {known:?}?")),
             None if self.asked.is_empty() => error.remedy("leave it out: nothing can be set here"),
             None => error.remedy(format!("known here: {}", Vec::from_iter(self.asked.keys().cloned()).join(", "))),
-        })
+        }
     }
 }
 
-/// How many letters have to be changed to come from `a` to `b`.
+/// How many letters have to be changed, or swapped with the next one, to come from `a` to `b`.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let is_swap = i > 1 && j > 1 && (a[i - 1], a[i - 2]) == (b[j - 2], b[j - 1]);
+            let swapped = if is_swap { rows[i - 2][j - 2] + 1 } else { usize::MAX };
+            row.push(changed.min(row[j - 1] + 1).min(rows[i - 1][j] + 1).min(swapped));
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 /// A URL as it may be shown: without its password.

@@ -27,12 +27,9 @@ impl Options {
         match convert(&value.setting) {
             Some(converted) => Ok(Some(converted)),
             None => {
-                // A text may be of the right kind and yet mean nothing: then the text itself is what is wrong.
-                let cause = match &value.setting {
-                    Setting::Text(text) => format!("{text:?} is not {is}"),
-                    other => format!("this is {}", other.kind()),
-                };
-                Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {wanted}")))
+                let cause = not_wanted(&value.setting, is);
+                let error = self.wrong_at(&value.origin, name, cause).remedy(format!("write {wanted}"));
+                self.report(error).map(|()| None)
             }
         }
     }
@@ -47,10 +44,13 @@ impl Options {
 
     /// Takes a text that has to be there. `example` is what to write.
     pub fn required(&mut self, name: &str, example: &str) -> Result<String> {
-        let missing = || self.missing(name, example);
-        match self.peek(name) {
-            None => Err(missing()),
-            Some(_) => self.text(name)?.ok_or_else(|| Error::internal("a setting that was there is gone")),
+        match self.take(name) {
+            None => Err(self.missing(name, example)),
+            Some(Written { setting: Setting::Text(text), .. }) => Ok(text),
+            Some(value) => {
+                let cause = not_wanted(&value.setting, "a text");
+                Err(self.wrong_at(&value.origin, name, cause).remedy("write a text in quotes"))
+            }
         }
     }
 
@@ -75,6 +75,11 @@ impl Options {
 
     /// Takes a whole number that is not negative.
     pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
+        if matches!(self.peek(name), Some(Written { setting: Setting::Integer(..0), .. })) {
+            let error = self.wrong(name, "this number is negative").remedy("write a positive whole number, such as 4");
+            self.take(name);
+            return self.report(error).map(|()| None);
+        }
         self.take_as(name, "a whole number", "a whole number, such as 4", |setting| match setting {
             Setting::Integer(number) => u64::try_from(*number).ok(),
             Setting::Text(text) => text.parse().ok(),
@@ -111,16 +116,14 @@ impl Options {
     pub fn choice<T: Clone>(&mut self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         let words: Vec<String> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
         let Some(value) = self.take(name) else { return Ok(None) };
-        let Setting::Text(text) = &value.setting else {
-            let cause = format!("this is {}", value.setting.kind());
-            return Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {}", words.join(" or "))));
+        let wrong = |cause: String| {
+            let error = self.wrong_at(&value.origin, name, cause).remedy(format!("write {}", words.join(" or ")));
+            self.report(error).map(|()| None)
         };
+        let Setting::Text(text) = &value.setting else { return wrong(format!("this is {}", value.setting.kind())) };
         match choices.iter().find(|(word, _)| word == text) {
             Some((_, choice)) => Ok(Some(choice.clone())),
-            None => {
-                let cause = format!("{text:?} is not known");
-                Err(self.wrong_at(&value.origin, name, cause).remedy(format!("write {}", words.join(" or "))))
-            }
+            None => wrong(format!("{text:?} is not known")),
         }
     }
 
@@ -149,28 +152,37 @@ impl Options {
 
     /// Takes several tables; none is an empty list.
     pub fn tables(&mut self, name: &str) -> Result<Vec<Options>> {
-        let tables =
-            self.take_as(
-                name,
-                "a list of tables",
-                &format!("tables, each headed [[{name}]]"),
-                |setting| match setting {
-                    Setting::List(list) => list
-                        .iter()
-                        .map(|value| match &value.setting {
-                            Setting::Table(table) => Some(table.clone()),
-                            _ => None,
-                        })
-                        .collect::<Option<Vec<_>>>(),
+        // Elements are called by their names or numbers, which do not stand in the heads of tables.
+        let head = match self.path.split(['.', '[']).next() {
+            Some("") | None => name.to_owned(),
+            Some(above) => format!("{above}.{name}"),
+        };
+        let wanted = format!("tables, each headed [[{head}]]");
+        let tables = self.take_as(name, "a list of tables", &wanted, |setting| match setting {
+            Setting::List(list) => list
+                .iter()
+                .map(|value| match &value.setting {
+                    Setting::Table(table) => Some(table.clone()),
                     _ => None,
-                },
-            )?;
+                })
+                .collect::<Option<Vec<_>>>(),
+            _ => None,
+        })?;
         Ok(tables.unwrap_or_default())
     }
 
     /// Takes whatever is there as JSON: for settings whose form another system defines.
     pub fn json(&mut self, name: &str) -> Option<serde_json::Value> {
         self.take(name).map(|value| json(&value.setting))
+    }
+}
+
+/// What is wrong with a setting that is not what it has to be.
+fn not_wanted(setting: &Setting, is: &str) -> String {
+    match setting {
+        // A text may be of the right kind and yet mean nothing: then the text itself is what is wrong.
+        Setting::Text(text) => format!("{text:?} is not {is}"),
+        other => format!("this is {}", other.kind()),
     }
 }
 

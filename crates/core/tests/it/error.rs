@@ -42,6 +42,7 @@ fn every_kind_has_a_constructor_and_a_code_of_its_own() {
         (Error::fenced(""), ErrorKind::Fenced, "WK-FENCED"),
         (Error::position_lost(""), ErrorKind::PositionLost, "WK-POSITION-LOST"),
         (Error::corrupt(""), ErrorKind::Corrupt, "WK-CORRUPT"),
+        (Error::rejected(""), ErrorKind::Rejected, "WK-REJECTED"),
         (Error::internal(""), ErrorKind::Internal, "WK-INTERNAL"),
     ] {
         assert_eq!((error.kind(), error.kind().code()), (kind, code));

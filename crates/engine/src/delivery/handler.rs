@@ -159,7 +159,7 @@ impl HandlerError {
             // Not `Unknown`: the handler has returned, so nothing of it is under way.
             Self::Retry(cause) => (ErrorKind::Unavailable, cause),
             Self::Panic(cause) => (ErrorKind::Internal, cause),
-            Self::Reject(cause) => (ErrorKind::Corrupt, cause),
+            Self::Reject(cause) => (ErrorKind::Rejected, cause),
             Self::Fatal(cause) => (ErrorKind::Internal, cause),
         };
         match cause.downcast::<Error>() {

@@ -113,7 +113,7 @@ impl Slots {
         let present: Vec<String> = others.iter().filter_map(present).collect();
         let (group, max) = (&self.group, self.max);
         Error::config(format!("group {group} takes {max} instances and has them: {}", present.join(", ")))
-            .remedy("raise max_listeners on all instances, or stop one of these")
+            .remedy("raise max_instances (in the library: max_listeners) on all instances, or stop one of these")
     }
 }
 

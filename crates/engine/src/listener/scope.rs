@@ -27,7 +27,7 @@ pub fn scope(error: &Error) -> Scope {
         (ErrorKind::PositionLost, _) => Scope::Transient,
         // Leases and records are the group's: what is damaged there says nothing about this stream's data.
         (ErrorKind::Corrupt | ErrorKind::Fenced, Some(Component::Leases | Component::Records)) => Scope::Instance,
-        (ErrorKind::Corrupt, _) => Scope::Stream,
+        (ErrorKind::Corrupt | ErrorKind::Rejected, _) => Scope::Stream,
         (ErrorKind::Fenced, _) => Scope::Tenure,
     }
 }
@@ -36,7 +36,7 @@ pub fn scope(error: &Error) -> Scope {
 mod tests {
     use super::*;
 
-    const KINDS: [ErrorKind; 8] = [
+    const KINDS: [ErrorKind; 9] = [
         ErrorKind::Unavailable,
         ErrorKind::Unknown,
         ErrorKind::Denied,
@@ -45,6 +45,7 @@ mod tests {
         ErrorKind::PositionLost,
         ErrorKind::Corrupt,
         ErrorKind::Fenced,
+        ErrorKind::Rejected,
     ];
 
     #[test]
@@ -61,6 +62,7 @@ mod tests {
         ];
         for (component, differing) in table {
             let expected = [Transient, Transient, Instance, Instance, Instance].into_iter().chain(differing);
+            let expected = expected.chain([Stream]);
             for (kind, expected) in KINDS.into_iter().zip(expected) {
                 let error = Error::new(kind, "");
                 let error = component.iter().fold(error, Error::raised_by);

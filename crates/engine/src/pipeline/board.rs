@@ -108,7 +108,7 @@ impl Failure {
 /// The failure of a change that `sink` will never take, where the policy is to stop.
 pub(super) fn rejected(sink: &str, batch: &Batch, at: (PieceNumber, u32), cause: &str) -> Failure {
     let change = Box::new(Untaken { at, id: batch.id(at.1).to_string() });
-    let error = Error::corrupt(format!("sink {sink:?} rejected change {}: {cause}", change.id))
+    let error = Error::rejected(format!("sink {sink:?} rejected change {}: {cause}", change.id))
         .remedy("fix the change's target and resume the stream, or skip the change");
     Failure::Rejected { change, error }
 }

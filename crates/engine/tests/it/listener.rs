@@ -113,7 +113,7 @@ fn a_halted_stream_is_run_by_nobody_until_a_person_resumes_it() {
     assert_eq!(rig.committed(), 1, "what is before the rejected change is committed");
     assert_eq!(rig.delivered(), [1, 3], "the sink took another key in the same call, and that is not committed");
     let halted = rig.checkpoint().unwrap().halted.expect("the checkpoint says so");
-    assert_eq!(halted.code, "WK-CORRUPT");
+    assert_eq!(halted.code, "WK-REJECTED");
     assert!(halted.cause.contains(&id(2)), "{}", halted.cause);
     assert_eq!(rig.holder(), None);
     let asked = a.faults.leases.calls("try_acquire") + b.faults.leases.calls("try_acquire");
@@ -123,7 +123,7 @@ fn a_halted_stream_is_run_by_nobody_until_a_person_resumes_it() {
     a.faults.sink.refuse_row(id(2), FaultKind::Reject, 0);
     b.faults.sink.refuse_row(id(2), FaultKind::Reject, 0);
     let report = rig.perform(Move::Resume);
-    assert_eq!(report.lifted.map(|halted| halted.code), Some("WK-CORRUPT".to_owned()));
+    assert_eq!(report.lifted.map(|halted| halted.code), Some("WK-REJECTED".to_owned()));
     let began = rig.now();
     rig.until("the rest is committed", || rig.committed() == 3);
     assert!(rig.now().since(began) < 3 * SECOND);

@@ -126,19 +126,21 @@ impl View {
         let before = [("off", Before::Off), ("whenAvailable", Before::WhenAvailable), ("required", Before::Required)];
         view.full_document_before_change = options.choice("full_document_before_change", &before)?.unwrap_or_default();
         view.show_expanded_events = options.flag("show_expanded_events")?.unwrap_or(false);
-        view.collation = match options.json("collation") {
-            None => None,
-            Some(json) => Some(stage(json).ok_or_else(|| {
-                options.wrong("collation", "this is not what MongoDB takes").remedy(AS_MONGODB_TAKES_IT)
-            })?),
-        };
+        if let Some(json) = options.json("collation") {
+            view.collation = stage(json);
+            if view.collation.is_none() {
+                let error = options.wrong("collation", "this is not what MongoDB takes");
+                options.report(error.remedy(AS_MONGODB_TAKES_IT))?;
+            }
+        }
         if let Some(count) = options.count("batch_size")? {
-            view.batch_size =
-                u32::try_from(count).ok().filter(|count| (1..=100_000).contains(count)).ok_or_else(|| {
-                    options
-                        .wrong("batch_size", format!("{count} is not between 1 and 100000"))
-                        .remedy("leave it at 2000")
-                })?;
+            match u32::try_from(count).ok().filter(|count| (1..=100_000).contains(count)) {
+                Some(count) => view.batch_size = count,
+                None => {
+                    let error = options.wrong("batch_size", format!("{count} is not between 1 and 100000"));
+                    options.report(error.remedy("leave it at 2000"))?;
+                }
+            }
         }
         view.max_await_time = options.duration("max_await_time")?.unwrap_or(view.max_await_time);
         view.comment = options.text("comment")?;

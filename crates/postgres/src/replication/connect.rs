@@ -22,6 +22,9 @@ use super::wire::{Failure, Heard, Refusal, Wire};
 use crate::config::Config;
 use crate::error::unchanged;
 
+/// What is said of a server that takes no encrypted connections.
+pub(super) const NO_TLS: &str = "the server does not speak TLS, which sslmode asks for";
+
 /// The port of a server that names none.
 const PORT: u16 = 5_432;
 
@@ -167,7 +170,7 @@ impl Endpoint {
                 if mode == SslMode::Prefer {
                     return Ok((Box::new(Line::Watched(stream)), None));
                 }
-                return Err(unsupported("the server does not speak TLS, which sslmode asks for").into());
+                return Err(unsupported(NO_TLS).into());
             }
         }
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;

@@ -4,8 +4,9 @@ use std::io;
 
 use watchkeeper_core::{Error, ErrorKind};
 
+use super::connect::NO_TLS;
 use super::wire::{Failure, Refusal};
-use crate::error::{Class, Doing};
+use crate::error::{Class, Doing, WITHOUT_TLS};
 
 /// The core error of a failure while `doing` something that changes nothing, or nothing that a repetition would not find
 /// done.
@@ -15,6 +16,9 @@ pub(super) fn told(doing: &str, failure: Failure) -> Error {
             Error::new(ErrorKind::Denied, format!("{doing}: {error}"))
                 .remedy("set the password in the URL, PGPASSWORD or the password file")
                 .caused_by(error)
+        }
+        Failure::Io(error) if error.to_string() == NO_TLS => {
+            Error::config(format!("{doing}: {error}")).remedy(WITHOUT_TLS).caused_by(error)
         }
         // The sides do not agree on TLS or on how a password is proved.
         Failure::Io(error) if is_disagreement(error.kind()) => Error::config(format!("{doing}: {error}"))

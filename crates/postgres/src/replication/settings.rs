@@ -81,7 +81,7 @@ impl Settings {
         let slot = options.text("slot")?.unwrap_or_else(|| usual.clone());
         if !is_slot_name(&slot) {
             let cause = format!("{slot:?} is no name for a slot");
-            return Err(options.wrong("slot", cause).remedy("write a-z, 0-9 and _, at most 63 of them"));
+            options.report(options.wrong("slot", cause).remedy("write a-z, 0-9 and _, at most 63 of them"))?;
         }
         let publication = options.text("publication")?.unwrap_or(usual);
         let mut settings = Self::new(slot, publication);

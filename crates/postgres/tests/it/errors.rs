@@ -199,11 +199,10 @@ fn who_is_not_let_in_is_told_why() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port();
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
         assert_told(open(&url).await, ErrorKind::Unavailable, "connection to the server broke");
-        assert_told(
-            open(&format!("{}?sslmode=verify-full", server.url("postgres"))).await,
-            ErrorKind::Config,
-            "does not support TLS",
-        );
+        let encrypted = open(&format!("{}?sslmode=verify-full", server.url("postgres"))).await;
+        let remedy = encrypted.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
+        assert!(remedy.contains("ssl = on") && !remedy.contains("authority"), "{remedy}");
+        assert_told(encrypted, ErrorKind::Config, "does not support TLS");
     });
 }
 

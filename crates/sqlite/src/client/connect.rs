@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use watchkeeper_core::{Error, Result};
+use watchkeeper_core::{Error, ErrorKind, Result};
 
 use crate::config::Config;
 use crate::error::Failure;
@@ -10,11 +10,15 @@ use crate::error::Failure;
 /// Opens a connection with durable settings.
 pub(crate) fn connect(config: &Config) -> Result<Connection> {
     refuse_network(&config.path)?;
+    refuse_folder(&config.path)?;
     refuse_missing(config)?;
     let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_READ_ONLY, config.read_only);
     flags.set(OpenFlags::SQLITE_OPEN_READ_WRITE, !config.read_only);
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, config.create && !config.read_only);
+    if !config.read_only {
+        refuse_unwritable(&config.path)?;
+    }
     let opened = Connection::open_with_flags(&config.path, flags).map_err(Failure::from);
     let set_up = opened.and_then(|connection| {
         connection.busy_timeout(config.busy)?;
@@ -28,6 +32,26 @@ pub(crate) fn connect(config: &Config) -> Result<Connection> {
         Ok(connection)
     });
     set_up.map_err(|failure| failure.into_error(&config.path))
+}
+
+/// Refuses a folder where a file is expected: SQLite calls that a failure of the disk.
+fn refuse_folder(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    Err(Error::config(format!("{}: this is a folder, not a file", path.display()))
+        .remedy(format!("name a file in it, such as sqlite:{}", path.join("state.db").display())))
+}
+
+/// Refuses a file that cannot be written by this user, or be made: SQLite does not tell that apart from a wrong path.
+pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
+    let writable = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    let folder = folder(path);
+    if !folder.is_dir() || (writable(folder) && (!path.exists() || writable(path))) {
+        return Ok(());
+    }
+    let remedy = "make the file and its folder writable for this user";
+    Err(Error::new(ErrorKind::Denied, format!("{} can not be written", path.display())).remedy(remedy))
 }
 
 /// Refuses a file that is not there and not to be made, where its folder is: SQLite does not tell the two apart.

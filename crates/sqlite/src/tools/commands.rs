@@ -1,10 +1,12 @@
 //! The tools as commands: `watchkeeper sqlite install`, `alter` and `uninstall`.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use serde_json::json;
 use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
 
-use super::{Unread, alter_note, key_findings, plain};
+use super::{Unread, alter_note, exists, key_findings, plain};
 use crate::client::Client;
 use crate::config::Config;
 
@@ -32,6 +34,21 @@ async fn open(cx: &Cx, arguments: &mut Options) -> Result<(Client, Vec<String>)>
     Ok((Client::open(cx, Config::existing(file)).await?, tables))
 }
 
+/// How the database journals its transactions, as long as nobody has switched it.
+async fn journal_mode(cx: &Cx, arguments: &Options) -> Option<String> {
+    let file = arguments.peek_text("db")?;
+    let client = Client::open(cx, Config::existing(file).to_look()).await.ok()?;
+    let look = |transaction: &rusqlite::Transaction<'_>| {
+        Ok(transaction.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))?)
+    };
+    client.read(cx, look).await.ok()
+}
+
+/// How to go back to another journal.
+fn switch_back(file: &Path) -> String {
+    format!("when nothing else uses the file: sqlite3 {} \"PRAGMA journal_mode=DELETE\"", file.display())
+}
+
 fn names(tables: &[String]) -> Vec<&str> {
     tables.iter().map(String::as_str).collect()
 }
@@ -55,6 +72,7 @@ impl Tool for Install {
     }
 
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
+        let before = journal_mode(cx, arguments).await;
         let (client, tables) = open(cx, arguments).await?;
         super::install(cx, &client, &names(&tables)).await?;
         let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
@@ -66,7 +84,16 @@ impl Tool for Install {
         for finding in client.read(cx, look).await? {
             lines.push(format!("warning: {}; {}", finding.what, finding.remedy.unwrap_or_default()));
         }
-        let note = alter_note(&client.config().path);
+        let file = &client.config().path;
+        if let Some(before) = before.filter(|mode| !mode.eq_ignore_ascii_case("wal")) {
+            lines.push(format!(
+                "note: {} was switched from journal_mode={before} to write-ahead logging (WAL), so that readers and the application \
+                 do not wait for each other; `uninstall` leaves it so; to switch back then, {}",
+                file.display(),
+                switch_back(file)
+            ));
+        }
+        let note = alter_note(file);
         lines.push(format!("note: {}; {}", note.what, note.remedy.unwrap_or_default()));
         Ok(Report { lines, data: json!({ "logged": tables }) })
     }
@@ -125,7 +152,16 @@ impl Tool for Uninstall {
         let unread = if arguments.flag("yes")?.unwrap_or(false) { Unread::Discard } else { Unread::Keep };
         let (client, tables) = open(cx, arguments).await?;
         super::uninstall(cx, &client, &names(&tables), unread).await?;
-        let lines = tables.iter().map(|table| format!("{table}: changes are no longer logged")).collect();
+        let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are no longer logged")).collect();
+        let look = |transaction: &rusqlite::Transaction<'_>| exists(transaction, "watchkeeper_changes");
+        if !client.read(cx, look).await? {
+            let file = &client.config().path;
+            lines.push(format!(
+                "note: the log is removed; {} stays in write-ahead logging (WAL); to switch back, {}",
+                file.display(),
+                switch_back(file)
+            ));
+        }
         Ok(Report { lines, data: json!({ "no_longer_logged": tables }) })
     }
 }

@@ -1,25 +1,12 @@
 //! What a check finds of the filters of sinks.
 
 use watchkeeper::Result;
-use watchkeeper::core::{Cx, Finding, Purpose, Severity, SinkProfile};
-use watchkeeper::engine::delivery::filter::require_all_rows;
+use watchkeeper::core::{Cx, Finding, Purpose, Severity};
 
 use crate::config::{Stream, Target};
 
 /// So many names are told in one message.
 const NAMED_MAX: usize = 5;
-
-/// Refuses a filter or a source that hides changes from a sink that mirrors, as a run does.
-pub(super) fn require_all(stream: &Stream, target: &Target, profile: &SinkProfile) -> Result<()> {
-    if !profile.mirrors {
-        return Ok(());
-    }
-    let source = &stream.source;
-    let whole = source.backend.require_all_changes(&mut source.options.clone());
-    whole.map_err(|error| error.at(source.options.origin()))?;
-    let rows = target.filter.as_ref().map_or(Ok(()), |filter| require_all_rows(&**filter, &target.name));
-    rows.map_err(|error| error.at(target.system.options.origin()))
-}
 
 /// What is to be said of the names in a sink's filter: one that no watched table has passes over everything.
 pub(super) async fn findings(cx: &Cx, stream: &Stream, purpose: &Purpose, target: &Target) -> Result<Vec<Finding>> {

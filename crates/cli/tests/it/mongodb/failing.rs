@@ -61,7 +61,7 @@ fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alon
     let mut insert = RawDocumentBuf::try_from(&doc! { "insert": "orders" }).expect("a document");
     insert.append(cstr!("documents"), documents);
     harbour.block_on(async { harbour.database.run_raw_command(insert).await }).expect("servers take it");
-    only.says(&["halted", "WK-CORRUPT", "rejected change", "skip the change"]);
+    only.says(&["halted", "WK-REJECTED", "rejected change", "skip the change"]);
     only.ends_in_order();
     let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{skipped:?}");

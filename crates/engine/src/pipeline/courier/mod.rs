@@ -311,7 +311,7 @@ pub fn is_barrier(batch: &Batch, row: u32) -> bool {
 /// The error of a change without a key that a sink acts on, while dead letters wait: replayed after it, they would undo what it did.
 pub fn before_letters(sink: &str, batch: &Batch, row: u32) -> Error {
     let (id, operation) = (batch.id(row), batch.rows()[row as usize].operation.as_str());
-    Error::corrupt(format!("sink {sink:?}: {operation} {id} came while dead letters wait, which would undo it later"))
+    Error::rejected(format!("sink {sink:?}: {operation} {id} came while dead letters wait, which would undo it later"))
         .remedy("purge the dead letters, or skip this change, and resume the stream")
 }
 

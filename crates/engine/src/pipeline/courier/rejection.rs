@@ -74,7 +74,7 @@ impl Courier {
     pub(super) fn check_limit(&self) -> Result<(), Failure> {
         let Some(cause) = self.parked().over_limit() else { return Ok(()) };
         let remedy = "mend the sink, then replay or purge the dead letters and resume the stream";
-        Err(Failure::Stream(Error::corrupt(cause).remedy(remedy)))
+        Err(Failure::Stream(Error::rejected(cause).remedy(remedy)))
     }
 
     /// A row that was accepted and turned out to be rejected at a flush. What was accepted of its key

@@ -66,7 +66,7 @@ impl Transactional {
         }
         tracing::warn!(sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
-        Err(Failure::Stream(Error::corrupt(cause).remedy("mend the sink, then replay or purge the dead letters")))
+        Err(Failure::Stream(Error::rejected(cause).remedy("mend the sink, then replay or purge the dead letters")))
     }
 
     /// Whether a change without a key does more at the transactional sink than be noted.

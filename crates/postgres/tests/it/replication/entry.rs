@@ -38,6 +38,8 @@ fn a_password_is_proved_in_every_way_that_servers_ask_for() {
             let bound = opened(&base, "modern:pass%20word", "channel_binding=require").await;
             assert_told(bound, ErrorKind::Config, "channel_binding=require");
             let tls = opened(&base, "postgres", "sslmode=require").await;
+            let remedy = tls.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
+            assert!(remedy.contains("ssl = on") && !remedy.contains("authority"), "{remedy}");
             assert_told(tls, ErrorKind::Config, "does not speak TLS");
             let nowhere = Config::new(&server.url("nowhere")).expect("the URL is one");
             let nowhere = Replication::new(nowhere, base.settings());

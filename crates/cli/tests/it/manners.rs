@@ -1,0 +1,246 @@
+//! Messages that name the right cause and remedy, and how the program behaves at its edges.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer, ids, until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_watchkeeper");
+
+fn good() -> String {
+    format!("{GOOD}{INTO_FILES}")
+}
+
+/// Runs a line of a shell in which `$0` is the program.
+fn shell(desk: &Desk, line: &str) -> crate::desk::Answer {
+    answer(Command::new("bash").current_dir(desk.path(".")).args(["-o", "pipefail", "-c", line, PROGRAM]))
+}
+
+#[test]
+fn a_full_group_says_which_setting_to_raise() {
+    let desk = Desk::with(&good().replace("lease =", "max_instances = 1\nlease ="));
+    let mut first = desk.start("first");
+    first.says(&["to=running"]);
+    let refused = answer(desk.command().args(["run", "--log", "error"]).env("WATCHKEEPER__INSTANCE__NAME", "second"));
+    refused.assert_refused(2, &["takes 1 instances", "raise max_instances"]);
+    first.ends_in_order();
+}
+
+#[test]
+fn settings_say_what_to_write() {
+    for (config, parts) in [
+        (good().replace("[[stream.sink]]", "[stream.sink]"), &["stream.orders.sink", "headed [[stream.sink]]"][..]),
+        (good().replace("start =", "concurrency = -1\nstart ="), &["concurrency: this number is negative", "positive"]),
+        (good().replace("start =", "window = { size = 1 }\nstart ="), &["window.size", "known here: bytes, pieces"]),
+    ] {
+        Desk::with(&config).run(&["run"]).assert_refused(2, parts);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_text_and_a_folder_have_remedies_of_their_own() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("watchkeeper.toml"), [b'#', 0xff, 0xfe]).expect("it can be written");
+    desk.run(&["run"]).assert_refused(2, &["watchkeeper.toml: ", "save it as UTF-8"]);
+    desk.run(&["run", "--config", "."]).assert_refused(2, &["directory", "name the file in it with --config"]);
+}
+
+#[test]
+fn a_store_that_is_a_folder() {
+    let desk = Desk::with(&good().replace("sqlite:state.db", "sqlite:."));
+    let parts = ["watchkeeper.toml:3: ", "this is a folder, not a file", "WK-CONFIG", "name a file in it"];
+    desk.run(&["check"]).assert_found(2, &parts);
+    desk.run(&["run", "--log", "error"]).assert_refused(2, &parts);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_has_one_code() {
+    let desk = Desk::with(&good().replace("sqlite:state.db", "sqlite:locked/state.db"));
+    std::fs::create_dir(desk.path("locked")).expect("it can be made");
+    let setup = "mount --bind locked locked && mount -o remount,bind,ro locked";
+    let parts = ["locked/state.db", "WK-DENIED", "make the file and its folder writable"];
+    answer(&mut desk.command_after(setup, &["check"])).assert_found(1, &parts);
+    answer(&mut desk.command_after(setup, &["run", "--log", "error"])).assert_refused(1, &parts);
+}
+
+#[test]
+fn a_sink_folder_that_was_removed_is_named_and_delivery_goes_on_when_it_is_back() {
+    let file = GOOD.replace("lease = \"30s\"", "lease = \"30s\"\nbar = \"1s\"");
+    let desk = Desk::with(&format!("{file}[[stream.sink]]\ntype = \"file\"\nfolder = \"out\"\n"));
+    std::fs::create_dir(desk.path("out")).expect("it can be made");
+    let mut only = desk.start("only");
+    only.says(&["to=running"]);
+    std::fs::remove_dir_all(desk.path("out")).expect("it can be removed");
+    desk.order(0..1);
+    let line = only.says(&["out", "the folder does not exist", "create it"]);
+    assert!(!line.contains("WK-FENCED"), "{line}");
+    std::fs::create_dir(desk.path("out")).expect("it can be made again");
+    let arrived = || std::fs::read_to_string(desk.path("out/orders-000001.ndjson")).unwrap_or_default();
+    until("the order arrives", || arrived().lines().count() >= 1);
+    // It comes back while the stream runs, so that only new files tell that the old ones are gone.
+    std::fs::remove_dir_all(desk.path("out")).expect("it can be removed");
+    std::fs::create_dir(desk.path("out")).expect("it can be made again");
+    desk.order(1..2);
+    until("the next one arrives", || ids(&arrived()).contains(&1));
+    only.ends_in_order();
+    let fenced = only.seen.iter().find(|line| line.contains("newer epoch") || line.contains("holder=\"only\""));
+    assert_eq!(fenced, None, "nobody else was there");
+}
+
+#[test]
+fn a_violated_constraint_is_no_damage() {
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\nurl = \"sqlite:out.db\"\ntable = \"events\"\n"));
+    let mut only = desk.start("only");
+    only.says(&["to=running"]);
+    until("the table is there", || {
+        let target = rusqlite::Connection::open(desk.path("out.db")).expect("it can be opened");
+        let sql =
+            "CREATE TRIGGER refuse BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed'); END";
+        target.execute_batch(sql).is_ok()
+    });
+    desk.order(0..1);
+    let halted = only.says(&["halted", "rejected change"]);
+    assert!(halted.contains("WK-REJECTED") && halted.contains("violates a constraint of the table"), "{halted}");
+    assert!(!halted.contains("WK-CORRUPT") && !halted.contains("WK-INTERNAL"), "{halted}");
+    only.ends_in_order();
+    assert!(desk.run(&["explain", "WK-REJECTED"]).out.contains("watchkeeper skip"));
+}
+
+#[test]
+fn an_answer_of_no_is_no_error() {
+    let desk = Desk::with(&good());
+    desk.start("only").says(&["to=running"]);
+    // `script` gives it a terminal to ask at.
+    let line = "echo n | script -qec \"$0 checkpoint reset orders\" /dev/null";
+    let declined = shell(&desk, line);
+    assert_eq!(declined.code, Some(1), "{declined:?}");
+    assert!(declined.out.contains("not confirmed: nothing was changed"), "{declined:?}");
+    assert!(!declined.out.contains("WK-") && !declined.out.contains("error:"), "{declined:?}");
+}
+
+#[test]
+fn a_reader_that_goes_is_no_panic_and_a_full_disk_is_an_error() {
+    let desk = Desk::with(&good());
+    for shell_name in ["bash", "zsh"] {
+        // The pipe is closed before anything is written.
+        let line = format!("{{ sleep 0.2; \"$0\" completions {shell_name}; }} | true; exit ${{PIPESTATUS[0]}}");
+        let ended = shell(&desk, &line);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    }
+    let full = shell(&desk, "\"$0\" status --json >/dev/full");
+    full.assert_refused(1, &["cannot be written to standard output", "make room"]);
+    let full = shell(&desk, "\"$0\" completions bash >/dev/full");
+    full.assert_refused(1, &["cannot be written to standard output"]);
+}
+
+#[test]
+fn a_hangup_drains_and_releases_unless_it_is_ignored() {
+    let desk = Desk::with(&good());
+    let mut running = desk.start("only");
+    running.says(&["to=running"]);
+    desk.order(0..50);
+    running.signal(Signal::HUP);
+    assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
+    assert!(running.seen.iter().any(|line| line.contains("released everything")), "{:#?}", running.seen);
+
+    let mut next = Running::start(Command::new("nohup").current_dir(desk.path(".")).args([PROGRAM, "run"]));
+    next.says(&["to=running"]);
+    until("all have arrived", || desk.delivered().len() >= 50);
+    assert_eq!(desk.delivered(), Vec::from_iter(0..50), "what was drained does not come again");
+    next.signal(Signal::HUP);
+    desk.order(50..51);
+    until("it still runs", || desk.delivered().len() == 51);
+    next.ends_in_order();
+}
+
+#[test]
+fn a_run_ends_when_nobody_reads_its_changes() {
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n"));
+    desk.order(0..1);
+    let mut child = desk.command().arg("run").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut first = String::new();
+    let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
+    out.read_line(&mut first).expect("it can be read");
+    assert!(first.contains("\"rope\""), "{first}");
+    drop(out);
+    until("it has ended", || child.try_wait().expect("it is our child").is_some());
+    let mut said = String::new();
+    child.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it can be read");
+    assert!(said.contains("draining and releasing") && said.contains("closed standard output"), "{said}");
+}
+
+#[test]
+fn the_content_of_changes_is_shown_when_it_is_asked_for() {
+    let desk = Desk::with(&good());
+    desk.order(7..8);
+    let tail = ["tail", "orders", "--from", "oldest", "--max", "1"];
+    assert!(!desk.run(&tail).out.contains("rope"), "not by itself");
+    let shown = desk.run(&[&tail[..], &["--content"]].concat());
+    assert!(shown.out.contains("\"item\":\"rope\""), "{shown:?}");
+    let shown = desk.run(&[&tail[..], &["--content", "--json"]].concat());
+    let line: Value = serde_json::from_str(shown.out.lines().next().expect("a line")).expect("it is JSON");
+    assert!(line["content"].to_string().contains("\"item\":\"rope\""), "{line:#}");
+
+    let sink = "[[stream.sink]]\nurl = \"sqlite:out.db\"\ntable = \"events\"\non_reject = \"dead_letter\"\n";
+    let desk = Desk::with(&format!("{GOOD}{sink}"));
+    let target = rusqlite::Connection::open(desk.path("out.db")).expect("it can be made");
+    target
+        .execute_batch(
+            "CREATE TABLE events(number INTEGER PRIMARY KEY, id TEXT, operation, namespace, key, time_millis, \
+        version_time, version_ordinal, epoch, tenure, body, CHECK (id IS NULL))",
+        )
+        .expect("it is new");
+    let _only = desk.start("only");
+    desk.order(7..8);
+    let list = ["dead-letters", "list", "orders"];
+    until("the letter is there", || desk.run(&list).out.contains("insert of [7]"));
+    assert!(!desk.run(&list).out.contains("rope"), "not by itself");
+    assert!(desk.run(&[&list[..], &["--content"]].concat()).out.contains("\"item\":\"rope\""));
+    let told: Value =
+        serde_json::from_str(&desk.run(&[&list[..], &["--content", "--json"]].concat()).out).expect("it is JSON");
+    assert!(told["letters"][0]["content"].to_string().contains("\"item\":\"rope\""), "{told:#}");
+}
+
+#[test]
+fn an_install_says_that_the_journal_is_another_one() {
+    let desk = Desk::new();
+    let install = ["sqlite", "install", "--db", "app.db", "--table", "orders"];
+    let installed = desk.run(&install);
+    for part in
+        ["journal_mode=delete", "write-ahead logging (WAL)", "`uninstall` leaves it so", "PRAGMA journal_mode=DELETE"]
+    {
+        assert!(installed.out.contains(part), "{part}: {installed:?}");
+    }
+    assert!(!desk.run(&install).out.contains("(WAL)"), "it was so already");
+    let gone = desk.run(&["sqlite", "uninstall", "--db", "app.db", "--table", "orders"]);
+    assert!(gone.out.contains("stays in write-ahead logging (WAL)"), "{gone:?}");
+    let (_, command) = gone.out.trim().rsplit_once("\"PRAGMA").expect("it says how to switch back");
+    desk.sql(&format!("PRAGMA{}", command.trim_end_matches('"')));
+    let mode = |sql: &str| {
+        let connection = rusqlite::Connection::open(desk.path("app.db")).expect("it is there");
+        connection.query_row(sql, [], |row| row.get::<_, String>(0)).expect("it answers")
+    };
+    assert_eq!(mode("PRAGMA journal_mode"), "delete");
+}
+
+#[test]
+fn a_file_is_written_for_each_system() {
+    for source in ["sqlite", "mongodb", "postgres"] {
+        for sink in ["file", "stdout", "sqlite", "mongodb", "postgres"] {
+            let desk = Desk::empty();
+            let written = desk.run(&["init", "--source", source, "--sink", sink]);
+            assert_eq!(written.code, Some(0), "{written:?}");
+            let checked = desk.run(&["check", "--offline", "--json"]);
+            assert_eq!(checked.code, Some(0), "{source} into {sink}: {checked:?}");
+            let named = desk.run(&["check", "--offline"]).out;
+            assert!(named.contains(&format!("source ({source})")), "{named}");
+            assert!(named.contains(&format!("sink {sink} ({sink})")), "{named}");
+            let text = std::fs::read_to_string(desk.path("watchkeeper.toml")).expect("it is there");
+            assert!(!text.contains("{s"), "nothing is left to fill in: {text}");
+        }
+    }
+    assert_eq!(Desk::empty().run(&["init", "--source", "oracle"]).code, Some(2));
+}
