@@ -17,3 +17,5 @@ mod pull;
 mod relief;
 #[cfg(all(feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 mod routes;
+#[cfg(all(feature = "file", feature = "mongodb", feature = "postgres", feature = "sqlite"))]
+mod values;
