@@ -15,7 +15,31 @@ use crate::client::Schema;
 /// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
 pub(super) const SCHEMA: Schema = Schema { role: "log", steps: &[STEP_1, super::statement::STEP, super::guard::STEP] };
 
-const STEP_1: &str = r#"
+/// SQL of a subquery `key`: the `condition` under which a row of the table has the key of `$row`, or null without a key. Steps that use it
+/// are installed already: a change of it is a step of its own.
+macro_rules! key_condition {
+    ($row:literal) => {
+        concat!(
+            r#"(SELECT string_agg(format('"watchkeeper table".%1$I OPERATOR(%2$I.%3$s) "#,
+            $row,
+            r#".%1$I',
+                a.attname, coalesce(o.schema, 'pg_catalog'), coalesce(o.name, '=')), ' AND ') AS condition
+            FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS k(attnum, class, n)
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+            LEFT JOIN LATERAL (SELECT p.oprname AS name, n.nspname AS schema FROM pg_opclass c
+                JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+                JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
+                    AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+                JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
+                WHERE c.oid = k.class) AS o ON true
+            WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts) AS key"#
+        )
+    };
+}
+pub(super) use key_condition;
+
+const STEP_1: &str = concat!(
+    r#"
 CREATE TABLE {schema}.log (
     id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY (CACHE 1),
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -94,17 +118,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
             AS "watchkeeper row"',
         {schema}.log_columns(relation, false, '"watchkeeper table".%I', ', '),
         coalesce(pg_partition_root(relation), relation)::regclass, condition)
-    FROM (SELECT string_agg(format('"watchkeeper table".%1$I OPERATOR(%2$I.%3$s) ($1).%1$I',
-                a.attname, coalesce(o.schema, 'pg_catalog'), coalesce(o.name, '=')), ' AND ') AS condition
-            FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS k(attnum, class, n)
-            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-            LEFT JOIN LATERAL (SELECT p.oprname AS name, n.nspname AS schema FROM pg_opclass c
-                JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
-                JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
-                    AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
-                JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
-                WHERE c.oid = k.class) AS o ON true
-            WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts) AS key
+    FROM "#,
+    key_condition!("($1)"),
+    r#"
     WHERE condition IS NOT NULL
 $body$;
 
@@ -251,4 +267,5 @@ BEGIN
     PERFORM pg_catalog.pg_notify(TG_ARGV[0], '');
     RETURN NULL;
 END $body$;
-"#;
+"#
+);

@@ -1,5 +1,7 @@
 //! Triggers that log a whole statement at once, from its transition tables.
 
+use super::schema::key_condition;
+
 /// Adds what statement-level triggers need. Row-level triggers stay as they are, for tables that need them.
 ///
 /// * Each table has a function of its own, `log_of_OID`, made by `log_make`: its SQL names the columns of the key, so that the server plans
@@ -11,7 +13,8 @@
 ///   statement of a table: its operation, in lower case as soon as another one has logged something since it began. A number before the letters
 ///   is the last one before the first row that was logged so. A statement that ends behind others compares what it logged with the table, and
 ///   moves later changes of its rows behind its own.
-pub(super) const STEP: &str = r#"
+pub(super) const STEP: &str = concat!(
+    r#"
 -- In a language that the planner does not expand: the server prepares all expressions of a plan for each statement.
 CREATE FUNCTION {schema}.log_key_part(part json) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $body$
 BEGIN
@@ -94,17 +97,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
                     WHERE %s LIMIT 1) AS "watchkeeper image")::text AS image FROM %I AS "watchkeeper row"',
                 {schema}.log_key_sql(relation, names), {schema}.log_columns(relation, false, '"watchkeeper table".%I', ', '),
                 relation::regclass, key.condition, side.name), ' UNION ALL '))
-        FROM (SELECT string_agg(format('"watchkeeper table".%1$I OPERATOR(%2$I.%3$s) "watchkeeper row".%1$I',
-                a.attname, coalesce(o.schema, 'pg_catalog'), coalesce(o.name, '=')), ' AND ') AS condition
-            FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY AS k(attnum, class, n)
-            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-            LEFT JOIN LATERAL (SELECT p.oprname AS name, n.nspname AS schema FROM pg_opclass c
-                JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
-                JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amopstrategy = 3
-                    AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
-                JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
-                WHERE c.oid = k.class) AS o ON true
-            WHERE i.indrelid = relation AND i.indisprimary AND k.n <= i.indnkeyatts) AS key
+        FROM "#,
+    key_condition!("\"watchkeeper row\""),
+    r#"
         JOIN (VALUES ('watchkeeper old', 'INSERT'), ('watchkeeper new', 'DELETE')) AS side (name, lacking) ON side.lacking <> operation
         WHERE key.condition IS NOT NULL
 $body$;
@@ -216,4 +211,5 @@ END $body$,
         {schema}.log_statement_sql(relation, 'UPDATE', false, false, 'TG_ARGV[0]', names)));
 END $make$;
 REVOKE ALL ON FUNCTION {schema}.log_make(oid, oid, text[], boolean) FROM PUBLIC;
-"#;
+"#
+);
