@@ -1,5 +1,6 @@
 //! The fields of a document that become columns, as PostgreSQL's own input functions read them.
 
+use watchkeeper_core::Result;
 use watchkeeper_core::payload::{JsonPayload, Payload, ValueRef, Visit};
 
 use super::encode::{Encoded, Encoder, Kind};
@@ -145,6 +146,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Visits the inside of a JSON document. Its texts are strings of JSON, whatever those of the source are.
+    fn enter_json(&mut self, text: &str) -> Result<()> {
+        let has_json_strings = std::mem::replace(&mut self.has_json_strings, true);
+        let walked = JsonPayload.walk(text.as_bytes(), self);
+        self.has_json_strings = has_json_strings;
+        walked
+    }
+
     fn enter(&mut self, step: Step, begin: fn(&mut dyn Visit)) {
         self.begin_columns();
         self.open.iter_mut().for_each(|open| begin(open.encoder.visit()));
@@ -165,7 +174,7 @@ impl Visit for Fields<'_> {
         }
         if let ValueRef::Json(text) = &value
             && self.is_entered(&value)
-            && JsonPayload.walk(text.as_bytes(), self).is_ok()
+            && self.enter_json(text).is_ok()
         {
             return;
         }
@@ -246,5 +255,19 @@ mod tests {
         fields.end_document();
         let told = [r#"{"b":1.10,"n":{"c":"t"}}"#, "1.10", r#""t""#, "Absent", "Unchanged", "Unchanged", "Absent"];
         assert_eq!(shown(fields), told);
+    }
+
+    #[test]
+    fn a_string_inside_of_json_is_a_string_whatever_text_is_to_the_source() {
+        let column = Column { kind: Kind::new("jsonb", "U", false), ..column("doc.s") };
+        let columns = [column, Column { kind: Kind::new("jsonb", "U", false), ..self::column("s") }];
+        let mut fields = Fields::of(&columns, &crate::replication::RowPayload);
+        fields.begin_document();
+        fields.key("doc");
+        fields.value(ValueRef::Json(r#"{"s": "[1]"}"#.into()));
+        fields.key("s");
+        fields.value(ValueRef::Str("[1]".into()));
+        fields.end_document();
+        assert_eq!(shown(fields), [r#""[1]""#, "[1]"]);
     }
 }
