@@ -171,7 +171,12 @@ impl Backend for Postgres {
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
             Mode::Mirror(mirror) => Transactional::open(cx, client, mirror).await?,
-            Mode::Rows(rows) => Transactional::open(cx, client, rows).await?,
+            Mode::Rows(rows) => {
+                let has_one = purpose
+                    .has_one_namespace()
+                    .unwrap_or_else(|| !watched.is_some_and(|watched| watched.has_several()));
+                Transactional::open(cx, client, if has_one { rows } else { rows.of_several() }).await?
+            }
             Mode::Versioned(mirror) => {
                 return Ok(Target { sink: Arc::new(Versioned::new(client, mirror)), checkpoints: None });
             }

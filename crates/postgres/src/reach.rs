@@ -68,6 +68,11 @@ impl Watched {
         Some(Self { database: database(cx, &client).await.ok()?, told, keys })
     }
 
+    /// Whether it tells of more than one table.
+    pub(crate) fn has_several(&self) -> bool {
+        self.keys.len() > 1
+    }
+
     /// The name under which the source would tell of what is written into a table of its database.
     async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {
         match &self.told {

@@ -4,6 +4,7 @@ mod encode;
 mod field;
 mod follow;
 mod literal;
+mod origins;
 mod plan;
 mod shape;
 mod versioned;
@@ -18,6 +19,7 @@ use watchkeeper_core::{Change, Cx, Error, Operation, Result};
 pub use shape::Missing;
 pub use versioned::VersionedRows;
 
+use self::origins::Origins;
 use self::plan::{Plan, Row, Statement};
 use self::shape::Shape;
 use super::image::require_key;
@@ -31,7 +33,7 @@ use crate::error::is_doubtful;
 /// The table is the user's: its columns and their types are as they were created, and the server converts every field by the type
 /// of its column, as its own input functions do. Times, numbers of any length, bytes, UUIDs, enums, JSON and arrays arrive
 /// as what they are; a field that does not fit its column, or would become another value there, is a rejected change. The primary key of the table has to be the key of the
-/// source. A truncate of the source empties the table.
+/// source. A truncate of the source empties the table; that of one of several tables whose changes come is rejected.
 ///
 /// Changes of one row that come together are written once, as the last of them leaves it, and many rows by one statement.
 #[derive(Debug, Clone)]
@@ -40,6 +42,7 @@ pub struct Rows {
     /// Columns and the fields that they are taken from.
     fields: Vec<(String, String)>,
     missing: Missing,
+    origins: Origins,
     /// As the table was when a writer was opened last.
     shape: Arc<Mutex<Option<Arc<Shape>>>>,
 }
@@ -51,7 +54,13 @@ impl Rows {
     /// # Errors
     /// `Config` when it can not be the name of a table.
     pub fn into(table: &str) -> Result<Self> {
-        Ok(Self { table: Table::new(table)?, fields: Vec::new(), missing: Missing::default(), shape: Arc::default() })
+        Ok(Self {
+            table: Table::new(table)?,
+            fields: Vec::new(),
+            missing: Missing::default(),
+            origins: Origins::default(),
+            shape: Arc::default(),
+        })
     }
 
     /// Takes a column from this field, with points between the parts of its way (`address.city`). Columns that are not named
@@ -66,6 +75,13 @@ impl Rows {
     #[must_use]
     pub fn missing(mut self, missing: Missing) -> Self {
         self.missing = missing;
+        self
+    }
+
+    /// Says that changes of several tables may come. It is found out anyway as soon as they have come.
+    #[must_use]
+    pub fn of_several(mut self) -> Self {
+        self.origins.are_several = true;
         self
     }
 
@@ -202,6 +218,7 @@ impl Apply for Rows {
     }
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
+        self.origins.note(changes);
         let shape = self.shape()?;
         let is_due = shape.follows.as_ref().is_some_and(follow::Follows::is_due);
         let mut sight = Sight { shape, strangers: BTreeSet::new(), is_new: false };
@@ -228,6 +245,8 @@ impl Apply for Rows {
                 }
                 plan.note(change, key, row);
             } else if clears(change) {
+                let sole = self.origins.require_sole(self.table.written(), change);
+                sole.map_err(|error| Failure::Refused(Some(at), error))?;
                 self.send(open, &sight.shape, &mut plan).await?;
                 open.state(&sight.shape.clear(), &[]).await?;
             } else {

@@ -11,7 +11,7 @@ use crate::sink::{INSERT, Stage, write};
 use crate::specifics::ask;
 use crate::support::{Base, assert_told, block_on, cx};
 
-fn options(settings: &[(&str, &str)]) -> Options {
+pub(crate) fn options(settings: &[(&str, &str)]) -> Options {
     let origin = Origin::new("test.toml:1");
     let mut options = Options::new("", origin.clone());
     for (name, value) in settings {

@@ -13,6 +13,7 @@ mod hostile;
 mod mirror;
 mod replication;
 mod rows;
+mod shared;
 mod sink;
 mod specifics;
 mod support;
