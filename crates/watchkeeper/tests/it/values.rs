@@ -6,6 +6,7 @@
 mod carry;
 mod documents;
 mod from_mongodb;
+mod from_outbox;
 mod from_postgres;
 mod from_sqlite;
 mod generate;

@@ -33,10 +33,7 @@ impl Documents {
     pub(super) fn all(folder: &Path, set: &ReplicaSet) -> Vec<Self> {
         let sqlite = |mode| Self::Sqlite(mode, folder.join(format!("{mode}.db")));
         let mongodb = |mode| Self::MongoDb(mode, set.url("values"));
-        vec![
-            Self::Postgres("events", "event"),
-            Self::Postgres("mirror", "document"),
-            Self::Postgres("versioned", "document"),
+        let others = [
             sqlite("events"),
             sqlite("mirror"),
             mongodb("events"),
@@ -45,7 +42,13 @@ impl Documents {
             mongodb("versioned"),
             Self::Lines("native", folder.to_owned()),
             Self::Lines("cloudevents", folder.to_owned()),
-        ]
+        ];
+        Self::in_postgres().into_iter().chain(others).collect()
+    }
+
+    pub(super) fn in_postgres() -> Vec<Self> {
+        let modes = [("events", "event"), ("mirror", "document"), ("versioned", "document")];
+        modes.map(|(mode, column)| Self::Postgres(mode, column)).into()
     }
 
     pub(super) fn name(&self) -> &'static str {
