@@ -50,9 +50,12 @@ pub(super) async fn open(plan: &Plan, places: &Places) -> Result<Box<dyn Databas
     })
 }
 
-/// JSON by which rows are compared: without fields that are null, which may as well be missing, with one form of numbers, and with one form of
-/// bytes: SQLite's log marks them, documents have them as extended JSON.
+/// JSON by which rows are compared: without fields that are null, which may as well be missing, with one form of numbers, of whole seconds,
+/// which may have milliseconds or not, and of bytes: SQLite's log marks them, documents have them as extended JSON.
 pub(super) fn normal(value: Value) -> Value {
+    if let Some(seconds) = value.get("$date").and_then(Value::as_str).and_then(|date| date.strip_suffix(".000Z")) {
+        return serde_json::json!({ "$date": format!("{seconds}Z") });
+    }
     if value.as_object().is_some_and(|fields| fields.len() == 1)
         && let Some(binary) = value.get("$binary").filter(|binary| binary["subType"] == "00")
         && let Some(base64) = binary["base64"].as_str()
@@ -111,4 +114,24 @@ pub(super) fn normal_rows(content: &Content, table: &str) -> Result<Vec<String>,
         Ok(normal(value).to_string())
     };
     content.rows.get(table).map_or(Ok(Vec::new()), |rows| rows.iter().map(normal_row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_forms_of_one_value_are_the_same() {
+        let same = |a: Value, b: Value| normal(a) == normal(b);
+        let date = |text: &str| json!({ "at": { "$date": text } });
+        assert!(same(date("2002-08-10T03:17:57.000Z"), date("2002-08-10T03:17:57Z")));
+        assert!(!same(date("2002-08-10T03:17:57.001Z"), date("2002-08-10T03:17:57Z")));
+        assert!(same(json!({ "$hex": "00FF" }), json!({ "$binary": { "base64": "AP8=", "subType": "00" } })));
+        assert!(!same(json!({ "$hex": "00FF" }), json!({ "$binary": { "base64": "AP8=", "subType": "04" } })));
+        assert!(
+            same(json!({ "a": 1, "b": null }), json!({ "a": 1.0 })) && !same(json!({ "a": 1 }), json!({ "a": 1.5 }))
+        );
+    }
 }

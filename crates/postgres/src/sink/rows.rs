@@ -143,7 +143,7 @@ impl Rows {
         change: &'a Change,
     ) -> Result<Result<Row>, Failure> {
         let row = Row::of(&sight.shape, change, &mut sight.strangers);
-        if sight.is_new || sight.strangers.is_empty() {
+        if !may_take(sight.found.as_ref(), &sight.strangers) {
             return Ok(row);
         }
         self.send(open, &sight.shape, plan).await?;
@@ -152,9 +152,12 @@ impl Rows {
     }
 
     async fn look_within(&self, open: &Open<'_>, sight: &mut Sight) -> Result<(), Failure> {
-        let found = Shape::look_within(open, &self.table, self.missing).await?;
-        sight.shape = self.follow(found, &std::mem::take(&mut sight.strangers))?;
-        sight.is_new = true;
+        let found = match sight.found.take() {
+            Some(found) => found,
+            None => Shape::look_within(open, &self.table, self.missing).await?,
+        };
+        sight.shape = self.follow(found.clone(), &std::mem::take(&mut sight.strangers))?;
+        sight.found = Some(found);
         Ok(())
     }
 
@@ -202,8 +205,15 @@ struct Sight {
     shape: Arc<Shape>,
     /// Fields of the changes that no column is known to take.
     strangers: BTreeSet<String>,
-    /// Whether it was looked at since these changes were read.
-    is_new: bool,
+    /// The table as it was looked at since these changes were read: whatever they tell, its column was there by then.
+    found: Option<Shape>,
+}
+
+/// Whether the table has columns for fields that no column is known to take, or may have them, as long as it was not `found`. Each column is taken
+/// from the first change on that tells it, so the columns that one batch brings may be taken one after another.
+fn may_take(found: Option<&Shape>, strangers: &BTreeSet<String>) -> bool {
+    let has = |found: &Shape| found.columns.iter().any(|column| strangers.contains(&column.name));
+    !strangers.is_empty() && found.is_none_or(has)
 }
 
 /// Whether all rows go with a change.
@@ -221,11 +231,9 @@ impl Apply for Rows {
         self.origins.note(changes);
         let shape = self.shape()?;
         let is_due = shape.follows.as_ref().is_some_and(follow::Follows::is_due);
-        let mut sight = Sight { shape, strangers: BTreeSet::new(), is_new: false };
+        let mut sight = Sight { shape, strangers: BTreeSet::new(), found: None };
         if is_due {
             self.look_within(open, &mut sight).await?;
-            // It was looked for fields of before. One that comes with these changes is still looked for.
-            sight.is_new = false;
         }
         let (mut plan, mut at) = (Plan::default(), 0);
         while let Some(change) = changes.get(at) {

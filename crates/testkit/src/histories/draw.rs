@@ -98,7 +98,7 @@ impl Drawing {
         }
         self.start();
         for _ in 0..3 + self.below(4) {
-            self.turn(start);
+            self.turn();
         }
         self.start();
         let halts_about = if self.one_in(10) { self.fatal_end() } else { None };
@@ -121,10 +121,10 @@ impl Drawing {
     }
 
     /// Some writes with the instance as it is, then something that happens to it.
-    fn turn(&mut self, start: Start) {
+    fn turn(&mut self) {
         for _ in 0..self.below(12) {
             if self.one_in(8) {
-                self.schema_change(start);
+                self.schema_change();
             } else {
                 self.transaction(6);
             }
@@ -229,25 +229,19 @@ impl Drawing {
         statement
     }
 
-    fn schema_change(&mut self, start: Start) {
+    fn schema_change(&mut self) {
         let number = at(&self.entropy, self.tables.len());
         let change = match self.source {
-            Source::Mongodb => self.drop_collection(number, start),
+            Source::Mongodb => Some(self.drop_collection(number)),
             _ => self.table_change(number),
         };
         self.steps.extend(change.map(Step::Schema));
     }
 
-    /// Only when nothing is read of it any more: a snapshot ends with an error if a collection goes before its turn.
-    fn drop_collection(&mut self, number: usize, start: Start) -> Option<SchemaChange> {
-        if start == Start::Snapshot {
-            if !self.running {
-                return None;
-            }
-            self.steps.push(Step::CatchUp);
-        }
+    /// At any time: also before a snapshot has come to the collection, and while it is read.
+    fn drop_collection(&mut self, number: usize) -> SchemaChange {
         self.tables[number].drop_all();
-        Some(SchemaChange::DropCollection { table: self.tables[number].table.name.clone() })
+        SchemaChange::DropCollection { table: self.tables[number].table.name.clone() }
     }
 
     fn table_change(&mut self, number: usize) -> Option<SchemaChange> {

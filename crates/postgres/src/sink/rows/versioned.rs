@@ -19,7 +19,7 @@ use super::super::versioned::{Put, TOMBSTONES, write};
 use super::follow::Follows;
 use super::plan::{Fate, Plan, Row};
 use super::shape::Shape;
-use super::{Rows, clears};
+use super::{Rows, clears, may_take};
 use crate::client::{Client, Value, Work};
 use crate::error::{is_column_gone, is_doubtful};
 
@@ -183,27 +183,29 @@ impl Writer {
 }
 
 impl Writer {
-    /// Looks at the table again, for columns that take the `strangers` among the fields.
-    async fn look(&self, cx: &Cx, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
-        let found = Shape::look(cx, &self.client, &self.rows.table, &[], self.rows.missing).await?;
-        self.rows.follow(found, strangers)
+    /// Looks at the table again, unless it was `found` before, for columns that take the `strangers` among the fields.
+    async fn look(&self, cx: &Cx, found: &mut Option<Shape>, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
+        let shape = match found.take() {
+            Some(shape) => shape,
+            None => Shape::look(cx, &self.client, &self.rows.table, &[], self.rows.missing).await?,
+        };
+        self.rows.follow(found.insert(shape).clone(), strangers)
     }
 
     async fn put_now(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
         let mut shape = self.rows.shape()?;
-        let (mut strangers, mut is_new) = (BTreeSet::new(), false);
+        // What was looked at since these changes were read has the columns for whatever they tell.
+        let (mut strangers, mut found) = (BTreeSet::new(), None);
         if shape.follows.as_ref().is_some_and(Follows::is_due) {
-            // For fields of before. One that comes with these changes is still looked for.
-            shape = self.look(cx, &strangers).await?;
+            shape = self.look(cx, &mut found, &strangers).await?;
         }
         let (mut plan, mut rejected) = (Plan::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
             if let Some(key) = change.key() {
                 let mut row = Row::of(&shape, change, &mut strangers);
-                if !is_new && !strangers.is_empty() {
-                    // Once for all of them, since all were read before.
+                if may_take(found.as_ref(), &strangers) {
                     self.send(cx, &shape, &mut plan).await?;
-                    (shape, is_new) = (self.look(cx, &std::mem::take(&mut strangers)).await?, true);
+                    shape = self.look(cx, &mut found, &std::mem::take(&mut strangers)).await?;
                     row = Row::of(&shape, change, &mut strangers);
                 }
                 match row {
