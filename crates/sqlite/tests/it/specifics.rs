@@ -167,7 +167,7 @@ fn files_that_can_not_be_opened_say_why() {
     let cases = [
         (Config::new(folder.file("missing/state.db")), "can not be opened"),
         (Config::existing(folder.file("missing.db")), "there is no such file"),
-        (Config::new(folder.file("folder.db")), "can not be opened"),
+        (Config::new(folder.file("folder.db")), "this is a folder"),
         (Config::new(folder.file("letter.txt")), "is not a SQLite database"),
         (Config::new(":memory:"), "in memory"),
         (Config { tick: Duration::ZERO, ..Config::new(folder.file("state.db")) }, "tick"),
