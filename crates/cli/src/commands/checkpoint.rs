@@ -8,7 +8,7 @@ use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::operator::{self, Move, MoveReport};
 use watchkeeper::{Checkpoint as Newest, Error, ErrorKind, Operation, Result, StreamSpec};
 
-use super::status::committed_lines;
+use super::status::{committed_lines, count};
 use crate::answer::{confirm, report};
 use crate::args::{Back, Checkpoint, Decision};
 use crate::overview::Committed;
@@ -94,7 +94,18 @@ impl Earlier {
 struct Past<'a> {
     stream: &'a str,
     checkpoints: Vec<Earlier>,
+    size: Stored,
     remarks: Vec<String>,
+}
+
+/// How large the whole history is.
+#[derive(Debug, Serialize)]
+struct Stored {
+    blocks: usize,
+    checkpoints: usize,
+    bytes: usize,
+    /// Without compression.
+    plain_bytes: usize,
 }
 
 async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
@@ -114,8 +125,21 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
         let shown = if lines.is_empty() { "No checkpoint is there yet" } else { "This is the current one" };
         lines.push(format!("{shown}: whoever has the watch adds them to the history by the block."));
     }
+    let size = reading.size;
+    if size.blocks > 0 {
+        let (stored, plain) = (size.stored_bytes, size.plain_bytes);
+        let (kept, blocks) = (count(size.checkpoints as u64, "checkpoint"), count(size.blocks as u64, "block"));
+        let ratio = plain as f64 / stored.max(1) as f64;
+        lines.push(format!("{kept} in {blocks}: {stored} bytes, compressed from {plain} ({ratio:.1} : 1)."));
+    }
     lines.extend(remarks.iter().map(|remark| format!("remark: {remark}")));
-    report(lines, &Past { stream: name, checkpoints, remarks })
+    let size = Stored {
+        blocks: size.blocks,
+        checkpoints: size.checkpoints,
+        bytes: size.stored_bytes,
+        plain_bytes: size.plain_bytes,
+    };
+    report(lines, &Past { stream: name, checkpoints, size, remarks })
 }
 
 /// Resumes `name` from `to`.

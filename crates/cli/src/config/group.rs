@@ -102,20 +102,35 @@ fn change(
     Ok(())
 }
 
+/// Under which of its two names a setting was written.
+fn either<'a>(group: &Options, name: &'a str, alias: &'a str) -> Result<&'a str> {
+    if group.peek(alias).is_none() {
+        return Ok(name);
+    }
+    if group.peek(name).is_some() {
+        let error = group.wrong(alias, format!("this is another name of {name:?}, which is there too"));
+        group.reported(Err::<(), _>(error.remedy("write one of the two")))?;
+    }
+    Ok(alias)
+}
+
 fn take_rest(group: &mut Options, settings: &mut InstanceSettings) -> Result<()> {
     let takeovers =
         [("where_safe", FastTakeover::WhereSafe), ("fast", FastTakeover::Always), ("lease", FastTakeover::Never)];
     settings.takeover = group.choice("takeover", &takeovers)?.unwrap_or_default();
-    let max_instances = group.size("max_instances")?;
-    change(group, "max_instances", settings, |settings| settings.max_listeners = max_instances)?;
+    let max_key = either(group, "max_instances", "max_listeners")?;
+    let max_instances = group.size(max_key)?;
+    change(group, max_key, settings, |settings| settings.max_listeners = max_instances)?;
     if let Some(retry_floor) = group.duration("retry_floor")? {
         change(group, "retry_floor", settings, |settings| settings.retry_floor = retry_floor)?;
     }
     settings.shutdown_grace = group.duration("shutdown_grace")?.unwrap_or(settings.shutdown_grace);
     settings.bar = group.duration("bar")?.unwrap_or(settings.bar);
-    let (heartbeat_every, unhealthy_after) = (group.duration("heartbeat_every")?, group.duration("unhealthy_after")?);
+    let heartbeat_key = either(group, "heartbeat_every", "health_check_interval")?;
+    let unhealthy_key = either(group, "unhealthy_after", "failover_threshold")?;
+    let (heartbeat_every, unhealthy_after) = (group.duration(heartbeat_key)?, group.duration(unhealthy_key)?);
     // Of two that do not fit together, the one that was written.
-    let last = if unhealthy_after.is_some() { "unhealthy_after" } else { "heartbeat_every" };
+    let last = if unhealthy_after.is_some() { unhealthy_key } else { heartbeat_key };
     change(group, last, settings, |settings| {
         settings.heartbeat_every = heartbeat_every.unwrap_or(settings.heartbeat_every);
         settings.unhealthy_after = unhealthy_after.unwrap_or(settings.unhealthy_after);

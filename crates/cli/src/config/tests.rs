@@ -77,6 +77,14 @@ fn a_small_window_is_good_for_small_batches() {
 }
 
 #[test]
+fn the_names_that_listeners_have_for_settings_of_a_group_are_known_too() {
+    let text = "max_listeners = 10\nhealth_check_interval = \"2s\"\nfailover_threshold = \"30s\"\n";
+    let settings = config(&format!("{GROUP}{text}")).expect("they are known").settings;
+    assert_eq!(settings.max_listeners, Some(10));
+    assert_eq!((settings.heartbeat_every.as_secs(), settings.unhealthy_after.as_secs()), (2, 30));
+}
+
+#[test]
 fn what_is_wrong_names_its_line_and_the_remedy() {
     for (text, line, part) in [
         ("renew_every = \"5s\"\n", 4, "the lease of 5s is not longer than its renewal interval of 5s"),
@@ -86,6 +94,8 @@ fn what_is_wrong_names_its_line_and_the_remedy() {
         ("bar = \"1s\"\nunhealthy_after = \"1s\"\n", 5, "before their next heartbeat"),
         ("takeover = \"slow\"\n", 4, "\"slow\" is not known"),
         ("max_instances = 0\n", 4, "no instance may join the group"),
+        ("max_listeners = 0\n", 4, "no instance may join the group"),
+        ("max_instances = 2\nmax_listeners = 3\n", 5, "another name of \"max_instances\", which is there too"),
         ("[instance]\nlisten = \"here\"\n", 5, "\"here\" is no address"),
         ("[instance]\nlisten = \"0.0.0.0:1\"\n", 5, "advertise ="),
         ("[instance]\nlisten_on = \"x\"\n", 5, "did you mean \"listen\"?"),

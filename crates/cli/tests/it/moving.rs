@@ -23,6 +23,13 @@ fn a_rewind_delivers_again() {
     let history = shop.ask(&["checkpoint", "history", "orders", "--limit", "3"]);
     let past = history["checkpoints"].as_array().expect("a list");
     assert!(past.len() == 3 && past[0]["by"] == "operator" && past[1]["position"] == "0000000000000005", "{history}");
+    // The whole history, and not only what was asked for.
+    let size = &history["size"];
+    let number = |name: &str| size[name].as_u64().expect("a number");
+    assert!(number("blocks") >= 1 && number("checkpoints") > 3 && number("bytes") > 0, "{history}");
+    let told = shop.run(&["checkpoint", "history", "orders"]).said;
+    let line = format!("{} bytes, compressed from {} (", number("bytes"), number("plain_bytes"));
+    assert!(told.contains(&line), "{told}");
 }
 
 #[test]

@@ -60,6 +60,18 @@ impl HistoryEntry {
             by: checkpoint.facts.processed_by.clone(),
         })
     }
+
+    /// Its bytes one after the other: texts as they are, and eight for every number.
+    fn plain_bytes(&self) -> usize {
+        let texts = [
+            self.position.bytes.len(),
+            self.pedigree.as_ref().map_or(0, |pedigree| pedigree.0.len()),
+            self.operation.map_or(0, |operation| operation.as_str().len()),
+            self.by.len(),
+        ];
+        let numbers = 4 + usize::from(self.time.is_some()) + usize::from(self.position.time.is_some());
+        texts.iter().sum::<usize>() + numbers * size_of::<u64>()
+    }
 }
 
 /// What was read of a history.
@@ -69,6 +81,21 @@ pub struct Reading {
     pub entries: Vec<HistoryEntry>,
     /// A `Corrupt` error for each block that can not be read, naming it.
     pub damaged: Vec<Error>,
+    /// What the store keeps of it, whatever was asked for.
+    pub size: Size,
+}
+
+/// How large a history is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Blocks that can be read.
+    pub blocks: usize,
+    /// Checkpoints in them.
+    pub checkpoints: usize,
+    /// Their bytes as they are stored.
+    pub stored_bytes: usize,
+    /// The bytes of the same checkpoints without compression.
+    pub plain_bytes: usize,
 }
 
 /// The checkpoints of one key.
@@ -140,15 +167,22 @@ impl History {
         let mut damaged = Vec::new();
         // Ordered by what fences: a holder that closes late appends its block behind its successor's.
         let mut known: BTreeMap<(Epoch, u64), HistoryEntry> = BTreeMap::new();
+        let mut size = Size::default();
         for record in self.records.tail(cx, &self.log, self.blocks_max()).await? {
             match block::unpack(&record.bytes) {
-                Ok(entries) => known.extend(entries.into_iter().map(keyed)),
+                Ok(entries) => {
+                    size.blocks += 1;
+                    size.checkpoints += entries.len();
+                    size.stored_bytes += record.bytes.len();
+                    size.plain_bytes += entries.iter().map(HistoryEntry::plain_bytes).sum::<usize>();
+                    known.extend(entries.into_iter().map(keyed));
+                }
                 Err(error) => damaged.push(self.damaged(&record, error)),
             }
         }
         known.extend(self.open.iter().cloned().map(keyed));
         let entries = known.into_values().rev().take(limit).collect();
-        Ok(Reading { entries, damaged })
+        Ok(Reading { entries, damaged, size })
     }
 
     /// The largest block of the oldest open entries that a record can take, at most a usual one, with
