@@ -109,3 +109,30 @@ fn what_was_taken_still_knows_where_it_was_written() {
     assert_eq!(options.wrong("b", "odd").place(), Some("shop.toml:5"));
     assert_eq!(options.wrong("c", "odd").place(), Some("shop.toml:3"));
 }
+
+#[test]
+fn all_errors_are_collected_and_each_once() {
+    let mut options = options(&[
+        ("every", text("5 lightyears")),
+        ("tabels", text("a")),
+        ("folder", Setting::Integer(7)),
+        ("count", Setting::Integer(-1)),
+    ]);
+    let collector = Collector::default();
+    options.collect_into(Some(&collector));
+    for _ in 0..2 {
+        let mut options = options.clone();
+        assert_eq!(options.duration("every").expect("it is collected"), None);
+        assert_eq!(options.count("count").expect("it is collected"), None);
+        options.required("folder", "\"out\"").expect_err("nothing can stand for it");
+        options.texts("tables").expect("it is not there");
+        options.text("table").expect("it is not there");
+        options.finish().expect("it is collected");
+    }
+    let told: Vec<_> = collector.take().iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    let expected = ["is not a time", "this number is negative", "did you mean \"tables\"?"];
+    assert!(expected.iter().zip(&told).all(|(part, told)| told.contains(part)), "{told:?}");
+    options.collect_into(None);
+    options.duration("every").expect_err("it is told at once again");
+}

@@ -26,7 +26,10 @@ pub fn scope(error: &Error) -> Scope {
         // Only the source can lose the source's history. From any other component it is a failed call, which is repeated.
         (ErrorKind::PositionLost, _) => Scope::Transient,
         // Leases and records are the group's: what is damaged there says nothing about this stream's data.
-        (ErrorKind::Corrupt | ErrorKind::Fenced, Some(Component::Leases | Component::Records)) => Scope::Instance,
+        (
+            ErrorKind::Corrupt | ErrorKind::Rejected | ErrorKind::Fenced,
+            Some(Component::Leases | Component::Records),
+        ) => Scope::Instance,
         (ErrorKind::Corrupt | ErrorKind::Rejected, _) => Scope::Stream,
         (ErrorKind::Fenced, _) => Scope::Tenure,
     }
@@ -62,7 +65,7 @@ mod tests {
         ];
         for (component, differing) in table {
             let expected = [Transient, Transient, Instance, Instance, Instance].into_iter().chain(differing);
-            let expected = expected.chain([Stream]);
+            let expected = expected.chain([differing[1]]);
             for (kind, expected) in KINDS.into_iter().zip(expected) {
                 let error = Error::new(kind, "");
                 let error = component.iter().fold(error, Error::raised_by);
