@@ -44,7 +44,7 @@ pub trait Connect: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Clone)]
 pub enum StreamEntry {
     /// Its source and sinks are there.
-    Connected(StreamSpec),
+    Connected(Box<StreamSpec>),
     /// They have to be connected to.
     Unconnected(Arc<dyn Connect>),
 }
@@ -69,7 +69,7 @@ impl StreamEntry {
 
 impl From<StreamSpec> for StreamEntry {
     fn from(spec: StreamSpec) -> Self {
-        Self::Connected(spec)
+        Self::Connected(Box::new(spec))
     }
 }
 
@@ -156,5 +156,22 @@ impl Said {
             self.0.insert(cause, now);
         }
         is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_at_once_and_then_every_minute_also_when_causes_alternate() {
+        let (refused, denied) = (Error::unavailable("refused"), Error::config("denied"));
+        let mut said = Said::default();
+        let told = |said: &mut Said, second: u64| {
+            let error = if second.is_multiple_of(2) { &refused } else { &denied };
+            said.is_due(error, Moment::from_nanos(second * 1_000_000_000))
+        };
+        let seconds: Vec<_> = (0..150).filter(|second| told(&mut said, *second)).collect();
+        assert_eq!(seconds, [0, 1, 60, 61, 120, 121]);
     }
 }

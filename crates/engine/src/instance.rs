@@ -240,7 +240,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         let (clock, stirred) = (Arc::clone(&instance.seams.clock), Arc::clone(&stirred));
         let post = Arc::new(Post::new(settings, &instance.settings.group, control, clock, stirred));
         match stream {
-            StreamEntry::Connected(spec) => post.connect(spec, &stores.checkpoints),
+            StreamEntry::Connected(spec) => post.connect(*spec, &stores.checkpoints),
             StreamEntry::Unconnected(connect) => connecting.push(Connecting {
                 seams: instance.seams.clone(),
                 post: Arc::clone(&post),

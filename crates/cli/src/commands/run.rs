@@ -4,6 +4,7 @@
 //! source or the sinks of one stream keeps that stream waiting, and nothing else.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -103,9 +104,8 @@ async fn patiently(config: &Config) -> Result<Site> {
             return Err(error);
         }
         told.retain(|_, told: &mut Instant| told.elapsed() < TELL_EVERY);
-        let cause = error.to_string();
-        if !told.contains_key(&cause) {
-            told.insert(cause, Instant::now());
+        if let Entry::Vacant(cause) = told.entry(error.to_string()) {
+            cause.insert(Instant::now());
             let waiting_for = format!("{:?}", Duration::from_secs(began.elapsed().as_secs()));
             tracing::warn!(%error, waiting_for, "the group's store can not be opened yet; trying again");
         }

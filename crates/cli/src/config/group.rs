@@ -103,13 +103,14 @@ fn change(
 }
 
 /// Under which of its two names a setting was written.
-fn either<'a>(group: &Options, name: &'a str, alias: &'a str) -> Result<&'a str> {
+fn either<'a>(group: &mut Options, name: &'a str, alias: &'a str) -> Result<&'a str> {
     if group.peek(alias).is_none() {
         return Ok(name);
     }
     if group.peek(name).is_some() {
         let error = group.wrong(alias, format!("this is another name of {name:?}, which is there too"));
-        group.reported(Err::<(), _>(error.remedy("write one of the two")))?;
+        group.take(name);
+        group.report(error.remedy("write one of the two"))?;
     }
     Ok(alias)
 }

@@ -79,7 +79,7 @@ fn a_small_window_is_good_for_small_batches() {
 #[test]
 fn the_names_that_listeners_have_for_settings_of_a_group_are_known_too() {
     let text = "max_listeners = 10\nhealth_check_interval = \"2s\"\nfailover_threshold = \"30s\"\n";
-    let settings = config(&format!("{GROUP}{text}")).expect("they are known").settings;
+    let settings = config(&format!("{GROUP}{text}")).expect("they are known").group.settings;
     assert_eq!(settings.max_listeners, Some(10));
     assert_eq!((settings.heartbeat_every.as_secs(), settings.unhealthy_after.as_secs()), (2, 30));
 }

@@ -108,10 +108,9 @@ fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
     };
     let is_able = listed.member.streams.iter().any(|known| known == stream);
     let mut report = told.or_else(|| is_able.then(plain))?;
-    let age = millis(listed.age);
+    // What waited then may be delivered by now, so only what lasts until it is told otherwise grows with the time.
     if let Some(trouble) = &mut report.trouble {
-        trouble.lasting_millis += age;
+        trouble.lasting_millis += millis(listed.age);
     }
-    report.undelivered_millis = report.undelivered_millis.map(|undelivered| undelivered + age);
     Some(report)
 }

@@ -25,6 +25,9 @@ pub(super) const OPENING: &str = "reopening";
 /// What fails when an open stream fails: mended by the next commit, since whatever failed is tried again first.
 pub(super) const DELIVERY: &str = "delivery";
 
+/// What fails when an open source can not be read: mended by the next read.
+pub(crate) const READING: &str = "reading";
+
 /// What to do after an opening.
 pub(super) enum Next {
     Reopen,
@@ -89,8 +92,12 @@ impl Watch {
             self.close_history(voyage).await;
             return Next::End(self.leave_failed(&tenure, error).await);
         }
-        let is_delivery = voyage.was_open && error.component() != Some(&Component::Source);
-        self.post.fail(if is_delivery { DELIVERY } else { OPENING }, &error);
+        let part = match error.component() {
+            _ if !voyage.was_open => OPENING,
+            Some(Component::Source) => READING,
+            _ => DELIVERY,
+        };
+        self.post.fail(part, &error);
         self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), &error.to_string());
         let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
         self.rest(&tenure, delay).await;

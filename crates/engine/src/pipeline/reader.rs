@@ -9,6 +9,7 @@ use watchkeeper_core::{Batch, ChangeStream, Component, Error, Follower, Moment, 
 
 use super::board::{Board, Failure};
 use crate::checkpoint::interval;
+use crate::listener::ending::READING;
 use crate::metrics;
 use crate::progress::Pulse;
 
@@ -141,8 +142,9 @@ impl Reader {
         }
     }
 
-    /// Notes the newest change that is known of.
+    /// Notes that the source can be read, and the newest change that is known of.
     fn see(&self, batch: &Batch) {
+        self.board.health.mend(READING);
         let row = batch.rows().last().map(|row| row.time);
         row.or(batch.end.time).into_iter().for_each(|time| self.board.health.see(time));
     }

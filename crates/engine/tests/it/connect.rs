@@ -4,6 +4,7 @@ use watchkeeper_core::{ErrorKind, Records};
 use watchkeeper_engine::group::registry::Member;
 use watchkeeper_engine::group::report::{Doing, StreamReport};
 use watchkeeper_engine::listener::ListenerState::{Connecting, Initializing, Running};
+use watchkeeper_testkit::faults::Fault;
 
 use crate::gate::Gate;
 use crate::support::{Rig, SECOND, memory};
@@ -74,4 +75,37 @@ fn an_instance_is_seen_before_its_streams_are_connected_and_ends_without_them() 
     rig.until("it is registered", || !memory(rig.notes.list(&rig.cx(), "shop/instances/")).is_empty());
     rig.until("it says why it does not run", || report(&rig, "a", "orders").doing == Doing::Failing);
     a.stop(&rig);
+}
+
+/// Whatever fails on whoever has the lease is told, for as long as it lasts.
+#[test]
+fn a_holder_tells_what_it_can_not_do_and_when_it_can_again() {
+    for part in ["write", "flush", "commit", "next_batch"] {
+        let rig = Rig::new();
+        let a = rig.start("a");
+        rig.append(&["x"]);
+        rig.until("it works", || rig.committed() == 1);
+        rig.until("it says so", || report(&rig, "a", "orders").doing == Doing::Running);
+        let script = match part {
+            "commit" => &a.faults.checkpoints,
+            "next_batch" => &a.faults.source,
+            _ => &a.faults.sink,
+        };
+        script.always(part, Fault::Reject(ErrorKind::Unavailable));
+        rig.append(&["y"]);
+        rig.until("it is told", || {
+            let told = report(&rig, "a", "orders");
+            let is_tried = told.trouble.is_some_and(|trouble| trouble.attempts > 2 && trouble.lasting_millis > 1_000);
+            told.doing == Doing::Recovering && is_tried
+        });
+        let waits = report(&rig, "a", "orders").undelivered_millis.is_some();
+        assert_eq!(waits, matches!(part, "write" | "flush"), "{part}");
+        script.heal(part);
+        rig.until("it goes on", || rig.committed() == 2);
+        rig.until("it is well", || {
+            let told = report(&rig, "a", "orders");
+            (told.doing, told.trouble, told.undelivered_millis) == (Doing::Running, None, None)
+        });
+        a.stop(&rig);
+    }
 }
