@@ -33,7 +33,7 @@ async fn stand_by(seen_by: &MultiListenerCoordinator, names: &[&str]) {
     until("all stand by", async || {
         let health = seen_by.check_listener_health().await.expect("the store answers");
         let stands_by = |name: &&str| health.iter().any(|it| it.listener_id == *name && it.state == Connecting);
-        names.iter().all(|name| stands_by(name)).then_some(())
+        names.iter().all(stands_by).then_some(())
     })
     .await;
 }
