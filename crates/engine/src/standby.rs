@@ -208,8 +208,7 @@ impl Standby {
                 berth.barred = Some(now + bar);
             }
             Outcome::Halted(cause) => {
-                berth.halted = true;
-                berth.barred = Some(now + settings.bar);
+                berth.halt(now + settings.bar);
                 berth.post.tell(|status| status.halted = true);
                 berth.post.go(ListenerState::Stopped, None, &cause);
             }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use watchkeeper_core::options::WRONG_SETTING;
 use watchkeeper_core::{Backend, Cx, Error, Purpose, Result};
 
 use crate::Sqlite;
@@ -38,7 +39,8 @@ fn refuse_watched(purpose: &Purpose, watched: Vec<String>, table: &str) -> Resul
         "the stream {:?} watches {name}, which this sink writes to: it would be fed by itself for ever",
         purpose.stream
     );
-    Err(Error::config(cause).remedy("write into another table or file, or name the tables to watch (tables)"))
+    let remedy = "write into another table or file, or name the tables to watch (tables)";
+    Err(Error::config(cause).remedy(remedy).classed(WRONG_SETTING))
 }
 
 /// The source of the stream, if that is in the same file.

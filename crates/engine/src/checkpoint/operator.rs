@@ -80,6 +80,14 @@ pub struct MoveReport {
     pub remarks: Vec<String>,
 }
 
+/// What a move leaves behind, for those who run the stream.
+#[derive(Debug, Clone, Copy)]
+struct After {
+    runs_again: bool,
+    /// The epoch of the move, if it lifted a halt.
+    lifted_under: Option<Epoch>,
+}
+
 impl Operator {
     /// The operator of one stream of a group: with the checkpoint store that the stream has, which need not be the group's.
     pub fn of(stream: &StreamSpec, stores: &Stores, settings: &InstanceSettings, entropy: Arc<Entropy>) -> Self {
@@ -113,7 +121,9 @@ impl Operator {
             Err(error) => Err(error),
         };
         let runs_again = outcome.as_ref().is_ok_and(|(_, plan)| !plan.keeps_halt);
-        let remarks = self.clean_up(cx, subject, tenure, runs_again).await;
+        let lifted = outcome.as_ref().ok().filter(|(report, _)| report.lifted.is_some());
+        let after = After { runs_again, lifted_under: lifted.map(|(report, _)| report.epoch) };
+        let remarks = self.clean_up(cx, subject, tenure, after).await;
         match outcome {
             Ok((report, _)) => Ok(MoveReport { remarks: [report.remarks, remarks].concat(), ..report }),
             Err(error) if remarks.is_empty() => Err(error),
@@ -283,13 +293,13 @@ impl Operator {
 
     /// Gives the lease back and lifts the pause, also when the caller's time is over. The answer is
     /// what did not work.
-    async fn clean_up(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, runs_again: bool) -> Vec<String> {
+    async fn clean_up(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: After) -> Vec<String> {
         let cx = &Cx::new(Arc::clone(cx.clock()));
         let mut remarks = Vec::new();
         if let Err(error) = self.release(&cx.within(self.ttl), subject, tenure).await {
             remarks.push(format!("The lease was not given back and has to run out: {error}."));
         }
-        if let Err(error) = self.lift(&cx.within(self.ttl), subject, tenure, runs_again).await {
+        if let Err(error) = self.lift(&cx.within(self.ttl), subject, tenure, after).await {
             let stream = subject.stream;
             remarks.push(format!("Stream {stream} is still paused, resume it by hand: {error}."));
         }
@@ -306,13 +316,16 @@ impl Operator {
         self.leases.release(cx, &grant).await.map(|_| ())
     }
 
-    async fn lift(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, runs_again: bool) -> Result<()> {
+    async fn lift(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: After) -> Result<()> {
         let controls = self.controls();
         let mut attempt = 1;
         loop {
             let lifted = controls.update(cx, subject.stream, |control| {
                 control.end_move(tenure);
-                control.halted_hint &= !runs_again;
+                control.halted_hint &= !after.runs_again;
+                if let Some(epoch) = after.lifted_under {
+                    control.note_resumed(epoch);
+                }
             });
             match lifted.await {
                 Ok(_) => return Ok(()),

@@ -59,6 +59,10 @@ pub struct Control {
     /// Its checkpoint says halted. Only a hint that saves an acquire.
     #[serde(default)]
     pub halted_hint: bool,
+    /// The epoch of the last move that lifted a halt. Instances tell by it that the stream was resumed, however soon after the halt
+    /// that was, and a hint of an older epoch that is written late counts no more.
+    #[serde(default)]
+    pub resumed: Option<Epoch>,
     /// The newest request to replay dead letters.
     #[serde(default)]
     pub replay: Option<ReplayRequest>,
@@ -93,6 +97,17 @@ impl Control {
     /// Whether the holder of `epoch` should leave in order.
     pub fn asks_to_leave(&self, epoch: Epoch) -> bool {
         self.paused || self.hand_over.is_some_and(|newest| epoch <= newest)
+    }
+
+    /// Hints that the checkpoint was found halted under `epoch`, unless it was resumed since.
+    pub fn hint_halted(&mut self, epoch: Epoch) {
+        self.halted_hint |= self.resumed.is_none_or(|resumed| epoch > resumed);
+    }
+
+    /// Notes that a halt was lifted under `epoch`.
+    pub fn note_resumed(&mut self, epoch: Epoch) {
+        self.halted_hint = false;
+        self.resumed = self.resumed.max(Some(epoch));
     }
 
     /// Pauses for an operator's move.

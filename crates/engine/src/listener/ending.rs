@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Component, Error, Halted, LedgerEntry, Reason, Resolution, StartAt};
+use watchkeeper_core::{Component, Epoch, Error, Halted, LedgerEntry, Reason, Resolution, StartAt};
 
 use super::scope::{Scope, scope};
 use super::state::ListenerState;
@@ -283,14 +283,14 @@ impl Watch {
             Err(_) => return self.leave_failed(&voyage.tenure, error).await,
         }
         self.close_history(voyage).await;
-        self.hint_halted().await;
+        self.hint_halted(voyage.tenure.grant().epoch).await;
         self.release(&voyage.tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Halted(error.to_string())
     }
 
-    pub(super) async fn hint_halted(&self) {
+    pub(super) async fn hint_halted(&self, epoch: Epoch) {
         let cx = self.instance.cx();
-        let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = true);
+        let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.hint_halted(epoch));
         if let Err(error) = cx.run(hint).await {
             tracing::debug!(%error, "the hint that the stream is halted was not written");
         }

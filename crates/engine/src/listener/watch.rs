@@ -116,7 +116,7 @@ impl Watch {
         let checkpoint = stale.unwrap_or(checkpoint);
         let epoch = tenure.grant().epoch;
         if let Some(halted) = checkpoint.as_ref().and_then(|checkpoint| checkpoint.halted.clone()) {
-            self.hint_halted().await;
+            self.hint_halted(epoch).await;
             self.release(&tenure, Cause::Released, "the stream is halted").await;
             return Outcome::Halted(halted.cause);
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Holder, InstanceId, Moment, Task, TenureId};
+use watchkeeper_core::{Epoch, Holder, InstanceId, Moment, Task, TenureId};
 
 use crate::instance::Instance;
 use crate::listener::Post;
@@ -26,6 +26,8 @@ pub(super) struct Berth {
     /// Not before this moment, unless another has had it meanwhile.
     pub(super) yielding: Option<Moment>,
     pub(super) halted: bool,
+    /// The last resumption that was known when it was found halted.
+    resumed: Option<Epoch>,
     /// Whether the control record says so, as last seen.
     hinted: bool,
     pub(super) holder: Option<Holder>,
@@ -48,6 +50,7 @@ impl Berth {
             began: None,
             yielding: None,
             halted: false,
+            resumed: None,
             hinted: false,
             holder: None,
             deferring: None,
@@ -87,10 +90,16 @@ impl Berth {
     pub(super) fn heed_hint(&mut self, until: Moment) {
         let hinted = self.post.control.get().halted_hint;
         if hinted && !std::mem::replace(&mut self.hinted, hinted) && self.running.is_none() {
-            self.halted = true;
-            self.barred = Some(until);
+            self.halt(until);
         }
         self.hinted = hinted;
+    }
+
+    /// Leaves a halted stream alone until it is resumed, and for a while in any case.
+    pub(super) fn halt(&mut self, until: Moment) {
+        self.halted = true;
+        self.barred = Some(until);
+        self.resumed = self.post.control.get().resumed;
     }
 
     /// Notes who has the watch, and says so once.
@@ -141,7 +150,11 @@ impl Berth {
 
     /// People have resumed what was halted: it may be had again.
     pub(super) fn revive(&mut self) {
-        if self.halted && !self.post.control.get().halted_hint {
+        let control = self.post.control.get();
+        // A hint that came and went between two looks was never seen here.
+        let is_resumed = !control.halted_hint || control.resumed > self.resumed;
+        drop(control);
+        if self.halted && is_resumed {
             self.halted = false;
             self.barred = None;
             self.post.revive();

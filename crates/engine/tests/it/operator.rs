@@ -150,7 +150,11 @@ impl World {
         let answer = self.operator().move_to(&self.cx, &self.subject(), wish).await;
         // Whatever came of it: nobody holds, nothing is paused.
         assert_eq!(self.leases.holders(&self.cx, std::slice::from_ref(&self.key)).await.unwrap(), [None]);
-        assert_eq!(self.control().await, Control::default());
+        let lifted = answer.as_ref().ok().filter(|report| report.lifted.is_some()).map(|report| report.epoch);
+        let control = self.control().await;
+        let resumed = control.resumed;
+        assert_eq!(control, Control { resumed, ..Control::default() });
+        assert!(resumed >= lifted, "{resumed:?} instead of {lifted:?}");
         answer
     }
 

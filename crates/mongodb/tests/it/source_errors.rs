@@ -217,12 +217,20 @@ async fn kill_cursors_of(shop: &Shop, app: &str) {
         doc! { "$match": { "appName": app, "cursor.cursorId": { "$exists": true } } },
     ];
     let admin = shop.database.client().database("admin");
-    let found =
-        admin.run_command(doc! { "aggregate": 1, "pipeline": stages, "cursor": {} }).await.expect("they are listed");
-    let operations = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).expect("a batch");
     let id = |it: &Bson| it.as_document()?.get_document("cursor").ok()?.get_i64("cursorId").ok();
-    let cursors: Vec<i64> = operations.iter().filter_map(id).collect();
-    assert!(!cursors.is_empty(), "{found}");
+    let since = Instant::now();
+    // A cursor between waiting and working is listed as neither.
+    let cursors: Vec<i64> = loop {
+        let list = doc! { "aggregate": 1, "pipeline": stages.clone(), "cursor": {} };
+        let found = admin.run_command(list).await.expect("they are listed");
+        let operations =
+            found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).expect("a batch");
+        let cursors: Vec<i64> = operations.iter().filter_map(id).collect();
+        if !cursors.is_empty() {
+            break cursors;
+        }
+        assert!(since.elapsed() < Duration::from_secs(30), "{found}");
+    };
     let kill = doc! { "killCursors": "orders", "cursors": cursors.clone() };
     let answer = shop.database.run_command(kill).await.expect("they can be killed");
     assert_eq!(answer.get_array("cursorsKilled").map_or(0, Vec::len), cursors.len(), "{answer}");
