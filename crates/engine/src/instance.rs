@@ -122,6 +122,9 @@ impl Running {
         streams: Vec<StreamEntry>,
     ) -> Result<Self> {
         validate(&stores, &settings, &streams)?;
+        if let Some(warning) = platform_warning(std::env::consts::OS) {
+            tracing::warn!("{warning}");
+        }
         let roll = Roll::default();
         let cx = seams.cx();
         let listening = seams.peers.listen(&cx, roll.clone()).await?;
@@ -200,6 +203,18 @@ impl Running {
     pub async fn join(&mut self) -> Result<()> {
         self.task.join().await?
     }
+}
+
+/// What to say when an instance starts on this operating system.
+///
+/// Only Linux is tested. Elsewhere the clock may stand still in suspend, and a stopped writer of a SQLite file is not killed.
+fn platform_warning(os: &str) -> Option<String> {
+    (os != "linux").then(|| {
+        format!(
+            "this is {os}: Watchkeeper runs here for development only; in production it runs on Linux, where its clock \
+             counts the time in suspend"
+        )
+    })
 }
 
 fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamEntry]) -> Result<()> {
@@ -343,5 +358,19 @@ impl Crew {
         Standby::new(Arc::clone(&self.instance), &self.posts, news, shutdown.clone()).run().await;
         stop_desk.cancel();
         let _ = desk.join().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::platform_warning;
+
+    #[test]
+    fn every_system_but_linux_is_for_development_only() {
+        assert_eq!(platform_warning("linux"), None);
+        for os in ["macos", "freebsd", "windows"] {
+            let warning = platform_warning(os).expect("a warning");
+            assert!(warning.contains(os) && warning.contains("for development only"), "{warning}");
+        }
     }
 }

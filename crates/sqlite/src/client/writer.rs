@@ -2,12 +2,10 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
 /// The byte of the `-shm` file that the one writer of a file in write-ahead mode has locked.
 const WRITE_LOCK: u64 = 120;
 
-/// A process of this machine, as `/proc` shows it.
+/// A process of this machine, as `/proc` shows it. Systems without `/proc` show none: no writer is found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: i32,
@@ -61,12 +59,20 @@ impl Process {
     }
 
     /// Kills exactly this process; whether the signal was sent.
+    #[cfg(target_os = "linux")]
     pub(crate) fn kill(&self) -> bool {
+        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
         // From here on the number can not come to mean another process; so it is looked at again.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
         let same = Self::look(self.pid).is_some_and(|now| now.started == self.started && now.is_stopped());
         same && pidfd_send_signal(handle, Signal::KILL).is_ok()
+    }
+
+    /// Sends nothing: only Linux has handles that name one process for good. A stopped writer then blocks the file until it goes on.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn kill(&self) -> bool {
+        false
     }
 }
 
@@ -119,6 +125,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
     fn this_process_is_found_and_not_stopped() {
         let (pid, started) = Process::own();
         let own = Process::look(pid).expect("this process is there");
