@@ -8,7 +8,7 @@ Usage: cargo xtask <command>
 
   test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults on each store,
                             3 faults against every part of `chaos program`, 10 random histories
-                            (--quick leaves out the lowest Rust, the docs and the mutants)
+                            (--quick leaves out the lowest Rust, macOS, the docs and the mutants)
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
   sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)
@@ -25,6 +25,7 @@ Usage: cargo xtask <command>
                             handler, on the named systems, or on all (also: --seed S, --log FOLDER)
   histories [--seeds N]     N random histories (200 by default) copied by `watchkeeper run`: at the end the target equals the source
   histories --seed S        one of them (both also: --source NAME, --sink NAME, --jobs N, --keep FOLDER)
+  rusqlite                  the tests of the SQLite backend with the lowest and the newest rusqlite that its range allows
   servers [NAME…]           install the real servers that the tests start into a cache outside of the clone
   bench engine              what the engine itself costs, with source and sink in memory
   bench failover [mongodb|postgres|replication]
@@ -55,6 +56,7 @@ pub(crate) enum Command {
     /// The servers to install; none named means all.
     Servers(Vec<String>),
     BenchEngine,
+    Rusqlite,
     /// The arguments of the program that reads real changes.
     Speed(Vec<String>),
 }
@@ -69,6 +71,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, String> {
         _ if rest.iter().any(|word| word == "--help" || word == "-h") => Ok(Command::Help),
         "test" => parse_test(rest),
         "sim" => parse_sim(rest),
+        "rusqlite" => nothing_after(command, rest).map(|()| Command::Rusqlite),
         "servers" => parse_servers(rest),
         "bench" => parse_bench(rest),
         // Its own program knows its words, and says what is wrong with them.
@@ -225,6 +228,7 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test { quick: false }));
         assert_eq!(parsed("test --quick"), Ok(Command::Test { quick: true }));
         assert_eq!(parsed("bench engine"), Ok(Command::BenchEngine));
+        assert_eq!(parsed("rusqlite"), Ok(Command::Rusqlite));
         assert_eq!(parsed("servers"), Ok(Command::Servers(Vec::new())));
         assert_eq!(parsed("servers mongodb"), Ok(Command::Servers(vec!["mongodb".to_owned()])));
         assert_eq!(parsed("help"), Ok(Command::Help));
@@ -274,6 +278,7 @@ mod tests {
                 "servers oracle",
                 "there is no server `oracle`; there is mongodb, pgbouncer, postgresql-15, postgresql-18",
             ),
+            ("rusqlite 0.32", "`rusqlite` does not take `0.32`"),
             ("bench engine 5", "`bench engine` does not take `5`"),
             ("sim --sedes 5", "`sim` does not take `--sedes`"),
             ("sim --seeds", "`--seeds` needs a value"),

@@ -9,7 +9,7 @@ fn program() -> std::ffi::OsString {
 }
 
 /// The root of the workspace. Asked for when running: several clones may share one target folder.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(here);
     root.pop();
@@ -20,7 +20,7 @@ fn root() -> PathBuf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Call {
     /// Variables that are set for it.
-    pub(crate) variables: Vec<(&'static str, &'static str)>,
+    pub(crate) variables: Vec<(&'static str, String)>,
     /// What follows `cargo`.
     pub(crate) words: Vec<String>,
     /// The toolchain, where it is not the one that started us.
@@ -41,8 +41,8 @@ impl Call {
     }
 
     /// The same call with a variable set.
-    pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
-        self.variables.push((name, value));
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((name, value.into()));
         self
     }
 
@@ -81,7 +81,7 @@ impl Call {
                 rustup
             }
         };
-        command.args(&self.words).envs(self.variables.iter().copied()).current_dir(root());
+        command.args(&self.words).envs(self.variables.iter().map(|(name, value)| (name, value))).current_dir(root());
         command
     }
 }

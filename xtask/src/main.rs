@@ -8,8 +8,10 @@ mod args;
 #[path = "../../crates/testkit/src/servers/cache.rs"]
 mod cache;
 mod cargo;
+mod macos;
 mod peers;
 mod programs;
+mod rusqlite;
 mod servers;
 mod steps;
 mod tools;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(cause) => fail(&cause),
         },
+        Ok(Command::Rusqlite) => rusqlite::test_both_ends(),
         Ok(Command::BenchEngine) => cargo::hand_over(&cargo::bench("engine")),
         Err(cause) => {
             eprint!("error: {cause}\n\n{}", args::HELP);

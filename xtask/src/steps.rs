@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cargo::{Call, in_turn};
-use crate::{programs, servers, tools};
+use crate::{macos, programs, servers, tools};
 
 /// How many seeds every test run simulates; long runs are a command of their own.
 const SEEDS: u32 = 100;
@@ -81,6 +81,8 @@ fn steps() -> Vec<Step> {
         ),
         // What the manifests state, and clippy sees of it only what concerns the standard library.
         slow("lowest Rust", Call::new("check -p watchkeeper -p watchkeeper-cli").on(tools::LOWEST_RUST)),
+        // Nothing is linked, so this needs no macOS.
+        slow("macOS", macos::check()),
         slow("docs", docs),
         Step { name: "tests", work: Work::Tests(tests.map(Call::new).to_vec()), slow: false },
         step("examples in the docs", "test --workspace --doc --quiet"),
@@ -185,6 +187,6 @@ total                                 0.3 s
     #[test]
     fn quick_leaves_out_what_is_slow_only() {
         let slow: Vec<_> = steps().iter().filter(|step| step.slow).map(|step| step.name).collect();
-        assert_eq!(slow, ["lowest Rust", "docs", "mutants"]);
+        assert_eq!(slow, ["lowest Rust", "macOS", "docs", "mutants"]);
     }
 }

@@ -1,8 +1,10 @@
 //! The tools that the tests need beside cargo: found, or installed.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::cargo::Call;
+use crate::macos;
 
 /// Parts of the toolchain that a minimal installation lacks, with the cargo command that each brings.
 const COMPONENTS: [(&str, &str); 2] = [("rustfmt", "fmt"), ("clippy", "clippy")];
@@ -22,6 +24,9 @@ pub(crate) fn install_missing() -> Result<(), String> {
     }
     if !Call::new("--version").on(LOWEST_RUST).succeeds() {
         add_toolchain(LOWEST_RUST)?;
+    }
+    if !has_target(macos::TARGET) {
+        add_target(macos::TARGET)?;
     }
     if !has_c_compiler() {
         // Only a note: the linker may be another one. If it is not, the next step says the same in many lines.
@@ -51,6 +56,23 @@ fn add_toolchain(version: &str) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(format!("`rustup toolchain install {version}` failed")),
         Err(_) => Err(format!("Rust {version} is missing, and there is no rustup to install it with")),
+    }
+}
+
+/// Whether the toolchain that runs everything has the standard library of `target`.
+fn has_target(target: &str) -> bool {
+    let sysroot = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    sysroot.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
+}
+
+fn add_target(target: &str) -> Result<(), String> {
+    println!("installing the standard library of {target}, for which the library has to compile");
+    match Command::new("rustup").args(["target", "add", target]).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("`rustup target add {target}` failed")),
+        Err(_) => {
+            Err(format!("the standard library of {target} is missing, and there is no rustup to install it with"))
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+#[allow(unused_imports, reason = "it brings `next` of `Batch`, which older versions of rusqlite have without it")]
 use fallible_iterator::FallibleIterator;
 use rusqlite::{Batch, Connection, ErrorCode};
 use watchkeeper_core::{Cx, Error, Finding, Result, Severity};
