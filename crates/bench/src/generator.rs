@@ -175,6 +175,7 @@ impl Source for Generator {
             StartAt::Now => self.shared.total,
             StartAt::Oldest | StartAt::Time(_) | StartAt::Snapshot => 0,
             StartAt::Operation(time) => return Err(time.unknown_to("a generated log")),
+            unknown => return Err(unknown.unknown_to("a generated log")),
         };
         Ok(Box::new(Reading { shared: Arc::clone(&self.shared), after }))
     }

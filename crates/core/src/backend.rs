@@ -88,6 +88,7 @@ impl Default for Outline {
 
 /// For whom a source or a target is made.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Purpose {
     /// The group.
     pub group: String,

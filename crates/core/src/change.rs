@@ -19,6 +19,7 @@ use crate::position::{Pedigree, Position, SourceTime, Version};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the names are the sources' own words")]
+#[non_exhaustive]
 pub enum Operation {
     Insert,
     Update,

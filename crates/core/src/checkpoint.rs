@@ -18,6 +18,7 @@ pub struct StoreIdentity(pub uuid::Uuid);
 /// Why a checkpoint was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Reason {
     /// The stream moved on.
     #[default]
@@ -32,6 +33,7 @@ pub enum Reason {
 
 /// Why nobody may run the stream until a person resumes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Halted {
     /// The error's code.
     pub code: String,
@@ -40,6 +42,13 @@ pub struct Halted {
     /// The id of the change that nobody takes, if it is one: only that one may be skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
+}
+
+impl Halted {
+    /// A halt for an error of this code, and for this change if it is one that nobody takes.
+    pub fn new(code: impl Into<String>, cause: impl Into<String>, change: Option<String>) -> Self {
+        Self { code: code.into(), cause: cause.into(), change }
+    }
 }
 
 /// What people want to see of a checkpoint.
@@ -67,6 +76,7 @@ pub struct Facts {
 
 /// The newest committed state of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Checkpoint {
     /// Where to resume; `None` when nothing has been committed yet but, say, a halt.
     pub position: Option<Position>,

@@ -10,6 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, as far as it matters for what to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ErrorKind {
     /// A setting is wrong. Trying again is useless until a person changes it.
     Config,
@@ -32,6 +33,19 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds, in the order in which people meet them.
+    pub const ALL: &'static [Self] = &[
+        Self::Config,
+        Self::Denied,
+        Self::Unavailable,
+        Self::Unknown,
+        Self::Fenced,
+        Self::PositionLost,
+        Self::Rejected,
+        Self::Corrupt,
+        Self::Internal,
+    ];
+
     /// The stable code that people search for.
     pub fn code(self) -> &'static str {
         match self {
@@ -50,6 +64,7 @@ impl ErrorKind {
 
 /// Whose call failed. The engine notes it where it calls a contract; what a failure means depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Component {
     /// The stream's source.
     Source,

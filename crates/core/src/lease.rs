@@ -50,6 +50,7 @@ pub struct Ask {
 
 /// Who holds a lease now.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The process, its name, its address and its tenure.
     pub candidate: Candidate,
@@ -57,6 +58,13 @@ pub struct Holder {
     pub epoch: Epoch,
     /// How long the lease still runs, by the store's clock.
     pub remaining: Duration,
+}
+
+impl Holder {
+    /// A holder whose lease still runs for `remaining`, by the store's clock.
+    pub fn new(candidate: Candidate, epoch: Epoch, remaining: Duration) -> Self {
+        Self { candidate, epoch, remaining }
+    }
 }
 
 /// How the tenure before a grant ended.

@@ -12,6 +12,7 @@ use crate::position::{Position, SourceTime, Version};
 /// Why something stands in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum LedgerKind {
     /// Rejected by a sink, kept for replay.
     DeadLetter,
@@ -27,6 +28,17 @@ pub enum LedgerKind {
 }
 
 impl LedgerKind {
+    /// The name that metrics carry, and files that keep entries.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DeadLetter => "dead-letter",
+            Self::Parked => "parked",
+            Self::Skipped => "skipped",
+            Self::Gap => "gap",
+            Self::UnfinishedSnapshot => "unfinished-snapshot",
+        }
+    }
+
     /// Whether an open entry of this kind parks its key.
     pub fn is_letter(self) -> bool {
         matches!(self, Self::DeadLetter | Self::Parked)
@@ -144,6 +156,7 @@ pub struct LedgerEntry {
 
 /// An entry as the store gives it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LedgerRecord {
     /// Its number under its key: grows in the order of writing, never reused.
     pub number: u64,
@@ -151,6 +164,13 @@ pub struct LedgerRecord {
     pub entry: LedgerEntry,
     /// What became of it; `None` while it is open.
     pub resolution: Option<Resolution>,
+}
+
+impl LedgerRecord {
+    /// An entry under its number, with what became of it.
+    pub fn new(number: u64, entry: LedgerEntry, resolution: Option<Resolution>) -> Self {
+        Self { number, entry, resolution }
+    }
 }
 
 /// Which entries to read.

@@ -142,6 +142,7 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
 
 /// What a body may tell of the row or document that was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Image {
     /// As it was before the change.
     Before,

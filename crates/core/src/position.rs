@@ -90,6 +90,7 @@ impl FromStr for OperationTime {
 
 /// Where to start reading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum StartAt {
     /// With what happens from now on.
     Now,
@@ -103,6 +104,14 @@ pub enum StartAt {
     Operation(OperationTime),
     /// With everything that exists, then the changes since.
     Snapshot,
+}
+
+impl StartAt {
+    /// The error of a source that does not know this way to start. It must not start anywhere else instead: changes would be left out.
+    pub fn unknown_to(&self, source: &str) -> Error {
+        Error::config(format!("{source} can not start at {self:?}"))
+            .remedy("start with \"oldest\" or \"now\", or update the source")
+    }
 }
 
 /// How far the source's history reaches.

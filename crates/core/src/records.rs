@@ -18,6 +18,7 @@ pub struct Revision(pub u64);
 
 /// A document.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record {
     /// Its name.
     pub name: String,
@@ -27,6 +28,13 @@ pub struct Record {
     pub revision: Revision,
     /// How long ago it was written, by the store's clock.
     pub age: Duration,
+}
+
+impl Record {
+    /// A document that was written `age` ago, by the store's clock.
+    pub fn new(name: impl Into<String>, bytes: Bytes, revision: Revision, age: Duration) -> Self {
+        Self { name: name.into(), bytes, revision, age }
+    }
 }
 
 /// The answer to a conditional write.

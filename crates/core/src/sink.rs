@@ -16,6 +16,7 @@ use crate::source::Finding;
 /// What a target does with a stale or repeated write. Ordered from the weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Grade {
     /// Takes what comes: duplicates may be seen, and for `settle` also writes out of turn.
     Plain,

@@ -14,6 +14,7 @@ use crate::position::{Pedigree, Position, StartAt, Window};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Severity {
     /// Good to know.
     Note,

@@ -42,6 +42,7 @@ pub trait Connect: Send + Sync + std::fmt::Debug {
 
 /// A stream as an instance is given it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum StreamEntry {
     /// Its source and sinks are there.
     Connected(Box<StreamSpec>),

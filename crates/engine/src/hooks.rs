@@ -4,6 +4,7 @@
 
 /// A rule of the engine that a mutant breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mutant {
     /// The deadline of a lease is counted from after the reply instead of before the request (G5).
     DeadlineFromReply,

@@ -267,13 +267,10 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         posts.push(post);
     }
     let member = Member {
-        instance: instance.id,
-        name: instance.settings.name.clone(),
         address: instance.address.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
         config_hash: config_hash(&instance.settings, &names),
         streams: names,
-        reports: Vec::new(),
+        ..Member::new(instance.id, &instance.settings.name)
     };
     let desk = Desk {
         seams: instance.seams.clone(),

@@ -102,14 +102,7 @@ recorded! {
 
     /// The commit that passes a change over, and notes that in the ledger, was made.
     fn ledgered(stream: &str, kind: LedgerKind) {
-        let kind = match kind {
-            LedgerKind::DeadLetter => "dead-letter",
-            LedgerKind::Parked => "parked",
-            LedgerKind::Skipped => "skipped",
-            LedgerKind::Gap => "gap",
-            LedgerKind::UnfinishedSnapshot => "unfinished-snapshot",
-        };
-        let labels = [("stream", stream.to_owned()), ("kind", kind.to_owned())];
+        let labels = [("stream", stream.to_owned()), ("kind", kind.as_str().to_owned())];
         metrics::counter!("watchkeeper_ledger_entries_total", &labels).increment(1);
     }
 

@@ -117,6 +117,7 @@ fn first_broken(rules: &[(bool, impl AsRef<str>)]) -> Result<()> {
 
 /// When a dead holder may be replaced before its lease expires.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FastTakeover {
     /// Where the peer is on this machine, or no sink is exposed to late writes.
     #[default]
@@ -223,6 +224,7 @@ impl Default for CheckpointPolicy {
 
 /// What to do when history is lost (G4). None of them is silent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnHistoryLost {
     /// Halt the stream until a person decides.
     #[default]

@@ -21,6 +21,7 @@ use crate::progress::{Call, Progress, Pulse};
 
 /// Why a tenure is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// The lease was not renewed before its deadline.
     Deadline,

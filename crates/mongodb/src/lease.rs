@@ -76,7 +76,7 @@ impl Entry {
     fn into_holder(self) -> Option<Holder> {
         let left_ms = self.until?.timestamp_millis() - self.now.timestamp_millis();
         let remaining = u64::try_from(left_ms).ok().filter(|left| *left > 0).map(Duration::from_millis)?;
-        Some(Holder { candidate: self.holder?, epoch: self.epoch, remaining })
+        Some(Holder::new(self.holder?, self.epoch, remaining))
     }
 
     fn is_held_by(&self, grant: &Grant) -> bool {

@@ -61,10 +61,11 @@ impl BsonPayload {
 pub(crate) fn image_in(event: &[u8], operation: Operation, image: Image) -> Result<Option<Field<'_>>> {
     let name: &[u8] = match image {
         _ if !operation.has_row() => return Ok(None),
-        Image::Added => return Ok(None),
         Image::Before => b"fullDocumentBeforeChange",
         Image::After => b"fullDocument",
         Image::Difference => b"updateDescription",
+        // An event has no field for any other image.
+        _ => return Ok(None),
     };
     Fields::of(event)?.find(name)
 }

@@ -98,7 +98,7 @@ fn read(document: &Document) -> Option<Record> {
     };
     let Some(Bson::Binary(Binary { bytes, .. })) = document.get("bytes") else { return None };
     let age = std::time::Duration::from_millis(number(document.get("age_ms")).unwrap_or(0));
-    Some(Record { name, bytes: Bytes::copy_from_slice(bytes), revision: Revision(revision), age })
+    Some(Record::new(name, Bytes::copy_from_slice(bytes), Revision(revision), age))
 }
 
 /// A writing, with the server's time.

@@ -172,6 +172,7 @@ impl Feed {
                 self.open_at(cx, Start::At(operation(time))).await
             }
             StartAt::Snapshot => self.open_at(cx, Start::Now).await,
+            unknown => Err(unknown.unknown_to("a change stream")),
         }
     }
 }

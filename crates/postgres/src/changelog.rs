@@ -320,6 +320,7 @@ impl ChangeLog {
                 return Err(Error::config("a change log can not begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand"));
             }
+            (unknown, None) => return Err(unknown.unknown_to("a change log of PostgreSQL")),
         };
         Ok(Beginning { identity: look.identity, place, note })
     }

@@ -295,5 +295,5 @@ fn ledger_record(client: &Client, row: &Row) -> Result<LedgerRecord> {
         change.body = body.map(Into::into);
     }
     let resolution = word.map(|word| slice::resolution(&word).ok_or_else(|| json::damaged(client))).transpose()?;
-    Ok(LedgerRecord { number: number.cast_unsigned(), entry, resolution })
+    Ok(LedgerRecord::new(number.cast_unsigned(), entry, resolution))
 }

@@ -103,7 +103,7 @@ impl Leases {
         let Some(candidate) = holder else { return Ok(None) };
         let candidate = json::read(&self.client, candidate)?;
         let epoch = Epoch(epoch.unwrap_or(0).cast_unsigned());
-        Ok(Some(Holder { candidate, epoch, remaining: duration(left_us.unwrap_or(0)) }))
+        Ok(Some(Holder::new(candidate, epoch, duration(left_us.unwrap_or(0)))))
     }
 }
 

@@ -91,7 +91,7 @@ fn fits(name: &str, bytes: &Bytes) -> Result<()> {
 fn record(row: &Row) -> Record {
     let (bytes, revision, age_us): (Vec<u8>, i64, i64) = (row.get(1), row.get(2), row.get(3));
     let age = Duration::from_micros(u64::try_from(age_us).unwrap_or(0));
-    Record { name: row.get(0), bytes: bytes.into(), revision: Revision(revision.cast_unsigned()), age }
+    Record::new(row.get::<_, String>(0), bytes.into(), Revision(revision.cast_unsigned()), age)
 }
 
 #[async_trait]

@@ -200,7 +200,7 @@ fn ledger_record(row: &Row<'_>) -> Result<LedgerRecord, Failure> {
         change.body = body.map(Into::into);
     }
     let resolution = resolution.as_deref().map(json::read::<Resolution>).transpose()?;
-    Ok(LedgerRecord { number: number.cast_unsigned(), entry, resolution })
+    Ok(LedgerRecord::new(number.cast_unsigned(), entry, resolution))
 }
 
 #[async_trait]

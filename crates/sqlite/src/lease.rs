@@ -102,7 +102,7 @@ impl Entry {
     /// Who holds now.
     fn holder(&self, now: &Stamp) -> Option<Holder> {
         let (candidate, remaining) = (self.holder.clone()?, self.at.left(now)?);
-        Some(Holder { candidate, epoch: self.epoch, remaining })
+        Some(Holder::new(candidate, self.epoch, remaining))
     }
 
     fn is_held_by(&self, grant: &Grant) -> bool {

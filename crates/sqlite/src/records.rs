@@ -89,7 +89,7 @@ fn record(row: &Row<'_>, now: &Stamp) -> rusqlite::Result<Record> {
     let (bytes, revision): (Vec<u8>, i64) = (row.get(1)?, row.get(2)?);
     let at = Stamp { boot: row.get(3)?, millis: row.get(4)? };
     let (bytes, revision) = (bytes.into(), Revision(revision.cast_unsigned()));
-    Ok(Record { name: row.get(0)?, bytes, revision, age: at.age(now) })
+    Ok(Record::new(row.get::<_, String>(0)?, bytes, revision, at.age(now)))
 }
 
 fn put(

@@ -176,6 +176,7 @@ impl ChangeLog {
                     .remedy("begin with the oldest change, and copy what was there before the log by hand")
                     .into());
             }
+            unknown => return Err(unknown.unknown_to("a SQLite log").into()),
         };
         let note = match start {
             StartAt::Time(time) => times::note(connection, self.tables.as_deref(), number, *time)?,

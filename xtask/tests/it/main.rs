@@ -2,6 +2,7 @@
 
 mod commands;
 mod dependencies;
+mod growth;
 mod lexer;
 mod sources;
 

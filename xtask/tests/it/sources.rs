@@ -75,7 +75,7 @@ fn unbiased(code: &str) -> impl Iterator<Item = usize> {
     calls.filter(fair).map(|(at, _)| line_of(code, at))
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder can be read") {
         let path = entry.expect("the entry can be read").path();

@@ -305,6 +305,8 @@ impl Answer {
             Grade::Versioned => "nothing is lost; repeated and stale writes are without effect".to_owned(),
             Grade::Idempotent => format!("nothing is lost; repeated writes are without effect; {late}"),
             Grade::Plain => format!("nothing is lost; after a crash some changes may come twice; {late}"),
+            // Nothing is promised of a grade that is not known here.
+            _ => return None,
         })
     }
 
@@ -325,6 +327,8 @@ impl Answer {
                 "as soon as the holder's death is proved on the same machine{settle}; from another when the lease of \
                  {lease} has expired (takeover = \"fast\" would not wait)"
             ),
+            // What is certain with every setting.
+            _ => format!("at the latest when the lease of {lease} has expired"),
         }
     }
 }
@@ -337,7 +341,8 @@ fn word(severity: Severity) -> &'static str {
     match severity {
         Severity::Note => "note",
         Severity::Warning => "warning",
-        Severity::Error => "error",
+        // Also one that is not known here: it is not to be overlooked.
+        _ => "error",
     }
 }
 

@@ -83,13 +83,7 @@ impl Letter {
     }
 
     fn line(&self) -> String {
-        let kind = match self.kind {
-            LedgerKind::DeadLetter => "dead letter",
-            LedgerKind::Parked => "parked",
-            LedgerKind::Skipped => "skipped",
-            LedgerKind::Gap => "gap",
-            LedgerKind::UnfinishedSnapshot => "unfinished snapshot",
-        };
+        let kind = self.kind.as_str().replace('-', " ");
         let what = match (self.operation, &self.namespace, &self.key) {
             (Some(operation), Some(namespace), key) => {
                 format!("{operation} of {} in {namespace}", key.as_deref().unwrap_or("-"))

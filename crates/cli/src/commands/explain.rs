@@ -9,18 +9,8 @@ use watchkeeper::{Error, ErrorKind, Result};
 use crate::answer;
 use crate::args::Common;
 
-/// All kinds, in the order in which people meet them.
-const KINDS: [ErrorKind; 9] = [
-    ErrorKind::Config,
-    ErrorKind::Denied,
-    ErrorKind::Unavailable,
-    ErrorKind::Unknown,
-    ErrorKind::Fenced,
-    ErrorKind::PositionLost,
-    ErrorKind::Rejected,
-    ErrorKind::Corrupt,
-    ErrorKind::Internal,
-];
+/// What is said of a kind that has no page. No kind is without one.
+const NOT_DESCRIBED: &str = "A kind of error that is not described here yet.";
 
 /// What it means, and what to do.
 fn page(kind: ErrorKind) -> (&'static str, &'static str) {
@@ -75,12 +65,13 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
             "Something that should not be possible: a bug in Watchkeeper, in a backend, or in what it talks to.",
             "Report it with the log lines before it. The instance gives up the stream, and another one tries.",
         ),
+        _ => (NOT_DESCRIBED, "Read the cause and the remedy in the line itself."),
     }
 }
 
 pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
     let kinds = match code {
-        None => KINDS.to_vec(),
+        None => ErrorKind::ALL.to_vec(),
         Some(code) => vec![find(code)?],
     };
     let pages = kinds.iter().map(|kind| {
@@ -100,8 +91,19 @@ pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
 fn find(code: &str) -> Result<ErrorKind> {
     let wanted = code.to_uppercase().replace('_', "-");
     let is_wanted = |kind: &ErrorKind| kind.code() == wanted || kind.code().strip_prefix("WK-") == Some(&wanted);
-    KINDS.into_iter().find(is_wanted).ok_or_else(|| {
-        let known: Vec<_> = KINDS.iter().map(|kind| kind.code()).collect();
+    ErrorKind::ALL.iter().copied().find(is_wanted).ok_or_else(|| {
+        let known: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.code()).collect();
         Error::config(format!("there is no code {code:?}")).remedy(format!("known are: {}", known.join(", ")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorKind, NOT_DESCRIBED, page};
+
+    #[test]
+    fn every_kind_of_error_has_a_page() {
+        let without: Vec<_> = ErrorKind::ALL.iter().filter(|kind| page(**kind).0 == NOT_DESCRIBED).collect();
+        assert!(without.is_empty(), "{without:?}");
+    }
 }

@@ -263,7 +263,7 @@ async fn grades(site: &Site, described: &Described) -> Vec<SinkReport> {
     let look = async |target: &Target| {
         let mut options = target.system.options.clone();
         let looked = cx.run(target.system.backend.check_sink(&cx, &purpose, &mut options)).await.ok()?;
-        Some(SinkReport { name: target.name.clone(), grade: looked.profile.grade })
+        Some(SinkReport::new(&target.name, looked.profile.grade))
     };
     join_all(described.sinks.iter().map(look)).await.into_iter().flatten().collect()
 }

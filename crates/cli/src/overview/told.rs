@@ -87,7 +87,7 @@ pub(super) fn cause(on: &OnInstance) -> Option<String> {
 
 /// A trouble in words.
 pub(crate) fn in_words(trouble: &Trouble) -> String {
-    let Trouble { error, lasting_millis, attempts } = trouble;
+    let Trouble { error, lasting_millis, attempts, .. } = trouble;
     let lasting = span(Duration::from_millis(*lasting_millis));
     let times = if *attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
     format!("{error} (for {lasting}, tried {times})")
@@ -96,16 +96,7 @@ pub(crate) fn in_words(trouble: &Trouble) -> String {
 /// What an instance tells of a stream, with the time since it told. One of an older program only says that it could run it.
 fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
     let told = listed.member.reports.iter().find(|report| report.stream == stream).cloned();
-    let plain = || StreamReport {
-        stream: stream.to_owned(),
-        doing: Doing::Standby,
-        epoch: None,
-        trouble: None,
-        lag_millis: None,
-        undelivered_millis: None,
-        stage: None,
-        sinks: Vec::new(),
-    };
+    let plain = || StreamReport::new(stream, Doing::Standby);
     let is_able = listed.member.streams.iter().any(|known| known == stream);
     let mut report = told.or_else(|| is_able.then(plain))?;
     // What waited then may be delivered by now, so only what lasts until it is told otherwise grows with the time.

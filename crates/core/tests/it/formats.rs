@@ -199,6 +199,7 @@ impl Payload for Events {
             Image::After => "fullDocument",
             Image::Difference => "updateDescription",
             Image::Added => "computed",
+            other => panic!("{other:?} is not among these events"),
         };
         self.walk_field(body, key, visit)
     }

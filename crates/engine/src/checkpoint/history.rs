@@ -23,6 +23,7 @@ pub const BLOCK_ENTRIES: usize = 100;
 
 /// One committed checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HistoryEntry {
     /// Where to resume.
     pub position: Position,
@@ -45,6 +46,12 @@ pub struct HistoryEntry {
 }
 
 impl HistoryEntry {
+    /// A position to go back to that no checkpoint stands for.
+    pub fn at(position: Position, pedigree: Option<Pedigree>) -> Self {
+        let (epoch, by) = (Epoch::ZERO, String::new());
+        Self { position, pedigree, epoch, seq: 0, time: None, operation: None, updated_at_millis: 0, changes: 0, by }
+    }
+
     /// The entry of a checkpoint; `None` for one without a position, since there is nowhere to go
     /// back to.
     pub fn of(checkpoint: &Checkpoint) -> Option<Self> {
@@ -76,6 +83,7 @@ impl HistoryEntry {
 
 /// What was read of a history.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Reading {
     /// The checkpoints, newest first.
     pub entries: Vec<HistoryEntry>,
@@ -87,6 +95,7 @@ pub struct Reading {
 
 /// How large a history is.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Size {
     /// Blocks that can be read.
     pub blocks: usize,

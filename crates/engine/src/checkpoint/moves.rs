@@ -17,6 +17,7 @@ use super::unfinished;
 
 /// Where to go back to.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Back {
     /// To this checkpoint.
     To(Box<HistoryEntry>),
@@ -28,6 +29,7 @@ pub enum Back {
 
 /// An operator's wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Move {
     /// Resume from this position of the log as it is now. What it passes over is recorded as a gap, and a snapshot that it leaves
     /// unfinished as such.
@@ -404,6 +406,8 @@ pub fn swallowing(sinks: &[(String, SinkProfile)]) -> Vec<String> {
             "Sink {name} recognises changes that it has seen and will drop replayed ones within its duplicate window."
         )),
         Grade::Plain | Grade::Fenced | Grade::Transactional => None,
+        // Of a grade that is not in this list yet, a person should not expect more.
+        _ => Some(format!("Sink {name} may ignore replayed changes.")),
     };
     sinks.iter().filter_map(sentence).collect()
 }

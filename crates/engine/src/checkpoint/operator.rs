@@ -63,6 +63,7 @@ pub struct Operator {
 
 /// What a move did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MoveReport {
     /// The epoch that it was committed under.
     pub epoch: Epoch,

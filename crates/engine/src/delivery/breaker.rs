@@ -48,6 +48,7 @@ impl BreakerSettings {
 
 /// What a breaker is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BreakerState {
     /// All calls go through.
     Closed,
@@ -62,6 +63,7 @@ pub enum BreakerState {
 
 /// The answer to a wish to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Permit {
     /// Call, and report the outcome.
     Go,

@@ -14,6 +14,7 @@ use watchkeeper_core::{Change, LedgerEntry, LedgerKind, LedgerRecord, Position, 
 /// What to do with a change that a sink will never take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum OnReject {
     /// Halt the stream until a person has looked.
     #[default]
@@ -31,6 +32,7 @@ pub enum OnReject {
 /// What waits for the replay of a dead letter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Park {
     /// All later changes of its key, so that the order of a key holds.
     #[default]
@@ -219,7 +221,7 @@ mod tests {
     }
 
     fn record(number: u64, entry: LedgerEntry) -> LedgerRecord {
-        LedgerRecord { number, entry, resolution: None }
+        LedgerRecord::new(number, entry, None)
     }
 
     fn parked() -> Parked {
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn only_open_letters_of_this_sink_are_restored() {
-        let resolved = LedgerRecord { resolution: Some(Resolution::Replayed), ..record(1, letter("search", "o", "1")) };
+        let resolved = LedgerRecord::new(1, letter("search", "o", "1"), Some(Resolution::Replayed));
         let skipped = LedgerEntry { kind: LedgerKind::Skipped, ..letter("search", "o", "2") };
         let follower = LedgerEntry { kind: LedgerKind::Parked, ..letter("search", "o", "4") };
         let keyless = entry_for(LedgerKind::DeadLetter, "search", &change("o", None), "no", None);
@@ -318,8 +320,7 @@ mod tests {
     #[test]
     fn a_replay_goes_key_by_key_in_the_order_of_numbers() {
         let keyless = || entry_for(LedgerKind::DeadLetter, "search", &change("orders", None), "no", None);
-        let resolved =
-            LedgerRecord { resolution: Some(Resolution::Purged), ..record(2, letter("search", "orders", "1")) };
+        let resolved = LedgerRecord::new(2, letter("search", "orders", "1"), Some(Resolution::Purged));
         let skipped = record(3, LedgerEntry { kind: LedgerKind::Skipped, ..letter("search", "orders", "1") });
         let records = vec![
             record(9, letter("search", "orders", "1")),

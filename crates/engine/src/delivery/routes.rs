@@ -10,6 +10,7 @@ use super::handler::Handler;
 
 /// Which namespaces are meant: one by its exact name, all (`*`), or those below a prefix (`shop.*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pattern {
     /// Every namespace.
     All,

@@ -46,6 +46,7 @@ pub struct Moves {
 
 /// The desired state of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Control {
     /// Nobody should run it.
     #[serde(default)]

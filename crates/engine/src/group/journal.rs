@@ -15,6 +15,7 @@ pub const TAKEOVERS_KEPT: usize = 200;
 /// Why a tenure ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Cause {
     /// There was none before.
     First,
@@ -71,6 +72,7 @@ impl fmt::Display for Cause {
 
 /// One change of the watch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Takeover {
     /// When, in milliseconds since 1970 by the wall clock of the one that took over. For people.
     pub at_millis: u64,
@@ -91,6 +93,11 @@ pub struct Takeover {
 }
 
 impl Takeover {
+    /// A takeover at this wall-clock time, of which nothing else is known: nobody had the watch before, and it was never vacant.
+    pub fn new(at_millis: u64, epoch: Epoch, to: impl Into<String>, cause: Cause) -> Self {
+        Self { at_millis, epoch, from: None, to: to.into(), cause, vacant_millis: 0, note: String::new() }
+    }
+
     /// The takeover as people tell it.
     pub fn sentence(&self) -> String {
         let (at, to, epoch) = (utc(self.at_millis), &self.to, self.epoch);
@@ -104,6 +111,7 @@ impl Takeover {
 
 /// What a holder says before it releases, so that its successor knows why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Farewell {
     /// Whose it is.
     pub tenure: TenureId,

@@ -19,6 +19,7 @@ pub const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// An instance as it presents itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Member {
     /// The process.
     pub instance: InstanceId,
@@ -41,8 +42,24 @@ pub struct Member {
     pub reports: Vec<StreamReport>,
 }
 
+impl Member {
+    /// An instance of this version of the program that has told nothing else of itself yet.
+    pub fn new(instance: InstanceId, name: impl Into<String>) -> Self {
+        Self {
+            instance,
+            name: name.into(),
+            address: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config_hash: String::new(),
+            streams: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+}
+
 /// A member as the others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listed {
     /// What it said last.
     pub member: Member,
@@ -54,6 +71,7 @@ pub struct Listed {
 
 /// What a heartbeat found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Beat {
     /// The own record was there.
     Kept,

@@ -45,6 +45,7 @@ impl std::fmt::Display for Doing {
 
 /// What does not work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Trouble {
     /// The last error.
     pub error: String,
@@ -56,6 +57,7 @@ pub struct Trouble {
 
 /// What a source is busy with before its changes: see [`Stage`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct StageReport {
     /// What is done, in a few words.
     pub what: String,
@@ -74,6 +76,7 @@ impl From<Stage> for StageReport {
 
 /// A sink, as whoever has opened it knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SinkReport {
     /// Its name within the stream.
     pub name: String,
@@ -81,8 +84,16 @@ pub struct SinkReport {
     pub grade: Grade,
 }
 
+impl SinkReport {
+    /// A sink of this name and grade.
+    pub fn new(name: impl Into<String>, grade: Grade) -> Self {
+        Self { name: name.into(), grade }
+    }
+}
+
 /// One stream on one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct StreamReport {
     /// The stream.
     pub stream: String,
@@ -106,6 +117,22 @@ pub struct StreamReport {
     /// Its sinks, once they are there.
     #[serde(default)]
     pub sinks: Vec<SinkReport>,
+}
+
+impl StreamReport {
+    /// A report that says no more than what the instance does with the stream.
+    pub fn new(stream: impl Into<String>, doing: Doing) -> Self {
+        Self {
+            stream: stream.into(),
+            doing,
+            epoch: None,
+            trouble: None,
+            lag_millis: None,
+            undelivered_millis: None,
+            stage: None,
+            sinks: Vec::new(),
+        }
+    }
 }
 
 /// A span as reports carry it.

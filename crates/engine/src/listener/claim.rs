@@ -19,6 +19,7 @@ pub struct Claimed {
 
 /// Why a claim came to nothing.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum NotClaimed {
     /// The lease is gone, or was lost while asking.
     Lost,

@@ -261,7 +261,7 @@ impl Watch {
         let error = unfinished::advised(error, &*self.spec.source, self.post.name(), position.as_ref());
         tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
         self.post.tell(|status| status.last_error = Some(error.to_string()));
-        let halted = Halted { code: error.kind().code().to_owned(), cause: error.to_string(), change };
+        let halted = Halted::new(error.kind().code(), error.to_string(), change);
         let mut committer = voyage.committer.lock().await;
         let commit = committer.commit(Draft::default(), Reason::Final, Some(halted.clone()));
         let mut committed = self.patiently(commit).await;
@@ -273,7 +273,7 @@ impl Watch {
                 )
             });
             let cause = halted.cause + &kept.unwrap_or_default();
-            committed = self.patiently(committer.halt_anew(Halted { cause, ..halted })).await;
+            committed = self.patiently(committer.halt_anew(Halted::new(halted.code, cause, halted.change))).await;
         }
         drop(committer);
         match committed {

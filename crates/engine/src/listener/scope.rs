@@ -4,6 +4,7 @@ use watchkeeper_core::{Component, Error, ErrorKind};
 
 /// How far an error reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Scope {
     /// Reopen with back-off inside the tenure.
     Transient,
@@ -32,6 +33,8 @@ pub fn scope(error: &Error) -> Scope {
         ) => Scope::Instance,
         (ErrorKind::Corrupt | ErrorKind::Rejected, _) => Scope::Stream,
         (ErrorKind::Fenced, _) => Scope::Tenure,
+        // A kind that is not in this table yet: nothing is known of it, so this instance does not go on by itself.
+        _ => Scope::Instance,
     }
 }
 
@@ -63,6 +66,7 @@ mod tests {
             (Some(Component::Records), [Transient, Instance, Instance]),
             (None, [Transient, Stream, Tenure]),
         ];
+        assert_eq!(KINDS.len(), ErrorKind::ALL.len(), "every kind stands in the table");
         for (component, differing) in table {
             let expected = [Transient, Transient, Instance, Instance, Instance].into_iter().chain(differing);
             let expected = expected.chain([differing[1]]);

@@ -10,6 +10,7 @@ use watchkeeper_core::{Clock, Error, Moment, Result};
 /// Where a listener stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum ListenerState {
     /// Not yet ready to stand by.
     Initializing,

@@ -28,6 +28,7 @@ use crate::tenure::{Loss, Tenure};
 
 /// How a tenure ended, as far as standing by again depends on it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Given back in order.
     Released,

@@ -31,6 +31,7 @@ pub struct Untaken {
 
 /// Why an opening ended, when it was not asked to.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Failure {
     /// Reopen inside the tenure.
     Transient(Error),

@@ -126,15 +126,10 @@ impl World {
     }
 
     fn member(&self, name: &str) -> Member {
-        Member {
-            instance: self.entropy.instance(),
-            name: name.into(),
-            address: None,
-            version: "0.1.0".into(),
-            config_hash: "c0ffee".into(),
-            streams: vec!["orders".into()],
-            reports: Vec::new(),
-        }
+        let mut member = Member::new(self.entropy.instance(), name);
+        member.config_hash = "c0ffee".into();
+        member.streams = vec!["orders".into()];
+        member
     }
 
     async fn plant(&self, name: &str, text: &str) {
@@ -365,15 +360,10 @@ fn the_last_of_several_moves_restores_what_people_want() {
 }
 
 fn takeover(epoch: u64) -> Takeover {
-    Takeover {
-        at_millis: 1,
-        epoch: Epoch(epoch),
-        from: Some("a".into()),
-        to: "b".into(),
-        cause: Cause::Released,
-        vacant_millis: 5,
-        note: String::new(),
-    }
+    let mut takeover = Takeover::new(1, Epoch(epoch), "b", Cause::Released);
+    takeover.from = Some("a".into());
+    takeover.vacant_millis = 5;
+    takeover
 }
 
 #[test]

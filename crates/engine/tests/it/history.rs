@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use watchkeeper_core::memory::Notes;
 use watchkeeper_core::{
-    Checkpoint, Cx, Entropy, Epoch, ErrorKind, Facts, LeaseKey, Operation, Pedigree, Position, Reason, Records,
-    SourceTime,
+    Checkpoint, CheckpointWrite, Cx, Entropy, Epoch, ErrorKind, Facts, Grant, LeaseKey, Operation, Pedigree, Position,
+    Reason, Records, SourceTime,
 };
 use watchkeeper_engine::checkpoint::history::{BLOCK_ENTRIES, CAPACITY, History, HistoryEntry};
 
@@ -24,16 +24,19 @@ fn history(notes: &Notes) -> History {
 }
 
 fn checkpoint(epoch: u64, seq: u64, position: impl Into<Bytes>) -> Checkpoint {
-    Checkpoint {
+    let tenure = Entropy::seeded(epoch).tenure();
+    let write = CheckpointWrite {
+        grant: Grant { key: LeaseKey::new("orders"), epoch: Epoch(epoch), tenure },
+        seq,
         position: Some(Position::new(position, None)),
         pedigree: None,
-        epoch: Epoch(epoch),
-        tenure: Entropy::seeded(epoch).tenure(),
-        seq,
         reason: Reason::Progress,
         halted: None,
         facts: Facts { processed_by: "a".into(), changes: seq, ..Facts::default() },
-    }
+        ledger: Vec::new(),
+        resolve: Vec::new(),
+    };
+    write.to_checkpoint()
 }
 
 fn entries(checkpoints: &[Checkpoint]) -> Vec<HistoryEntry> {
@@ -102,7 +105,9 @@ fn a_commit_costs_no_record_of_its_own() {
         history.flush(&cx).await.unwrap();
         assert_eq!(notes.tail(&cx, LOG, 10).await.unwrap().len(), 1);
         // A checkpoint without a position, such as an early halt, is no place to go back to.
-        history.note(&Checkpoint { position: None, ..checkpoint(1, 101, vec![1]) });
+        let mut early = checkpoint(1, 101, vec![1]);
+        early.position = None;
+        history.note(&early);
         history.close(&cx).await.unwrap();
         assert_eq!(notes.tail(&cx, LOG, 10).await.unwrap().len(), 1);
     });

@@ -72,5 +72,5 @@ fn record(client: &Client, mut document: Document) -> Result<LedgerRecord> {
     }
     let resolution = document.remove("resolution").map(mongodb::bson::deserialize_from_bson::<Resolution>);
     let resolution = resolution.transpose().map_err(|error| damaged(client).caused_by(error))?;
-    Ok(LedgerRecord { number, entry, resolution })
+    Ok(LedgerRecord::new(number, entry, resolution))
 }

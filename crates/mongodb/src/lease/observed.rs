@@ -93,7 +93,7 @@ impl Entry {
     fn into_holder(self, silent: Duration) -> Option<Holder> {
         let remaining = self.ttl().checked_sub(silent).filter(|left| !left.is_zero())?;
         let epoch = self.epoch();
-        Some(Holder { candidate: self.holder?, epoch, remaining })
+        Some(Holder::new(self.holder?, epoch, remaining))
     }
 
     fn is_held_by(&self, grant: &Grant) -> bool {

@@ -19,6 +19,7 @@ impl Feed {
             StartAt::Operation(time) => self.vet_time(cx, time.seconds.into(), operation(*time)).await,
             StartAt::Snapshot => self.countable(cx).await.map(drop),
             StartAt::Now | StartAt::Oldest => Ok(()),
+            unknown => Err(unknown.unknown_to("a change stream")),
         };
         Finding::of_start(answer.map_err(|error| match start {
             StartAt::After(position)

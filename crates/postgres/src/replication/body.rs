@@ -269,7 +269,8 @@ impl Payload for RowPayload {
         let walk = match image {
             Image::Before => Walk::before(columns, &images),
             Image::After => Walk::after(columns, &images),
-            Image::Difference | Image::Added => None,
+            // The log has no other image.
+            _ => None,
         };
         let is_told = walk.is_some();
         if let Some(walk) = walk {

@@ -288,6 +288,7 @@ impl Replication {
             StartAt::Oldest | StartAt::Snapshot => Place::before(confirmed()?),
             StartAt::Time(time) => Place { lsn: confirmed()?, ordinal: 0, aside: Aside::NotBefore(time.0) },
             StartAt::Operation(time) => return Err(unknown(*time)),
+            unknown => return Err(unknown.unknown_to("replication")),
         })
     }
 

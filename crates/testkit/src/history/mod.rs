@@ -176,9 +176,10 @@ impl<'a> Judge<'a> {
 
     fn epochs(&self, verdict: &mut Verdict) {
         match self.history.grade {
-            Grade::Transactional | Grade::Fenced => self.epochs_never_go_back(verdict),
             Grade::Versioned => self.keys_never_go_back(verdict),
             Grade::Plain | Grade::Idempotent => {}
+            // Those that check the epoch. Of a grade that is not known here yet the most is demanded.
+            _ => self.epochs_never_go_back(verdict),
         }
     }
 

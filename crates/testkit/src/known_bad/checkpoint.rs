@@ -228,10 +228,11 @@ impl Bad {
 
     /// As the caller counts.
     fn alter_checkpoint(&self, key: &LeaseKey, checkpoint: Option<Checkpoint>) -> Option<Checkpoint> {
-        let checkpoint = checkpoint?;
-        let ahead = self.with(key, |slot| slot.ahead);
-        let twice = self.is(Flaw::RepeatedCommitIsWrittenTwice);
-        Some(Checkpoint { seq: if twice { checkpoint.seq - ahead } else { checkpoint.seq }, ..checkpoint })
+        let mut checkpoint = checkpoint?;
+        if self.is(Flaw::RepeatedCommitIsWrittenTwice) {
+            checkpoint.seq -= self.with(key, |slot| slot.ahead);
+        }
+        Some(checkpoint)
     }
 }
 
@@ -265,8 +266,9 @@ impl CheckpointStore for Bad {
                     Flaw::ClaimFindsNothing => Claim::Claimed(None),
                     Flaw::ClaimReadsBeforehand => Claim::Claimed(beforehand),
                     Flaw::FirstClaimFindsAnEmptyCheckpoint if found.is_none() => {
-                        let empty = Checkpoint::lost(Some(&grant), &Error::corrupt("nothing is there"));
-                        Claim::Claimed(Some(Box::new(Checkpoint { halted: None, ..empty })))
+                        let mut empty = Checkpoint::lost(Some(&grant), &Error::corrupt("nothing is there"));
+                        empty.halted = None;
+                        Claim::Claimed(Some(Box::new(empty)))
                     }
                     _ => Claim::Claimed(self.alter_checkpoint(&grant.key, found.map(|found| *found)).map(Box::new)),
                 }
@@ -314,7 +316,7 @@ impl CheckpointStore for Bad {
         let mut records = self.inner.ledger(cx, key, &query).await?;
         let stray = self.with(key, |slot| slot.stray.clone());
         let last = records.last().map_or(0, |record| record.number);
-        let strays = (last + 1..).zip(stray).map(|(number, entry)| LedgerRecord { number, entry, resolution: None });
+        let strays = (last + 1..).zip(stray).map(|(number, entry)| LedgerRecord::new(number, entry, None));
         records.extend(strays.filter(|record| record.number > query.after));
         if self.is(Flaw::LedgerIsNewestFirst) {
             records.reverse();

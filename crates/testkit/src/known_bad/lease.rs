@@ -246,9 +246,9 @@ impl LeaseStore for Bad {
                 self.inner.try_acquire(cx, &raised).await?;
                 Acquired::Held(holder)
             }
-            Acquired::Held(holder) => {
-                let epoch = self.shown(&ask.key, holder.candidate.tenure, holder.epoch);
-                Acquired::Held(Holder { epoch, ..holder })
+            Acquired::Held(mut holder) => {
+                holder.epoch = self.shown(&ask.key, holder.candidate.tenure, holder.epoch);
+                Acquired::Held(holder)
             }
         })
     }

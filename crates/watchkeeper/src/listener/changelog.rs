@@ -21,6 +21,7 @@ const ALONE: &str = "alone";
 
 /// A change, with the checkpoint after it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ChangeLogEntry {
     /// How many changes of the stream are done with this one: what is committed when this is the last one of its batch.
     pub checkpoint: i64,

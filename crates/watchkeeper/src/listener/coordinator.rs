@@ -52,6 +52,7 @@ struct Inner {
 
 /// How a listener is.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListenerHealth {
     /// Which one.
     pub listener_id: String,

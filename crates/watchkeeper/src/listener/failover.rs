@@ -21,6 +21,7 @@ const EVENTS_KEPT: usize = 100;
 
 /// One failover that was asked for.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct FailoverEvent {
     /// Who should not have the watch any more.
     pub failed_listener_id: String,

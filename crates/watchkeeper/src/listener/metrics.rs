@@ -3,6 +3,7 @@
 /// Handles of what is recorded, for those who record more of it.
 #[cfg(feature = "metrics")]
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ListenerMetrics {
     /// Listeners on watch.
     pub listeners_active: metrics::Gauge,

@@ -149,15 +149,9 @@ impl Roster {
 }
 
 fn member(handle: &ListenerHandle) -> Member {
-    Member {
-        instance: identity(handle.listener_id()),
-        name: handle.listener_id().to_owned(),
-        address: None,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        config_hash: String::new(),
-        streams: handle.saying().stream.into_iter().collect(),
-        reports: Vec::new(),
-    }
+    let mut member = Member::new(identity(handle.listener_id()), handle.listener_id());
+    member.streams = handle.saying().stream.into_iter().collect();
+    member
 }
 
 fn encode(saying: &Saying) -> Result<Bytes> {

@@ -61,6 +61,7 @@ impl Drop for Changes {
 /// The watch was interrupted: what was taken under this epoch and not acknowledged comes again, here or
 /// at another instance. What was acknowledged just before may come again too, if its commit was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interrupted {
     /// The epoch that the changes were delivered under.
     pub epoch: Epoch,

@@ -153,17 +153,7 @@ async fn to_time(
     let (target, known) = site.locate(cx, stream, &Target::Time(millis)).await?;
     *note = known;
     let pedigree = cx.run(stream.source.identity(cx)).await?;
-    Ok(operator::Back::To(Box::new(HistoryEntry {
-        position: target,
-        pedigree: Some(pedigree),
-        epoch: watchkeeper::Epoch::ZERO,
-        seq: 0,
-        time: None,
-        operation: None,
-        updated_at_millis: 0,
-        changes: 0,
-        by: String::new(),
-    })))
+    Ok(operator::Back::To(Box::new(HistoryEntry::at(target, Some(pedigree)))))
 }
 
 pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, cause: &str) -> Result<Plan> {

@@ -160,8 +160,7 @@ pub async fn c8_committed_write_is_seen_by_every_client(bench: &CheckpointBench)
 pub async fn c8_every_field_survives(bench: &CheckpointBench) -> Law {
     let grant = bench.grant(u64::from(u32::MAX) + 7);
     bench.claimed(&grant).await?;
-    let (code, cause) = ("WK-POSITION-LOST".to_owned(), "a \"gap\" – 'lost'".to_owned());
-    let halted = Halted { code, cause, change: Some("log/7.1".to_owned()) };
+    let halted = Halted::new("WK-POSITION-LOST", "a \"gap\" – 'lost'", Some("log/7.1".to_owned()));
     let bare = CheckpointWrite {
         position: None,
         pedigree: None,
