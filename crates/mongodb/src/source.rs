@@ -46,6 +46,7 @@ use open::{Opened, Start};
 use read::Reader;
 use snapshot::Snapshot;
 use still::Unanswered;
+use witness::Searches;
 
 /// The changes that a cluster, a database or collections tell of.
 #[derive(Debug, Clone)]
@@ -60,6 +61,8 @@ pub struct Feed {
     witness: Arc<Mutex<Option<String>>>,
     /// How often cursors at the position that was opened last never answered.
     unanswered: Arc<Unanswered>,
+    /// A search of the oplog that no opening has waited for to its end.
+    searches: Arc<Searches>,
 }
 
 impl Feed {
@@ -73,6 +76,7 @@ impl Feed {
             aside,
             witness: Arc::default(),
             unanswered: Arc::default(),
+            searches: Arc::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::error::{Class, Doing, translate_pipeline};
 use crate::position::Token;
 
 /// Where a cursor starts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Start {
     Now,
     At(Timestamp),
@@ -212,6 +212,11 @@ impl Feed {
         if let Start::At(_) = start {
             self.probe(cx, &start).await?;
         }
+        self.open_at_once(cx, start).await
+    }
+
+    /// The same without a look whether the history reaches back to it, which the first answer tells.
+    pub(super) async fn open_at_once(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
         let cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
         self.begin_reading(cx, cursor, &Token::default(), Way::default(), self.aside).await
     }

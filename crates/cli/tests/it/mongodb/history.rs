@@ -58,11 +58,7 @@ fn gaps(harbour: &Harbour) -> usize {
 /// collection is told by a row, and not by a change.
 fn has_left(harbour: &Harbour, lost: &Document) -> bool {
     let moved = harbour.position().is_some_and(|position| position != *lost);
-    moved && {
-        let status = harbour.desk.run(&["status", "--json"]);
-        let status: Value = serde_json::from_str(&status.out).expect("the answer is JSON");
-        status["streams"][0]["stage"].is_null()
-    }
+    moved && stage(harbour).is_null()
 }
 
 /// Delivers one order, loses the history of a second while nothing runs, writes a third, and goes on.
@@ -155,14 +151,47 @@ fn a_stream_is_not_stuck_while_the_server_searches_for_its_next_change() {
         harbour.block_on(async { elsewhere.insert_many(vec![doc! {}; 1_000]).await }).expect("they are taken");
     }
     harbour.order(&["rope"]);
-    // The server rests after every thousand entries: the search takes nine seconds, as that of many millions would.
-    let data = doc! { "namespace": "local.oplog.rs", "waitForMillis": 150 };
-    let rest = doc! { "configureFailPoint": "setYieldAllLocksWait", "mode": "alwaysOn", "data": data };
+    // The server rests after every thousand entries, as if there were many millions, until the search was seen.
+    let data = doc! { "namespace": "local.oplog.rs", "waitForMillis": 500 };
     let admin = harbour.database.client().database("admin");
-    harbour.block_on(async { admin.run_command(rest).await }).expect("it is set");
+    let rest = |mode: &str| {
+        let rest = doc! { "configureFailPoint": "setYieldAllLocksWait", "mode": mode, "data": data.clone() };
+        harbour.block_on(async { admin.run_command(rest).await }).expect("it is set");
+    };
+    rest("alwaysOn");
     let mut second = harbour.desk.start("second");
-    second.says(&["scanning the oplog", "behind_s"]);
+    second.says(&["scanning the oplog", "behind_s", "entries_expected"]);
+    let begun = search_until(&harbour, |search| search["done"].as_u64() > Some(0));
+    let text = harbour.desk.run(&["status"]).out;
+    assert!(text.contains("  busy with    scanning the oplog") && text.contains("000 entries of about "), "{text}");
+    search_until(&harbour, |search| search["done"].as_u64() > begun["done"].as_u64());
+    rest("off");
     until("it arrives", || delivered(&harbour) == ["insert rope"]);
+    until("nothing is searched any more", || stage(&harbour).is_null());
     second.ends_in_order();
     assert!(!second.seen.iter().any(|line| line.contains("to=recovering")), "{:#?}", second.seen);
+}
+
+/// What the stream is busy with, by its status.
+fn stage(harbour: &Harbour) -> Value {
+    let status = harbour.desk.run(&["status", "--json"]);
+    let status: Value = serde_json::from_str(&status.out).expect("the answer is JSON");
+    status["streams"][0]["stage"].clone()
+}
+
+/// Waits until the search of the oplog that the status shows is as expected.
+fn search_until(harbour: &Harbour, mut expected: impl FnMut(&Value) -> bool) -> Value {
+    let mut search = Value::Null;
+    until("the status shows the search", || {
+        search = stage(harbour);
+        expected(&search)
+    });
+    let what = search["what"].as_str().expect("it is named");
+    assert!(what.starts_with("scanning the oplog for the next change, "), "{search}");
+    assert!(what.ends_with("s behind the newest operation"), "{search}");
+    assert_eq!(search["unit"], "entries", "{search}");
+    // A sample tells how much of the oplog lies behind the position, which here is nearly all of it.
+    let of = search["of"].as_u64().expect("this user may read the oplog");
+    assert!((50_000..80_000).contains(&of), "{search}");
+    search
 }
