@@ -42,7 +42,7 @@ use crate::client::Client;
 use crate::error::{Class, Doing};
 use crate::payload::BsonPayload;
 use crate::position::Token;
-use open::{Opened, Start};
+use open::{Opened, Refusals, Start};
 use read::Reader;
 use snapshot::Snapshot;
 use still::Unanswered;
@@ -63,6 +63,8 @@ pub struct Feed {
     unanswered: Arc<Unanswered>,
     /// A search of the oplog that no opening has waited for to its end.
     searches: Arc<Searches>,
+    /// The openings that were refused at the position that was opened last.
+    refusals: Arc<Refusals>,
 }
 
 impl Feed {
@@ -77,6 +79,7 @@ impl Feed {
             witness: Arc::default(),
             unanswered: Arc::default(),
             searches: Arc::default(),
+            refusals: Arc::default(),
         }
     }
 

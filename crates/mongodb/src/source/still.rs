@@ -117,7 +117,8 @@ struct Search {
 
 impl Search {
     fn stage(&self) -> Stage {
-        let behind = self.behind_s.map_or_else(String::new, |behind| format!(", {behind}s behind the newest operation"));
+        let behind =
+            self.behind_s.map_or_else(String::new, |behind| format!(", {behind}s behind the newest operation"));
         Stage {
             what: format!("scanning the oplog for the next change{behind}"),
             done: self.entries,

@@ -68,8 +68,8 @@ impl Feed {
         );
         Error::unavailable(cause)
             .remedy(
-                "the next attempt waits for the same search; if this instance gives up before that ends, raise timeouts.open of the \
-                 stream: the more has been written since its checkpoint, the longer it takes",
+                "the next attempt waits for the same search; another instance begins its own, so raise timeouts.open of the stream if \
+                 several take turns: the more has been written since its checkpoint, the longer it takes",
             )
             .caused_by(error)
     }

@@ -2,7 +2,7 @@
 //! over: it has one megabyte, and is cut once a second.
 
 use serde_json::Value;
-use watchkeeper::mongodb::mongodb::bson::{Document, Timestamp, doc};
+use watchkeeper::mongodb::mongodb::bson::{Bson, Document, Timestamp, doc};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
 use super::Harbour;
@@ -10,7 +10,12 @@ use crate::desk::until;
 
 /// A set whose oplog is soon full. It is cut only up to the last checkpoint of the storage, which otherwise is made once a minute.
 fn forgetful() -> ReplicaSet {
-    let arguments = ["--oplogSize", "1", "--syncdelay", "1"].map(str::to_owned).to_vec();
+    with_oplog(1)
+}
+
+/// A set whose oplog is cut once a second to about so many megabytes.
+fn with_oplog(megabytes: u32) -> ReplicaSet {
+    let arguments = ["--oplogSize", &megabytes.to_string(), "--syncdelay", "1"].map(str::to_owned).to_vec();
     ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() })
 }
 
@@ -170,6 +175,116 @@ fn a_stream_is_not_stuck_while_the_server_searches_for_its_next_change() {
     until("nothing is searched any more", || stage(&harbour).is_null());
     second.ends_in_order();
     assert!(!second.seen.iter().any(|line| line.contains("to=recovering")), "{:#?}", second.seen);
+}
+
+/// Fills the collection with orders that are numbered from 0 on.
+fn fill(harbour: &Harbour, count: usize) {
+    let orders = harbour.database.collection::<Document>("orders");
+    let documents = (0..count).map(|number| doc! { "_id": i64::try_from(number).expect("few"), "item": "rope" });
+    harbour.block_on(async { orders.insert_many(documents).await }).expect("they are taken");
+}
+
+/// Configures what becomes of the program's reads of the collection that it makes a snapshot of.
+fn on_reading_orders(harbour: &Harbour, mode: Bson, how: Document) {
+    let mut data = doc! { "failCommands": ["find"], "namespace": format!("{}.orders", harbour.database.name()) };
+    data.extend(how);
+    let point = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+    let admin = harbour.database.client().database("admin");
+    harbour.block_on(async { admin.run_command(point).await }).expect("it is set");
+}
+
+/// The keys of what the lines of the file tell, in their order.
+fn keys(harbour: &Harbour) -> Vec<String> {
+    let text = std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let key = |line: &str| {
+        let event: Value = serde_json::from_str(line).expect("a line is JSON");
+        event["documentKey"]["_id"].to_string()
+    };
+    whole.lines().map(key).collect()
+}
+
+#[test]
+fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
+    const ROWS: usize = 60_000;
+    let set = with_oplog(8);
+    let harbour = Harbour::on(&set);
+    fill(&harbour, ROWS);
+    // Each range of rows takes its time, so that the oplog rolls over meanwhile.
+    let slow = doc! { "blockConnection": true, "blockTimeMS": 800 };
+    on_reading_orders(&harbour, "alwaysOn".into(), slow);
+    harbour.configure(&format!("start = \"snapshot\"\n{}", harbour.orders("")));
+    let mut only = harbour.start("only");
+    let begun = entry(&harbour, -1);
+    let noise = harbour.database.collection::<Document>("noise");
+    while entry(&harbour, 1) <= begun {
+        let many = vec![doc! { "text": "x".repeat(50_000) }; 40];
+        harbour.block_on(async { noise.insert_many(many).await }).expect("they are taken");
+        // Never so much at once that the stream itself falls out of the oplog.
+        let newest = i64::from(entry(&harbour, -1).time) * 1_000;
+        until("the stream has passed it", || checkpoint_time(&harbour) >= newest);
+    }
+    assert!(!stage(&harbour).is_null(), "the snapshot was over before the oplog rolled over");
+    on_reading_orders(&harbour, "off".into(), doc! {});
+    let late = doc! { "_id": "late", "item": "oar" };
+    let orders = harbour.database.collection::<Document>("orders");
+    harbour.block_on(async { orders.insert_one(late).await }).expect("it is taken");
+    until("the snapshot is over", || stage(&harbour).is_null());
+    let last = doc! { "_id": "last", "item": "elm" };
+    harbour.block_on(async { orders.insert_one(last).await }).expect("it is taken");
+    until("all is delivered", || keys(&harbour).last().is_some_and(|key| key == "\"last\""));
+    only.ends_in_order();
+    let mut keys = keys(&harbour);
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), ROWS + 2, "every order, the late one and the last one");
+    assert_eq!(gaps(&harbour), 0);
+    assert!(!only.seen.iter().any(|line| line.contains("WK-POSITION-LOST")), "{:#?}", only.seen);
+}
+
+#[test]
+fn a_snapshot_that_was_broken_off_until_its_position_is_lost_halts_and_is_begun_anew() {
+    const ROWS: usize = 12_000;
+    let set = forgetful();
+    let harbour = Harbour::on(&set);
+    fill(&harbour, ROWS);
+    // Ranges after the first can not be read.
+    on_reading_orders(&harbour, doc! { "skip": 1 }.into(), doc! { "errorCode": 91 });
+    harbour.configure(&format!("start = \"snapshot\"\n{}", harbour.orders("")));
+    let mut first = harbour.start("first");
+    until("a part of the snapshot is committed", || stage(&harbour)["done"].as_u64() > Some(0));
+    first.ends_in_order();
+    on_reading_orders(&harbour, "off".into(), doc! {});
+    let delivered_first = keys(&harbour).len();
+    assert!((1..ROWS).contains(&delivered_first), "{delivered_first}");
+    roll_over(&harbour);
+
+    let remedy = "`watchkeeper accept-gap orders --to snapshot`";
+    let mut second = harbour.desk.start("second");
+    second.says(&["halted", "WK-POSITION-LOST", "left the oplog", "its snapshot is not finished", remedy]);
+    second.ends_in_order();
+    assert_eq!(keys(&harbour).len(), delivered_first, "nothing is passed over");
+    let refused = harbour.desk.run(&["accept-gap", "orders", "--to", "now", "--yes"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("in the middle of a snapshot"), "{refused:?}");
+
+    let accepted = harbour.desk.run(&["accept-gap", "orders", "--to", "snapshot", "--yes"]);
+    assert_eq!(accepted.code, Some(0), "{accepted:?}");
+    let mut third = harbour.desk.start("third");
+    until("the new snapshot is over", || {
+        harbour.position().is_some() && keys(&harbour).len() > delivered_first && stage(&harbour).is_null()
+    });
+    let last = doc! { "_id": "last", "item": "elm" };
+    let orders = harbour.database.collection::<Document>("orders");
+    harbour.block_on(async { orders.insert_one(last).await }).expect("it is taken");
+    until("it goes on with the changes", || keys(&harbour).last().is_some_and(|key| key == "\"last\""));
+    third.ends_in_order();
+    let mut anew = keys(&harbour).split_off(delivered_first);
+    anew.retain(|key| key != "null");
+    anew.sort();
+    anew.dedup();
+    assert_eq!(anew.len(), ROWS + 1, "every order again, and the last one");
+    assert_eq!(gaps(&harbour), 1);
 }
 
 /// What the stream is busy with, by its status.
