@@ -9,7 +9,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use mongodb::bson::{Bson, Timestamp, doc};
+use mongodb::bson::{Timestamp, doc};
 use mongodb::options::{ReadPreference, SelectionCriteria};
 use watchkeeper_core::{Cx, Error, Moment, Result, Stage};
 
@@ -29,12 +29,6 @@ const OVERDUE: Duration = Duration::from_secs(5);
 
 /// The longest that the servers are waited for.
 const ANSWER: Duration = Duration::from_secs(5);
-
-/// So many entries of the oplog are looked at to estimate how many a search has before it.
-const SAMPLES: i32 = 200;
-
-/// The longest that a server may take for them.
-const SAMPLING: Duration = Duration::from_secs(2);
 
 /// A `getMore` that only waits yields this often at most.
 const YIELDS_WAITING: u64 = 10;
@@ -109,9 +103,7 @@ impl Stillness {
 struct Search {
     /// At least so many entries were searched.
     entries: u64,
-    /// About so many there are, if this user may read the oplog.
-    entries_expected: Option<u64>,
-    /// How far the position lies behind the newest operation.
+    /// How far the position lies behind the newest operation, if the primary tells that.
     behind_s: Option<u64>,
 }
 
@@ -119,13 +111,8 @@ impl Search {
     fn stage(&self) -> Stage {
         let behind =
             self.behind_s.map_or_else(String::new, |behind| format!(", {behind}s behind the newest operation"));
-        Stage {
-            what: format!("scanning the oplog for the next change{behind}"),
-            done: self.entries,
-            // It is an estimate, and never less than what is done.
-            of: self.entries_expected.map(|expected| expected.max(self.entries)),
-            unit: "entries",
-        }
+        let what = format!("scanning the oplog for the next change{behind}");
+        Stage { what, done: self.entries, of: None, unit: "entries" }
     }
 }
 
@@ -217,27 +204,18 @@ impl Reader {
     }
 
     async fn report_search(&mut self, cx: &Cx, entries: u64) {
-        let cx = cx.within(ANSWER);
-        let known = self.stillness.search.as_ref().map(|search| search.entries_expected);
-        // Counted once for each search: what is written meanwhile is searched as well, but only in the end.
-        let expected = async {
-            match known {
-                Some(known) => known,
-                None => self.feed.entries_after(&cx, self.at.timestamp()?).await,
-            }
-        };
-        let (newest, entries_expected) = tokio::join!(self.feed.operation_time(&cx), expected);
-        let behind_s = newest.ok().flatten().zip(self.at.timestamp());
+        // How many entries are left nobody knows: only a search as long as the server's own could count them.
+        let newest = self.feed.operation_time(&cx.within(ANSWER)).await.ok().flatten();
+        let behind_s = newest.zip(self.at.timestamp());
         let behind_s = behind_s.map(|(newest, at)| u64::from(newest.time.saturating_sub(at.time)));
         tracing::info!(
             place = self.feed.client.place(),
             watched = self.scope,
             behind_s,
             entries,
-            entries_expected,
             "scanning the oplog for the next change; the position moves when the server is through"
         );
-        self.stillness.search = Some(Search { entries, entries_expected, behind_s });
+        self.stillness.search = Some(Search { entries, behind_s });
     }
 }
 
@@ -259,23 +237,6 @@ impl Feed {
         let answer = cx.run(async { call.await.map_err(|native| self.failure(native)) }).await.ok()?;
         let operations = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch")).ok()?;
         number(operations.first()?.as_document()?.get("numYields"))
-    }
-
-    /// About how many entries the oplog has after `at`, by a sample of them: only a search as long as the server's own could count
-    /// them. `None` when this user may not read the oplog.
-    async fn entries_after(&self, cx: &Cx, at: Timestamp) -> Option<u64> {
-        let time_ms = i64::try_from(SAMPLING.as_millis()).unwrap_or(i64::MAX);
-        let after = doc! { "$sum": { "$cond": [{ "$gt": ["$ts", at] }, 1, 0] } };
-        let stages = vec![
-            doc! { "$sample": { "size": SAMPLES } },
-            doc! { "$group": { "_id": Bson::Null, "all": { "$sum": 1 }, "after": after } },
-        ];
-        let sample = doc! { "aggregate": "oplog.rs", "pipeline": stages, "cursor": {}, "maxTimeMS": time_ms };
-        let found = self.first(cx, "local", sample).await.ok()??;
-        let all = number(found.get("all")).filter(|all| *all > 0)?;
-        let counted = self.ask(cx, "local", doc! { "count": "oplog.rs", "maxTimeMS": time_ms }).await.ok()?;
-        let share = number(counted.get("n"))?.saturating_mul(number(found.get("after"))?);
-        Some(share / all)
     }
 
     /// The newest time of which any server knows that a majority has it.

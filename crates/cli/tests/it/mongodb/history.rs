@@ -165,10 +165,10 @@ fn a_stream_is_not_stuck_while_the_server_searches_for_its_next_change() {
     };
     rest("alwaysOn");
     let mut second = harbour.desk.start("second");
-    second.says(&["scanning the oplog", "behind_s", "entries_expected"]);
+    second.says(&["scanning the oplog", "behind_s"]);
     let begun = search_until(&harbour, |search| search["done"].as_u64() > Some(0));
     let text = harbour.desk.run(&["status"]).out;
-    assert!(text.contains("  busy with    scanning the oplog") && text.contains("000 entries of about "), "{text}");
+    assert!(text.contains("  busy with    scanning the oplog") && text.contains("000 entries\n"), "{text}");
     search_until(&harbour, |search| search["done"].as_u64() > begun["done"].as_u64());
     rest("off");
     until("it arrives", || delivered(&harbour) == ["insert rope"]);
@@ -191,6 +191,12 @@ fn on_reading_orders(harbour: &Harbour, mode: Bson, how: Document) {
     let point = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
     let admin = harbour.database.client().database("admin");
     harbour.block_on(async { admin.run_command(point).await }).expect("it is set");
+}
+
+/// Whether the last line of the file tells of the order `last`.
+fn ends_with_last(harbour: &Harbour) -> bool {
+    let text = std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
+    text.ends_with('\n') && text.lines().last().is_some_and(|line| line.contains("\"last\""))
 }
 
 /// The keys of what the lines of the file tell, in their order.
@@ -229,10 +235,10 @@ fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
     let late = doc! { "_id": "late", "item": "oar" };
     let orders = harbour.database.collection::<Document>("orders");
     harbour.block_on(async { orders.insert_one(late).await }).expect("it is taken");
-    until("the snapshot is over", || stage(&harbour).is_null());
+    only.says(&["everything that existed was read"]);
     let last = doc! { "_id": "last", "item": "elm" };
     harbour.block_on(async { orders.insert_one(last).await }).expect("it is taken");
-    until("all is delivered", || keys(&harbour).last().is_some_and(|key| key == "\"last\""));
+    until("all is delivered", || ends_with_last(&harbour));
     only.ends_in_order();
     let mut keys = keys(&harbour);
     keys.sort();
@@ -271,13 +277,11 @@ fn a_snapshot_that_was_broken_off_until_its_position_is_lost_halts_and_is_begun_
     let accepted = harbour.desk.run(&["accept-gap", "orders", "--to", "snapshot", "--yes"]);
     assert_eq!(accepted.code, Some(0), "{accepted:?}");
     let mut third = harbour.desk.start("third");
-    until("the new snapshot is over", || {
-        harbour.position().is_some() && keys(&harbour).len() > delivered_first && stage(&harbour).is_null()
-    });
+    third.says(&["everything that existed was read"]);
     let last = doc! { "_id": "last", "item": "elm" };
     let orders = harbour.database.collection::<Document>("orders");
     harbour.block_on(async { orders.insert_one(last).await }).expect("it is taken");
-    until("it goes on with the changes", || keys(&harbour).last().is_some_and(|key| key == "\"last\""));
+    until("it goes on with the changes", || ends_with_last(&harbour));
     third.ends_in_order();
     let mut anew = keys(&harbour).split_off(delivered_first);
     anew.retain(|key| key != "null");
@@ -305,8 +309,5 @@ fn search_until(harbour: &Harbour, mut expected: impl FnMut(&Value) -> bool) -> 
     assert!(what.starts_with("scanning the oplog for the next change, "), "{search}");
     assert!(what.ends_with("s behind the newest operation"), "{search}");
     assert_eq!(search["unit"], "entries", "{search}");
-    // A sample tells how much of the oplog lies behind the position, which here is nearly all of it.
-    let of = search["of"].as_u64().expect("this user may read the oplog");
-    assert!((50_000..80_000).contains(&of), "{search}");
     search
 }
