@@ -177,10 +177,10 @@ fn a_stream_is_not_stuck_while_the_server_searches_for_its_next_change() {
     assert!(!second.seen.iter().any(|line| line.contains("to=recovering")), "{:#?}", second.seen);
 }
 
-/// Fills the collection with orders that are numbered from 0 on.
-fn fill(harbour: &Harbour, count: usize) {
+/// Inserts orders with these numbers.
+fn fill(harbour: &Harbour, numbers: std::ops::Range<usize>) {
     let orders = harbour.database.collection::<Document>("orders");
-    let documents = (0..count).map(|number| doc! { "_id": i64::try_from(number).expect("few"), "item": "rope" });
+    let documents = numbers.map(|number| doc! { "_id": i64::try_from(number).expect("few"), "item": "rope" });
     harbour.block_on(async { orders.insert_many(documents).await }).expect("they are taken");
 }
 
@@ -212,10 +212,12 @@ fn keys(harbour: &Harbour) -> Vec<String> {
 
 #[test]
 fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
-    const ROWS: usize = 60_000;
+    // Two ranges of a snapshot have so many rows.
+    const ROWS: usize = 10_000;
     let set = with_oplog(8);
     let harbour = Harbour::on(&set);
-    fill(&harbour, ROWS);
+    let mut rows = 2 * ROWS;
+    fill(&harbour, 0..rows);
     // Each range of rows takes its time, so that the oplog rolls over meanwhile.
     let slow = doc! { "blockConnection": true, "blockTimeMS": 800 };
     on_reading_orders(&harbour, "alwaysOn".into(), slow);
@@ -224,7 +226,10 @@ fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
     let begun = entry(&harbour, -1);
     let noise = harbour.database.collection::<Document>("noise");
     while entry(&harbour, 1) <= begun {
-        let many = vec![doc! { "text": "x".repeat(50_000) }; 40];
+        // Behind what was read, and more than is read meanwhile: the snapshot can not end before the oplog has rolled over.
+        fill(&harbour, rows..rows + ROWS);
+        rows += ROWS;
+        let many = vec![doc! { "text": "x".repeat(50_000) }; 20];
         harbour.block_on(async { noise.insert_many(many).await }).expect("they are taken");
         // Never so much at once that the stream itself falls out of the oplog.
         let newest = i64::from(entry(&harbour, -1).time) * 1_000;
@@ -243,7 +248,7 @@ fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
     let mut keys = keys(&harbour);
     keys.sort();
     keys.dedup();
-    assert_eq!(keys.len(), ROWS + 2, "every order, the late one and the last one");
+    assert_eq!(keys.len(), rows + 2, "every order, the late one and the last one");
     assert_eq!(gaps(&harbour), 0);
     assert!(!only.seen.iter().any(|line| line.contains("WK-POSITION-LOST")), "{:#?}", only.seen);
 }
@@ -253,7 +258,7 @@ fn a_snapshot_that_was_broken_off_until_its_position_is_lost_halts_and_is_begun_
     const ROWS: usize = 12_000;
     let set = forgetful();
     let harbour = Harbour::on(&set);
-    fill(&harbour, ROWS);
+    fill(&harbour, 0..ROWS);
     // Ranges after the first can not be read.
     on_reading_orders(&harbour, doc! { "skip": 1 }.into(), doc! { "errorCode": 91 });
     harbour.configure(&format!("start = \"snapshot\"\n{}", harbour.orders("")));
