@@ -212,8 +212,8 @@ fn keys(harbour: &Harbour) -> Vec<String> {
 
 #[test]
 fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
-    // Two ranges of a snapshot have so many rows.
-    const ROWS: usize = 10_000;
+    // Three ranges of a snapshot have so many rows.
+    const ROWS: usize = 15_000;
     let set = with_oplog(8);
     let harbour = Harbour::on(&set);
     let mut rows = 2 * ROWS;
@@ -229,7 +229,7 @@ fn a_snapshot_goes_on_when_the_oplog_no_longer_reaches_back_to_its_beginning() {
         // Behind what was read, and more than is read meanwhile: the snapshot can not end before the oplog has rolled over.
         fill(&harbour, rows..rows + ROWS);
         rows += ROWS;
-        let many = vec![doc! { "text": "x".repeat(50_000) }; 20];
+        let many = vec![doc! { "text": "x".repeat(50_000) }; 10];
         harbour.block_on(async { noise.insert_many(many).await }).expect("they are taken");
         // Never so much at once that the stream itself falls out of the oplog.
         let newest = i64::from(entry(&harbour, -1).time) * 1_000;
