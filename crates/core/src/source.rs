@@ -74,10 +74,12 @@ pub struct Limits {
 pub struct Stage {
     /// What is done, in a few words: "snapshot of orders, 1 of 2".
     pub what: String,
-    /// So many rows are done.
+    /// So many are done.
     pub done: u64,
     /// Of about so many, as they were when it began.
     pub of: Option<u64>,
+    /// What is counted, in the plural: "rows".
+    pub unit: &'static str,
 }
 
 /// A log of changes.
@@ -194,6 +196,12 @@ pub trait ChangeStream: Send {
 
     /// What a person should know of where it was opened, in one sentence: that reading begins before the time that was asked for.
     fn opening_note(&self) -> Option<String> {
+        None
+    }
+
+    /// What the open stream is busy with before its next change and no position shows, such as a search of the log. Asked after each
+    /// batch.
+    fn stage(&self) -> Option<Stage> {
         None
     }
 

@@ -42,10 +42,11 @@ use crate::client::Client;
 use crate::error::{Class, Doing};
 use crate::payload::BsonPayload;
 use crate::position::Token;
-use open::{Opened, Start};
+use open::{Opened, Refusals, Start};
 use read::Reader;
 use snapshot::Snapshot;
 use still::Unanswered;
+use witness::Searches;
 
 /// The changes that a cluster, a database or collections tell of.
 #[derive(Debug, Clone)]
@@ -60,6 +61,10 @@ pub struct Feed {
     witness: Arc<Mutex<Option<String>>>,
     /// How often cursors at the position that was opened last never answered.
     unanswered: Arc<Unanswered>,
+    /// A search of the oplog that no opening has waited for to its end.
+    searches: Arc<Searches>,
+    /// The openings that were refused at the position that was opened last.
+    refusals: Arc<Refusals>,
 }
 
 impl Feed {
@@ -73,6 +78,8 @@ impl Feed {
             aside,
             witness: Arc::default(),
             unanswered: Arc::default(),
+            searches: Arc::default(),
+            refusals: Arc::default(),
         }
     }
 

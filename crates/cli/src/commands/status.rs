@@ -47,7 +47,7 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
     lines.extend(committed_lines(stream.checkpoint.as_ref()));
     lines.extend(stream.stage.as_ref().map(|stage| {
         let of = stage.of.map(|of| format!(" of about {of}")).unwrap_or_default();
-        format!("  busy with    {}: {} rows{of}", stage.what, stage.done)
+        format!("  busy with    {}: {} {}{of}", stage.what, stage.done, stage.unit)
     }));
     lines.extend(stream.unfinished_snapshots.iter().map(|gap| {
         let (name, number) = (&stream.name, gap.number);

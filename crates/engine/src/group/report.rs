@@ -61,16 +61,24 @@ pub struct Trouble {
 pub struct StageReport {
     /// What is done, in a few words.
     pub what: String,
-    /// So many rows are done.
+    /// So many are done.
     pub done: u64,
     /// Of about so many.
     #[serde(default)]
     pub of: Option<u64>,
+    /// What is counted, in the plural.
+    #[serde(default = "rows")]
+    pub unit: String,
+}
+
+/// What older programs count.
+fn rows() -> String {
+    "rows".to_owned()
 }
 
 impl From<Stage> for StageReport {
     fn from(stage: Stage) -> Self {
-        Self { what: stage.what, done: stage.done, of: stage.of }
+        Self { what: stage.what, done: stage.done, of: stage.of, unit: stage.unit.to_owned() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime};
+use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime, Stage};
 
 use crate::group::report::{Trouble, millis};
 use crate::pipeline::board::Board;
@@ -31,6 +31,8 @@ struct Inner {
     board: Weak<Board>,
     /// The time of the oldest change that was not delivered when an opening failed: it is read again.
     waiting: Option<SourceTime>,
+    /// What the open source is busy with, which no position shows.
+    stage: Option<Stage>,
 }
 
 #[derive(Debug)]
@@ -111,7 +113,7 @@ impl Health {
     /// An opening begins, after `position`.
     pub(super) fn begin(&self, position: Option<Position>, board: Weak<Board>) {
         let mut inner = self.lock();
-        (inner.position, inner.newest, inner.board) = (position, None, board);
+        (inner.position, inner.newest, inner.board, inner.stage) = (position, None, board, None);
     }
 
     /// The stream has committed `position`.
@@ -129,6 +131,24 @@ impl Health {
     pub fn leave(&self, oldest: Option<SourceTime>) {
         let mut inner = self.lock();
         inner.waiting = inner.waiting.or(oldest);
+        inner.stage = None;
+    }
+
+    /// Notes what the open source is busy with, if it is not the changes.
+    pub fn set_stage(&self, stage: Option<Stage>) {
+        let mut inner = self.lock();
+        // That it begins or ends is news; how far it is can wait for the next heartbeat.
+        let is_news = inner.stage.is_some() != stage.is_some();
+        inner.stage = stage;
+        drop(inner);
+        if is_news {
+            self.stir();
+        }
+    }
+
+    /// What the open source is busy with, if no position shows it.
+    pub(super) fn stage(&self) -> Option<Stage> {
+        self.lock().stage.clone()
     }
 
     /// There is a change of this time.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Component, Error, Follower, Grade, Latest, OpenedSink, Operation, Pedigree,
-    Position, Reason, Resolution, Result, RowParts, SinkContext, SourceTime, StartAt, StoreIdentity,
+    Position, Reason, Resolution, Result, RowParts, SinkContext, SourceTime, Stage, StartAt, StoreIdentity,
     TransactionalWriter, Version,
 };
 
@@ -361,6 +361,10 @@ struct Stamped {
 impl ChangeStream for Stamped {
     fn position(&self) -> Option<Position> {
         self.stream.position()
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        self.stream.stage()
     }
 
     async fn next_batch(&mut self, cx: &watchkeeper_core::Cx, limits: watchkeeper_core::Limits) -> Result<Batch> {

@@ -150,7 +150,8 @@ impl Post {
         let is_holder = matches!(doing, Doing::Running | Doing::Recovering);
         let spec = self.connected().map(|connected| &connected.spec);
         let health = is_holder.then_some(&self.health);
-        let stage = health.and_then(|health| spec?.source.stage(&health.position()?));
+        let by_position = || spec?.source.stage(&health?.position()?);
+        let stage = health.and_then(|health| health.stage()).or_else(by_position);
         let sinks = spec.into_iter().flat_map(|spec| spec.profiles());
         StreamReport {
             stream: status.stream,

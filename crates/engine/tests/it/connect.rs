@@ -16,7 +16,7 @@ fn member(rig: &Rig, name: &str) -> Member {
     members.find(|member| member.name == name).expect("it is registered")
 }
 
-fn report(rig: &Rig, name: &str, stream: &str) -> StreamReport {
+pub(crate) fn report(rig: &Rig, name: &str, stream: &str) -> StreamReport {
     let reports = member(rig, name).reports;
     reports.into_iter().find(|report| report.stream == stream).expect("it tells of this stream")
 }

@@ -20,6 +20,7 @@ mod pipeline;
 mod portions;
 mod regressions;
 mod rejected;
+mod searching;
 mod setbacks;
 mod settling;
 mod sinks;

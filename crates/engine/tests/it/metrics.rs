@@ -128,7 +128,7 @@ impl Source for Bounded {
     }
     fn stage(&self, position: &Position) -> Option<Stage> {
         let done = Log::number(position).expect("a position of the log");
-        (done < 3).then(|| Stage { what: "snapshot: reading orders".to_owned(), done, of: Some(3) })
+        (done < 3).then(|| Stage { what: "snapshot: reading orders".to_owned(), done, of: Some(3), unit: "rows" })
     }
     fn payload(&self) -> Arc<dyn Payload> {
         self.0.payload()

@@ -350,6 +350,10 @@ impl ChangeStream for Moored {
         self.stream.position()
     }
 
+    fn stage(&self) -> Option<Stage> {
+        self.stream.stage()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         if self.returning.as_ref().is_some_and(|returning| returning.answers.load(SeqCst)) {
             self.harbours.choose(None);

@@ -1,12 +1,13 @@
 //! From a place to start to an open cursor.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
 use tokio::sync::mpsc;
-use watchkeeper_core::{Cx, Error, Result};
+use watchkeeper_core::{Cx, Error, Moment, Result};
 
 use super::Feed;
 use super::join::Joiner;
@@ -17,7 +18,7 @@ use crate::error::{Class, Doing, translate_pipeline};
 use crate::position::Token;
 
 /// Where a cursor starts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Start {
     Now,
     At(Timestamp),
@@ -31,8 +32,8 @@ pub(super) type Batches = mpsc::Receiver<Result<RawBatch, mongodb::error::Error>
 /// still searches after this has found the beginning.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A token counts as damaged when it was refused so often, while a stream without it was opened each time.
-const REFUSALS_OF_DAMAGED: u32 = 3;
+/// An opening tries a token so often that is refused while a stream without it is opened each time.
+const TRIES_PER_OPENING: u32 = 3;
 
 /// An open cursor.
 pub(super) struct Opened {
@@ -173,7 +174,7 @@ impl Feed {
 
     /// Opens after `token` by this way, or by one that leads round what the server refuses.
     pub(super) async fn open_by(&self, cx: &Cx, token: Token, mut way: Way) -> Result<Opened> {
-        let mut refusals = 0;
+        let mut tries = 0;
         loop {
             let shaped = self.shaped(way.shape);
             // Without a first batch: millions of entries of other collections may lie before the first event, and no time-out
@@ -181,6 +182,7 @@ impl Feed {
             match shaped.cursor(cx, &way.start(&token), 0).await {
                 Ok(cursor) => {
                     let (opened, _) = self.begin_reading(cx, cursor, &token, way, shaped.aside).await?;
+                    self.refusals.forget();
                     return Ok(opened);
                 }
                 Err(Refusal::Told(error)) => return Err(error),
@@ -191,15 +193,26 @@ impl Feed {
                         && crate::error::code(&native).is_some()
                         && self.try_open(cx).await.is_ok() =>
                 {
-                    refusals += 1;
-                    if refusals >= REFUSALS_OF_DAMAGED {
-                        let said = native.kind.to_string();
-                        return Err(self.damaged(&said, native));
+                    tries += 1;
+                    if tries >= TRIES_PER_OPENING {
+                        return Err(self.refused_position(cx, &token, native));
                     }
                 }
                 Err(Refusal::Native(native)) => way = self.way_round(cx, way, &token, native).await?,
             }
         }
+    }
+
+    /// What it means that an opening was refused at this position only. An error may pass, so that one opening proves nothing.
+    fn refused_position(&self, cx: &Cx, token: &Token, native: mongodb::error::Error) -> Error {
+        let said = native.kind.to_string();
+        if self.refusals.note(token, cx.now()) {
+            return self.damaged(&said, native);
+        }
+        let cause = format!("{}: the server refuses to go on from the stored position ({said})", self.client.place());
+        Error::unavailable(cause)
+            .remedy("it is tried again; if the server refuses it for some seconds more, the position counts as damaged")
+            .caused_by(native)
     }
 
     fn damaged(&self, said: &str, native: mongodb::error::Error) -> Error {
@@ -212,6 +225,11 @@ impl Feed {
         if let Start::At(_) = start {
             self.probe(cx, &start).await?;
         }
+        self.open_at_once(cx, start).await
+    }
+
+    /// The same without a look whether the history reaches back to it, which the first answer tells.
+    pub(super) async fn open_at_once(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
         let cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
         self.begin_reading(cx, cursor, &Token::default(), Way::default(), self.aside).await
     }
@@ -273,6 +291,41 @@ impl Feed {
     }
 }
 
+/// So many openings in a row have to be refused before a position counts as damaged.
+const OPENINGS_REFUSED: u32 = 3;
+
+/// The first of them has to lie so far back.
+const REFUSED_FOR: Duration = Duration::from_secs(3);
+
+/// The openings in a row that were refused at one position, while the server opened a stream elsewhere. Shared by all openings of a
+/// stream.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<Option<RefusedPosition>>);
+
+#[derive(Debug)]
+struct RefusedPosition {
+    token: Vec<u8>,
+    openings: u32,
+    since: Moment,
+}
+
+impl Refusals {
+    /// Notes a refused opening. Whether the position counts as damaged now.
+    fn note(&self, token: &Token, now: Moment) -> bool {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = noted.take().filter(|before| before.token == token.data);
+        let first = || RefusedPosition { token: token.data.clone(), openings: 0, since: now };
+        let refused = noted.insert(before.unwrap_or_else(first));
+        refused.openings += 1;
+        refused.openings >= OPENINGS_REFUSED && now.since(refused.since) >= REFUSED_FOR
+    }
+
+    /// A position was taken.
+    fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// Why a cursor was not opened.
 pub(super) enum Refusal {
     Native(mongodb::error::Error),
@@ -317,4 +370,27 @@ fn prefetch(mut cursor: RawBatchCursor) -> Batches {
         }
     });
     receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_counts_as_damaged_only_after_several_openings_over_several_seconds() {
+        let at = |data: u8| {
+            let mut token = Token::default();
+            token.data.push(data);
+            token
+        };
+        let second = |second: u64| Moment::from_nanos(second * 1_000_000_000);
+        let refusals = Refusals::default();
+        let noted: Vec<bool> = [0, 1, 2, 3].map(|at_s| refusals.note(&at(1), second(at_s))).to_vec();
+        assert_eq!(noted, [false, false, false, true]);
+        assert!(!refusals.note(&at(2), second(9)), "another position begins anew");
+        assert!(!refusals.note(&at(2), second(19)), "two openings are too few, however far apart");
+        assert!(refusals.note(&at(2), second(20)));
+        refusals.forget();
+        assert!(!refusals.note(&at(2), second(30)), "it was taken meanwhile");
+    }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mongodb::raw_batch_cursor::RawBatch;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, Error, Limits, Moment, Operation, Position, Result, RowParts, SourceTime,
-    Version, Window,
+    Stage, Version, Window,
 };
 
 use super::Feed;
@@ -353,6 +353,10 @@ impl Reader {
 impl ChangeStream for Reader {
     fn position(&self) -> Option<Position> {
         Some(self.end())
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        self.stillness.stage()
     }
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {

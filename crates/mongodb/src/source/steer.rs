@@ -30,6 +30,7 @@ impl Reader {
     pub(super) fn follow(&mut self, opened: Opened) {
         self.moved = !opened.start_after;
         self.opened = opened;
+        self.stillness.forget_search();
         self.refusal = None;
     }
 

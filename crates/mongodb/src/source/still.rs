@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mongodb::bson::{Timestamp, doc};
 use mongodb::options::{ReadPreference, SelectionCriteria};
-use watchkeeper_core::{Cx, Error, Moment, Result};
+use watchkeeper_core::{Cx, Error, Moment, Result, Stage};
 
 use super::Feed;
 use super::read::Reader;
@@ -51,19 +51,40 @@ pub(super) struct Stillness {
     unanswered: Duration,
     /// How often the search of the server had yielded when it was looked at last.
     yields: Option<u64>,
+    /// The search of the server, while it gets on.
+    search: Option<Search>,
     /// What a majority had when it was asked.
     expected: Option<Timestamp>,
 }
 
 impl Stillness {
     pub(super) fn new(now: Moment) -> Self {
-        let (waited, unanswered) = (Duration::ZERO, Duration::ZERO);
-        Self { end: Token::default(), heard: now, answered: now, waited, unanswered, yields: None, expected: None }
+        Self {
+            end: Token::default(),
+            heard: now,
+            waited: Duration::ZERO,
+            answered: now,
+            unanswered: Duration::ZERO,
+            yields: None,
+            search: None,
+            expected: None,
+        }
+    }
+
+    /// What the server is busy with, if it searches the oplog.
+    pub(super) fn stage(&self) -> Option<Stage> {
+        self.search.as_ref().map(Search::stage)
+    }
+
+    /// Forgets the search of a cursor that is no longer read.
+    pub(super) fn forget_search(&mut self) {
+        (self.yields, self.search) = (None, None);
     }
 
     /// Notes the token after an answer.
     pub(super) fn hear(&mut self, end: &Token, now: Moment) {
-        (self.answered, self.unanswered, self.yields) = (now, Duration::ZERO, None);
+        (self.answered, self.unanswered) = (now, Duration::ZERO);
+        self.forget_search();
         if self.end.data != end.data {
             self.end.clone_from(end);
             (self.heard, self.waited, self.expected) = (now, Duration::ZERO, None);
@@ -74,6 +95,24 @@ impl Stillness {
     pub(super) fn wait(&mut self, now: Moment, time: Duration) {
         self.waited += time.min(now.since(self.heard));
         self.unanswered += time.min(now.since(self.answered));
+    }
+}
+
+/// How far a server is with searching the oplog for the next change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Search {
+    /// At least so many entries were searched.
+    entries: u64,
+    /// How far the position lies behind the newest operation, if the primary tells that.
+    behind_s: Option<u64>,
+}
+
+impl Search {
+    fn stage(&self) -> Stage {
+        let behind =
+            self.behind_s.map_or_else(String::new, |behind| format!(", {behind}s behind the newest operation"));
+        let what = format!("scanning the oplog for the next change{behind}");
+        Stage { what, done: self.entries, of: None, unit: "entries" }
     }
 }
 
@@ -160,15 +199,23 @@ impl Reader {
             return false;
         }
         (self.stillness.waited, self.stillness.expected) = (Duration::ZERO, None);
-        let behind_s = self.at.time().map(|at| cx.clock().wall_millis().saturating_sub(at.0) / 1_000);
+        self.report_search(cx, yields * ENTRIES_PER_YIELD).await;
+        true
+    }
+
+    async fn report_search(&mut self, cx: &Cx, entries: u64) {
+        // How many entries are left nobody knows: only a search as long as the server's own could count them.
+        let newest = self.feed.operation_time(&cx.within(ANSWER)).await.ok().flatten();
+        let behind_s = newest.zip(self.at.timestamp());
+        let behind_s = behind_s.map(|(newest, at)| u64::from(newest.time.saturating_sub(at.time)));
         tracing::info!(
             place = self.feed.client.place(),
             watched = self.scope,
             behind_s,
-            entries = yields * ENTRIES_PER_YIELD,
+            entries,
             "scanning the oplog for the next change; the position moves when the server is through"
         );
-        true
+        self.stillness.search = Some(Search { entries, behind_s });
     }
 }
 

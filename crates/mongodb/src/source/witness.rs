@@ -1,17 +1,18 @@
 //! What the stream itself can tell about a position: whether its history is the same, and whether a collection's end is to come.
 //!
-//! Any user of a stream may ask this, also one who may not read the oplog.
+//! Any user of a stream may ask this, also one who may not read the oplog. The server searches the oplog for the answer, which may take
+//! longer than an opening may. The search then goes on, and the next opening waits for the same one.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::bson::{Document, RawDocumentBuf, Timestamp, doc};
+use mongodb::raw_batch_cursor::RawBatch;
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 use super::Feed;
-use super::open::Start;
+use super::open::{Batches, Start, post_batch_token};
 use super::pedigree::{Lineage, restored};
 use super::read::{Answer, events_in};
 use super::view::{Before, Shown, View};
@@ -61,16 +62,31 @@ impl Feed {
 
     fn too_long_a_search(&self, allowed: Duration, error: Error) -> Error {
         let cause = format!(
-            "{}: the oplog from the checkpoint on could not be searched within {:.1}s",
+            "{}: the oplog from the checkpoint on could not be searched within {:.1}s; the search goes on",
             self.client.place(),
             allowed.as_secs_f64()
         );
         Error::unavailable(cause)
-            .remedy("raise timeouts.open of the stream; the more has been written since its checkpoint, the longer it takes")
+            .remedy(
+                "the next attempt waits for the same search; another instance begins its own, so raise timeouts.open of the stream if \
+                 several take turns: the more has been written since its checkpoint, the longer it takes",
+            )
             .caused_by(error)
     }
 
     async fn search(&self, cx: &Cx, start: Start, which: Document) -> Result<bool> {
+        let mut search = match self.searches.take(&start, &which) {
+            Some(search) => search,
+            None => self.begin_search(cx, start, which).await?,
+        };
+        let found = self.next_of(cx, &mut search).await;
+        if found.as_ref().is_err_and(Error::is_late) {
+            self.searches.keep(search);
+        }
+        found
+    }
+
+    async fn begin_search(&self, cx: &Cx, start: Start, which: Document) -> Result<Search> {
         let view = View {
             pipeline: Vec::new(),
             full_document: Shown::Default,
@@ -78,12 +94,73 @@ impl Feed {
             ..(*self.view).clone()
         };
         let mut feed = Self::new(self.client.clone(), view);
-        // The server stops at the first that it finds.
-        feed.stages = feed.stages.iter().cloned().chain([doc! { "$match": which }]).collect();
-        let mut cursor = feed.cursor(cx, &start, 1).await.map_err(|refusal| feed.refused(refusal))?;
-        let first = cx.run(async { Ok(cursor.next().await) }).await?;
-        let first = first.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
-        let first = Bytes::from_owner(Answer(first.map_err(|native| feed.failure(native))?));
-        Ok(!events_in(&first)?.is_empty())
+        feed.stages = feed.stages.iter().cloned().chain([doc! { "$match": which.clone() }]).collect();
+        // What happens from now on is not searched for.
+        let until = self.operation_time(cx).await?;
+        // Without a first batch, so that the server searches for an answer that can be waited for again.
+        let (opened, _) = feed.open_at_once(cx, start.clone()).await?;
+        Ok(Search { start, which, until, batches: opened.batches })
+    }
+
+    /// Whether the search finds something.
+    async fn next_of(&self, cx: &Cx, search: &mut Search) -> Result<bool> {
+        loop {
+            let batch = cx.run(async { Ok(search.batches.recv().await) }).await?;
+            let batch = batch.ok_or_else(|| Error::unavailable("the server ended the cursor"))?;
+            let batch = batch.map_err(|native| self.failure(native))?;
+            let (end, is_last) = (post_batch_token(&batch)?.timestamp(), is_last(&batch));
+            if !events_in(&Bytes::from_owner(Answer(batch)))?.is_empty() {
+                return Ok(true);
+            }
+            // A router answers before all shards are through.
+            if is_last || search.until.is_none_or(|until| end.is_some_and(|end| end >= until)) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Whether the server has ended the cursor with this answer, as it does behind the end of a collection.
+fn is_last(batch: &RawBatch) -> bool {
+    let cursor = batch.as_raw_document().get_document("cursor");
+    cursor.and_then(|cursor| cursor.get_i64("id")).is_ok_and(|id| id == 0)
+}
+
+/// A search of the oplog that the server has not ended yet.
+struct Search {
+    start: Start,
+    which: Document,
+    /// The newest operation when it began: what happens later is not searched for.
+    until: Option<Timestamp>,
+    batches: Batches,
+}
+
+impl Search {
+    /// Whether nothing will come of it any more: its connection was lost, or the task that waits is gone.
+    fn is_over(&self) -> bool {
+        self.batches.is_closed() && self.batches.is_empty()
+    }
+}
+
+/// The search that was not waited for any longer, if there is one. Shared by all openings of a stream: each attempt would otherwise
+/// begin at the same position again, and take as long.
+#[derive(Default)]
+pub(super) struct Searches(Mutex<Option<Search>>);
+
+impl Searches {
+    /// The search that was left, if it is this one. Another one is ended.
+    fn take(&self, start: &Start, which: &Document) -> Option<Search> {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        left.filter(|search| search.start == *start && search.which == *which && !search.is_over())
+    }
+
+    fn keep(&self, search: Search) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(search);
+    }
+}
+
+impl std::fmt::Debug for Searches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Searches").finish_non_exhaustive()
     }
 }

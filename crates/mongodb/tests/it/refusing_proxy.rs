@@ -1,4 +1,5 @@
-//! A server that speaks MongoDB's protocol and refuses what not everyone has, as Cosmos DB does: a proxy before a real one.
+//! A server that speaks MongoDB's protocol and refuses what not everyone has, as Cosmos DB does, or what a test wants
+//! refused: a proxy before a real one.
 
 use std::io::{Read, Result, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -19,6 +20,8 @@ pub(crate) struct Refused {
     pub(crate) capped: AtomicUsize,
     pub(crate) tails: AtomicUsize,
     pub(crate) transactions: AtomicUsize,
+    /// So many openings of change streams after a position are still to be refused.
+    pub(crate) resumptions_left: AtomicUsize,
 }
 
 /// The proxy. It ends with the test program.
@@ -99,6 +102,11 @@ fn refusal(message: &[u8], refused: &Refused) -> Option<(i32, &'static str)> {
         "findAndModify" => body.get_array("update").is_ok(),
         _ => false,
     };
+    let resumes = &*name == "aggregate" && message.windows(11).any(|bytes| bytes == b"resumeAfter");
+    let one_less = |left: usize| left.checked_sub(1);
+    if resumes && refused.resumptions_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+        return Some((134, "a passing error"));
+    }
     let (count, code, said) = match &*name {
         _ if is("startTransaction") => (&refused.transactions, 115, "Transactions are not supported"),
         _ if by_pipeline => (&refused.pipelines, 9, "Updates by an aggregation pipeline are not supported"),

@@ -1,6 +1,7 @@
 //! What goes wrong while a stream is opened or read, provoked on a real server.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use watchkeeper_core::{Change, ChangeStream, ErrorKind, Limits, Operation, Source, StartAt};
@@ -11,6 +12,7 @@ use watchkeeper_mongodb::{Client, Config, Feed, Scope, Shown, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::errors::in_turn;
+use crate::refusing_proxy::Proxy;
 use crate::source::{LIMITS, Shop, operations, read};
 use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
 
@@ -206,6 +208,57 @@ fn an_error_that_passes_while_a_stream_is_opened_is_not_blamed_on_its_position()
                 assert!(!refused.message().contains("damaged"), "{code}: {refused}");
             }
             voyage.assert_nothing_lost().await;
+        })
+    });
+}
+
+/// A feed behind a proxy that can refuse to open streams after a position, and such a position.
+async fn behind_proxy(set: &ReplicaSet) -> (Shop, Proxy, Feed, StartAt) {
+    let shop = Shop::on(Base::on(set)).await;
+    let proxy = Proxy::start(set);
+    let config = Config::new(proxy.url(shop.client.config().database())).expect("it is one");
+    let client = Client::open(&cx(), config).await.expect("it answers");
+    let feed = Feed::new(client, View::collection("orders"));
+    let position = feed.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
+    (shop, proxy, feed, StartAt::After(position))
+}
+
+#[test]
+fn an_error_that_outlasts_two_openings_is_not_blamed_on_the_position() {
+    in_turn(|set| {
+        block_on(async {
+            let (shop, proxy, feed, start) = behind_proxy(set).await;
+            shop.insert(doc! { "_id": 1 }).await;
+            // Each opening tries three times.
+            proxy.refused.resumptions_left.store(6, SeqCst);
+            for _ in 0..2 {
+                let refused = feed.open(&cx(), start.clone()).await.map(drop);
+                assert_told(refused, ErrorKind::Unavailable, "refuses to go on from the stored position");
+            }
+            let mut stream = feed.open(&cx(), start).await.expect("the error has passed");
+            assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"1"[..]));
+        })
+    });
+}
+
+#[test]
+fn a_position_that_is_refused_for_seconds_is_damaged() {
+    in_turn(|set| {
+        block_on(async {
+            let (_shop, proxy, feed, start) = behind_proxy(set).await;
+            proxy.refused.resumptions_left.store(usize::MAX, SeqCst);
+            let begun = Instant::now();
+            let refused = loop {
+                match feed.open(&cx(), start.clone()).await.map(drop) {
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                    refused => break refused,
+                }
+                assert!(begun.elapsed() < Duration::from_secs(60), "it is never told");
+            };
+            assert_told(refused, ErrorKind::Corrupt, "the stored position is damaged");
+            assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
+            proxy.refused.resumptions_left.store(0, SeqCst);
+            feed.open(&cx(), start).await.expect("and taken again when the server takes it");
         })
     });
 }

@@ -83,6 +83,10 @@ impl ChangeStream for FaultyStream {
         self.inner.position()
     }
 
+    fn stage(&self) -> Option<Stage> {
+        self.inner.stage()
+    }
+
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let lose = self.script.before(cx, "next_batch").await?;
         let answer = self.inner.next_batch(cx, limits).await;

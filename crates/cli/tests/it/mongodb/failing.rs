@@ -50,6 +50,9 @@ fn undecodable() -> RawDocumentBuf {
     RawDocumentBuf::from_bytes(bytes).expect("a document, at first sight")
 }
 
+/// Its key, as it is shown.
+const UNDECODABLE_KEY: &str = r#"{"$notBson":"05:060000000209000000abcd"}"#;
+
 #[test]
 fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alone() {
     let harbour = Harbour::new();
@@ -61,10 +64,19 @@ fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alon
     let mut insert = RawDocumentBuf::try_from(&doc! { "insert": "orders" }).expect("a document");
     insert.append(cstr!("documents"), documents);
     harbour.block_on(async { harbour.database.run_raw_command(insert).await }).expect("servers take it");
-    only.says(&["halted", "WK-REJECTED", "rejected change", "skip the change"]);
+    let halt = only.says(&["halted", "WK-REJECTED", "rejected change", "skip the change"]);
     only.ends_in_order();
+    assert_eq!(harbour.delivered().first().map(String::as_str), Some("rope"), "what comes before it is delivered");
     let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{skipped:?}");
+    let ledger = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let ledger: serde_json::Value = serde_json::from_str(&ledger.out).expect("it is JSON");
+    let [entry] = ledger["letters"].as_array().expect("a list").as_slice() else { panic!("one entry: {ledger}") };
+    assert_eq!((&entry["kind"], &entry["operation"]), (&"skipped".into(), &"insert".into()), "{entry}");
+    assert_eq!(entry["key"], UNDECODABLE_KEY, "{entry}");
+    // The halt names the change that is passed over, and no other.
+    let named = format!("rejected change {}: ", entry["change"].as_str().expect("its id"));
+    assert!(halt.contains(&named), "{named:?} is not in: {halt}");
     harbour.order(&["sail"]);
     let mut only = harbour.desk.start("only");
     until("it goes on", || harbour.delivered().last().is_some_and(|last| last == "sail"));

@@ -1,5 +1,6 @@
 //! Checkpoints in MongoDB that are removed or damaged.
 
+use futures_util::TryStreamExt;
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 
 use super::Harbour;
@@ -13,6 +14,35 @@ impl Place {
         let harbour = Harbour::new();
         harbour.configure(&harbour.orders(""));
         Self(harbour)
+    }
+
+    /// With a mirror in the database of the store, which commits the checkpoint with its documents.
+    fn with_copies() -> Self {
+        let harbour = Harbour::new();
+        harbour.desk.write(
+            "watchkeeper.toml",
+            &format!(
+                "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"30s\"\n\n[[stream]]\nname = \"orders\"\n\
+                 checkpoint = {{ every = \"50ms\" }}\n{source}\n[[stream.sink]]\ntype = \"mongodb\"\nurl = \"{url}\"\n\
+                 collection = \"copies\"\nmode = \"mirror\"\n",
+                url = harbour.url,
+                source = harbour.orders(", full_document = \"updateLookup\"")
+            ),
+        );
+        Self(harbour)
+    }
+
+    /// The numbers of the orders that are copied.
+    fn copies(&self) -> Vec<u64> {
+        let copies = self.0.database.collection::<Document>("copies");
+        let items = self.0.block_on(async {
+            let found = copies.find(doc! {}).await.expect("it can be read");
+            found.try_collect::<Vec<_>>().await.expect("it can be read")
+        });
+        let number = |copy: &Document| copy.get_str("item").expect("it is copied").parse().expect("a number");
+        let mut numbers: Vec<u64> = items.iter().map(number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     fn order(&self, ids: std::ops::Range<u64>) {
@@ -59,4 +89,13 @@ fn a_checkpoint_in_mongodb_that_is_removed_under_a_running_stream_is_told_as_tha
     let place = Place::new();
     let case = Case { desk: &place.0.desk, damage: &|| place.damage(None), told: "was removed" };
     case.halts_a_running_stream(|ids| place.order(ids), || place.delivered());
+}
+
+#[test]
+fn a_checkpoint_that_is_removed_under_a_running_transactional_sink_of_mongodb_is_told_as_that() {
+    // Changes and checkpoint in one transaction.
+    let place = Place::with_copies();
+    let case = Case { desk: &place.0.desk, damage: &|| place.damage(None), told: "was removed" };
+    case.halts_a_running_stream(|ids| place.order(ids), || place.copies());
+    assert_eq!(place.copies(), [0, 1, 2, 3, 4, 5], "each once");
 }

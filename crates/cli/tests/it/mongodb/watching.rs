@@ -54,6 +54,9 @@ fn commands_end_without_a_panic_in_a_task_of_the_driver() {
     let harbour = Harbour::new();
     harbour.configure(&harbour.orders(""));
     let desk = &harbour.desk;
+    // The cause was that the command dropped its runtime: that ends the tasks one by one, and the driver panics in a task that
+    // waits for one that is gone. `block_on` in `commands/mod.rs` keeps the runtime until the process ends, and
+    // `tasks_that_a_command_leaves_behind_are_not_ended_one_by_one` there asserts it for any moment. Here the driver itself is seen.
     // Each ends while the driver still waits for the next changes. It depends on the moment what its tasks are about.
     let tails = |of: u64| (0..10).map(move |n| desk.run(&["tail", "orders", "--for", &format!("{}ms", 100 + of * n)]));
     std::thread::scope(|scope| {

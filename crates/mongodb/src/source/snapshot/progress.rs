@@ -107,7 +107,7 @@ pub(in crate::source) fn stage(view: &View, position: &Position) -> Option<Stage
         Some(name) => format!("snapshot: reading {name}, {} of {}", progress.collection + 1, names.len()),
         None => "snapshot: all is read, and the changes meanwhile are caught up with".to_owned(),
     };
-    Some(Stage { what, done: progress.rows, of })
+    Some(Stage { what, done: progress.rows, of, unit: "rows" })
 }
 
 /// Whether rows of a snapshot are still to be read, by a position of it.
