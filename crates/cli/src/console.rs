@@ -1,6 +1,6 @@
 //! What operators' commands reach of a site.
 
-mod unasked;
+mod unverified;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::config::Stream;
 use crate::signals::Signals;
 use crate::site::Site;
 use crate::when::{Target, iso};
-use unasked::Unasked;
+
+pub(crate) use unverified::Unverified;
 
 /// How long one look may take before a person is told that nothing answers.
 const LOOK: Duration = Duration::from_secs(10);
@@ -130,14 +131,7 @@ impl Site {
     /// Performs an operator's move that asks neither the source nor the sinks anything: only where the checkpoint is kept has to
     /// answer.
     pub(crate) async fn perform_apart(&self, stream: &Stream, wish: Move, patience: Patience) -> Result<MoveReport> {
-        let checkpoints = self.writable_keeper(stream).await?;
-        let spec = StreamSpec {
-            settings: stream.settings.clone(),
-            source: Arc::new(Unasked),
-            sinks: Vec::new(),
-            checkpoints: Some(checkpoints),
-        };
-        self.perform(&spec, wish, patience).await
+        self.perform(&self.resumable(stream).await?, wish, patience).await
     }
 
     /// The position that `target` means in the log of `stream` as it is now, and what a person should know of it.

@@ -4,6 +4,7 @@
 //! no matter of the others, nor of commands that only ask the group's stores.
 
 mod keeper;
+mod movable;
 mod parts;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use watchkeeper::{Error, InstanceSettings, LeaseKey, Result, Seams, Stores};
 use crate::args::Common;
 use crate::config::{self, Config, Group, Stream, System};
 
+pub(crate) use movable::Movable;
 pub(crate) use parts::open as open_stream;
 
 /// How long one part may take to be opened.

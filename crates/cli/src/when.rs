@@ -57,6 +57,20 @@ pub(crate) enum Target {
     Position(Vec<u8>),
 }
 
+impl Target {
+    /// The target in words.
+    pub(crate) fn described(&self) -> String {
+        match self {
+            Self::Oldest => "the oldest change".to_owned(),
+            Self::Now => "what happens from now on".to_owned(),
+            Self::Snapshot => "a new snapshot".to_owned(),
+            Self::Time(millis) => format!("the time {}", iso(*millis)),
+            Self::Operation(time) => format!("the operation time {time}"),
+            Self::Position(_) => "a position".to_owned(),
+        }
+    }
+}
+
 impl FromStr for Target {
     type Err = String;
 

@@ -18,7 +18,7 @@ use crate::options::Options;
 use crate::position::{Pedigree, StartAt, Window};
 use crate::records::Records;
 use crate::sink::{Sink, SinkProfile};
-use crate::source::{Finding, Source};
+use crate::source::{Finding, Positions, Source};
 
 /// What one database offers to a group. Not every system has all three.
 #[derive(Debug, Clone, Default)]
@@ -195,6 +195,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// `Config` when this system can not be one.
     async fn source(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Arc<dyn Source>> {
         Err(self.cannot_be("a source"))
+    }
+
+    /// What positions of a source with these settings say by themselves, without a connection: an operator can then move a checkpoint
+    /// while the source is away. `None` of a system whose positions say nothing.
+    ///
+    /// # Errors
+    /// `Config` when a setting is wrong.
+    fn positions(&self, _purpose: &Purpose, _options: &mut Options) -> Result<Option<Arc<dyn Positions>>> {
+        Ok(None)
     }
 
     /// Makes a target.

@@ -64,5 +64,5 @@ pub use sink::{
     Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkWriter, Transacted,
     TransactionalWriter, Written, rename_rejection,
 };
-pub use source::{ChangeStream, Finding, Limits, Severity, Source, Stage};
+pub use source::{ChangeStream, Finding, Limits, Positions, Severity, Source, Stage};
 pub use spawn::{Spawn, Task, TokioSpawn};

@@ -182,6 +182,37 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     }
 }
 
+/// What positions of a source say by themselves: for those who cannot reach the source. Each method is that of [`Source`].
+pub trait Positions: Send + Sync + std::fmt::Debug {
+    /// See [`Source::compare`].
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
+
+    /// See [`Source::drawn_back`].
+    fn drawn_back(&self, _target: &Position, _current: &Position) -> Option<Position> {
+        None
+    }
+
+    /// See [`Source::has_unfinished_snapshot`].
+    fn has_unfinished_snapshot(&self, _position: &Position) -> bool {
+        false
+    }
+}
+
+/// A source that was made without a connection.
+impl<S: Source> Positions for S {
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        Source::compare(self, a, b)
+    }
+
+    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
+        Source::drawn_back(self, target, current)
+    }
+
+    fn has_unfinished_snapshot(&self, position: &Position) -> bool {
+        Source::has_unfinished_snapshot(self, position)
+    }
+}
+
 /// An open log.
 #[async_trait]
 pub trait ChangeStream: Send {

@@ -48,8 +48,8 @@ pub(crate) fn failed(verb: &str, path: &Path, error: io::Error) -> Error {
 
 /// The same as a finding of a check.
 pub(crate) fn finding(verb: &str, path: &Path, error: &io::Error) -> Finding {
-    let Meaning { cause, remedy, .. } = meaning(error);
-    let what = format!("can not {verb} {}: {cause}", path.display());
+    let Meaning { kind, cause, remedy } = meaning(error);
+    let what = format!("can not {verb} {}: {cause} [{}]", path.display(), kind.code());
     Finding { severity: Severity::Error, what, remedy: Some(remedy.to_owned()) }
 }
 
@@ -81,6 +81,8 @@ mod tests {
             let shown = error.to_string();
             assert!(shown.starts_with(&format!("can not write to a-1.ndjson: {cause} [WK-")), "{shown}");
             assert!(shown.contains("]; "), "no remedy: {shown}");
+            let found = finding("write to", Path::new("a-1.ndjson"), &errno.into());
+            assert_eq!(format!("{}; {}", found.what, found.remedy.expect("there is one")), shown);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Files of lines as a fenced target.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,10 +136,16 @@ fn findings(settings: &Settings) -> Vec<Finding> {
     found
 }
 
-/// Whether a file can be made there and written to.
+/// What a probe writes: an empty file takes no room, so it can be made on a full disk.
+const PROBE: [u8; 4_096] = [b' '; 4_096];
+
+/// Whether a file can be made there, and a block be written to it.
 fn probe(folder: &Path, prefix: &str) -> std::io::Result<()> {
     let path = folder.join(format!("{prefix}.check"));
-    let file = File::create(&path)?;
-    drop(file);
-    fs::remove_file(&path)
+    let written = File::create(&path).and_then(|mut file| {
+        file.write_all(&PROBE)?;
+        file.sync_all()
+    });
+    // In any case: what was written of it takes room that a stream may need.
+    written.and(fs::remove_file(&path))
 }

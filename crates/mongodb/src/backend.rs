@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Purpose, Result,
-    Sink, SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Positions, Purpose,
+    Result, Sink, SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
 };
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
@@ -191,6 +191,11 @@ impl Backend for MongoDb {
             // Any of them may be away just now: which one is read is found out when it is opened.
             _ => Ok(Arc::new(settings.harbours()?)),
         }
+    }
+
+    fn positions(&self, _purpose: &Purpose, options: &mut Options) -> Result<Option<Arc<dyn Positions>>> {
+        let SourceSettings { config, view, .. } = SourceSettings::take(options)?;
+        Ok(Some(Arc::new(Feed::new(Client::lazy(config), view))))
     }
 
     async fn namespaces(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Purpose, Result, Sink, SinkPlan,
-    SinkProfile, Source, SourcePlan, Target, Tool,
+    Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Positions, Purpose, Result, Sink,
+    SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
 };
 
 use crate::check::{self, ROLES, server, store, target};
@@ -255,6 +255,15 @@ impl Backend for Postgres {
         let client = Client::open(cx, config).await?;
         let consumer = format!("{}/{}", purpose.group, purpose.stream);
         Ok(Arc::new(ChangeLog::from_options(cx, client, &consumer, options).await?))
+    }
+
+    fn positions(&self, purpose: &Purpose, options: &mut Options) -> Result<Option<Arc<dyn Positions>>> {
+        let config = Config::from_options(options)?;
+        if reads_replication(options)? {
+            let settings = replication::Settings::from_options(purpose, options)?;
+            return Ok(Some(Arc::new(Replication::new(config, settings))));
+        }
+        Ok(Some(Arc::new(ChangeLog::described(Client::lazy(config), &purpose.stream, options)?)))
     }
 
     async fn namespaces(

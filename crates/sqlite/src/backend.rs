@@ -1,13 +1,14 @@
 //! SQLite as a configuration file names it.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Purpose, Result,
-    Severity, SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Position,
+    Positions, Purpose, Result, Severity, SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
 };
 
 use crate::feedback;
@@ -86,6 +87,16 @@ impl SourceSettings {
             Some(tables) => log.named(tables),
             None => log,
         })
+    }
+}
+
+/// Positions of a [`ChangeLog`]: the log itself has its file open.
+#[derive(Debug)]
+struct LogPositions;
+
+impl Positions for LogPositions {
+    fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
+        ChangeLog::compare_numbers(a, b)
     }
 }
 
@@ -209,6 +220,11 @@ impl Backend for Sqlite {
 
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {
         Ok(Arc::new(SourceSettings::take(options)?.open(cx, purpose).await?))
+    }
+
+    fn positions(&self, _purpose: &Purpose, options: &mut Options) -> Result<Option<Arc<dyn Positions>>> {
+        SourceSettings::take(options)?;
+        Ok(Some(Arc::new(LogPositions)))
     }
 
     async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {

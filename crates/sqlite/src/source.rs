@@ -109,6 +109,10 @@ impl ChangeLog {
 }
 
 impl ChangeLog {
+    pub(crate) fn compare_numbers(a: &Position, b: &Position) -> Option<Ordering> {
+        Some(Self::number(a).ok()?.cmp(&Self::number(b).ok()?))
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
@@ -294,7 +298,7 @@ impl Source for ChangeLog {
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
-        Some(Self::number(a).ok()?.cmp(&Self::number(b).ok()?))
+        Self::compare_numbers(a, b)
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

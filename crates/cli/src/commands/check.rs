@@ -10,7 +10,7 @@ use watchkeeper::core::{Checkpoint, Cx, Finding, Grade, Halted, Purpose, Report,
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
-use super::{departed, home};
+use super::{departed, home, reported};
 use crate::answer;
 use crate::args::Common;
 use crate::config::{self, Config, Examined, Stream, System, Target};
@@ -38,6 +38,8 @@ struct Answer {
     parts: Vec<Part>,
     /// How much history it has left, if it ever ran and its source tells.
     history: Option<History>,
+    /// What does not work for the instances that run.
+    troubles: Vec<Finding>,
 }
 
 pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
@@ -57,8 +59,11 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
         stores.extend(self::stores(&cx, &config).await);
         // Streams that could not be read are in the file nevertheless.
         stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
+        let members = reported::members(&cx.within(LOOK_WITHIN), &config).await;
         for stream in &config.streams {
-            streams.push(look_at(&cx, &config, stream).await);
+            let mut answer = look_at(&cx, &config, stream).await;
+            answer.troubles = reported::findings(&members, &stream.settings.name);
+            streams.push(answer);
         }
     }
     let worst = worst(stores.iter().chain(streams.iter().flat_map(|stream| &stream.parts)));
@@ -79,7 +84,7 @@ fn described(stream: &Stream) -> Answer {
     let source = Part::of(titled("source", &stream.source), Ok(Vec::new()));
     let sinks = stream.sinks.iter().map(|target| Part::of(sink_title(target), Ok(Vec::new())));
     let parts = [source].into_iter().chain(sinks).collect();
-    Answer { name: stream.settings.name.clone(), profiles, parts, history: None }
+    Answer { name: stream.settings.name.clone(), profiles, parts, history: None, troubles: Vec::new() }
 }
 
 impl Part {
@@ -193,7 +198,11 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     if let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) {
         let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
         match home::require(&within, config, name, keeper).await {
-            Ok(true) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
+            Ok(Some(true)) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
+            Ok(Some(false)) if stored.is_none() => {
+                let hint = home::former_tenure(&within, config, name).await;
+                parts.extend(hint.map(|hint| Part::of(titled("checkpoint", keeper), Ok(vec![hint]))));
+            }
             Ok(_) => {}
             Err(error) => parts.push(Part::of(titled("checkpoint", keeper), Err(error))),
         }
@@ -201,7 +210,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
     parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
     let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
-    Answer { name: stream.settings.name.clone(), profiles, parts, history }
+    Answer { name: stream.settings.name.clone(), profiles, parts, history, troubles: Vec::new() }
 }
 
 /// Where the stream would go on or begin, if there is something to say of that.
@@ -364,6 +373,7 @@ impl Found<'_> {
         for stream in &self.streams {
             lines.push(format!("stream {}", stream.name));
             stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
+            lines.extend(stream.troubles.iter().map(|trouble| line_of("instance", trouble)));
             if !stream.is_sound() {
                 continue;
             }
@@ -373,6 +383,9 @@ impl Found<'_> {
             lines.push(format!("  takeover after a crash: {}", stream.takeover(self.config)));
         }
         let verdict = match (self.worst, self.offline) {
+            (0, false) if self.streams.iter().any(|stream| !stream.troubles.is_empty()) => {
+                "the file is well, but an instance reports trouble"
+            }
             (0, false) => "all is well",
             (0, true) => "the file is well; nothing was connected to",
             _ => "there are errors",
@@ -383,13 +396,14 @@ impl Found<'_> {
 
     fn json(&self) -> Value {
         let of_stream = |stream: &Answer| {
+            let findings = [findings_of(&stream.parts), data_of("instance", &stream.troubles)].concat();
             json!({
                 "name": stream.name,
                 "grade": stream.grade().filter(|_| stream.is_sound()),
                 "can_see": stream.can_see().filter(|_| stream.is_sound()),
                 "takeover": stream.is_sound().then(|| stream.takeover(self.config)),
                 "history": stream.history.as_ref().map(History::data),
-                "findings": findings_of(&stream.parts),
+                "findings": findings,
             })
         };
         json!({
@@ -405,20 +419,22 @@ fn lines_of(part: &Part) -> Vec<String> {
     if part.findings.is_empty() {
         return vec![format!("  ok: {}", part.name)];
     }
-    let line = |finding: &Finding| {
-        let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-        format!("  {}: {}: {}{remedy}", word(finding.severity), part.name, finding.what)
-    };
-    part.findings.iter().map(line).collect()
+    part.findings.iter().map(|finding| line_of(&part.name, finding)).collect()
 }
 
-fn findings_of(parts: &[Part]) -> Value {
-    let of_part = |part: &Part| {
-        let one = |finding: &Finding| {
-            let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
-            json!({ "part": part.name, "severity": severity, "what": what, "remedy": remedy })
-        };
-        part.findings.iter().map(one).collect::<Vec<_>>()
+fn line_of(part: &str, finding: &Finding) -> String {
+    let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    format!("  {}: {part}: {}{remedy}", word(finding.severity), finding.what)
+}
+
+fn findings_of(parts: &[Part]) -> Vec<Value> {
+    parts.iter().flat_map(|part| data_of(&part.name, &part.findings)).collect()
+}
+
+fn data_of(part: &str, findings: &[Finding]) -> Vec<Value> {
+    let one = |finding: &Finding| {
+        let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
+        json!({ "part": part, "severity": severity, "what": what, "remedy": remedy })
     };
-    parts.iter().flat_map(of_part).collect()
+    findings.iter().map(one).collect()
 }

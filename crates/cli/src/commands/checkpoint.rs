@@ -13,7 +13,7 @@ use crate::answer::{confirm, report};
 use crate::args::{Back, Checkpoint, Decision};
 use crate::overview::Committed;
 use crate::site::Site;
-use crate::when::{Target, iso};
+use crate::when::{Amount, Target, iso};
 
 /// Runs a command about a checkpoint.
 pub(crate) async fn run(site: &Site, command: &Checkpoint) -> Result<Report> {
@@ -145,16 +145,25 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
 /// Resumes `name` from `to`.
 pub(crate) async fn set(site: &Site, name: &str, to: &Target, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
-    let stream = &site.movable(described).await?;
-    let plan = plan::set(site, described, stream, to).await?;
+    let movable = match to {
+        Target::Position(bytes) => site.movable_to_known(described, Some(bytes)).await?,
+        other => site.movable(described, &format!("to {}", other.described())).await?,
+    };
+    let plan = plan::set(site, described, &movable.spec, to).await?.unverified(&movable);
     confirm(&plan.lines, decision.yes)?;
-    perform(site, stream, plan, decision).await
+    perform(site, &movable.spec, plan, decision).await
 }
 
 async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
-    let stream = &site.movable(described).await?;
-    let plan = plan::rewind(site, described, stream, back).await?;
+    let movable = match back {
+        Back { steps: Some(_), .. } | Back { by: Some(Amount::Changes(_)), .. } => {
+            site.movable_to_known(described, None).await?
+        }
+        _ => site.movable(described, "by time").await?,
+    };
+    let stream = &movable.spec;
+    let plan = plan::rewind(site, described, stream, back).await?.unverified(&movable);
     confirm(&plan.lines, decision.yes)?;
     let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
     let moved = perform(site, stream, plan, decision).await;
@@ -164,7 +173,7 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
 /// Lets `name` begin anew where its settings say.
 async fn reset(site: &Site, name: &str, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
-    let stream = &site.movable(described).await?;
+    let stream = &site.movable_to_start(described).await?.spec;
     let plan = plan::reset(site, described, stream).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
@@ -185,7 +194,7 @@ fn ask_the_log(name: &str, error: &Error) -> Error {
 /// Passes over the one change after the checkpoint of `name`.
 pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
-    let stream = &site.movable(described).await?;
+    let stream = &site.movable(described, "over the next change").await?.spec;
     let plan = plan::skip(site, described, stream, cause).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
@@ -204,7 +213,7 @@ pub(crate) struct AcceptedGap<'a> {
 /// Goes on with `name` after history that is lost.
 pub(crate) async fn accept_gap(site: &Site, name: &str, gap: &AcceptedGap<'_>, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
-    let stream = &site.movable(described).await?;
+    let stream = &site.movable(described, "over a gap").await?.spec;
     let plan = plan::accept_gap(site, described, stream, gap).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
@@ -257,7 +266,7 @@ impl<'a> Moved<'a> {
 
 async fn perform(site: &Site, stream: &StreamSpec, plan: plan::Plan, decision: Decision) -> Result<Report> {
     let mut done = site.perform(stream, plan.wish, decision.patience).await?;
-    done.remarks.extend(plan.remark);
+    done.remarks.extend(plan.remarks);
     let moved = Moved::of(&stream.settings.name, done);
     report(moved.lines(), &moved)
 }

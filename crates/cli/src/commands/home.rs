@@ -5,31 +5,54 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use watchkeeper::Result;
-use watchkeeper::core::{Checkpoint, Cx, Entropy, Put, Record, Records, Revision, StoreIdentity};
+use watchkeeper::core::{Checkpoint, Cx, Entropy, Finding, Put, Record, Records, Revision, Severity, StoreIdentity};
 use watchkeeper::engine::checkpoint::history::History;
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::group::home::Homes;
+use watchkeeper::engine::group::journal::Journal;
 use watchkeeper::engine::stream::key_of;
 
 use crate::config::{Config, System};
+use crate::when::iso;
 
 /// Refuses a stream that has no checkpoint in `keeper`, where it would be kept, if it began in another store. The answer is whether it has
-/// committed one before. What can not be reached was told already.
-pub(super) async fn require(cx: &Cx, config: &Config, stream: &str, keeper: &System) -> Result<bool> {
+/// committed one before, or `None` where that cannot be found out: what cannot be reached is reported elsewhere.
+pub(super) async fn require(cx: &Cx, config: &Config, stream: &str, keeper: &System) -> Result<Option<bool>> {
     let group = &config.group;
-    let Some(records) = records(cx, group.records.as_ref().unwrap_or(&group.store)).await else { return Ok(false) };
-    let Some(identity) = identity(cx, keeper).await else { return Ok(false) };
-    Homes::new(Arc::new(Unwritten(records)), &group.settings.group).settle(cx, stream, identity).await
+    let Some(records) = records(cx, group.records.as_ref().unwrap_or(&group.store)).await else { return Ok(None) };
+    let Some(identity) = identity(cx, keeper).await else { return Ok(None) };
+    let homes = Homes::new(Arc::new(Unwritten(Arc::clone(&records))), &group.settings.group);
+    homes.settle(cx, stream, identity).await?;
+    let history = history(records, config, stream);
+    lost::has_committed(cx, &homes, (stream, identity), &history).await.map(Some)
+}
+
+fn history(records: Arc<dyn Records>, config: &Config, stream: &str) -> History {
+    let group = &config.group.settings.group;
+    History::new(records, group, &key_of(group, stream), 1)
+}
+
+/// A hint that a stream without a checkpoint and without a history may have committed before: an instance had its watch.
+pub(super) async fn former_tenure(cx: &Cx, config: &Config, stream: &str) -> Option<Finding> {
+    let group = &config.group;
+    let records = records(cx, group.records.as_ref().unwrap_or(&group.store)).await?;
+    let journal = Journal::new(records, &group.settings.group);
+    let newest = cx.run(journal.recent(cx, stream, 1)).await.ok()?.into_iter().next()?;
+    let (to, epoch, at) = (&newest.to, newest.epoch, iso(newest.at_millis));
+    let what = format!(
+        "there is none, although {to} ran the stream under epoch {epoch} at {at}: if a checkpoint was committed, it was removed, and the \
+         stream begins anew where its settings say"
+    );
+    let remedy =
+        format!("if it has delivered before, choose where it resumes: watchkeeper checkpoint set {stream} POSITION");
+    Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy) })
 }
 
 /// The checkpoint of a stream that has lost it, as `status` shows it.
 pub(super) async fn lost(cx: &Cx, config: &Config, stream: &str, what: &str) -> Checkpoint {
     let group = &config.group;
     let newest = match records(cx, group.records.as_ref().unwrap_or(&group.store)).await {
-        Some(records) => {
-            let key = key_of(&group.settings.group, stream);
-            lost::newest(cx, &History::new(records, &group.settings.group, &key, 1)).await
-        }
+        Some(records) => lost::newest(cx, &history(records, config, stream)).await,
         None => None,
     };
     Checkpoint::lost(None, &lost::lost(stream, what, newest.as_ref()))

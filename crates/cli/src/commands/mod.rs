@@ -12,6 +12,7 @@ mod home;
 pub(crate) mod init;
 mod operate;
 mod pause;
+mod reported;
 mod run;
 mod status;
 mod tail;

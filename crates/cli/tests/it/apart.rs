@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, Running, until};
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer, until};
 
 /// The good stream `orders`, and a stream `other` with these settings.
-fn beside(other: &str) -> String {
+pub(crate) fn beside(other: &str) -> String {
     format!("{GOOD}{INTO_FILES}\n[[stream]]\nname = \"other\"\n{other}")
 }
 
@@ -17,13 +17,13 @@ const UNREACHABLE: &str = "source = \"postgres://x@127.0.0.1:1/x\"\n\n\
 const NOWHERE: &str = "source = \"sqlite:app.db\"\nstart = \"oldest\"\ncheckpoint = { every = \"50ms\" }\n\n\
     [[stream.sink]]\ntype = \"file\"\nfolder = \"later\"\nprefix = \"other\"\n";
 
-fn status(desk: &Desk) -> Value {
+pub(crate) fn status(desk: &Desk) -> Value {
     let answer = desk.run(&["status", "--json"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     serde_json::from_str(&answer.out).expect("it is JSON")
 }
 
-fn stream(status: &Value, name: &str) -> Value {
+pub(crate) fn stream(status: &Value, name: &str) -> Value {
     let streams = status["streams"].as_array().expect("there are streams");
     streams.iter().find(|stream| stream["name"] == name).expect("it is listed").clone()
 }
@@ -33,7 +33,7 @@ fn is(desk: &Desk, name: &str, state: &str) -> bool {
 }
 
 /// Waits until `orders` delivers and `other` is shown as failing for this cause.
-fn assert_apart(desk: &Desk, running: &mut Running, cause: &str) {
+pub(crate) fn assert_apart(desk: &Desk, running: &mut Running, cause: &str) {
     desk.order(1..4);
     until("the good stream delivers", || desk.delivered() == [1, 2, 3]);
     running.says(&["WARN", "stream=\"other\"", cause]);
@@ -111,6 +111,22 @@ fn commands_need_the_store_only() {
         let shown = status(&desk);
         ["orders", "other"].iter().all(|name| stream(&shown, name)["checkpoint"]["changes"] == 3)
     });
+    let mut second = desk.start("second");
+    until("a second instance stands by", || stream(&status(&desk), "orders")["standing_by"][0] == "second");
+    // Only for the command: whoever takes the watch needs its source.
+    let away = |arguments: &[&str]| {
+        let mut command = desk.command();
+        answer(command.args(arguments).env("WATCHKEEPER__STREAM__ORDERS__SOURCE", "sqlite:gone.db"))
+    };
+    away(&["checkpoint", "set", "orders", "oldest", "--yes"]).assert_refused(2, &["gone.db"]);
+    let handed = away(&["handoff", "orders"]);
+    assert_eq!(handed.code, Some(0), "{handed:?}");
+    assert_eq!(stream(&status(&desk), "orders")["watch"]["name"], "second");
+    second.ends_in_order();
+    until("the first one has it again", || {
+        let orders = stream(&status(&desk), "orders");
+        orders["watch"]["name"] == "first" && orders["instances"][0]["doing"] == "running"
+    });
     // Seen by nobody who has it open, and by everybody who opens it anew.
     std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
     std::fs::rename(desk.path("later"), desk.path("gone")).expect("the folder can be moved");
@@ -156,10 +172,111 @@ fn a_halted_stream_is_resumed_without_its_source() {
     drop(store);
     let mut second = desk.start("second");
     second.says(&["halted until a person resumes it"]);
+    until("it is shown as halted by who runs", || {
+        let shown = status(&desk);
+        stream(&shown, "orders")["state"] == "halted" && shown["members"][0]["healthy"] == true
+    });
+    assert_eq!(desk.run(&["status", "--exit-code"]).code, Some(4));
     second.ends_in_order();
     std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
     assert!(is(&desk, "orders", "halted"));
     let resumed = desk.run(&["resume", "orders"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     assert!(resumed.out.contains("The halt of orders is lifted"), "{resumed:?}");
+}
+
+/// Everything of the ledger of `orders`.
+fn ledger(desk: &Desk) -> Vec<Value> {
+    let listed = desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let told: Value = serde_json::from_str(&listed.out).expect("it is JSON");
+    told["letters"].as_array().expect("it is a list").clone()
+}
+
+/// What a move came to that was made without its source.
+#[track_caller]
+fn moved(desk: &Desk, arguments: &[&str]) -> Value {
+    let answer = desk.run(&[&["checkpoint"], arguments, &["--yes", "--json"]].concat());
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    serde_json::from_str(&answer.out).expect("it is JSON")
+}
+
+#[test]
+fn a_checkpoint_is_moved_without_its_source() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = desk.start("first");
+    for id in 1..6 {
+        desk.order(id..id + 1);
+        until("it is committed", || stream(&status(&desk), "orders")["checkpoint"]["changes"] == id);
+    }
+    first.ends_in_order();
+    std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
+
+    let asked = desk.run(&["checkpoint", "set", "orders", "0000000000000002"]);
+    let unverified = ["The source of orders cannot be reached, so the new position was NOT verified (", "app.db"];
+    assert!(unverified.iter().all(|part| asked.err.contains(part)), "a person who is asked is told before: {asked:?}");
+    let back = moved(&desk, &["set", "orders", "0000000000000002"]);
+    assert_eq!((&back["before"], &back["after"]), (&"0000000000000005".into(), &"0000000000000002".into()));
+    let remark = back["remarks"][0].as_str().expect("there is a remark");
+    assert!(unverified.iter().all(|part| remark.contains(part)), "{remark}");
+    assert!(remark.ends_with("The stream verifies it when it opens, and halts if it cannot resume there."), "{remark}");
+    assert_eq!(ledger(&desk), Vec::<Value>::new(), "positions are compared without the source: nothing is passed over");
+
+    assert_eq!(moved(&desk, &["set", "orders", "0000000000000004"])["ledgered"], 1);
+    assert_eq!(ledger(&desk)[0]["kind"], "gap", "{:?}", ledger(&desk));
+    let rewound = moved(&desk, &["rewind", "orders", "--steps", "1"]);
+    assert_eq!(rewound["after"], "0000000000000002", "{rewound}");
+    let rewound = moved(&desk, &["rewind", "orders", "--by", "1"]);
+    assert_eq!(rewound["after"], "0000000000000001", "{rewound}");
+    assert_eq!(ledger(&desk).len(), 1);
+
+    for arguments in [
+        &["set", "orders", "now"][..],
+        &["set", "orders", "snapshot"],
+        &["set", "orders", "2026-01-22T10:00:00Z"],
+        &["rewind", "orders", "--to", "2026-01-22T10:00:00Z"],
+        &["rewind", "orders", "--by", "1h"],
+    ] {
+        let refused = desk.run(&[&["checkpoint"], arguments, &["--yes"]].concat());
+        let cause = "needs the source of stream orders, which cannot be reached: ";
+        refused.assert_refused(2, &[cause, "app.db", "`watchkeeper checkpoint history orders`"]);
+    }
+    let wrong = desk.run(&["checkpoint", "set", "orders", "abcd", "--yes"]);
+    wrong.assert_refused(2, &["abcd is no position of a source of sqlite"]);
+    assert_eq!(stream(&status(&desk), "orders")["checkpoint"]["position"], "0000000000000001");
+
+    std::fs::rename(desk.path("moved.db"), desk.path("app.db")).expect("the file can be moved");
+    let mut second = desk.start("second");
+    until("it goes on from there", || desk.delivered() == [1, 2, 3, 4, 5, 2, 3, 4, 5]);
+    second.ends_in_order();
+}
+
+#[test]
+fn a_position_that_nobody_verified_halts_the_stream_if_it_is_wrong() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = desk.start("first");
+    desk.order(1..2);
+    until("it has committed", || stream(&status(&desk), "orders")["checkpoint"]["changes"] == 1);
+    first.ends_in_order();
+    std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
+    moved(&desk, &["set", "orders", "00000000000000ff"]);
+    std::fs::rename(desk.path("moved.db"), desk.path("app.db")).expect("the file can be moved");
+    let mut second = desk.start("second");
+    second.says(&["halted until a person resumes it", "after the newest one"]);
+    second.ends_in_order();
+
+    std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
+    let reset = moved(&desk, &["reset", "orders"]);
+    assert!(reset["after"].is_null() && reset["lifted"]["cause"].is_string(), "{reset}");
+    std::fs::rename(desk.path("moved.db"), desk.path("app.db")).expect("the file can be moved");
+    let mut third = desk.start("third");
+    until("it begins where its settings say", || desk.delivered() == [1, 1]);
+    third.ends_in_order();
+}
+
+#[test]
+fn a_stream_that_has_not_committed_needs_its_source_to_be_moved() {
+    let desk = Desk::with(&beside(UNREACHABLE));
+    let refused = desk.run(&["checkpoint", "set", "other", "0000000000000001", "--yes"]);
+    let cause = "before the stream has committed one, needs the source of stream other, which cannot be reached: ";
+    refused.assert_refused(1, &[cause, "Connection refused"]);
 }

@@ -43,6 +43,12 @@ impl Answer {
         }
     }
 
+    /// Asserts that a check found nothing wrong.
+    #[track_caller]
+    pub(crate) fn assert_well(&self) {
+        assert!(self.code == Some(0) && self.out.ends_with("all is well\n"), "{self:?}");
+    }
+
     /// Asserts that a check ended with this code and names an error with these parts and a remedy.
     #[track_caller]
     pub(crate) fn assert_found(&self, code: i32, parts: &[&str]) {

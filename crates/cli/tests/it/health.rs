@@ -26,8 +26,13 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     // Filled up to the last block, but for what the fence of the files needs.
     let setup = "mount -t tmpfs -o size=64k small small && dd if=/dev/zero of=small/ballast bs=4k count=14 2>/dev/null";
     let mut running = Running::start(&mut desk.command_after(setup, &["run"]));
-    until("it is shown as running", || orders(&desk)["state"] == "running");
-    desk.order(0..200);
+    desk.order(0..1);
+    until("it is shown as running", || {
+        let shown = orders(&desk);
+        shown["state"] == "running" && shown["checkpoint"]["changes"] == 1
+    });
+    desk.run(&["check"]).assert_well();
+    desk.order(1..200);
     let is_told = |shown: &Value| {
         let trouble = &shown["trouble"];
         shown["state"] == "recovering"
@@ -35,6 +40,7 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
             && trouble["attempts"].as_u64() > Some(1)
             && trouble["lasting_millis"].as_u64() > Some(1_000)
             && shown["undelivered_millis"].as_u64() > Some(1_000)
+            && shown["lag_millis"].as_u64() > Some(0)
     };
     until("it is told", || is_told(&orders(&desk)));
     // It is so all the time, and not only when somebody looks at the right moment.
@@ -44,7 +50,9 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     let text = desk.run(&["status"]).out;
     assert!(text.contains("orders: recovering on ") && text.contains("tried "), "{text}");
     assert!(text.contains("the oldest change that waits is "), "{text}");
+    assert!(text.contains("  lag          ") && !text.contains("  lag          0 ms"), "{text}");
     assert_eq!(code(&desk), Some(3));
+    assert_check_tells_of_it(&desk);
     let ballast = format!("/proc/{}/root{}", running.pid(), desk.path("small/ballast").display());
     std::fs::remove_file(ballast).expect("the ballast is there");
     until("it is well again", || {
@@ -53,7 +61,25 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     });
     until("nothing waits", || orders(&desk)["undelivered_millis"].is_null());
     assert_eq!(code(&desk), Some(0));
+    desk.run(&["check"]).assert_well();
     running.ends_in_order();
+}
+
+/// The check looks at another folder than the one that is full: only the running instance knows of it.
+fn assert_check_tells_of_it(desk: &Desk) {
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let is_trouble = |line: &&str| {
+        line.starts_with("  warning: instance: ") && line.contains(" is recovering: ") && line.contains("tried ")
+    };
+    let line = checked.out.lines().find(is_trouble).unwrap_or_else(|| panic!("{checked:?}"));
+    assert!(line.contains("full") || line.contains("space"), "{line}");
+    assert!(line.ends_with("`watchkeeper status orders` shows whether it is over"), "{line}");
+    assert!(checked.out.ends_with("the file is well, but an instance reports trouble\n"), "{checked:?}");
+    let told: Value = serde_json::from_str(&desk.run(&["check", "--json"]).out).expect("it is JSON");
+    let findings = told["streams"][0]["findings"].as_array().expect("it is a list").clone();
+    let is_trouble = |finding: &Value| finding["part"] == "instance" && finding["severity"] == "warning";
+    assert!(findings.iter().any(is_trouble), "{told}");
 }
 
 #[test]

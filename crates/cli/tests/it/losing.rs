@@ -107,6 +107,10 @@ fn store(desk: &Desk, sql: &str) {
 fn a_checkpoint_in_sqlite_that_is_missing_or_damaged_halts_its_stream() {
     for (sql, told) in [
         ("DELETE FROM watchkeeper_checkpoints", "is missing"),
+        (
+            "DELETE FROM watchkeeper_checkpoints; DELETE FROM watchkeeper_records WHERE name = 'shop/home/orders'",
+            "is missing",
+        ),
         ("UPDATE watchkeeper_checkpoints SET checkpoint = NULL", "is missing"),
         ("UPDATE watchkeeper_checkpoints SET checkpoint = 'x'", "cannot be read"),
         ("UPDATE watchkeeper_checkpoints SET checkpoint = json_remove(checkpoint, '$.position')", "has no position"),
@@ -148,4 +152,65 @@ fn a_stream_is_reset_by_a_person_only() {
     only.ends_in_order();
     let ledger = desk.run(&["dead-letters", "list", "orders", "--all"]);
     assert!(ledger.out.contains("an operator reset the checkpoint"), "{ledger:?}");
+}
+
+#[test]
+fn a_check_hints_at_a_checkpoint_that_nothing_proves_any_more() {
+    let desk = from_now();
+    let mut only = desk.start("only");
+    until("the stream is open", || shown(&desk)["checkpoint"]["position"].is_string());
+    only.ends_in_order();
+    desk.run(&["check"]).assert_well();
+    store(
+        &desk,
+        "DELETE FROM watchkeeper_checkpoints; DELETE FROM watchkeeper_records WHERE name = 'shop/home/orders';
+         DELETE FROM watchkeeper_logs WHERE name LIKE 'shop/history/%'",
+    );
+    let checked = desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let is_hint = |line: &str| {
+        line.starts_with(
+            "  warning: checkpoint (sqlite): there is none, although only ran the stream under epoch 1 at ",
+        ) && line.ends_with("watchkeeper checkpoint set orders POSITION")
+    };
+    assert!(checked.out.lines().any(is_hint), "{checked:?}");
+}
+
+#[test]
+fn commands_work_for_a_second_stream_next_to_one_with_a_damaged_checkpoint() {
+    let other = "\n[[stream]]\nname = \"other\"\nsource = \"sqlite:app.db\"\nstart = \"oldest\"\n\
+        checkpoint = { every = \"50ms\" }\n\n[[stream.sink]]\ntype = \"file\"\nfolder = \".\"\nprefix = \"other\"\n";
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}{other}"));
+    let mut only = desk.start("only");
+    desk.order(0..3);
+    let of = |name: &str| {
+        let status = desk.run(&["status", "--json"]);
+        assert_eq!(status.code, Some(0), "{status:?}");
+        let all: Value = serde_json::from_str(&status.out).expect("it is JSON");
+        all["streams"].as_array().expect("a list").iter().find(|stream| stream["name"] == name).expect("listed").clone()
+    };
+    until("both have committed", || ["orders", "other"].iter().all(|name| of(name)["checkpoint"]["changes"] == 3));
+    only.ends_in_order();
+    let other_is = |state: &str| of("other")["state"] == state;
+    store(&desk, "UPDATE watchkeeper_checkpoints SET checkpoint = 'x' WHERE key = 'shop/orders/0/0'");
+    assert!(of("orders")["state"] == "halted" && other_is("unmanned"), "{}", of("orders"));
+
+    let set = desk.run(&["checkpoint", "set", "other", "0000000000000001", "--yes"]);
+    assert_eq!(set.code, Some(0), "{set:?}");
+    assert_eq!(of("other")["checkpoint"]["position"], "0000000000000001");
+    let mut only = desk.start("only");
+    only.says(&["halted until a person resumes it", "cannot be read"]);
+    let delivered = || {
+        let text = std::fs::read_to_string(desk.path("other-000001.ndjson")).unwrap_or_default();
+        crate::desk::ids(&text)
+    };
+    until("the other one delivers again", || delivered() == [0, 1, 2, 1, 2]);
+    for (command, state) in [("pause", "paused"), ("resume", "running")] {
+        let answer = desk.run(&[command, "other"]);
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        until("it is so", || other_is(state));
+    }
+    assert_eq!(of("orders")["state"], "halted");
+    assert_eq!(desk.delivered(), [0, 1, 2]);
+    only.ends_in_order();
 }

@@ -67,6 +67,18 @@ fn a_folder_that_cannot_be_written_has_one_code() {
 }
 
 #[test]
+fn a_sink_folder_that_cannot_be_written_has_one_code() {
+    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"locked\"\n"));
+    std::fs::create_dir(desk.path("locked")).expect("it can be made");
+    let setup = "mount --bind locked locked && mount -o remount,bind,ro locked";
+    let told = "the file system is read-only [WK-DENIED]; mount it for writing";
+    answer(&mut desk.command_after(setup, &["check"])).assert_found(1, &["sink file (file): ", "locked", told]);
+    let mut running = Running::start(&mut desk.command_after(setup, &["run"]));
+    running.says(&["locked", told]);
+    running.ends_in_order();
+}
+
+#[test]
 fn a_sink_folder_that_was_removed_is_named_and_delivery_goes_on_when_it_is_back() {
     let file = GOOD.replace("lease = \"30s\"", "lease = \"30s\"\nbar = \"1s\"");
     let desk = Desk::with(&format!("{file}[[stream.sink]]\ntype = \"file\"\nfolder = \"out\"\n"));

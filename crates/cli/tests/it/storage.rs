@@ -31,6 +31,19 @@ fn a_full_disk_is_told_and_waited_for_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_check_finds_a_full_disk() {
+    let desk = Desk::with(&format!("{GOOD}{}", INTO_FILES.replace("\".\"", "\"small\"")));
+    std::fs::create_dir(desk.path("small")).expect("a folder can be made");
+    let tmpfs = "mount -t tmpfs -o size=64k small small";
+    answer(&mut desk.command_after(tmpfs, &["check"])).assert_well();
+    // To the last block: an empty file can still be made there.
+    let full = format!("{tmpfs} && ! dd if=/dev/zero of=small/ballast bs=4k 2>/dev/null && : >small/empty");
+    let checked = answer(&mut desk.command_after(&full, &["check"]));
+    checked
+        .assert_found(1, &["sink file (file): can not write to small: the disk is full [WK-UNAVAILABLE]; make room"]);
+}
+
+#[test]
 fn a_store_on_a_full_disk_is_told_and_waited_for() {
     let config = format!("{GOOD}{INTO_FILES}").replace("sqlite:state.db", "sqlite:small/state.db");
     let desk = Desk::with(&config);

@@ -163,6 +163,15 @@ impl History {
         self.flush(cx).await
     }
 
+    /// Whether a position was ever committed under this key. A block that cannot be read proves it as well: only commits with a position
+    /// make blocks.
+    ///
+    /// # Errors
+    /// What the records say when they do not answer.
+    pub async fn has_entries(&self, cx: &Cx) -> Result<bool> {
+        Ok(!self.open.is_empty() || !self.records.tail(cx, &self.log, 1).await?.is_empty())
+    }
+
     /// The newest `limit` checkpoints, newest first, those of this holder's open block included. A
     /// damaged block is left out and logged.
     pub async fn read(&self, cx: &Cx, limit: usize) -> Result<Vec<HistoryEntry>> {

@@ -2,7 +2,7 @@
 //!
 //! A stream that ever committed never begins anew by itself: it halts, and a person decides where it goes on.
 
-use watchkeeper_core::{Checkpoint, CheckpointStore, Component, Cx, Error, ErrorKind, LeaseKey, Result};
+use watchkeeper_core::{Checkpoint, CheckpointStore, Component, Cx, Error, ErrorKind, LeaseKey, Result, StoreIdentity};
 
 use super::history::{History, HistoryEntry};
 use crate::group::home::Homes;
@@ -20,6 +20,25 @@ pub fn lost(stream: &str, what: &str, newest: Option<&HistoryEntry>) -> Error {
              {stream}` lists its last positions), or let it begin anew with `watchkeeper checkpoint reset {stream}`"
         ))
         .raised_by(&Component::Checkpoints)
+}
+
+/// Whether a checkpoint of `stream` was ever stored in `store`. The home record says so, but not for streams that began before it was
+/// written there, nor once it was deleted: a history with positions proves it too. A stream that began in another store has nothing to
+/// lose in this one.
+///
+/// # Errors
+/// What the records say when they do not answer.
+pub async fn has_committed(
+    cx: &Cx,
+    homes: &Homes,
+    (stream, store): (&str, StoreIdentity),
+    history: &History,
+) -> Result<bool> {
+    if homes.has_committed(cx, stream, store).await? {
+        return Ok(true);
+    }
+    let began_elsewhere = homes.store(cx, stream).await?.is_some_and(|home| home != store);
+    Ok(!began_elsewhere && history.has_entries(cx).await?)
 }
 
 /// The newest position of a history, as far as it can be read.
@@ -45,7 +64,7 @@ pub async fn load(
         Ok(Some(checkpoint)) => return Ok(Some(checkpoint)),
         Ok(None) => {
             let identity = cx.run(store.identity(cx)).await?;
-            match cx.run(homes.has_committed(cx, stream, identity)).await? {
+            match cx.run(has_committed(cx, homes, (stream, identity), history)).await? {
                 true => "is missing".to_owned(),
                 false => return Ok(None),
             }

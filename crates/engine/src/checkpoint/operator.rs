@@ -19,7 +19,7 @@ use watchkeeper_core::{
 pub use super::moves::{Back, Move, Subject, outranked, require_gap, swallowing};
 
 use super::history::{CAPACITY, History};
-use super::lost::{lost, newest};
+use super::lost::{has_committed, lost, newest};
 use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
 use crate::group::home::Homes;
@@ -181,7 +181,9 @@ impl Operator {
             let (bounded, grant) = self.acquire(cx, subject, tenure, floor).await?;
             let what = match self.checkpoints.claim(&bounded, &grant).await {
                 Ok(Claim::Claimed(Some(current))) => return Ok((bounded, grant, Some(*current))),
-                Ok(Claim::Claimed(None)) if self.has_committed(&bounded, subject).await? => "is missing".to_owned(),
+                Ok(Claim::Claimed(None)) if self.has_committed(&bounded, subject, history).await? => {
+                    "is missing".to_owned()
+                }
                 Ok(Claim::Claimed(None)) => return Ok((bounded, grant, None)),
                 Ok(Claim::Behind { newest }) => {
                     floor = newest;
@@ -197,9 +199,10 @@ impl Operator {
         Err(Error::unavailable(format!("{} was claimed by others {CLAIMS} times in a row", subject.key)))
     }
 
-    async fn has_committed(&self, cx: &Cx, subject: &Subject<'_>) -> Result<bool> {
+    async fn has_committed(&self, cx: &Cx, subject: &Subject<'_>, history: &History) -> Result<bool> {
         let identity = self.checkpoints.identity(cx).await?;
-        Homes::new(Arc::clone(&self.records), &self.group).has_committed(cx, subject.stream, identity).await
+        let homes = Homes::new(Arc::clone(&self.records), &self.group);
+        has_committed(cx, &homes, (subject.stream, identity), history).await
     }
 
     /// Waits until the lease is free and takes it.

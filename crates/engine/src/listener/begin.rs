@@ -18,7 +18,7 @@ impl Watch {
 
     /// Lets a stream without a position begin only if it never had one. Its first checkpoint has no position; only after it is
     /// noted that there is one, positions are committed. So whenever an instance crashes, a checkpoint that is noted and missing was
-    /// removed.
+    /// removed. So was one that is missing while the history has positions: they were committed before.
     ///
     /// # Errors
     /// `Corrupt` when the checkpoint is missing or has lost its position; `Config` when the stream began in another store.
@@ -33,22 +33,25 @@ impl Watch {
         let (homes, pulse) = (self.homes(), board.tenure.progress().pulse("opening"));
         let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
         let identity = call.run(&Component::Checkpoints, self.checkpoints.identity(call.cx())).await?;
-        let committed = match self.post.settled.get() {
+        let noted = match self.post.settled.get() {
             Some(()) => true,
             None => call.cx().run(homes.settle(call.cx(), self.post.name(), identity)).await?,
         };
+        // Earlier versions did not note commits, and the note can be deleted: then the history tells.
+        let is_missing =
+            !committer.is_stored() && (noted || call.cx().run(committer.history.has_entries(call.cx())).await?);
         // A commit is watched by its own pulse, and may be repeated for longer than this call may take.
         drop(call);
-        if committer.is_stored() {
-            // The checkpoint of a stream that has not begun: it was halted before, or reset by an operator.
-        } else if committed {
+        if is_missing {
             let error = self.lost_checkpoint("is missing", &committer.history, &board.tenure).await;
             committer.note_lost();
             return Err(error.into());
-        } else {
+        }
+        // One that is stored is that of a stream that has not begun: it was halted before, or reset by an operator.
+        if !committer.is_stored() {
             committer.commit(Draft::default(), Reason::Progress, None).await?;
         }
-        if !committed {
+        if !noted {
             let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
             call.cx().run(homes.note_committed(call.cx(), self.post.name(), identity)).await?;
         }

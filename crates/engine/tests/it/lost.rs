@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use watchkeeper_core::memory::{Log, TransactionalTable};
-use watchkeeper_core::{CheckpointStore, LedgerKind, StartAt};
+use watchkeeper_core::{CheckpointStore, LedgerKind, Records, StartAt};
+use watchkeeper_engine::checkpoint::history::{CAPACITY, History};
+use watchkeeper_engine::checkpoint::lost;
 use watchkeeper_engine::checkpoint::operator::Move;
+use watchkeeper_engine::group::home::Homes;
 use watchkeeper_testkit::faults::{Fault, Gate};
 
 use crate::support::*;
@@ -93,14 +96,25 @@ fn a_checkpoint_of_an_earlier_version_without_its_position_halts_the_stream() {
     });
 }
 
+const HOME: &str = "shop/home/orders";
+
+/// Leaves of the stream's home record what versions wrote that did not note commits yet.
+fn age_home_record(rig: &Rig) {
+    let home = memory(Records::get(&rig.notes, &rig.cx(), HOME)).expect("it was noted");
+    let store = serde_json::from_slice::<serde_json::Value>(&home.bytes).expect("it is JSON")["store"].clone();
+    let old = serde_json::json!({ "v": 1, "store": store }).to_string();
+    memory(Records::put_if(&rig.notes, &rig.cx(), HOME, Some(home.revision), old.into()));
+}
+
+fn delete_home_record(rig: &Rig) {
+    let home = memory(Records::get(&rig.notes, &rig.cx(), HOME)).expect("it was noted");
+    memory(Records::delete_if(&rig.notes, &rig.cx(), HOME, home.revision));
+}
+
 #[test]
 fn a_stream_that_began_before_that_was_noted_halts_too() {
     let rig = interrupted();
-    let name = "shop/home/orders";
-    let home = memory(watchkeeper_core::Records::get(&rig.notes, &rig.cx(), name)).expect("it was noted");
-    let store = serde_json::from_slice::<serde_json::Value>(&home.bytes).expect("it is JSON")["store"].clone();
-    let old = serde_json::json!({ "v": 1, "store": store }).to_string();
-    memory(watchkeeper_core::Records::put_if(&rig.notes, &rig.cx(), name, Some(home.revision), old.into()));
+    age_home_record(&rig);
     // The next tenure that finds a position notes it.
     let b = plan(&rig, "b", false).start();
     rig.until("b goes on", || rig.committed() == 6);
@@ -108,6 +122,77 @@ fn a_stream_that_began_before_that_was_noted_halts_too() {
     rig.checkpoints.remove(&rig.key());
     let _c = plan(&rig, "c", false).start();
     rig.until("the stream is halted", || cause_of_halt(&rig).is_some());
+}
+
+#[test]
+fn the_history_proves_a_commit_that_an_old_home_record_does_not() {
+    assert_halts("is missing", |rig| {
+        age_home_record(rig);
+        rig.checkpoints.remove(&rig.key());
+    });
+}
+
+#[test]
+fn the_history_proves_a_commit_without_a_home_record() {
+    assert_halts("is missing", |rig| {
+        delete_home_record(rig);
+        rig.checkpoints.remove(&rig.key());
+    });
+}
+
+#[test]
+fn a_damaged_history_proves_a_commit_too() {
+    let rig = interrupted();
+    delete_home_record(&rig);
+    rig.checkpoints.remove(&rig.key());
+    let log = format!("shop/history/{}", rig.key());
+    // With room for this block only: the readable one is rotated away.
+    memory(Records::append(&rig.notes, &rig.cx(), &log, "damaged".into(), 1));
+    let _b = plan(&rig, "b", false).start();
+    rig.until("the stream is halted", || cause_of_halt(&rig).is_some());
+    let cause = cause_of_halt(&rig).expect("it is halted");
+    assert!(cause.contains("is missing") && cause.contains("its history has no position"), "{cause}");
+    assert_eq!(rig.delivered(), [1, 2, 3]);
+}
+
+#[test]
+fn people_see_a_loss_that_only_the_history_proves() {
+    for forget in [age_home_record, delete_home_record] {
+        let rig = interrupted();
+        forget(&rig);
+        rig.checkpoints.remove(&rig.key());
+        let records: Arc<dyn Records> = Arc::new(rig.notes.clone());
+        let (homes, key) = (Homes::new(Arc::clone(&records), "shop"), rig.key());
+        let history = History::new(records, "shop", &key, CAPACITY);
+        let shown = memory(lost::load(&rig.cx(), (&rig.checkpoints, &homes), ("orders", &key), &history));
+        let halted = shown.expect("it is shown").halted.expect("as halted");
+        assert!(halted.cause.contains(&Log::position(3, None).to_string()), "{}", halted.cause);
+    }
+}
+
+/// An operator's move writes a checkpoint, which later starts take as it is.
+#[test]
+fn what_an_operator_chose_is_not_taken_for_a_loss() {
+    for wish in [Move::Reset, Move::Set(Log::position(6, None))] {
+        for removed in [true, false] {
+            let rig = interrupted();
+            delete_home_record(&rig);
+            if removed {
+                rig.checkpoints.remove(&rig.key());
+            }
+            let report = rig.perform(wish.clone());
+            assert_eq!(report.ledgered, 1, "what may be passed over is recorded: {wish:?}, removed: {removed}");
+            for name in ["b", "c"] {
+                let next = plan(&rig, name, false).start();
+                rig.until("it has the watch", || next.is_running());
+                let number = rig.append_many(1);
+                rig.until("it delivers", || rig.committed() == number);
+                next.stop(&rig);
+            }
+            assert_eq!(rig.delivered(), [1, 2, 3, 7, 8]);
+            assert!(cause_of_halt(&rig).is_none(), "{:?}", cause_of_halt(&rig));
+        }
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::AcceptedGap;
 use crate::args::Back;
 use crate::commands::tail::readable;
 use crate::config::Stream;
-use crate::site::Site;
+use crate::site::{Movable, Site};
 use crate::when::{Amount, Target, iso, millis};
 
 /// A move, and what a person should know before it.
@@ -24,7 +24,23 @@ pub(super) struct Plan {
     pub(super) wish: Move,
     pub(super) lines: Vec<String>,
     /// What is worth knowing afterwards, too.
-    pub(super) remark: Option<String>,
+    pub(super) remarks: Vec<String>,
+}
+
+impl Plan {
+    /// Says that nobody has verified the new position, if the source could not be reached.
+    pub(super) fn unverified(mut self, movable: &Movable) -> Self {
+        let Some(error) = &movable.unreached else { return self };
+        let name = &movable.spec.settings.name;
+        let remark = format!(
+            "The source of {name} cannot be reached, so the new position was NOT verified ({}). The stream verifies it when it opens, \
+             and halts if it cannot resume there.",
+            error.message()
+        );
+        self.lines.push(remark.clone());
+        self.remarks.push(remark);
+        self
+    }
 }
 
 pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to: &Target) -> Result<Plan> {
@@ -51,7 +67,7 @@ pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to
     }
     lines.extend(snapshots(stream, current, &target));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Set(target), lines, remark })
+    Ok(Plan { wish: Move::Set(target), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// What a move does to snapshots: it begins one, or leaves one unfinished.
@@ -87,7 +103,7 @@ pub(super) async fn reset(site: &Site, described: &Stream, stream: &StreamSpec) 
         lines.extend(replaying(stream));
     }
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Reset, lines, remark: None })
+    Ok(Plan { wish: Move::Reset, lines, remarks: Vec::new() })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
@@ -139,7 +155,7 @@ pub(super) async fn rewind(site: &Site, described: &Stream, stream: &StreamSpec,
     }
     lines.extend(replaying(stream));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Rewind(back), lines, remark })
+    Ok(Plan { wish: Move::Rewind(back), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
@@ -177,7 +193,7 @@ pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, c
     let mut lines: Vec<_> = unit.iter().map(told).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remark: None })
+    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remarks: Vec::new() })
 }
 
 fn told(change: &Change) -> String {
@@ -232,7 +248,7 @@ pub(super) async fn accept_gap(
     lines.extend(snapshots(stream, position(checkpoint.as_ref()), &target));
     lines.extend(lifting(checkpoint.as_ref()));
     let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
-    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines, remark })
+    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines, remarks: Vec::from_iter(remark) })
 }
 
 /// A remark of a source as a line of its own.

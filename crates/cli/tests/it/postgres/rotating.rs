@@ -6,7 +6,7 @@ use super::{delivered, order, sql};
 use crate::desk::{Desk, Running, until};
 
 /// A server that asks everyone but its superuser for a password, with a database in which orders are logged.
-fn guarded() -> (Server, String) {
+pub(super) fn guarded() -> (Server, String) {
     let mut settings = Settings::new(Version::V15);
     settings.hba = vec![
         "host all postgres 127.0.0.1/32 trust".to_owned(),
