@@ -203,8 +203,10 @@ impl ChangeLog {
                 named::ever_logged(cx, &self.client, names).await?
             }
             Table::Outbox { name, columns, .. } if columns.entity.is_none() => {
-                return Err(Error::config(format!("changes of the outbox {name} have no name that a route could match"))
-                    .remedy("map `entity` in `columns`, or write `*` as the route"));
+                return Err(Error::config(format!(
+                    "changes of the outbox {name} have no name that a route could match"
+                ))
+                .remedy("map `entity` in `columns`, or write `*` as the route"));
             }
             Table::Outbox { .. } => names,
         };

@@ -241,9 +241,8 @@ impl Routes {
     }
 
     fn warn_unmatched(&self) {
-        let is_unmatched = |route: &&Route| {
-            matches!(route.namespace, Pattern::Exact(_)) && !route.is_matched.load(Ordering::Relaxed)
-        };
+        let is_unmatched =
+            |route: &&Route| matches!(route.namespace, Pattern::Exact(_)) && !route.is_matched.load(Ordering::Relaxed);
         for route in self.routes.iter().filter(is_unmatched) {
             tracing::warn!(
                 route = %route.namespace,

@@ -10,7 +10,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 use watchkeeper::core::Source;
 use watchkeeper::mongodb::mongodb::bson::{Decimal128, doc};
-use watchkeeper::postgres::changelog::{Wake, install};
+use watchkeeper::postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper::postgres::tokio_postgres::{NoTls, connect};
 use watchkeeper::{
     Change, ErrorKind, HandlerError, Operation, Operations, Result, StartAt, Stores, Stream, StreamStatus, Watch,
@@ -281,7 +281,7 @@ async fn a_route_of_the_postgres_change_log_that_nothing_can_match_is_refused_at
         let (started, _) = start(&folder, source(tables).await, route).await;
         started.expect("the log has changes of this table").shutdown().await.expect("it ends in order");
     }
-    postgres::changelog::uninstall(&open::cx(), &client, &["orders"]).await.expect("it is logged");
+    uninstall(&open::cx(), &client, &["orders"], Unread::Discard).await.expect("it is logged");
     let (started, _) = start(&folder, source(None).await, "orders").await;
     started.expect("the log may have changes of this table").shutdown().await.expect("it ends in order");
     driving.abort();
@@ -332,13 +332,15 @@ async fn a_sqlite_route_that_nothing_can_match_is_refused_at_start() {
     for (tables, route, cause) in cases {
         assert_refused(source(tables).await, route, cause).await;
     }
-    let names = async |tables, route: &str| source(tables).await.resolve_names(&open::cx(), vec![route.to_owned()]).await;
+    let names =
+        async |tables, route: &str| source(tables).await.resolve_names(&open::cx(), vec![route.to_owned()]).await;
     for (tables, route, name) in
         [(None, "Orders", "orders"), (None, "main.items", "items"), (Some("ORDERS"), "orders", "orders")]
     {
         assert_eq!(names(tables, route).await.expect("it is logged"), [name]);
     }
-    sqlite::tools::uninstall(&open::cx(), &client, &["items"]).await.expect("it is logged");
+    let unread = sqlite::tools::Unread::Discard;
+    sqlite::tools::uninstall(&open::cx(), &client, &["items"], unread).await.expect("it is logged");
     assert_eq!(names(None, "items").await.expect("the log has a change of it"), ["items"]);
 }
 
@@ -348,7 +350,8 @@ async fn a_route_of_a_file_without_a_log_is_refused_at_start() {
     let file = folder.path().join("shop.db");
     let client = sqlite::Client::open(&open::cx(), sqlite::Config::new(&file)).await.expect("a file can be made");
     write(&client, "CREATE TABLE orders(id INTEGER PRIMARY KEY)".to_owned()).await;
-    let source = open::source(&format!("sqlite:{}", file.display()), "shop", "orders").await.expect("the file is there");
+    let source =
+        open::source(&format!("sqlite:{}", file.display()), "shop", "orders").await.expect("the file is there");
     assert_refused(source, "orders", "no table of this database is logged").await;
 }
 
@@ -430,7 +433,8 @@ async fn a_route_that_none_of_many_changes_matched_is_warned_of_once() {
     let watch = Watchkeeper::builder("shop").store(stores(&folder).await).stream(stream).start().await;
     let watch = watch.expect("all routes can match");
     for (first, last, expected) in [(1, 999, 0), (1_000, 1_000, 1), (1_001, 4_000, 1)] {
-        let numbers = format!("WITH RECURSIVE n(n) AS (VALUES ({first}) UNION ALL SELECT n + 1 FROM n WHERE n < {last})");
+        let numbers =
+            format!("WITH RECURSIVE n(n) AS (VALUES ({first}) UNION ALL SELECT n + 1 FROM n WHERE n < {last})");
         write(&client, format!("INSERT INTO orders {numbers} SELECT n FROM n")).await;
         for _ in first..=last {
             arrived.recv().await.expect("the handler lives");
