@@ -65,7 +65,7 @@ fn steps() -> Vec<Step> {
     let tests = [
         "test --workspace",
         "test -p watchkeeper-engine --features metrics",
-        "test -p watchkeeper --features metrics --test metrics",
+        "test -p watchkeeper --features metrics --test listener_metrics",
     ];
     // The shipped program is built by itself, as users get it.
     let with_program = |name, line: String| {

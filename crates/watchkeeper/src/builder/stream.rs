@@ -65,6 +65,9 @@ impl Stream {
     /// Calls `handle` with the changes whose namespace and operation match: `"orders"` (as the source resolves it: `public.orders` in
     /// PostgreSQL, `shop.orders` in the database `shop` of MongoDB), `"shop.*"` or `"*"`; one
     /// [`Operation`](crate::Operation), several, or [`Operations::ANY`]. See [`Handler`] for what it may rely on.
+    ///
+    /// A name that no change of the source can have is refused when the instance starts. A name that none of the first 1,000 changes had
+    /// is warned about once.
     pub fn on<F, Fut>(self, namespace: impl Into<Pattern>, operations: impl Into<Operations>, handle: F) -> Self
     where
         F: Fn(Change) -> Fut + Send + Sync + 'static,

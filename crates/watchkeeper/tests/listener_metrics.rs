@@ -14,8 +14,8 @@ use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
 use watchkeeper::core::{BootClock, Clock, Moment};
 use watchkeeper::{
     ChangeLogConfig, ChangeLogListener, FailoverManager, HandlerSettings, ListenerMetrics, MultiListenerConfig,
-    MultiListenerCoordinator, Operation, Operations, Seams, SourceTime, StartAt, StoreIdentity, Stores, Stream, Watch,
-    Watchkeeper,
+    MultiListenerCoordinator, ObserverError, Operation, Operations, Seams, SourceTime, StartAt, StoreIdentity, Stores,
+    Stream, Watch, Watchkeeper,
 };
 
 /// The value of every series, by its name and labels.
@@ -212,6 +212,11 @@ async fn a_listener_that_stays_silent_is_counted_once_as_failed() {
     let here = coordinator().expect("the settings are right");
     let here = here.with_seams(Seams { clock: rounds.clone(), ..Seams::system() });
     let failover = FailoverManager::new(here);
+    let has_no_heir = async || {
+        let triggered = failover.trigger_failover("listener-1").await;
+        matches!(triggered, Err(ObserverError::NoHealthyListener))
+    };
+    until("its stream is known", &has_no_heir).await;
     let _monitor = failover.start_health_monitor().await;
     drop((listener, gone));
     let failed = "watchkeeper_listeners_failed_total{}";
@@ -219,6 +224,7 @@ async fn a_listener_that_stays_silent_is_counted_once_as_failed() {
     let noticed = rounds.0.load(Ordering::Relaxed);
     // Nobody can take over, so every round tries it again.
     until("five more rounds", async || rounds.0.load(Ordering::Relaxed) >= noticed + 5).await;
+    assert!(has_no_heir().await, "it is still there, and nobody else");
     assert_eq!(failover.detect_failures().await.expect("memory answers"), ["listener-1"], "it is still silent");
     assert_eq!(recorded.get(failed), Some(1.0), "{recorded:?}");
 }
