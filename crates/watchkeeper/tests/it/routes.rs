@@ -332,8 +332,10 @@ async fn a_sqlite_route_that_nothing_can_match_is_refused_at_start() {
     for (tables, route, cause) in cases {
         assert_refused(source(tables).await, route, cause).await;
     }
-    let names =
-        async |tables, route: &str| source(tables).await.resolve_names(&open::cx(), vec![route.to_owned()]).await;
+    let names = async |tables: Option<&str>, route: &str| {
+        let source = source(tables).await;
+        source.resolve_names(&open::cx(), vec![route.to_owned()]).await
+    };
     for (tables, route, name) in
         [(None, "Orders", "orders"), (None, "main.items", "items"), (Some("ORDERS"), "orders", "orders")]
     {
