@@ -337,7 +337,7 @@ async fn a_sqlite_route_that_nothing_can_match_is_refused_at_start() {
         source.resolve_names(&open::cx(), vec![route.to_owned()]).await
     };
     for (tables, route, name) in
-        [(None, "Orders", "orders"), (None, "main.items", "items"), (Some("ORDERS"), "orders", "orders")]
+        [(None, "Orders", "orders"), (None, "main.\"items\"", "items"), (Some("ORDERS"), "orders", "orders")]
     {
         assert_eq!(names(tables, route).await.expect("it is logged"), [name]);
     }
