@@ -61,8 +61,12 @@ fn steps() -> Vec<Step> {
     let slow = |name, call| Step { name, work: Work::Call(call), slow: true };
     let seeds = format!("run --quiet --package watchkeeper-sim -- --seeds {SEEDS}");
     let docs = Call::new("doc --no-deps --workspace").with("RUSTDOCFLAGS", "-D warnings");
-    // The engine once more, as it is with metrics.
-    let tests = ["test --workspace", "test -p watchkeeper-engine --features metrics"];
+    // The engine once more, as it is with metrics, and what the facade records with them: a program that exists only then.
+    let tests = [
+        "test --workspace",
+        "test -p watchkeeper-engine --features metrics",
+        "test -p watchkeeper --features metrics --test listener_metrics",
+    ];
     // The shipped program is built by itself, as users get it.
     let with_program = |name, line: String| {
         let lines =

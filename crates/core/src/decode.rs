@@ -83,6 +83,26 @@ impl Change {
     ///
     /// `None` when the change has no such image: deletes, and updates of MongoDB without `full_document`.
     ///
+    /// ```
+    /// use serde::Deserialize;
+    /// use watchkeeper_core::{Change, Result};
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Order {
+    ///     id: i64,
+    ///     item: String,
+    ///     /// A decimal with all of its digits.
+    ///     price: Option<String>,
+    /// }
+    ///
+    /// fn show(change: &Change) -> Result<()> {
+    ///     if let Some(order) = change.after::<Order>()? {
+    ///         println!("{}: {} for {:?}", order.id, order.item, order.price);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// `Corrupt`, naming the change and the field, when the image does not fit `T`. A handler that passes it on with `?` rejects the
     /// change: trying again would not help.
@@ -94,6 +114,24 @@ impl Change {
     ///
     /// `None` when the source does not send it: see the page of each source for the setting that makes it do so.
     ///
+    /// ```
+    /// use serde::Deserialize;
+    /// use watchkeeper_core::{Change, Operation, Result};
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Order {
+    ///     item: String,
+    /// }
+    ///
+    /// /// What was removed, where the source sends it.
+    /// fn removed(change: &Change) -> Result<Option<String>> {
+    ///     if change.operation() != Operation::Delete {
+    ///         return Ok(None);
+    ///     }
+    ///     Ok(change.before::<Order>()?.map(|order| order.item))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// As [`after`](Self::after).
     pub fn before<T: DeserializeOwned>(&self) -> Result<Option<T>> {
@@ -104,6 +142,24 @@ impl Change {
     ///
     /// From MongoDB it is the update description. From other sources it is the difference between the row before and after;
     /// `None` when the source sends only one of them, and for changes that are no updates.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    ///
+    /// use watchkeeper_core::{Change, Result};
+    ///
+    /// fn show(change: &Change) -> Result<()> {
+    ///     if let Some(update) = change.update::<BTreeMap<String, String>>()? {
+    ///         for (field, value) in &update.set {
+    ///             println!("{field} is now {value}");
+    ///         }
+    ///         for field in &update.removed {
+    ///             println!("{field} was removed");
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// As [`after`](Self::after).

@@ -149,6 +149,54 @@ pub fn rename_rejection(change: &Change) -> Error {
 }
 
 /// A target of changes.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// use async_trait::async_trait;
+/// use watchkeeper_core::{
+///     Batch, Change, Cx, Finding, FlushRejection, Grade, OpenedSink, Result, Sink, SinkContext, SinkProfile, SinkWriter,
+///     Written,
+/// };
+///
+/// /// Collects the ids of changes.
+/// #[derive(Debug, Clone, Default)]
+/// struct Ids(Arc<Mutex<Vec<String>>>);
+///
+/// #[async_trait]
+/// impl Sink for Ids {
+///     fn profile(&self) -> SinkProfile {
+///         // Nothing that was sent can take effect later, so the next holder need not wait for it.
+///         SinkProfile::new(Grade::Idempotent, Duration::ZERO)
+///     }
+///
+///     async fn check(&self, _: &Cx) -> Result<Vec<Finding>> {
+///         Ok(Vec::new())
+///     }
+///
+///     async fn open(&self, _: &Cx, _: &SinkContext) -> Result<OpenedSink> {
+///         Ok(OpenedSink::Plain(Arc::new(self.clone())))
+///     }
+/// }
+///
+/// #[async_trait]
+/// impl SinkWriter for Ids {
+///     async fn write(&self, _: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+///         let ids = rows.iter().map(|row| Change::new(Arc::clone(batch), *row).id().to_string());
+///         self.0.lock().expect("nobody panics with it").extend(ids);
+///         Ok(Written::all(rows))
+///     }
+///
+///     async fn flush(&self, _: &Cx) -> Result<Vec<FlushRejection>> {
+///         Ok(Vec::new())
+///     }
+///
+///     async fn close(&self, _: &Cx) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Sink: Send + Sync + std::fmt::Debug {
     /// What it is. Known without a connection, except for the identity of its store.

@@ -23,6 +23,32 @@ use crate::settings::LeaseSettings;
 use crate::tenure::{Loss, Tenure};
 
 /// A candidate for one key. Cheap to clone; its renewals end when it and all of its terms are dropped.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use watchkeeper_core::memory::Leases;
+/// use watchkeeper_core::{LeaseKey, Result};
+/// use watchkeeper_engine::election::Campaign;
+/// use watchkeeper_engine::seams::Seams;
+/// use watchkeeper_engine::settings::LeaseSettings;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let seams = Seams::system();
+/// // In memory here; any lease store that the candidates share.
+/// let leases = Arc::new(Leases::new(Arc::clone(&seams.clock)));
+/// let settings = LeaseSettings::new(Duration::from_secs(5));
+/// let campaign = Campaign::new(seams, leases, settings, LeaseKey::new("nightly-report"), "vm-1").await?;
+///
+/// // Waits while another candidate leads.
+/// let term = campaign.win().await;
+/// println!("vm-1 leads under epoch {}", term.epoch());
+/// term.resign().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Campaign {
     candidacy: Arc<Candidacy>,
@@ -149,6 +175,24 @@ impl Drop for Candidacy {
 }
 
 /// A term of leadership. It may be moved into a task of its own, and outlive its campaign. Dropping it lets it expire; [`resign`](Self::resign) gives it back.
+///
+/// ```
+/// use watchkeeper_core::{Epoch, Result};
+/// use watchkeeper_engine::election::Term;
+///
+/// /// `write` takes the epoch along, so that its target can refuse a leader that was paused and wakes up too late.
+/// async fn lead(term: Term, write: impl AsyncFnOnce(Epoch) -> Result<()>) -> Result<()> {
+///     tokio::select! {
+///         biased;
+///         loss = term.lost() => println!("{loss}; the next leader goes on"),
+///         written = write(term.epoch()) => {
+///             written?;
+///             term.resign().await?;
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Term {
     candidacy: Arc<Candidacy>,

@@ -189,6 +189,34 @@ impl ChangeLog {
         }
     }
 
+    /// The names in handlers' routes, as changes have them.
+    ///
+    /// # Errors
+    /// `Config` for a name that no change of this stream can have.
+    async fn route_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
+        if names.is_empty() {
+            return Ok(names);
+        }
+        let names = match &self.table {
+            Table::Own => {
+                self.require_log(cx).await?;
+                named::ever_logged(cx, &self.client, names).await?
+            }
+            Table::Outbox { name, columns, .. } if columns.entity.is_none() => {
+                return Err(Error::config(format!(
+                    "changes of the outbox {name} have no name that a route could match"
+                ))
+                .remedy("map `entity` in `columns`, or write `*` as the route"));
+            }
+            Table::Outbox { .. } => names,
+        };
+        match names.iter().find(|name| !self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name))) {
+            Some(name) => Err(Error::config(format!("the stream does not watch {name}"))
+                .remedy("correct the name, or add the table to `tables` of the source")),
+            None => Ok(names),
+        }
+    }
+
     /// The names that changes have now, where they are known.
     pub(crate) async fn told_of(&self, cx: &Cx) -> Result<Option<Vec<String>>> {
         match (&self.wanted, &self.table) {
@@ -364,7 +392,7 @@ impl ChangeLog {
 #[async_trait]
 impl Source for ChangeLog {
     async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
-        self.namespaces(cx, names).await
+        self.route_names(cx, names).await
     }
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {

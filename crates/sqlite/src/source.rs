@@ -24,7 +24,7 @@ use crate::client::{Client, Process, write_on, write_or_evict};
 use crate::clock::wall_millis;
 use crate::error::Failure;
 use crate::json;
-use crate::tools::{ensure_guard, exists, install_command, installed, marks, plain};
+use crate::tools::{ensure_guard, exists, install_command, marks, plain};
 use payload::LogRows;
 use place::Place;
 use reader::{Reader, Start};
@@ -238,19 +238,9 @@ fn reader_name(consumer: &str) -> String {
 #[async_trait]
 impl Source for ChangeLog {
     async fn resolve_names(&self, cx: &Cx, names: Vec<String>) -> Result<Vec<String>> {
-        let wanted = self.tables.clone();
+        let log = self.clone();
         let resolve = move |transaction: &rusqlite::Transaction<'_>| {
-            let known: Vec<String> = installed(transaction)?.into_iter().map(|(table, _)| table).collect();
-            let watched = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.iter().any(|table| table == name));
-            let spelled = |name: String| match known.iter().find(|known| known.eq_ignore_ascii_case(&name)) {
-                Some(known) if watched(known) => Ok(known.clone()),
-                None if wanted.is_none() => Ok(name),
-                _ => Err(Failure::from(
-                    Error::config(format!("the stream does not watch {name}"))
-                        .remedy("correct the name, or add the table to `tables` of the source"),
-                )),
-            };
-            names.into_iter().map(spelled).collect()
+            names.iter().map(|name| log.change_name(transaction, name)).collect()
         };
         self.client.read(cx, resolve).await
     }

@@ -11,7 +11,7 @@
 //! async fn main() -> Result<()> {
 //!     let orders = Stream::new("orders", open::source("sqlite:shop.db", "shop", "orders").await?)
 //!         .on("orders", Operation::Insert, |change| async move {
-//!             println!("{}: {}", change.id(), String::from_utf8_lossy(change.body()));
+//!             println!("{}: {}", change.id(), change.json()?);
 //!             Ok(())
 //!         });
 //!     let store = open::stores("sqlite:state.db").await?;
@@ -78,6 +78,25 @@ impl Default for Peering {
 }
 
 /// Builds an instance.
+///
+/// ```no_run
+/// # async fn build(orders: watchkeeper::Stream) -> watchkeeper::Result<()> {
+/// use std::time::Duration;
+///
+/// use watchkeeper::{Watchkeeper, open, peers};
+///
+/// let watch = Watchkeeper::builder("shop")
+///     .named("vm-1")
+///     .store(open::stores("sqlite:state.db").await?)
+///     .stream(orders)
+///     .lease(Duration::from_secs(10))
+///     .peers(peers::Settings { listen: "10.0.0.7:7420".parse().expect("an address"), ..peers::Settings::default() })
+///     .configure(|settings| settings.shutdown_grace = Duration::from_secs(20))
+///     .start()
+///     .await?;
+/// # watch.shutdown().await
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing runs before `start`"]
 pub struct Builder {
@@ -169,6 +188,19 @@ impl Builder {
 
 /// A running instance. Dropping it ends it at once, as a crash would; [`shutdown`](Self::shutdown) ends it in
 /// order.
+///
+/// ```no_run
+/// # async fn watch(watch: watchkeeper::Watch, signal: impl Future<Output = ()>) -> watchkeeper::Result<()> {
+/// let mut status = watch.status("orders").expect("the stream is configured");
+/// println!("{:?}, lag {:?}", status.see().state, status.see().lag);
+///
+/// let orders = watch.operate("orders").expect("the stream is connected");
+/// orders.hand_over(Some("vm-2")).await?;
+///
+/// // Runs until the signal, drains, commits, and releases the lease last.
+/// watch.until(signal).await
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Watch {
     running: Running,

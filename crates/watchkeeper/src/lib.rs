@@ -20,8 +20,8 @@
 //! ([`StreamSpec`]). Handlers are one kind of sink: [`Routes`] say which changes each of them gets, and
 //! an [`ObserverExecutor`] makes a sink of them.
 //!
-//! [`peers`] is how the death of an instance is proved. Backends are features: `sqlite` and `file` by default. Those who would
-//! rather ask for batches than be called find [`ChangeLogListener`] in [`listener`].
+//! [`peers`] is how the death of an instance is proved. Backends are features: `sqlite`, `mongodb`, `postgres` and `file`, all
+//! by default. Those who would rather ask for batches than be called find [`ChangeLogListener`] in [`listener`].
 //!
 //! This is a stream with everything in memory, without the builder:
 //!

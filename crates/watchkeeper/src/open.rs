@@ -20,6 +20,16 @@ pub fn cx() -> Cx {
 /// What a group shares, all in one place: `sqlite:state.db`, a file that is made where it is missing. Give it a
 /// file of its own, since an application's long transactions would hold up the renewal of leases.
 ///
+/// ```no_run
+/// # async fn stores() -> watchkeeper::Result<()> {
+/// use watchkeeper::open;
+///
+/// let on_this_machine = open::stores("sqlite:state.db").await?;
+/// let on_several = open::stores("postgres://watchkeeper@db/coordination").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// `Config` for an address that no backend here understands or that is no store, and what the backend says.
 pub async fn stores(address: &str) -> Result<Stores> {
@@ -34,6 +44,16 @@ pub async fn stores(address: &str) -> Result<Stores> {
 
 /// A source: `sqlite:shop.db`, the log of an application's tables, made by `watchkeeper sqlite install`. It is read on
 /// behalf of a stream of a group: what that one has not acknowledged is kept. [`source_at`] takes settings too.
+///
+/// ```no_run
+/// # async fn source() -> watchkeeper::Result<()> {
+/// use watchkeeper::{Stream, open};
+///
+/// let source = open::source("sqlite:shop.db", "shop", "orders").await?;
+/// let orders = Stream::new("orders", source);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// `Config` for an address that no backend here understands, and what the backend says.

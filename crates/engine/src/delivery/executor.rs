@@ -84,6 +84,7 @@ impl ObserverExecutor {
     /// Not cancel safe: a dropped call may have run any of the handlers.
     pub async fn execute(&self, change: Change) -> Result<(), HandlerError> {
         let matched = self.routes.lookup(change.batch().namespace(change.row()), change.operation());
+        self.routes.count_delivered(change.batch(), &[change.row()]);
         let Tally { fatal, retry, only_panics, rejected, .. } =
             pass(&matched, (&change, &HandlerContext::default()), None, Ok(()), || Ok(())).await;
         let gravest = fatal.map(HandlerError::fatal).or(retry.map(|error| match only_panics {
@@ -202,6 +203,7 @@ impl SinkWriter for HandlerWriter {
             let left = cx.left();
             if done > 0 && left.as_ref().is_ok_and(|left| *left < half_time) {
                 // Slow handlers: what is done counts, instead of running into the time-out together.
+                self.routes.count_delivered(batch, &rows[..done]);
                 return Ok(Written { done, ..Written::default() });
             }
             let change = Change::new(Arc::clone(batch), row);
@@ -211,6 +213,7 @@ impl SinkWriter for HandlerWriter {
                 return self.stop(lane, done, &change, tally);
             }
         }
+        self.routes.count_delivered(batch, rows);
         Ok(Written::all(rows))
     }
 

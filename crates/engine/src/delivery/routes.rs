@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use watchkeeper_core::Operation;
+use watchkeeper_core::{Batch, Operation};
 
 use super::handler::Handler;
 
@@ -106,22 +107,32 @@ pub type Matched = Arc<[Arc<dyn Handler>]>;
 /// Answers are kept for so many namespaces; a source that makes up ever new ones must not fill the memory.
 const NAMESPACES_KEPT_MAX: usize = 1024;
 
+/// After this many delivered changes, routes with an exact name that none of them had are warned about.
+const UNMATCHED_WARNING_AFTER: u64 = 1_000;
+
 /// Handlers by namespace and operation.
 ///
 /// A change goes to every handler whose route matches, in the order of registration; a handler that is
 /// registered twice is called twice. A change that no route matches is passed over.
+///
+/// A route with an exact name that none of the first 1,000 changes had is warned about once, since the name may be misspelled.
+/// Rows of a snapshot do not count: a snapshot reads one table after the other.
 #[derive(Default)]
 pub struct Routes {
     routes: Vec<Route>,
     /// Answers given before. Read once per run of alike changes and written once per kind, so lanes
     /// seldom meet here; ordered maps, since a simulation has to repeat itself.
     answers: RwLock<BTreeMap<Arc<str>, BTreeMap<Operation, Matched>>>,
+    /// How many changes were delivered, up to [`UNMATCHED_WARNING_AFTER`].
+    delivered: AtomicU64,
 }
 
 struct Route {
     namespace: Pattern,
     operations: Operations,
     handler: Arc<dyn Handler>,
+    /// Whether any change had a name that this route matches, with whatever operation.
+    is_matched: AtomicBool,
 }
 
 impl Routes {
@@ -150,9 +161,8 @@ impl Routes {
         operations: impl Into<Operations>,
         handler: Arc<dyn Handler>,
     ) -> Self {
-        self.routes.push(Route { namespace: namespace.into(), operations: operations.into(), handler });
-        self.answers = RwLock::default();
-        self
+        self.routes.push(Route::new(namespace.into(), operations.into(), handler));
+        Self { routes: self.routes, ..Self::default() }
     }
 
     /// Whether there are none.
@@ -182,9 +192,9 @@ impl Routes {
                 Pattern::Exact(name) => Pattern::Exact(names.next().unwrap_or_else(|| name.clone())),
                 pattern => pattern.clone(),
             };
-            Route { namespace, operations: route.operations, handler: Arc::clone(&route.handler) }
+            Route::new(namespace, route.operations, Arc::clone(&route.handler))
         };
-        Self { routes: self.routes.iter().map(rename).collect(), answers: RwLock::default() }
+        Self { routes: self.routes.iter().map(rename).collect(), ..Self::default() }
     }
 
     /// The handlers of changes with this namespace and operation. It allocates only for a pair that it
@@ -198,9 +208,13 @@ impl Routes {
     }
 
     fn learn(&self, namespace: &Arc<str>, operation: Operation) -> Matched {
-        let matching = self.routes.iter().filter(|route| route.matches(namespace, operation));
+        let named: Vec<_> = self.routes.iter().filter(|route| route.namespace.matches(namespace)).collect();
+        let matching = named.iter().filter(|route| route.operations.contains(operation));
         let matched: Matched = matching.map(|route| Arc::clone(&route.handler)).collect();
-        if !self.routes.iter().any(|route| route.namespace.matches(namespace)) {
+        for route in &named {
+            route.is_matched.store(true, Ordering::Relaxed);
+        }
+        if named.is_empty() {
             let routes = self.patterns().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             tracing::warn!(%namespace, routes, "no route matches this namespace: its changes are passed over");
         }
@@ -211,11 +225,38 @@ impl Routes {
         answers.entry(Arc::clone(namespace)).or_default().insert(operation, Arc::clone(&matched));
         matched
     }
+
+    /// Counts changes that were looked up and delivered. When there are enough of them, it warns of every route with an exact name
+    /// that matched none. Afterwards a call costs one load.
+    pub(super) fn count_delivered(&self, batch: &Batch, rows: &[u32]) {
+        if self.delivered.load(Ordering::Relaxed) >= UNMATCHED_WARNING_AFTER {
+            return;
+        }
+        let is_change = |row: &&u32| batch.rows()[**row as usize].operation != Operation::Read;
+        let changes = rows.iter().filter(is_change).count() as u64;
+        let before = self.delivered.fetch_add(changes, Ordering::Relaxed);
+        // Lanes count in parallel: only the one that reaches the number warns.
+        if before < UNMATCHED_WARNING_AFTER && before + changes >= UNMATCHED_WARNING_AFTER {
+            self.warn_unmatched();
+        }
+    }
+
+    fn warn_unmatched(&self) {
+        let is_unmatched =
+            |route: &&Route| matches!(route.namespace, Pattern::Exact(_)) && !route.is_matched.load(Ordering::Relaxed);
+        for route in self.routes.iter().filter(is_unmatched) {
+            tracing::warn!(
+                route = %route.namespace,
+                changes = UNMATCHED_WARNING_AFTER,
+                "a route matched none of the changes so far: its handler was never called; check the route's name"
+            );
+        }
+    }
 }
 
 impl Route {
-    fn matches(&self, namespace: &str, operation: Operation) -> bool {
-        self.operations.contains(operation) && self.namespace.matches(namespace)
+    fn new(namespace: Pattern, operations: Operations, handler: Arc<dyn Handler>) -> Self {
+        Self { namespace, operations, handler, is_matched: AtomicBool::new(false) }
     }
 }
 

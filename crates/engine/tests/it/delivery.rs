@@ -19,6 +19,8 @@ use watchkeeper_engine::delivery::{
     Handler, HandlerContext, HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler, handler_with,
 };
 
+use crate::stale::Warnings;
+
 /// Runs what waits for nothing, without any runtime.
 fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("these handlers wait for nothing")
@@ -421,4 +423,26 @@ fn handlers_may_wait() {
     let written = runtime.block_on(writer.write(&cx(), 0, &batch(0, &["x", "y"]), &[0, 1]));
     assert_eq!(written.expect("nothing forbids the calls").done, 2);
     assert_eq!(calls.take(), ["a(x)", "a(y)"]);
+}
+
+#[test]
+fn a_route_that_none_of_1_000_changes_matched_is_warned_of_once() {
+    let ok = || handler(|_| async { Ok(()) });
+    let routes = Routes::new().on("shop.orders", Operation::Delete, ok()).on("shop.items", Operations::ANY, ok());
+    let writer = open(&ObserverExecutor::new(routes.on("shop.*", Operations::ANY, ok())));
+    let warnings = Warnings::default();
+    let rows: Vec<u32> = (0..500).collect();
+    // Rows of a snapshot do not count: it reads one table after the other.
+    let batches = [(Operation::Read, 0), (Operation::Read, 0), (Operation::Read, 0), (Operation::Insert, 0)];
+    let batches = [&batches[..], &[(Operation::Insert, 1), (Operation::Insert, 1), (Operation::Insert, 1)]].concat();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        for (seq, (operation, expected)) in (1..).zip(batches) {
+            let batch = batch_of(seq, &vec![("shop.orders", operation, "row"); rows.len()]);
+            let written = now(writer.write(&cx(), 0, &batch, &rows)).expect("all handlers take all rows");
+            assert_eq!(written.done, rows.len());
+            let told = warnings.0.lock().unwrap();
+            let unmatched = told.iter().filter(|warning| warning.contains("a route matched none of the changes"));
+            assert_eq!(unmatched.count(), expected, "after batch {seq}: {told:?}");
+        }
+    });
 }

@@ -122,7 +122,7 @@ fn a_truncate_passes_a_filter_while_no_dead_letters_wait() {
 
 /// What is logged as a warning on this thread.
 #[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Warnings(pub(crate) Arc<Mutex<Vec<String>>>);
 
 impl Visit for Warnings {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {

@@ -104,6 +104,25 @@ pub(super) async fn spelled(
     Ok(spelled)
 }
 
+/// The names of tables with their schemas, as changes have them. A table that is no longer logged may still have changes in the log.
+///
+/// # Errors
+/// `Config` for a table that was never logged.
+pub(super) async fn ever_logged(cx: &Cx, client: &Client, names: Vec<String>) -> Result<Vec<String>> {
+    let known = known(cx, client).await?;
+    let sql = client.sql("SELECT FROM {schema}.log_tables WHERE entity = $1");
+    let mut entities = Vec::new();
+    for name in names {
+        let named = find(cx, client, &known, &name).await?;
+        let was_logged = named.is_logged || !client.read(cx, &sql, &[(&named.entity, Type::TEXT)]).await?.is_empty();
+        if !was_logged {
+            return Err(not_logged(&name, &known));
+        }
+        entities.push(named.entity);
+    }
+    Ok(entities)
+}
+
 fn not_logged(table: &str, known: &[(String, u32)]) -> Error {
     let mut names: Vec<_> = known.iter().map(|(entity, _)| written(entity)).collect();
     names.sort();

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use watchkeeper_core::{Cx, Error, Finding, Result, StartAt};
 
 use super::{ChangeLog, guard, identity};
 use crate::error::Failure;
-use crate::tools::{SCHEMA, Shape, install_command, installed, marks};
+use crate::tools::{SCHEMA, Shape, install_command, installed, marks, plain};
 
 impl ChangeLog {
     /// The same log, if it can be read.
@@ -45,6 +45,30 @@ impl ChangeLog {
     pub(super) fn findings(&self, connection: &Connection) -> Result<Vec<Finding>, Failure> {
         let log = self.require(connection)?;
         guard::findings(connection, log.file(), log.tables.as_deref())
+    }
+
+    /// The name of a table as the changes that this stream reads have it. A table that is no longer logged keeps its name as long as the
+    /// log has changes of it.
+    ///
+    /// # Errors
+    /// `Config` for a table that this stream does not read, or that was never logged, and for a file without a log.
+    pub(super) fn change_name(&self, connection: &Connection, table: &str) -> Result<String, Failure> {
+        self.require_log(connection)?;
+        let table = plain(table);
+        let is_watched = |named: &[String]| named.iter().any(|named| named.eq_ignore_ascii_case(&table));
+        if !self.named.as_deref().is_none_or(is_watched) {
+            return Err(Error::config(format!("the stream does not watch {table}"))
+                .remedy("correct the name, or add the table to `tables` of the source")
+                .into());
+        }
+        // Asked first, since it is answered at once for every table that is logged now.
+        let not_logged = match logged(connection, self.file(), std::slice::from_ref(&table)) {
+            Ok(spelled) => return Ok(spelled.into_iter().next().unwrap_or(table)),
+            Err(not_logged) => not_logged,
+        };
+        let sql = "SELECT tbl FROM watchkeeper_changes WHERE tbl = ?1 COLLATE NOCASE LIMIT 1";
+        let former: Option<String> = connection.query_row(sql, [&table], |row| row.get(0)).optional()?;
+        former.ok_or(not_logged)
     }
 
     /// The tables that are read, as the log spells them as far as it knows them.

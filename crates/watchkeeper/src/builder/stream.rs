@@ -12,6 +12,30 @@ use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use crate::pull::{self, Changes};
 
 /// A stream: a source, and what becomes of its changes.
+///
+/// ```no_run
+/// # async fn orders() -> watchkeeper::Result<watchkeeper::Stream> {
+/// use serde::Deserialize;
+/// use watchkeeper::{HandlerError, OnReject, Operation, Park, StartAt, Stream, open};
+///
+/// #[derive(Deserialize)]
+/// struct Order {
+///     id: i64,
+///     item: String,
+/// }
+///
+/// let source = open::source("postgres://app@db/shop", "shop", "orders").await?;
+/// let orders = Stream::new("orders", source)
+///     .start_at(StartAt::Oldest)
+///     .on_reject(OnReject::DeadLetter { park: Park::Key })
+///     .on("orders", [Operation::Insert, Operation::Update], |change| async move {
+///         let order = change.after::<Order>()?.ok_or_else(|| HandlerError::reject("there is no row"))?;
+///         println!("{}: {}", order.id, order.item);
+///         Ok(())
+///     });
+/// # Ok(orders)
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a stream does nothing before it is given to an instance"]
 pub struct Stream {
@@ -41,6 +65,9 @@ impl Stream {
     /// Calls `handle` with the changes whose namespace and operation match: `"orders"` (as the source resolves it: `public.orders` in
     /// PostgreSQL, `shop.orders` in the database `shop` of MongoDB), `"shop.*"` or `"*"`; one
     /// [`Operation`](crate::Operation), several, or [`Operations::ANY`]. See [`Handler`] for what it may rely on.
+    ///
+    /// A name that no change of the source can have is refused when the instance starts. A name that none of the first 1,000 changes had
+    /// is warned about once.
     pub fn on<F, Fut>(self, namespace: impl Into<Pattern>, operations: impl Into<Operations>, handle: F) -> Self
     where
         F: Fn(Change) -> Fut + Send + Sync + 'static,

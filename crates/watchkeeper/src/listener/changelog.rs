@@ -45,6 +45,24 @@ impl Deref for ChangeLogEntry {
 ///
 /// Without a coordinator it works alone, with its checkpoint in memory: a new one starts where its configuration says.
 /// Dropping it is like a crash, its lease has to run out; [`close`](Self::close) leaves in order.
+///
+/// ```no_run
+/// # async fn listen(coordinator: watchkeeper::MultiListenerCoordinator) -> watchkeeper::listener::Result<()> {
+/// use watchkeeper::{ChangeLogConfig, ChangeLogListener, ObserverError, open};
+///
+/// let mut config = ChangeLogConfig::new("orders", open::source("sqlite:shop.db", "shop", "orders").await?);
+/// config.multi_listener.listener_id = "listener-1".to_owned();
+/// let listener = ChangeLogListener::new(config).with_coordinator(coordinator)?;
+/// loop {
+///     match listener.next_batch().await {
+///         // Asking again commits them.
+///         Ok(entries) => entries.iter().for_each(|entry| println!("{} {}", entry.checkpoint, entry.id())),
+///         Err(ObserverError::ListenerFailover { checkpoint, .. }) => eprintln!("another listener goes on at {checkpoint}"),
+///         Err(error) => return Err(error),
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ChangeLogListener {
     config: ChangeLogConfig,

@@ -27,6 +27,21 @@ pub const DEFAULT_GROUP: &str = "listeners";
 ///
 /// The listeners that it registers are kept alive by heartbeats for as long as any clone of it lives. Dropping the last
 /// one is like a crash: the others notice by the silence. [`deregister_listener`](Self::deregister_listener) leaves in order.
+///
+/// ```no_run
+/// # async fn coordinate(store: std::sync::Arc<dyn watchkeeper::Store>) -> watchkeeper::listener::Result<()> {
+/// use watchkeeper::{MultiListenerConfig, MultiListenerCoordinator};
+///
+/// let config = MultiListenerConfig { failover_threshold_ms: 40_000, ..MultiListenerConfig::default() };
+/// let coordinator = MultiListenerCoordinator::new(store).in_group("shop")?.with_config(config)?;
+/// coordinator.register_listener("listener-1".to_owned()).await?;
+/// println!("{} leads", coordinator.elect_leader().await?);
+/// for listener in coordinator.check_listener_health().await? {
+///     println!("{}: {:?} at {}", listener.listener_id, listener.state, listener.last_checkpoint);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct MultiListenerCoordinator {
     inner: Arc<Inner>,

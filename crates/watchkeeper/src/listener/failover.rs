@@ -34,6 +34,23 @@ pub struct FailoverEvent {
 }
 
 /// Looks after the listeners of a group.
+///
+/// ```no_run
+/// # async fn look_after(coordinator: watchkeeper::MultiListenerCoordinator) -> watchkeeper::listener::Result<()> {
+/// use watchkeeper::FailoverManager;
+///
+/// let failover = FailoverManager::new(coordinator);
+/// // Runs in the background until the manager and this guard are dropped.
+/// let _monitor = failover.start_health_monitor().await;
+///
+/// // The same by hand.
+/// for listener in failover.detect_failures().await? {
+///     let event = failover.trigger_failover(&listener).await?;
+///     println!("{} goes on at {}", event.failover_target_id, event.checkpoint);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FailoverManager {
     watcher: Watcher,

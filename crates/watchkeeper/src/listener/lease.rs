@@ -17,6 +17,20 @@ use super::handle::identity;
 use super::store::{Store, roles};
 
 /// Makes the leases of a group.
+///
+/// ```no_run
+/// # async fn lease(store: std::sync::Arc<dyn watchkeeper::Store>) -> watchkeeper::listener::Result<()> {
+/// use watchkeeper::LeaseManager;
+///
+/// let leases = LeaseManager::new(store, "shop", 30_000)?;
+/// let lease = leases.lease("listener-1", 1);
+/// if lease.acquire().await? {
+///     // Asking again while it is held prolongs it.
+///     lease.acquire().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct LeaseManager {
     leases: Arc<dyn LeaseStore>,

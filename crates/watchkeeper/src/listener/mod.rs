@@ -17,7 +17,8 @@
 //! async fn listen(store: Arc<dyn Store>, config: ChangeLogConfig) -> Result<()> {
 //!     let coordinator = MultiListenerCoordinator::new(store);
 //!     let failover = FailoverManager::new(coordinator.clone());
-//!     failover.start_health_monitor().await;
+//!     // The monitor runs as long as the manager or this guard is kept.
+//!     let _monitor = failover.start_health_monitor().await;
 //!     let listener = ChangeLogListener::new(config).with_coordinator(coordinator.clone())?;
 //!     loop {
 //!         match listener.next_batch().await {

@@ -3,11 +3,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::sync::mpsc;
-use watchkeeper::sqlite::{Client, Config, tools};
+use watchkeeper::sqlite::{ChangeLog, Client, Config, tools};
 use watchkeeper::{
-    ErrorKind, Grade, HandlerError, HandlerSettings, ListenerState, Operations, StartAt, Stores, Stream, Watch,
-    Watchkeeper, open,
+    ErrorKind, Grade, HandlerError, HandlerSettings, ListenerState, Operations, Position, StartAt, Stores, Stream,
+    Watch, Watchkeeper, open,
 };
 
 /// Where the other process finds the files.
@@ -171,6 +172,29 @@ async fn it_runs_until_it_is_told_to_end_and_then_releases() {
     let arrived = tokio::time::timeout(LEASE / 2, arrived.recv()).await.expect("the lease was released");
     assert_eq!(arrived.as_deref(), Some("Some(Str(\"rope\"))"));
     second.shutdown().await.expect("it had joined");
+}
+
+#[tokio::test]
+async fn the_status_of_a_running_stream_serialises_with_position_and_lag() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let shop = shop(folder.path()).await;
+    let (told, mut arrived) = mpsc::channel(1);
+    let watch = start(folder.path(), told).await;
+    order(&shop, "rope").await;
+    arrived.recv().await.expect("the handlers live as long as their stream");
+    let mut status = watch.status("orders").expect("the stream is there");
+    while status.see().position.is_none() {
+        status.changed().await.expect("the instance is running");
+    }
+    let seen = status.see().clone();
+    let json = serde_json::to_value(&seen).expect("a status is data");
+    assert_eq!((&json["stream"], &json["state"], &json["epoch"]), (&json!("orders"), &json!("running"), &json!(1)));
+    assert_eq!((&json["halted"], &json["openings"], &json["last_error"]), (&json!(false), &json!(1), &json!(null)));
+    let position: Position = serde_json::from_value(json["position"].clone()).expect("it is a position");
+    assert_eq!(ChangeLog::number(&position).expect("it is one of a SQLite log"), 1);
+    let lag: Duration = serde_json::from_value(json["lag"].clone()).expect("it is a duration");
+    assert_eq!(Some(lag), seen.lag, "one change is committed, so there is a lag");
+    watch.shutdown().await.expect("it had joined");
 }
 
 #[tokio::test]

@@ -6,11 +6,12 @@ use watchkeeper::ListenerState::{Connecting, Running};
 use watchkeeper::core::clock::Sleep;
 use watchkeeper::core::memory::{Checkpoints, Leases, Notes};
 use watchkeeper::core::{Clock, Entropy, Moment};
+use watchkeeper::engine::group::control::Controls;
 use watchkeeper::{
     FailoverManager, MultiListenerConfig, MultiListenerCoordinator, ObserverError, StoreIdentity, Stores,
 };
 
-use super::support::{Shop, numbers, on_each_store, soon, until};
+use super::support::{GROUP, STREAM, Shop, cx, numbers, on_each_store, soon, until};
 
 on_each_store! {
     test_failure_detection,
@@ -18,6 +19,7 @@ on_each_store! {
     test_failover_checkpoint_consistency,
     test_multiple_listener_failover,
     test_failover_recovery,
+    the_guard_alone_keeps_the_health_monitor_running,
 }
 
 async fn registered(shop: &Shop, names: &[&str]) -> MultiListenerCoordinator {
@@ -249,4 +251,46 @@ async fn test_failover_recovery(shop: Shop) {
     let elsewhere = FailoverManager::new(shop.coordinator()).resume_from_checkpoint("listener-3", 4).await;
     assert!(matches!(elsewhere, Err(ObserverError::NoStream { .. })), "nobody was told: {elsewhere:?}");
     assert!(failover.resume_from_checkpoint("listener-3", -1).await.is_err());
+}
+
+/// The manager and the coordinator are temporaries here, so nothing but the guard keeps the monitor running.
+async fn the_guard_alone_keeps_the_health_monitor_running(shop: Shop) {
+    let app = shop.open().await;
+    app.order(1..=3).await;
+    // The only clone is moved into the monitor. Its process leads, so it acts.
+    let watching = registered(&shop, &["watcher"]).await;
+    assert_eq!(watching.elect_leader().await.expect("the store answers"), "watcher");
+    let monitor = FailoverManager::new(watching).start_health_monitor().await;
+    let controls = Controls::new(shop.store(), GROUP);
+    let preferred = async || controls.read(&cx(), STREAM).await.expect("the store answers").preferred;
+
+    let (gone, here, there) = (shop.coordinator(), shop.coordinator(), shop.coordinator());
+    let first = shop.listener("listener-1", &gone).await;
+    soon("the first batch", first.next_batch()).await.expect("nobody else is there");
+    let second = shop.listener("listener-2", &here).await;
+    let dies = async {
+        stand_by(&there, &["listener-2"]).await;
+        drop((first, gone));
+    };
+    let ((), batch) = soon("the takeover", async { tokio::join!(dies, second.next_batch()) }).await;
+    batch.expect("it has the watch");
+    until("a failover is triggered", async || (preferred().await.as_deref() == Some("listener-2")).then_some(())).await;
+
+    let third = shop.listener("listener-3", &there).await;
+    let dies = async {
+        stand_by(&there, &["listener-3"]).await;
+        drop(monitor);
+        drop((second, here));
+    };
+    let ((), batch) = soon("the takeover", async { tokio::join!(dies, third.next_batch()) }).await;
+    batch.expect("it has the watch");
+    // The watcher's heartbeats end with the monitor. Within the threshold in which its silence is noticed, the monitor would have
+    // looked ten times.
+    let looking = FailoverManager::new(&there);
+    until("both are silent", async || {
+        let silent = looking.detect_failures().await.expect("the store answers");
+        ["listener-2", "watcher"].iter().all(|name| silent.iter().any(|silent| silent == name)).then_some(())
+    })
+    .await;
+    assert_eq!(preferred().await.as_deref(), Some("listener-2"), "no failover follows");
 }
