@@ -66,6 +66,17 @@ impl Runner {
         lines[lines.len().saturating_sub(5)..].join("\n")
     }
 
+    /// What a command of the program answers as JSON.
+    pub(super) fn ask(&self, words: &[&str]) -> Result<Vec<u8>, Trouble> {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--json").arg("--config").arg(&self.config).stdin(Stdio::null());
+        let output = command.output().map_err(io("the program"))?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(format!("{words:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
+    }
+
     /// SIGKILL.
     pub(super) fn kill(&mut self) -> Result<(), Trouble> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
