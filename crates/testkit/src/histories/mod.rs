@@ -252,6 +252,9 @@ pub struct Halt {
     pub table: String,
     /// The words of which its cause has to contain one.
     pub words: &'static [&'static str],
+    /// Whether it stays halted until a person resumes it. Otherwise it gives up with the cause and tries again later: a table that left a
+    /// publication may be put back.
+    pub is_final: bool,
 }
 
 /// What happens next.

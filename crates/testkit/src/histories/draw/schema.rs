@@ -28,7 +28,7 @@ impl Drawing {
             Source::Sqlite | Source::Replication => (self.take_table_away(&table, 3), GONE),
         };
         self.steps.extend([Step::CatchUp, Step::Schema(change)]);
-        Some(Halt { table, words })
+        Some(Halt { table, words, is_final: self.source != Source::Replication })
     }
 
     fn take_table_away(&mut self, table: &str, ways: u64) -> SchemaChange {
