@@ -20,6 +20,8 @@ pub(super) struct Event {
     pub(super) row: Option<String>,
     /// The `rev` that the event wrote.
     pub(super) rev: Option<u64>,
+    /// The new name of what was renamed.
+    pub(super) to: Option<String>,
 }
 
 /// Rows as JSON, by table.
@@ -42,6 +44,9 @@ struct Document {
     /// An invalidation names none.
     #[serde(default)]
     ns: Namespace,
+    /// The new name, of a rename.
+    #[serde(default)]
+    to: Namespace,
     #[serde(default)]
     document_key: Option<BTreeMap<String, Box<RawValue>>>,
     #[serde(default)]
@@ -95,6 +100,7 @@ impl Event {
             key: shown.get("id").filter(|_| is_about_a_row).map(|key| key.get().to_owned()),
             rev: after.as_ref().and_then(|_| number(shown.get("rev")?)),
             row: after.map(|row| row.get().to_owned()),
+            to: None,
         })
     }
 
@@ -113,6 +119,7 @@ impl Event {
             key: event.document_key.and_then(|key| Some(key.get("_id")?.get().to_owned())),
             row: row.map(|row| row.get().to_owned()),
             rev,
+            to: (!event.to.coll.is_empty()).then_some(event.to.coll),
         })
     }
 }
@@ -120,9 +127,11 @@ impl Event {
 /// The rows that are left when all events have happened.
 pub(super) fn replay(events: &[Event]) -> Rows {
     let mut state: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    for Event { table, operation, key, row, .. } in events {
+    for Event { table, operation, key, row, to, .. } in events {
         match (operation.as_str(), key, row) {
             ("truncate" | "drop", _, _) => state.retain(|(of, _), _| of != table),
+            // Only collections without documents are renamed to names that the stream reads.
+            ("rename", _, _) => state.retain(|(of, _), _| of != table && Some(*of) != to.as_deref()),
             ("delete", Some(key), _) => {
                 state.remove(&(table.as_str(), key.as_str()));
             }
@@ -162,12 +171,9 @@ fn committed(plan: &Plan) -> BTreeMap<(String, String), Vec<u64>> {
 
 /// The first change that is missing, or out of order, among the events of each key.
 ///
-/// With a snapshot not every change is told, so only a stream from the oldest change is looked at. After a crash a run of
-/// events may be repeated where the sink is not transactional.
+/// After a crash a run of events may be repeated where the sink is not transactional. With a snapshot not every change is reported; where
+/// nothing may be repeated, a key still never goes back to an older change.
 pub(super) fn out_of_order(plan: &Plan, events: &[Event]) -> Option<String> {
-    if plan.start == Start::Snapshot {
-        return None;
-    }
     // Rows that a schema change wrote again bear a `rev` of no statement.
     let again = |step: &Step| match step {
         Step::Schema(SchemaChange::RenameColumn { rev, .. }) => Some(*rev),
@@ -180,6 +186,9 @@ pub(super) fn out_of_order(plan: &Plan, events: &[Event]) -> Option<String> {
         revs.iter().enumerate().for_each(|(at, rev)| {
             keys.insert(*rev, (key, at));
         });
+    }
+    if plan.start == Start::Snapshot {
+        return step_back(plan, &keys, events.iter().filter_map(|event| event.rev).filter(|rev| !again.contains(rev)));
     }
     let mut reached: BTreeMap<&(String, String), usize> = BTreeMap::new();
     for rev in events.iter().filter_map(|event| event.rev).filter(|rev| !again.contains(rev)) {
@@ -200,9 +209,30 @@ pub(super) fn out_of_order(plan: &Plan, events: &[Event]) -> Option<String> {
     })
 }
 
+/// The first change that was never committed, or that comes after a newer one of its key although the sink is transactional.
+fn step_back(
+    plan: &Plan,
+    keys: &BTreeMap<u64, (&(String, String), usize)>,
+    revs: impl Iterator<Item = u64>,
+) -> Option<String> {
+    let mut newest: BTreeMap<&(String, String), u64> = BTreeMap::new();
+    for rev in revs {
+        let Some((key, _)) = keys.get(&rev) else {
+            return Some(format!("rev {rev} arrived, but was never committed"));
+        };
+        let newest = newest.entry(key).or_insert(rev);
+        if rev < *newest && plan.sink.is_transactional() {
+            return Some(format!("rev {rev} of {} {} arrived after rev {newest}", key.0, key.1));
+        }
+        *newest = rev;
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use watchkeeper_testkit::histories::{Sink, Source};
+    use watchkeeper_testkit::servers::postgres::Version;
 
     use super::*;
 
@@ -221,13 +251,14 @@ mod tests {
             seed: 0,
             source,
             sink,
+            postgres: Version::V15,
             start,
             concurrency: 1,
             batch_rows: 1,
             keeps_missing: true,
             tables: Vec::new(),
             steps,
-            halts_about: None,
+            halt: None,
         }
     }
 
@@ -255,6 +286,31 @@ mod tests {
         assert!(out_of_order(&plan(Sink::SqliteEvents), &repeated).is_some());
         // A run that is broken off leaves the newest change before an older one.
         assert!(out_of_order(&plan(Sink::File), &events(&[1, 2, 4, 1])).is_some());
+    }
+
+    #[test]
+    fn after_a_snapshot_no_key_goes_back_where_nothing_may_be_repeated() {
+        let judged = |sink, revs: &[u64]| out_of_order(&Plan { start: Start::Snapshot, ..plan(sink) }, &events(revs));
+        assert_eq!(judged(Sink::SqliteEvents, &[2, 4]), None);
+        assert!(
+            judged(Sink::SqliteEvents, &[4, 2])
+                .is_some_and(|found| found.contains("rev 2 of t0 (1) arrived after rev 4"))
+        );
+        assert_eq!(judged(Sink::File, &[4, 2, 4]), None);
+        assert!(judged(Sink::File, &[3]).is_some_and(|found| found.contains("never committed")));
+    }
+
+    #[test]
+    fn a_rename_leaves_nothing_under_either_name() {
+        let inserted = r#"{"operationType":"insert","ns":{"db":"d","coll":"c"},"documentKey":{"_id":7},"fullDocument":{"_id":7,"rev":1}}"#;
+        let renamed = |from: &str, to: &str| {
+            format!(r#"{{"operationType":"rename","ns":{{"db":"d","coll":"{from}"}},"to":{{"db":"d","coll":"{to}"}}}}"#)
+        };
+        let left = |rename: &str| {
+            let events = [inserted, rename].map(|text| Event::of_document(text).expect("it is an event"));
+            replay(&events).remove("c").unwrap_or_default().len()
+        };
+        assert_eq!((left(&renamed("c", "away")), left(&renamed("staged", "c")), left(&renamed("a", "b"))), (0, 0, 1));
     }
 
     #[test]

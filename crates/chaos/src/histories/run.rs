@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use watchkeeper_core::Entropy;
-use watchkeeper_testkit::histories::{Plan, Source, Start, Step};
+use watchkeeper_testkit::histories::{Halt, Plan, Source, Start, Step};
 
 use super::config::{self, Places};
 use super::events::out_of_order;
 use super::runner::{Runner, empty};
+use super::snapshot;
 use super::source::{self, Database};
 use super::systems::Systems;
 use super::target;
@@ -19,11 +20,23 @@ use crate::program::HALTED;
 /// How long everything may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// How long the first rows of a start are waited for. There are none if the snapshot was complete before.
+const FIRST_ROWS: Duration = Duration::from_secs(4);
+
 /// How many differences are shown.
 const SHOWN_MAX: usize = 4;
 
+/// How a history ended that went as it has to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// How often the instance was killed in the middle of its snapshot.
+    pub(super) broken_snapshots: u64,
+    /// Whether the stream had to halt, and did.
+    pub(super) halted: bool,
+}
+
 /// Runs a plan to its end; trouble is what is not as it must be.
-pub(super) fn run(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Handle) -> Result<(), Trouble> {
+pub(super) fn run(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Handle) -> Result<Ended, Trouble> {
     let name = format!("h{}_{:08x}", plan.seed, Entropy::from_system().next() as u32);
     let temporary = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let folder = wanted.keep.as_ref().map_or_else(|| temporary.path().to_owned(), |keep| keep.join(&name));
@@ -31,23 +44,24 @@ pub(super) fn run(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Han
     let places = places(plan, &name, folder.clone(), systems);
     let mut history = History::begin(plan, &places, wanted, runtime)?;
     let answer = history.run();
+    let ended = Ended { broken_snapshots: history.broken_snapshots, halted: plan.halt.is_some() };
     let cleaned = history.end();
     if answer.is_ok() && wanted.keep.is_some() {
         std::fs::remove_dir_all(&folder).map_err(|error| format!("a folder: {error}"))?;
     }
-    answer.and(cleaned)
+    answer.and(cleaned).map(|()| ended)
 }
 
 fn places(plan: &Plan, name: &str, folder: PathBuf, systems: &Systems) -> Places {
     let file = |file: &str| format!("sqlite:{}", folder.join(file).display());
     let source = match plan.source {
         Source::Sqlite => file("app.db"),
-        Source::ChangeLog | Source::Replication => systems.postgres(name),
+        Source::ChangeLog | Source::Replication => systems.postgres(plan.postgres, name),
         Source::Mongodb => systems.mongodb(name),
     };
     let copy = format!("{name}_copy");
     let target = match plan.sink {
-        sink if sink.is_postgres() => systems.postgres(&copy),
+        sink if sink.is_postgres() => systems.postgres(plan.postgres, &copy),
         sink if sink.is_mongodb() => systems.mongodb(&copy),
         _ => file("copy.db"),
     };
@@ -60,6 +74,7 @@ struct History<'a> {
     runtime: &'a Handle,
     database: Box<dyn Database>,
     runner: Runner,
+    broken_snapshots: u64,
 }
 
 impl<'a> History<'a> {
@@ -75,15 +90,15 @@ impl<'a> History<'a> {
             Ok::<_, Trouble>(database)
         };
         let database = runtime.block_on(created)?;
-        Ok(Self { plan, places, runtime, database, runner })
+        Ok(Self { plan, places, runtime, database, runner, broken_snapshots: 0 })
     }
 
     fn run(&mut self) -> Result<(), Trouble> {
         for (at, step) in self.plan.steps.iter().enumerate() {
             self.step(step).map_err(|trouble| format!("step {at}: {trouble}"))?;
         }
-        if let Some(table) = &self.plan.halts_about {
-            return self.await_halt(table);
+        if let Some(halt) = &self.plan.halt {
+            return self.await_halt(halt);
         }
         self.catch_up()?;
         self.runner.stop()?;
@@ -115,9 +130,32 @@ impl<'a> History<'a> {
                 std::thread::sleep(Duration::from_millis(*after_ms));
                 self.runner.kill()
             }
+            Step::BreakSnapshot { after_ms } => self.break_snapshot(Duration::from_millis(*after_ms)),
             Step::Stop => self.runner.stop(),
             Step::CatchUp => self.catch_up(),
         }
+    }
+
+    /// Starts the instance, kills it soon after it has delivered something, and notes whether its snapshot was under way.
+    fn break_snapshot(&mut self, after: Duration) -> Result<(), Trouble> {
+        let before = self.content()?.size();
+        self.runner.start()?;
+        let since = Instant::now();
+        while self.content()?.size() <= before {
+            if let Some(cause) = self.runner.has_given_up()? {
+                return Err(cause);
+            }
+            // The snapshot may be complete, and the target need not grow any more.
+            if since.elapsed() > FIRST_ROWS {
+                break;
+            }
+        }
+        std::thread::sleep(after);
+        self.runner.kill()?;
+        let answer = self.runner.ask(&["checkpoint", "show", "history"])?;
+        let is_under_way = self.runtime.block_on(snapshot::is_under_way(self.plan, self.places, &answer))?;
+        self.broken_snapshots += u64::from(is_under_way);
+        Ok(())
     }
 
     fn content(&self) -> Result<target::Content, Trouble> {
@@ -151,13 +189,19 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Waits until the stream is halted with a cause that names `table`.
-    fn await_halt(&mut self, table: &str) -> Result<(), Trouble> {
+    /// Waits until the stream is halted, or given up, with a cause that names the table and says what became of it.
+    fn await_halt(&mut self, halt: &Halt) -> Result<(), Trouble> {
+        let Halt { table, words, is_final } = halt;
         let since = Instant::now();
         loop {
             match self.runner.has_given_up()? {
-                Some(cause) if cause.starts_with(HALTED) && cause.contains(table) => return self.runner.stop(),
+                Some(cause) if *is_final && cause.starts_with(HALTED) && is_true(&cause, table, words) => {
+                    return self.runner.stop();
+                }
                 Some(cause) => return Err(format!("it should have halted about {table}, but: {cause}")),
+                None if !is_final && self.runner.last_failure().is_some_and(|cause| is_true(&cause, table, words)) => {
+                    return self.runner.stop();
+                }
                 None if since.elapsed() > PATIENCE => {
                     return Err(format!("it should have halted about {table}\n{}", self.runner.last_lines()));
                 }
@@ -172,9 +216,26 @@ impl<'a> History<'a> {
     }
 }
 
+/// Whether a cause names the table and says what became of it.
+fn is_true(cause: &str, table: &str, words: &[&str]) -> bool {
+    cause.contains(table) && words.iter().any(|word| cause.contains(word))
+}
+
 /// The first few of all differences.
 fn shown(differences: &[String]) -> String {
     let cut = |line: &String| line.chars().take(600).collect::<String>();
     let lines: Vec<_> = differences.iter().take(SHOWN_MAX).map(cut).collect();
     format!("{} differences:\n{}", differences.len(), lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_cause_that_names_the_table_and_what_became_of_it_is_true() {
+        let judged = |cause: &str| is_true(cause, "t0", &["was renamed"]);
+        assert!(judged("db.t0 was renamed to db.t0_away, which a mirror cannot follow"));
+        assert!(!judged("db.t1 was renamed to db.t1_away") && !judged("t0 is larger than it may be"));
+    }
 }

@@ -59,11 +59,28 @@ impl Runner {
         Ok(halt)
     }
 
+    /// Why it gave up the stream last, if it did: it tries again later.
+    pub(super) fn last_failure(&self) -> Option<String> {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        log.lines().rev().find_map(failure)
+    }
+
     /// The end of its log.
     pub(super) fn last_lines(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+
+    /// What a command of the program answers as JSON.
+    pub(super) fn ask(&self, words: &[&str]) -> Result<Vec<u8>, Trouble> {
+        let mut command = Command::new(&self.program);
+        command.args(words).arg("--json").arg("--config").arg(&self.config).stdin(Stdio::null());
+        let output = command.output().map_err(io("the program"))?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(format!("{words:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
     }
 
     /// SIGKILL.
@@ -99,6 +116,12 @@ impl Runner {
     }
 }
 
+/// The error in a line of the log that says that the instance gives the stream up.
+fn failure(line: &str) -> Option<String> {
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    (line["message"] == "giving up the watch").then(|| line["error"].as_str().unwrap_or_default().to_owned())
+}
+
 impl Drop for Runner {
     fn drop(&mut self) {
         let _ = self.kill();
@@ -108,4 +131,18 @@ impl Drop for Runner {
 /// Makes an empty file, so that a log is there from the beginning.
 pub(super) fn empty(path: &Path) -> Result<(), Trouble> {
     File::create(path).map(drop).map_err(io("a file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_given_up_is_found_in_the_log() {
+        let line =
+            r#"{"level":"ERROR","message":"giving up the watch","stream":"history","epoch":2,"error":"no table"}"#;
+        assert_eq!(failure(line).as_deref(), Some("no table"));
+        assert_eq!(failure(r#"{"level":"INFO","message":"state"}"#), None);
+        assert_eq!(failure("panicked at"), None);
+    }
 }

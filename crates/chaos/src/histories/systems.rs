@@ -8,19 +8,19 @@ use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
 /// Real servers.
 #[derive(Default)]
 pub(super) struct Systems {
-    postgres: OnceLock<Server>,
+    postgres: [OnceLock<Server>; Version::ALL.len()],
     mongodb: OnceLock<ReplicaSet>,
 }
 
 impl Systems {
-    /// The address of a database of PostgreSQL.
-    pub(super) fn postgres(&self, database: &str) -> String {
+    /// The address of a database of PostgreSQL in this version.
+    pub(super) fn postgres(&self, version: Version, database: &str) -> String {
         let start = || {
-            let mut settings = Settings::new(Version::V15);
+            let mut settings = Settings::new(version);
             settings.config.extend(["max_connections = 200", "max_replication_slots = 50"].map(str::to_owned));
             Server::with(&settings)
         };
-        self.postgres.get_or_init(start).url(database)
+        self.postgres[version as usize].get_or_init(start).url(database)
     }
 
     /// The address of a database of MongoDB.

@@ -41,6 +41,11 @@ impl Content {
         Self { form, rows, events: Vec::new() }
     }
 
+    /// How much it is: of events all, of rows those that are there.
+    pub(super) fn size(&self) -> usize {
+        self.events.len() + self.rows.values().map(Vec::len).sum::<usize>()
+    }
+
     fn of_events(events: Vec<Event>) -> Self {
         Self { form: Form::Json, rows: replay(&events), events }
     }

@@ -1,9 +1,12 @@
 //! Draws plans.
 
+mod schema;
+
 use watchkeeper_core::Entropy;
 
 use super::model::{Rows, at};
-use super::{Column, Fields, Kind, Plan, SchemaChange, Sink, Source, Start, Statement, Step, Table};
+use super::{Column, Fields, Kind, Plan, Sink, Source, Start, Statement, Step, Table};
+use crate::servers::postgres::Version;
 
 /// What a plan is narrowed down to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,17 +17,28 @@ pub struct Narrow {
     pub sink: Option<Sink>,
 }
 
+/// How many pairs of a source and a sink there are.
+const PAIRS: u64 = (Source::ALL.len() * Sink::ALL.len()) as u64;
+
+/// How many rows a snapshot that is broken off has at least.
+const LONG_SNAPSHOT_ROWS: u64 = 600;
+
 /// Two seeds that follow each other are far apart.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Plan {
-    /// The plan of a seed. Seeds that follow each other go through all pairs of a source and a sink.
+    /// The plan of a seed. Seeds that follow each other go through all pairs of a source and a sink: the numbers of sources and of sinks have
+    /// no common factor, so both change with every seed, and the first few seeds reach all systems.
     pub fn drawn(seed: u64, narrow: Narrow) -> Self {
-        let sources = Source::ALL.len() as u64;
-        let source = narrow.source.unwrap_or(Source::ALL[(seed % sources) as usize]);
-        let sink = narrow.sink.unwrap_or(Sink::ALL[((seed / sources) % Sink::ALL.len() as u64) as usize]);
+        let source = narrow.source.unwrap_or(Source::ALL[(seed % Source::ALL.len() as u64) as usize]);
+        let sink = narrow.sink.unwrap_or(Sink::ALL[(seed % Sink::ALL.len() as u64) as usize]);
         Drawing::new(seed, source, sink).plan()
     }
+}
+
+/// Not by the parity of the seed, which goes with the source: every source and sink comes with both versions.
+fn postgres_of(seed: u64) -> Version {
+    Version::ALL[((seed / Source::ALL.len() as u64 + seed / (2 * PAIRS)) % 2) as usize]
 }
 
 struct Drawing {
@@ -96,21 +110,57 @@ impl Drawing {
             self.start();
             self.steps.push(Step::CatchUp);
         }
+        let breaks_snapshot = start == Start::Snapshot && !self.one_in(4);
+        if breaks_snapshot {
+            self.broken_snapshot();
+        }
         self.start();
         for _ in 0..3 + self.below(4) {
             self.turn();
         }
         self.start();
-        let halts_about = if self.one_in(10) { self.fatal_end() } else { None };
-        if halts_about.is_none() {
+        // Only seven of eleven sinks cannot follow a rename, so theirs is drawn more often.
+        let odds = if self.source == Source::Mongodb { 2 } else { 4 };
+        let halt = if self.one_in(odds) { self.fatal_end() } else { None };
+        if halt.is_none() {
             self.marker();
         }
         let Self { seed, source, sink, steps, entropy, .. } = self;
-        let (concurrency, batch_rows) = (1 + 3 * entropy.below(2), [3, 20, 1_000][at(&entropy, 3)]);
+        // A snapshot that is to be broken off has to take many batches.
+        let batches = if breaks_snapshot { [3, 20, 50] } else { [3, 20, 1_000] };
+        let (concurrency, batch_rows) = (1 + 3 * entropy.below(2), batches[at(&entropy, 3)]);
         // Seeds go through all pairs, so it is not drawn: both are tried with every sink.
-        let pairs = (Source::ALL.len() * Sink::ALL.len()) as u64;
-        let keeps_missing = source != Source::Mongodb || (seed / pairs).is_multiple_of(2);
-        Plan { seed, source, sink, start, concurrency, batch_rows, keeps_missing, tables, steps, halts_about }
+        let keeps_missing = source != Source::Mongodb || (seed / PAIRS).is_multiple_of(2);
+        let postgres = postgres_of(seed);
+        Plan { seed, source, sink, postgres, start, concurrency, batch_rows, keeps_missing, tables, steps, halt }
+    }
+
+    /// A snapshot of many rows, which is broken off up to three times; in between rows change and go.
+    fn broken_snapshot(&mut self) {
+        self.fill();
+        for _ in 0..1 + self.below(3) {
+            let after_ms = if self.one_in(2) { 0 } else { self.below(60) };
+            self.steps.push(Step::BreakSnapshot { after_ms });
+            for _ in 0..self.below(4) {
+                self.transaction(6);
+            }
+        }
+    }
+
+    /// Many rows of one table at once.
+    fn fill(&mut self) {
+        let number = at(&self.entropy, self.tables.len());
+        let mut rows = self.tables[number].clone();
+        let mut statements = Vec::new();
+        for _ in 0..LONG_SNAPSHOT_ROWS + self.below(LONG_SNAPSHOT_ROWS) {
+            self.rev += 1;
+            let key = rows.free_key(&self.entropy);
+            rows.insert(key);
+            let (table, key) = (rows.table.name.clone(), rows.table.key.key(key));
+            statements.push(Statement::Insert { table, key, rev: self.rev, fields: self.fields(&rows, true) });
+        }
+        self.tables[number] = rows;
+        self.steps.push(Step::Transaction { statements, commit: true });
     }
 
     fn start(&mut self) {
@@ -144,24 +194,6 @@ impl Drawing {
         if self.one_in(2) {
             self.start();
         }
-    }
-
-    /// A change of the schema that the stream can not follow, if there is one here; the table that it is about.
-    fn fatal_end(&mut self) -> Option<String> {
-        let existing: Vec<&Rows> = self.tables.iter().filter(|rows| rows.exists).collect();
-        if existing.is_empty() {
-            return None;
-        }
-        let table = existing[at(&self.entropy, existing.len())].table.name.clone();
-        let change = match (self.source, self.sink) {
-            (Source::Sqlite | Source::ChangeLog, _) => SchemaChange::DropTable { table: table.clone() },
-            (Source::Mongodb, Sink::MongodbMirror | Sink::MongodbVersioned) => {
-                SchemaChange::RenameCollection { to: format!("{table}_away"), table: table.clone() }
-            }
-            _ => return None,
-        };
-        self.steps.extend([Step::CatchUp, Step::Schema(change)]);
-        Some(table)
     }
 
     /// The last change of every table: when they have arrived, everything was read.
@@ -228,57 +260,13 @@ impl Drawing {
         self.tables[number] = rows;
         statement
     }
-
-    fn schema_change(&mut self) {
-        let number = at(&self.entropy, self.tables.len());
-        let change = match self.source {
-            Source::Mongodb => Some(self.drop_collection(number)),
-            _ => self.table_change(number),
-        };
-        self.steps.extend(change.map(Step::Schema));
-    }
-
-    /// At any time: also before a snapshot has come to the collection, and while it is read.
-    fn drop_collection(&mut self, number: usize) -> SchemaChange {
-        self.tables[number].drop_all();
-        SchemaChange::DropCollection { table: self.tables[number].table.name.clone() }
-    }
-
-    fn table_change(&mut self, number: usize) -> Option<SchemaChange> {
-        let (foreign, table) = (self.is_foreign(), self.tables[number].table.name.clone());
-        let kind = self.pick(Kind::of(self.source, foreign));
-        let picked = self.tables[number].some_column(&self.entropy).map(|column| column.name.clone());
-        let rows = &mut self.tables[number];
-        match (self.entropy.below(4), picked) {
-            (0, _) => {
-                let column = Column { name: rows.new_column(), kind };
-                rows.table.columns.push(column.clone());
-                Some(SchemaChange::AddColumn { table, column })
-            }
-            (1, Some(column)) if self.source.is_postgres() => {
-                rows.table.columns.retain(|present| present.name != column);
-                Some(SchemaChange::DropColumn { table, column })
-            }
-            (2, Some(from)) if self.source.is_postgres() && !self.sink.has_typed_columns() => {
-                let to = rows.new_column();
-                rows.table.columns.iter_mut().filter(|column| column.name == from).for_each(|column| {
-                    column.name.clone_from(&to);
-                });
-                self.rev += 1;
-                Some(SchemaChange::RenameColumn { table, from, to, rev: self.rev })
-            }
-            (3, _) if self.source.is_postgres() => {
-                Some(SchemaChange::RenameAndBack { meanwhile: format!("{table}_away"), table })
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::SchemaChange;
     use super::*;
 
     #[test]
@@ -288,18 +276,100 @@ mod tests {
         assert_ne!(plan(7).steps, plan(7 + 44).steps);
     }
 
+    fn plans(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Plan> {
+        seeds.map(|seed| Plan::drawn(seed, Narrow::default()))
+    }
+
     #[test]
     fn all_pairs_of_source_and_sink_are_reached() {
-        let pairs: BTreeSet<_> =
-            (0..44).map(|seed| Plan::drawn(seed, Narrow::default())).map(|plan| (plan.source, plan.sink)).collect();
+        let pairs: BTreeSet<_> = plans(0..44).map(|plan| (plan.source, plan.sink)).collect();
         assert_eq!(pairs.len(), 44);
+    }
+
+    #[test]
+    fn the_first_ten_seeds_reach_every_system_on_both_sides() {
+        let sources: BTreeSet<_> = plans(0..10).map(|plan| plan.source).collect();
+        assert_eq!(sources.len(), Source::ALL.len());
+        let system = |sink: Sink| sink.as_str().split('-').next().expect("there is a first part");
+        let targets: BTreeSet<_> = plans(0..10).map(|plan| system(plan.sink)).collect();
+        assert_eq!(targets.into_iter().collect::<Vec<_>>(), ["file", "mongodb", "postgres", "sqlite"]);
+        let versions: BTreeSet<_> = plans(0..10)
+            .filter(|plan| plan.source.is_postgres() || plan.sink.is_postgres())
+            .map(|plan| (plan.source.is_postgres(), plan.postgres))
+            .collect();
+        assert_eq!(versions.len(), 4, "both versions, as source and as target");
+    }
+
+    #[test]
+    fn every_pair_has_both_versions_and_both_treatments_of_missing_fields() {
+        let seen: BTreeSet<_> =
+            plans(0..176).map(|plan| (plan.source, plan.sink, plan.postgres, plan.keeps_missing)).collect();
+        let of_tables = 33 * 2;
+        assert_eq!(seen.len(), of_tables + 11 * 4);
+    }
+
+    #[test]
+    fn every_change_of_the_schema_is_drawn_where_it_can_be() {
+        let kind = |change: &SchemaChange| format!("{change:?}").split(' ').next().unwrap_or_default().to_owned();
+        let mut drawn: BTreeSet<(Source, bool, String)> = BTreeSet::new();
+        for plan in plans(0..200) {
+            for step in &plan.steps {
+                if let Step::Schema(change) = step {
+                    drawn.insert((
+                        plan.source,
+                        plan.halt.is_some() && step == &plan.steps[plan.steps.len() - 1],
+                        kind(change),
+                    ));
+                }
+            }
+        }
+        let has = |source, is_fatal, name: &str| drawn.contains(&(source, is_fatal, name.to_owned()));
+        let missing = |source, is_fatal, names: &[&str]| -> Vec<String> {
+            let missing = names.iter().filter(|name| !has(source, is_fatal, name));
+            missing.map(|name| format!("{source:?} {name} {is_fatal}")).collect()
+        };
+        let columns = ["AddColumn", "DropColumn", "RenameColumn"];
+        let ends = ["DropTable", "RebuildTable", "Rename"];
+        let replaced = ["Rename", "RenameOver", "Out"];
+        let all = [
+            missing(Source::Sqlite, false, &columns),
+            missing(Source::Sqlite, true, &ends),
+            missing(Source::ChangeLog, false, &[&columns[..], &["RenameAndBack"]].concat()),
+            missing(Source::ChangeLog, true, &ends[..2]),
+            missing(Source::Replication, false, &[&columns[..], &["RenameAndBack"]].concat()),
+            missing(Source::Replication, true, &ends),
+            missing(Source::Mongodb, false, &[&replaced[..], &["DropCollection"]].concat()),
+            missing(Source::Mongodb, true, &replaced),
+        ];
+        assert_eq!(all.concat(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn snapshots_are_broken_off_while_there_is_much_to_read() {
+        let mut broken = 0;
+        for plan in plans(0..200) {
+            let Some(first) = plan.steps.iter().position(|step| matches!(step, Step::BreakSnapshot { .. })) else {
+                continue;
+            };
+            broken += 1;
+            assert_eq!(plan.start, Start::Snapshot);
+            let rows = |step: &Step| match step {
+                Step::Transaction { statements, commit: true } => statements.len(),
+                _ => 0,
+            };
+            assert!(plan.steps[..first].iter().map(rows).sum::<usize>() >= 600, "{plan}");
+            assert!(!plan.steps[..first].contains(&Step::Start), "{plan}");
+        }
+        assert!(broken > 30, "{broken}");
     }
 
     #[test]
     fn the_instance_runs_at_the_end() {
         for seed in 0..200 {
             let plan = Plan::drawn(seed, Narrow::default());
-            let ends = |step: &&Step| matches!(step, Step::Start | Step::Kill { .. } | Step::Stop);
+            let ends = |step: &&Step| {
+                matches!(step, Step::Start | Step::Kill { .. } | Step::BreakSnapshot { .. } | Step::Stop)
+            };
             assert_eq!(plan.steps.iter().rfind(ends), Some(&Step::Start), "{plan}");
         }
     }
@@ -311,8 +381,10 @@ mod tests {
             let mut present: BTreeSet<String> = BTreeSet::new();
             for step in &plan.steps {
                 let Step::Transaction { statements, commit } = step else {
-                    if let Step::Schema(SchemaChange::DropCollection { table }) = step {
-                        present.retain(|row| !row.starts_with(&format!("{table} ")));
+                    if let Step::Schema(change) = step
+                        && change.empties_collection()
+                    {
+                        present.retain(|row| !row.starts_with(&format!("{} ", change.table())));
                     }
                     continue;
                 };
@@ -329,18 +401,29 @@ mod tests {
 
     #[test]
     fn only_collections_that_exist_are_renamed() {
-        for seed in 0..2_000 {
+        for seed in 0..1_000 {
             let plan = Plan::drawn(seed, Narrow { source: Some(Source::Mongodb), ..Narrow::default() });
-            let Some(Step::Schema(SchemaChange::RenameCollection { table, .. })) = plan.steps.last() else { continue };
-            let makes_or_ends = |step: &&Step| match step {
-                Step::Schema(SchemaChange::DropCollection { table: dropped }) => dropped == table,
-                Step::Transaction { statements, commit: true } => statements
-                    .iter()
-                    .any(|statement| matches!(statement, Statement::Insert { table: into, .. } if into == table)),
-                _ => false,
-            };
-            let last = plan.steps.iter().rfind(makes_or_ends);
-            assert!(!matches!(last, Some(Step::Schema(_))), "{table} was dropped: {plan}");
+            let mut existing: BTreeSet<&str> = plan.tables.iter().map(|table| table.name.as_str()).collect();
+            for step in &plan.steps {
+                match step {
+                    Step::Schema(SchemaChange::Rename { table, .. }) => {
+                        assert!(existing.remove(table.as_str()), "{table} does not exist: {plan}");
+                    }
+                    Step::Schema(SchemaChange::DropCollection { table }) => {
+                        existing.remove(table.as_str());
+                    }
+                    Step::Schema(change) => {
+                        existing.insert(change.table());
+                    }
+                    Step::Transaction { statements, commit: true } => {
+                        existing.extend(statements.iter().filter_map(|statement| match statement {
+                            Statement::Insert { table, .. } => Some(table.as_str()),
+                            _ => None,
+                        }));
+                    }
+                    _ => {}
+                }
+            }
         }
     }
 

@@ -6,6 +6,8 @@
 //!
 //! Every statement is valid where it stands: rows that are updated exist, keys that are inserted are free. Every row has a
 //! column `rev`, whose values grow over the whole plan, so that the order in which changes arrive can be checked.
+//!
+//! A plan ends in one of two ways: the target equals the source, or the stream halts with a cause that is named ([`Halt`]).
 
 mod draw;
 mod model;
@@ -15,6 +17,8 @@ pub use draw::Narrow;
 pub use value::{Kind, Value};
 
 use std::fmt;
+
+use crate::servers::postgres::Version;
 
 /// Where changes come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +128,11 @@ impl Sink {
         !matches!(self, Self::File | Self::PostgresVersioned | Self::PostgresVersionedRows | Self::MongodbVersioned)
     }
 
+    /// Whether it keeps the newest row of each key, so that it cannot follow a rename.
+    pub fn is_mirror(self) -> bool {
+        !self.keeps_events()
+    }
+
     /// Whether it writes to this kind of database.
     pub fn is_postgres(self) -> bool {
         self.as_str().starts_with("postgres")
@@ -195,7 +204,7 @@ pub enum SchemaChange {
     AddColumn { table: String, column: Column },
     /// A column less.
     DropColumn { table: String, column: String },
-    /// Another name of a column. No change tells that of the rows that are there, so all are written again, with this `rev`.
+    /// Another name of a column. No change reports that for existing rows, so all are written again, with this `rev`.
     RenameColumn { table: String, from: String, to: String, rev: u64 },
     /// Another name of the table, and its own name back.
     RenameAndBack { table: String, meanwhile: String },
@@ -203,8 +212,49 @@ pub enum SchemaChange {
     DropCollection { table: String },
     /// A table is dropped for good. Not of MongoDB.
     DropTable { table: String },
-    /// A collection gets another name for good. Only of MongoDB.
-    RenameCollection { table: String, to: String },
+    /// A table is dropped, and another one, which is empty, gets its name. Not of MongoDB.
+    RebuildTable { table: String },
+    /// A table or collection gets another name for good. The collection exists again with its next document.
+    Rename { table: String, to: String },
+    /// An empty collection is renamed to the name of this one, which is dropped (`dropTarget`). Only of MongoDB.
+    RenameOver { table: String },
+    /// An aggregation that finds nothing replaces the collection (`$out`). Only of MongoDB.
+    Out { table: String },
+}
+
+impl SchemaChange {
+    /// The table or collection that it changes.
+    pub fn table(&self) -> &str {
+        match self {
+            Self::AddColumn { table, .. }
+            | Self::DropColumn { table, .. }
+            | Self::RenameColumn { table, .. }
+            | Self::RenameAndBack { table, .. }
+            | Self::DropCollection { table }
+            | Self::DropTable { table }
+            | Self::RebuildTable { table }
+            | Self::Rename { table, .. }
+            | Self::RenameOver { table }
+            | Self::Out { table } => table,
+        }
+    }
+
+    /// Whether no row of the table is left, although the stream goes on.
+    pub fn empties_collection(&self) -> bool {
+        matches!(self, Self::DropCollection { .. } | Self::Rename { .. } | Self::RenameOver { .. } | Self::Out { .. })
+    }
+}
+
+/// The end of a stream that cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Halt {
+    /// The table or collection that its cause has to name.
+    pub table: String,
+    /// The words of which its cause has to contain one.
+    pub words: &'static [&'static str],
+    /// Whether it stays halted until a person resumes it. Otherwise it gives up with the cause and tries again later: a table that left a
+    /// publication may be put back.
+    pub is_final: bool,
 }
 
 /// What happens next.
@@ -220,6 +270,9 @@ pub enum Step {
     Start,
     /// SIGKILL after so many milliseconds.
     Kill { after_ms: u64 },
+    /// The instance is started, and gets SIGKILL so many milliseconds after the first rows have arrived: in the middle of its snapshot, if
+    /// that takes longer.
+    BreakSnapshot { after_ms: u64 },
     /// SIGTERM, and its end is waited for.
     Stop,
     /// Everything so far is waited for.
@@ -235,6 +288,8 @@ pub struct Plan {
     pub source: Source,
     /// Where they go.
     pub sink: Sink,
+    /// The version of PostgreSQL, as source and as target.
+    pub postgres: Version,
     /// Where the stream starts.
     pub start: Start,
     /// The stream's `concurrency`.
@@ -248,18 +303,21 @@ pub struct Plan {
     pub tables: Vec<Table>,
     /// What happens, in order. The instance runs at the end.
     pub steps: Vec<Step>,
-    /// The table that the last step takes away from the stream, which then has to halt and to name it.
-    pub halts_about: Option<String>,
+    /// How the stream has to halt because of the last step, if it has to.
+    pub halt: Option<Halt>,
 }
+
+/// How many statements of a transaction are shown.
+const SHOWN_MAX: usize = 60;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, source, sink, start, concurrency, batch_rows, keeps_missing, tables, steps, halts_about } =
+        let Self { seed, source, sink, postgres, start, concurrency, batch_rows, keeps_missing, tables, steps, halt } =
             self;
-        let (source, sink) = (source.as_str(), sink.as_str());
+        let (source, sink, major) = (source.as_str(), sink.as_str(), postgres.major());
         writeln!(
             f,
-            "seed {seed}: {source} to {sink}, start {start:?}, concurrency {concurrency}, batches of {batch_rows}, \
+            "seed {seed}: {source} to {sink} (PostgreSQL {major}), start {start:?}, concurrency {concurrency}, batches of {batch_rows}, \
              missing columns are {}",
             if *keeps_missing { "kept" } else { "null" }
         )?;
@@ -271,11 +329,16 @@ impl fmt::Display for Plan {
             match step {
                 Step::Transaction { statements, commit } => {
                     writeln!(f, "  {at:>3} {}", if *commit { "transaction" } else { "rolled back" })?;
-                    statements.iter().try_for_each(|statement| writeln!(f, "        {statement:?}"))?;
+                    let mut shown = statements.iter().take(SHOWN_MAX);
+                    shown.try_for_each(|statement| writeln!(f, "        {statement:?}"))?;
+                    if statements.len() > SHOWN_MAX {
+                        writeln!(f, "        and {} more", statements.len() - SHOWN_MAX)?;
+                    }
                 }
                 step => writeln!(f, "  {at:>3} {step:?}")?,
             }
         }
-        halts_about.iter().try_for_each(|table| writeln!(f, "  the stream halts about {table}"))
+        halt.iter()
+            .try_for_each(|halt| writeln!(f, "  the stream halts about {} ({})", halt.table, halt.words.join(", ")))
     }
 }

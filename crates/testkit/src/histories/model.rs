@@ -32,10 +32,16 @@ impl Rows {
         self.exists = true;
     }
 
-    /// The collection is dropped.
+    /// The collection is dropped or renamed.
     pub(super) fn drop_all(&mut self) {
         self.clear();
         self.exists = false;
+    }
+
+    /// An empty collection takes the place of this one, which need not exist.
+    pub(super) fn replace_by_empty(&mut self) {
+        self.clear();
+        self.exists = true;
     }
 
     /// The number of a free key, now and then one that was used before.

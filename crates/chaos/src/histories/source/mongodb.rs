@@ -59,6 +59,12 @@ impl Collections {
         Ok(Self { client, database, stores_nulls: false })
     }
 
+    async fn rename(&self, table: &str, to: &str, drop_target: bool) -> Result<(), Trouble> {
+        let name = |table: &str| format!("{}.{table}", self.database.name());
+        let rename = doc! { "renameCollection": name(table), "to": name(to), "dropTarget": drop_target };
+        self.client.database("admin").run_command(rename).await.map(drop).map_err(told)
+    }
+
     async fn execute(&self, statement: &Statement, session: &mut mongodb::ClientSession) -> Result<(), Trouble> {
         let documents = |table: &str| self.database.collection::<Document>(table);
         let document = |key: &Value, rev: u64, fields: &[(String, Value)]| {
@@ -128,10 +134,15 @@ impl Database for Collections {
             SchemaChange::DropCollection { table } => {
                 self.database.collection::<Document>(table).drop().await.map_err(told)
             }
-            SchemaChange::RenameCollection { table, to } => {
-                let name = |table: &str| format!("{}.{table}", self.database.name());
-                let rename = doc! { "renameCollection": name(table), "to": name(to) };
-                self.client.database("admin").run_command(rename).await.map(drop).map_err(told)
+            SchemaChange::Rename { table, to } => self.rename(table, to, false).await,
+            SchemaChange::RenameOver { table } => {
+                let staged = format!("{table}_staged");
+                self.database.create_collection(&staged).await.map_err(told)?;
+                self.rename(&staged, table, true).await
+            }
+            SchemaChange::Out { table } => {
+                let stages = [doc! { "$match": { "rev": -1 } }, doc! { "$out": table }];
+                self.database.collection::<Document>(table).aggregate(stages).await.map(drop).map_err(told)
             }
             _ => Err(format!("MongoDB has no {change:?}")),
         }

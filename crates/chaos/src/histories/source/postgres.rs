@@ -102,7 +102,11 @@ impl Database for Tables {
                 "ALTER TABLE \"{table}\" RENAME TO \"{meanwhile}\"; ALTER TABLE \"{meanwhile}\" RENAME TO \"{table}\""
             ),
             SchemaChange::DropTable { table } => format!("DROP TABLE \"{table}\""),
-            SchemaChange::DropCollection { .. } | SchemaChange::RenameCollection { .. } => {
+            SchemaChange::RebuildTable { table } => format!(
+                "BEGIN; CREATE TABLE rebuilt (LIKE \"{table}\" INCLUDING ALL); DROP TABLE \"{table}\"; ALTER TABLE rebuilt RENAME TO \"{table}\"; COMMIT"
+            ),
+            SchemaChange::Rename { table, to } => format!("ALTER TABLE \"{table}\" RENAME TO \"{to}\""),
+            SchemaChange::DropCollection { .. } | SchemaChange::RenameOver { .. } | SchemaChange::Out { .. } => {
                 return Err(format!("PostgreSQL has no {change:?}"));
             }
         };

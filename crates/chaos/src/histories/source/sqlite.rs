@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use watchkeeper_sqlite::rusqlite::types::ValueRef;
 use watchkeeper_sqlite::rusqlite::{self, Connection};
 use watchkeeper_sqlite::{Client, Config, tools};
-use watchkeeper_testkit::histories::{Plan, SchemaChange, Statement};
+use watchkeeper_testkit::histories::{Column, Plan, SchemaChange, Statement, Step};
 
 use super::super::Trouble;
 use super::super::config::Places;
@@ -39,6 +39,30 @@ impl File {
         tools::install(&cx(), &client, tables).await.map_err(|error| error.to_string())
     }
 
+    /// Changes a table with the tool that takes the triggers out of the way.
+    async fn alter(&self, sql: &str) -> Result<(), Trouble> {
+        let client = Client::open(&cx(), Config::new(&self.path)).await.map_err(|error| error.to_string())?;
+        tools::alter(&cx(), &client, sql).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn execute(&self, sql: &str) -> Result<(), Trouble> {
+        self.connection.execute_batch(sql).map_err(told)
+    }
+
+    /// Rows of a target without the columns that the source no longer has: no change took these from rows that were not changed since.
+    fn without_dropped(&self, plan: &Plan, table: &str, rows: Vec<String>) -> Result<Vec<String>, Trouble> {
+        let statement = self.connection.prepare(&format!("SELECT * FROM \"{table}\"")).map_err(told)?;
+        let present: Vec<_> = statement.column_names().collect();
+        let gone: Vec<_> = dropped(plan, table).into_iter().filter(|column| !present.contains(column)).collect();
+        let strip = |row: String| {
+            let mut fields: Map<String, Value> =
+                serde_json::from_str(&row).map_err(|error| format!("{error}: {row}"))?;
+            fields.retain(|name, _| !gone.contains(&name.as_str()));
+            Ok(Value::Object(fields).to_string())
+        };
+        rows.into_iter().map(strip).collect()
+    }
+
     fn rows(&self, table: &str) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection.prepare(&format!("SELECT * FROM \"{table}\""))?;
         let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
@@ -51,6 +75,16 @@ impl File {
         })?;
         rows.collect()
     }
+}
+
+/// The columns that a plan takes from a table.
+fn dropped<'a>(plan: &'a Plan, name: &str) -> Vec<&'a str> {
+    let column = |step: &'a Step| match step {
+        Step::Schema(SchemaChange::DropColumn { table, column }) if table == name => Some(column.as_str()),
+        Step::Schema(SchemaChange::RenameColumn { table, from, .. }) if table == name => Some(from.as_str()),
+        _ => None,
+    };
+    plan.steps.iter().filter_map(column).collect()
 }
 
 /// A value as the change log has it.
@@ -84,24 +118,35 @@ impl Database for File {
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
-        let (table, column) = match change {
-            SchemaChange::AddColumn { table, column } => (table, column),
-            SchemaChange::DropTable { table } => {
-                return self.connection.execute_batch(&format!("DROP TABLE \"{table}\"")).map_err(told);
+        match change {
+            SchemaChange::AddColumn { table, column: Column { name, kind } } => {
+                let kind = Dialect::Sqlite.name(*kind);
+                self.execute(&format!("ALTER TABLE \"{table}\" ADD COLUMN \"{name}\" {kind}"))?;
+                self.install(&[table]).await
             }
-            _ => return Err(format!("SQLite has no {change:?}")),
-        };
-        let add =
-            format!("ALTER TABLE \"{table}\" ADD COLUMN \"{}\" {}", column.name, Dialect::Sqlite.name(column.kind));
-        self.connection.execute_batch(&add).map_err(told)?;
-        self.install(&[table]).await
+            SchemaChange::DropColumn { table, column } => {
+                self.alter(&format!("ALTER TABLE \"{table}\" DROP COLUMN \"{column}\"")).await
+            }
+            SchemaChange::RenameColumn { table, from, to, rev } => {
+                self.alter(&format!("ALTER TABLE \"{table}\" RENAME COLUMN \"{from}\" TO \"{to}\"")).await?;
+                self.execute(&format!("UPDATE \"{table}\" SET rev = {rev}"))
+            }
+            SchemaChange::DropTable { table } => self.execute(&format!("DROP TABLE \"{table}\"")),
+            SchemaChange::RebuildTable { table } => self.execute(&format!(
+                "BEGIN IMMEDIATE; CREATE TABLE rebuilt (id PRIMARY KEY, rev); DROP TABLE \"{table}\"; \
+                 ALTER TABLE rebuilt RENAME TO \"{table}\"; COMMIT"
+            )),
+            SchemaChange::Rename { table, to } => self.execute(&format!("ALTER TABLE \"{table}\" RENAME TO \"{to}\"")),
+            _ => Err(format!("SQLite has no {change:?}")),
+        }
     }
 
     async fn differences(&mut self, plan: &Plan, content: &Content) -> Result<Vec<String>, Trouble> {
         let mut found = Vec::new();
         for table in &plan.tables {
             let source = self.rows(&table.name).map_err(told)?;
-            found.extend(unequal(&table.name, source, normal_rows(content, &table.name)?));
+            let target = self.without_dropped(plan, &table.name, normal_rows(content, &table.name)?)?;
+            found.extend(unequal(&table.name, source, target));
         }
         Ok(found)
     }
