@@ -3,7 +3,12 @@
 //! Answers that are expected (held by another, fenced, rejected) are values of the contracts. An
 //! [`Error`] means "could not find out" or "can not go on".
 
+mod corrupt;
+
 use std::fmt;
+
+use self::corrupt::CorruptData;
+pub use self::corrupt::{chain_text, is_corrupt};
 
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -115,7 +120,7 @@ impl Error {
             place: None,
             message: message.into(),
             remedy: None,
-            source: None,
+            source: (kind == ErrorKind::Corrupt).then(|| CorruptData::boxed(None)),
         }
     }
 
@@ -213,7 +218,11 @@ impl Error {
     /// The same error with the native error below it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        let source = source.into();
+        self.source = Some(match self.kind {
+            ErrorKind::Corrupt => CorruptData::boxed(Some(source)),
+            _ => source,
+        });
         self
     }
 

@@ -251,7 +251,7 @@ fn merged_remedy(native: &Native) -> Option<&'static str> {
 
 /// What the driver had said, of an error that was made of it.
 pub(crate) fn native(error: &Error) -> Option<&Native> {
-    error.source().and_then(|cause| cause.downcast_ref())
+    error.native()
 }
 
 /// Whether a table has a column no more that a statement named.

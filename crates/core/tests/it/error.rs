@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 
+use watchkeeper_core::error::{chain_text, is_corrupt};
 use watchkeeper_core::{Component, Error, ErrorKind};
 
 #[test]
@@ -30,6 +31,36 @@ fn the_native_error_lies_below() {
     let error = Error::unavailable("no connection").caused_by(native);
     assert_eq!(error.source().expect("it was given").to_string(), "connection reset");
     assert_eq!(error.to_string(), "no connection [WK-UNAVAILABLE]", "the native text is not repeated");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_recognised_below_the_error_and_keeps_its_native_error() {
+    for error in [Error::corrupt("a row"), Error::corrupt("a row").caused_by(std::fmt::Error)] {
+        assert!(is_corrupt(&error) && is_corrupt(error.source().expect("it shows what it is")));
+    }
+    let native = Error::corrupt("a row").caused_by(std::fmt::Error);
+    assert!(native.native::<std::fmt::Error>().is_some() && native.native::<std::io::Error>().is_none());
+    assert!(Error::unavailable("away").caused_by(std::fmt::Error).native::<std::fmt::Error>().is_some());
+    assert_eq!(chain_text(&native), format!("a row [WK-CORRUPT]: {}", std::fmt::Error));
+    assert!(!is_corrupt(&Error::internal("a bug")) && !is_corrupt(&std::fmt::Error));
+}
+
+#[test]
+fn an_error_that_names_itself_as_its_source_is_followed_to_an_end() {
+    #[derive(Debug)]
+    struct Endless;
+    impl std::fmt::Display for Endless {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("endless")
+        }
+    }
+    impl std::error::Error for Endless {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(self)
+        }
+    }
+    assert!(!is_corrupt(&Endless));
+    assert_eq!(chain_text(&Endless), "endless");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
+use watchkeeper_core::error::{chain_text, is_corrupt};
 use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Change, Epoch, Error, ErrorKind, FaultKind, Grant, SinkContext};
 
@@ -35,7 +36,23 @@ impl HandlerContext {
 
 /// Takes changes, one at a time.
 ///
-/// [`handler()`] and [`handler_with()`] make one of a closure.
+/// [`handler()`] and [`handler_with()`] make one of a closure. A type that has a client or a cache of its own implements it:
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use watchkeeper::{Change, Handler, HandlerContext, HandlerError};
+///
+/// struct Printer;
+///
+/// #[async_trait::async_trait]
+/// impl Handler for Printer {
+///     async fn handle(&self, change: Change, context: &HandlerContext) -> Result<(), HandlerError> {
+///         // A target that remembers the highest epoch can refuse a writer that was replaced.
+///         println!("{} {} under epoch {}", context.stream, change.json()?, context.epoch());
+///         Ok(())
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Handler: Send + Sync {
     /// Deals with one change.
@@ -81,6 +98,23 @@ impl fmt::Debug for dyn Handler {
 }
 
 /// Makes a handler of a closure. `|change| async move { … }` and `?` need no annotations.
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use watchkeeper::handler;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Order {
+///     id: u64,
+/// }
+///
+/// let prints = handler(|change| async move {
+///     if let Some(order) = change.after::<Order>()? {
+///         println!("order {} is new", order.id);
+///     }
+///     Ok(())
+/// });
+/// ```
 pub fn handler<F, Fut>(handle: F) -> impl Handler
 where
     F: Fn(Change) -> Fut + Send + Sync,
@@ -103,9 +137,36 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a failed handler asks for.
 ///
-/// Every error turns into one, also `anyhow::Error` and text, so `?` works in handlers. It asks for another try, unless it says that
-/// the change cannot be decoded ([`ErrorKind::Corrupt`]): then it rejects the change. That is why this
-/// type is not itself a standard error: the conversion would meet the one that every type has to itself.
+/// Every error turns into one, also `anyhow::Error`, `eyre::Report` and text, so `?` works in handlers. It asks for another try, unless
+/// it says that the change cannot be decoded ([`ErrorKind::Corrupt`]), also from within other errors: then it rejects the change. That
+/// is why this type is not itself a standard error: the conversion would meet the one that every type has to itself.
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use anyhow::Context;
+/// use watchkeeper::{HandlerError, handler};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Payment {
+///     amount: i64,
+/// }
+///
+/// async fn book(payment: &Payment) -> anyhow::Result<()> {
+///     let ledger = std::fs::read_to_string("ledger.txt").context("the ledger is away")?;
+///     println!("{} after {ledger}", payment.amount);
+///     Ok(())
+/// }
+///
+/// let books = handler(|change| async move {
+///     // A change that does not decode is rejected: it never will.
+///     let Some(payment) = change.after::<Payment>()? else { return Ok(()) };
+///     if payment.amount < 0 {
+///         return Err(HandlerError::reject("a payment is never negative"));
+///     }
+///     // Any other error asks for another try.
+///     Ok(book(&payment).await?)
+/// });
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HandlerError {
@@ -159,12 +220,13 @@ impl HandlerError {
             // Not `Unknown`: the handler has returned, so nothing of it is under way.
             Self::Retry(cause) => (ErrorKind::Unavailable, cause),
             Self::Panic(cause) => (ErrorKind::Internal, cause),
+            Self::Reject(cause) if is_corrupt(&*cause) => (ErrorKind::Corrupt, cause),
             Self::Reject(cause) => (ErrorKind::Rejected, cause),
             Self::Fatal(cause) => (ErrorKind::Internal, cause),
         };
         match cause.downcast::<Error>() {
             Ok(error) => *error,
-            Err(cause) => Error::new(kind, cause.to_string()).caused_by(cause),
+            Err(cause) => Error::new(kind, chain_text(&*cause)).caused_by(cause),
         }
     }
 }
@@ -178,11 +240,8 @@ impl fmt::Display for HandlerError {
 impl<E: Into<Cause>> From<E> for HandlerError {
     fn from(cause: E) -> Self {
         let cause = cause.into();
-        match cause.downcast_ref::<Error>() {
-            // What cannot be decoded now cannot be decoded later.
-            Some(error) if error.kind() == ErrorKind::Corrupt => Self::Reject(cause),
-            _ => Self::Retry(cause),
-        }
+        // What cannot be decoded now cannot be decoded later.
+        if is_corrupt(&*cause) { Self::Reject(cause) } else { Self::Retry(cause) }
     }
 }
 

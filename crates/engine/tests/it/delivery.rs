@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use anyhow::Context;
 use async_trait::async_trait;
 use futures_util::FutureExt;
+use serde::Deserialize;
 use uuid::Uuid;
 use watchkeeper_core::clock::Sleep;
 use watchkeeper_core::payload::JsonPayload;
@@ -328,27 +330,115 @@ fn a_change_without_a_handler_is_passed_over() {
     assert_eq!(summary(&write(&writer, &batch(0, &["x", "y"]), &[0, 1])), (2, vec![], None));
 }
 
+#[derive(Debug, Deserialize)]
+struct Order {
+    id: u32,
+}
+
+/// One insert into `shop.orders` with this body.
+fn order(body: &'static str) -> Change {
+    let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
+    let namespace = builder.namespace("shop.orders");
+    builder.push(RowParts {
+        operation: Operation::Insert,
+        namespace,
+        half: 0,
+        committable: true,
+        key: Some(b"k"),
+        position: b"p",
+        body: body.as_bytes(),
+        time: SourceTime(1),
+        version: Version::default(),
+    });
+    Change::new(Arc::new(builder.finish(Position::new("end", None))), 0)
+}
+
+/// What a handler asks for when `handle`, which has errors of its own, is called by it with `?`.
+fn asked_for<E>(handle: fn(&Change) -> Result<u32, E>, change: Change) -> Option<FaultKind>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+{
+    let handles = handler(move |change: Change| async move {
+        handle(&change)?;
+        Ok(())
+    });
+    let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, handles));
+    now(executor.execute(change)).map_err(|error| error.kind()).err()
+}
+
+fn id_of(change: &Change) -> Result<u32, Error> {
+    Ok(change.after::<Order>()?.map_or(0, |order| order.id))
+}
+
+fn number_in_key(change: &Change) -> Result<u32, std::num::ParseIntError> {
+    String::from_utf8_lossy(change.key().unwrap_or_default()).parse()
+}
+
 #[test]
-fn every_error_turns_into_one_of_a_handler() {
-    /// As `anyhow::Error`: it turns into a boxed error, but is none itself.
-    struct Opaque(std::num::ParseIntError);
-    impl From<Opaque> for Box<dyn std::error::Error + Send + Sync> {
-        fn from(opaque: Opaque) -> Self {
-            opaque.0.into()
+fn an_undecodable_change_is_rejected_whatever_wraps_its_error() {
+    /// Like an error enum whose variants are transparent: it shows only what lies below the error in it.
+    #[derive(Debug)]
+    struct Transparent(Error);
+    impl std::fmt::Display for Transparent {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            self.0.fmt(f)
         }
     }
-    fn parse(change: &Change) -> Result<u32, Opaque> {
-        String::from_utf8_lossy(change.key().unwrap_or_default()).parse().map_err(Opaque)
+    impl std::error::Error for Transparent {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.0.source()
+        }
     }
-    let parses = handler(|change: Change| async move {
-        let number = parse(&change)?;
-        if number == 13 { Err(Error::corrupt("no such number"))? } else { Ok(()) }
-    });
-    let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, Arc::new(parses)));
-    let executed = |name| now(executor.execute(Change::new(batch(0, &[name]), 0)));
-    assert!(executed("12").is_ok());
-    assert_eq!(executed("twelve").map_err(|error| error.kind()), Err(FaultKind::Retry));
-    assert_eq!(executed("13").map_err(|error| error.kind()), Err(FaultKind::Reject), "it never fits");
+
+    // Of a wrong type, without the field, and no JSON at all.
+    for body in [r#"{"id":"seven"}"#, r#"{"item":"rope"}"#, "{"] {
+        let asked = [
+            ("as it is", asked_for(id_of, order(body))),
+            ("anyhow", asked_for::<anyhow::Error>(|change| Ok(id_of(change)?), order(body))),
+            ("anyhow, one context", asked_for(|change| id_of(change).context("no id"), order(body))),
+            ("anyhow, two", asked_for(|change| id_of(change).context("no id").context("no order"), order(body))),
+            ("eyre", asked_for::<eyre::Report>(|change| Ok(id_of(change)?), order(body))),
+            ("eyre, one context", asked_for(|change| eyre::WrapErr::wrap_err(id_of(change), "no id"), order(body))),
+            ("transparent", asked_for(|change| id_of(change).map_err(Transparent), order(body))),
+            (
+                "transparent in anyhow",
+                asked_for(|change| Ok::<_, anyhow::Error>(id_of(change).map_err(Transparent)?), order(body)),
+            ),
+        ];
+        for (wrapped, asked) in asked {
+            assert_eq!(asked, Some(FaultKind::Reject), "{wrapped}: {body} never fits");
+        }
+    }
+}
+
+#[test]
+fn every_other_error_asks_for_another_try_whatever_wraps_it() {
+    let away = |_: &Change| Err(Error::unavailable("no connection"));
+    let asked = [
+        asked_for(number_in_key, order("{}")),
+        asked_for::<anyhow::Error>(|change| Ok(number_in_key(change)?), order("{}")),
+        asked_for(|change| number_in_key(change).context("no number"), order("{}")),
+        asked_for::<anyhow::Error>(|_| anyhow::bail!("no number"), order("{}")),
+        asked_for::<eyre::Report>(|change| Ok(number_in_key(change)?), order("{}")),
+        asked_for(away, order("{}")),
+        asked_for(|_| Err(Error::unavailable("no connection").caused_by(Error::corrupt("of a log line"))), order("{}")),
+        asked_for(|_| Err::<u32, _>(Error::unavailable("no connection")).context("no stock"), order("{}")),
+    ];
+    assert_eq!(asked, [Some(FaultKind::Retry); 8]);
+    assert_eq!(asked_for(id_of, order(r#"{"id":7}"#)), None, "it fits");
+}
+
+#[test]
+fn what_lies_below_an_error_is_told_once() {
+    let told = |error: anyhow::Error| HandlerError::from(error).into_error();
+    let refused = std::io::Error::other("connection refused");
+    let error = told(anyhow::Error::new(refused).context("no stock").context("no order"));
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Unavailable, "no order: no stock: connection refused"));
+    let error = told(anyhow::Error::new(Error::corrupt("of no type")).context("no order"));
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Corrupt, "no order: of no type [WK-CORRUPT]"));
+    let error = told(Error::corrupt("of no type").caused_by(std::fmt::Error).into());
+    let below = format!("of no type [WK-CORRUPT]: {}", std::fmt::Error);
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Corrupt, below.as_str()));
 }
 
 #[test]

@@ -89,8 +89,7 @@ pub(crate) async fn create(cx: &Cx, client: &Client, command: Document) -> Resul
 
 /// Whether the server said this code.
 pub(crate) fn is_code(error: &Error, code: i32) -> bool {
-    let native = std::error::Error::source(error).and_then(|source| source.downcast_ref::<mongodb::error::Error>());
-    native.and_then(crate::error::code) == Some(code)
+    error.native().and_then(crate::error::code) == Some(code)
 }
 
 /// A number as it is stored. Epochs and revisions stay far below the largest.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
-use watchkeeper::core::{LedgerKind, LedgerQuery};
+use watchkeeper::core::{LedgerKind, LedgerQuery, LedgerRecord};
 use watchkeeper::engine::delivery::BreakerSettings;
 use watchkeeper::pull::{self, Changes, Delivery};
 use watchkeeper::{
@@ -22,6 +22,7 @@ struct Group {
     on_reject: OnReject,
     lanes: usize,
     settings: pull::Settings,
+    attempts: Option<u32>,
 }
 
 impl Group {
@@ -35,7 +36,7 @@ impl Group {
         };
         let settings = pull::Settings { settle: Duration::ZERO, ..pull::Settings::default() };
         let (log, on_reject) = (Log::new("log"), OnReject::default());
-        Self { seams, log, stores, checkpoints, on_reject, lanes: 1, settings }
+        Self { seams, log, stores, checkpoints, on_reject, lanes: 1, settings, attempts: Some(3) }
     }
 
     fn append(&self, bodies: std::ops::Range<u32>) {
@@ -57,7 +58,7 @@ impl Group {
         settings.concurrency = self.lanes;
         settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), ..settings.checkpoint };
         settings.retry.backoff.first = Duration::from_millis(5);
-        settings.retry.attempts = Some(3);
+        settings.retry.attempts = self.attempts;
         settings.breaker =
             BreakerSettings { failures: 2, open_for: Duration::from_millis(20), ..BreakerSettings::default() };
         settings.give_up = Duration::from_millis(20);
@@ -76,6 +77,11 @@ impl Group {
         let key = LeaseKey::new("shop/orders/0/0");
         let loaded = self.checkpoints.load(&self.seams.cx(), &key).await.expect("memory answers");
         loaded.map_or(0, |checkpoint| checkpoint.facts.changes)
+    }
+
+    async fn ledger(&self) -> Vec<LedgerRecord> {
+        let (key, query) = (LeaseKey::new("shop/orders/0/0"), LedgerQuery { after: 0, limit: 10, open_only: false });
+        self.checkpoints.ledger(&self.seams.cx(), &key, &query).await.expect("memory answers")
     }
 
     async fn until_passed(&self, changes: u64) {
@@ -179,6 +185,26 @@ async fn a_dropped_delivery_comes_again_before_what_follows_it() {
 }
 
 #[tokio::test]
+async fn by_default_a_delivery_that_is_dropped_again_and_again_comes_again_and_nothing_halts() {
+    let by_default = StreamSettings::new("orders").retry.attempts;
+    assert_eq!(by_default, None, "the case of everyone who sets nothing");
+    let group = Group { attempts: by_default, ..Group::new() };
+    group.append(0..2);
+    let (running, mut changes) = group.start("first").await;
+    for _ in 0..10 {
+        let delivery = take(&mut changes).await;
+        assert_eq!(number(&delivery), 0, "what comes after it waits");
+        drop(delivery);
+    }
+    let taken = expect(&mut changes, 0..2).await;
+    let status = running.status("orders").expect("the stream is there").see().clone();
+    assert_eq!((status.state, status.halted, status.tenures), (ListenerState::Running, false, 1));
+    taken.into_iter().for_each(Delivery::ack);
+    group.until_passed(2).await;
+    assert_eq!(group.ledger().await, []);
+}
+
+#[tokio::test]
 async fn a_failed_delivery_is_rejected_after_its_attempts_and_stands_in_the_ledger() {
     let group = Group { on_reject: OnReject::Skip, ..Group::new() };
     group.append(0..3);
@@ -193,8 +219,7 @@ async fn a_failed_delivery_is_rejected_after_its_attempts_and_stands_in_the_ledg
     assert_eq!(number(&delivery), 2);
     delivery.ack();
     group.until_passed(3).await;
-    let (key, query) = (LeaseKey::new("shop/orders/0/0"), LedgerQuery { after: 0, limit: 10, open_only: false });
-    let ledger = group.checkpoints.ledger(&group.seams.cx(), &key, &query).await.expect("memory answers");
+    let ledger = group.ledger().await;
     let causes: Vec<_> = ledger.iter().map(|record| (record.entry.kind, record.entry.cause.as_str())).collect();
     assert_eq!(causes.len(), 2, "{causes:?}");
     assert!(causes.iter().all(|(kind, _)| *kind == LedgerKind::Skipped), "{causes:?}");
