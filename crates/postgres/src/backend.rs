@@ -70,9 +70,7 @@ impl Mode {
         let beside = match self {
             Self::Versioned(_) => return Ok(vec![table]),
             Self::VersionedRows(rows) => VersionedRows::new(client.clone(), rows.clone())?.versions().clone(),
-            Self::Events(_) | Self::Mirror(_) | Self::Rows(_) => {
-                Table::new(&format!("{}.checkpoints", client.schema()))?
-            }
+            Self::Events(_) | Self::Mirror(_) | Self::Rows(_) => Table::in_schema(client.schema(), "checkpoints"),
         };
         Ok(vec![table, beside])
     }

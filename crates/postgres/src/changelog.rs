@@ -12,7 +12,6 @@ mod durable;
 mod guard;
 mod install;
 mod keep;
-mod name;
 mod named;
 mod outbox;
 mod pedigree;
@@ -43,11 +42,11 @@ pub use install::{Unread, Wake, grant, install, uninstall};
 pub use keep::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 
-pub(crate) use name::TableName;
 pub(crate) use triggers::ROW as ROW_TRIGGER;
 
 use crate::client::{Client, Pulse};
 use crate::error::{Doing, unchanged};
+use crate::table_name::table_name;
 use ask::{Line, Script};
 use begin::Beginning;
 use pedigree::{Identity, Look};
@@ -99,13 +98,13 @@ impl ChangeLog {
     /// # Errors
     /// `Config` when the table or a column is missing, or of a type that does not do, with the remedy.
     pub async fn outbox(cx: &Cx, client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
-        let name = name::table_name(table)?;
+        let name = table_name(table)?;
         shape::require_columns(cx, &client, table, &name, &columns).await?;
         Self::outbox_of(client, consumer, table, columns)
     }
 
     fn outbox_of(client: Client, consumer: &str, table: &str, columns: Columns) -> Result<Self> {
-        let (name, written) = (name::table_name(table)?.into(), table.into());
+        let (name, written) = (table_name(table)?.into(), table.into());
         Ok(Self::new(client, consumer, Table::Outbox { name, written, columns: Arc::new(columns) }))
     }
 

@@ -166,7 +166,7 @@ pub(crate) async fn target(
 
 /// Why a table can not be made, and what to do about it.
 async fn refusal(cx: &Cx, client: &Client, table: &Table) -> Result<Option<(String, String)>> {
-    let named = table.written().split_once('.').map(|(schema, _)| schema);
+    let named = table.schema();
     let sql = "SELECT nspname::text, has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace
         WHERE nspname = coalesce($1, current_schema())";
     let rows = client.read(cx, sql, &[(&named, Type::TEXT)]).await?;

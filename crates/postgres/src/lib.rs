@@ -33,6 +33,7 @@ mod reach;
 mod records;
 pub mod replication;
 mod sink;
+mod table_name;
 mod tools;
 
 pub use backend::Postgres;

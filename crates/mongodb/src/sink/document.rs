@@ -86,9 +86,7 @@ fn bson(value: &ValueRef<'_>) -> Bson {
         ValueRef::Int32(number) => Bson::Int32(*number),
         ValueRef::Int64(number) => Bson::Int64(*number),
         ValueRef::Double(number) => Bson::Double(*number),
-        ValueRef::Decimal(digits) => {
-            digits.parse::<Decimal128>().map_or_else(|_| Bson::String(digits.to_string()), Bson::Decimal128)
-        }
+        ValueRef::Decimal(digits) => decimal(digits),
         ValueRef::Str(text) => Bson::String(text.to_string()),
         ValueRef::Json(text) => json(text),
         ValueRef::Binary(subtype, bytes) => {
@@ -105,15 +103,38 @@ fn bson(value: &ValueRef<'_>) -> Bson {
 /// So many digits a `double` holds, whatever they are.
 const DIGITS_OF_DOUBLE: usize = 15;
 
+/// So many digits a decimal holds.
+const DIGITS_OF_DECIMAL128: usize = 34;
+
 /// JSON as a value: numbers as such, with all their digits, and everything else as its text.
 fn json(text: &str) -> Bson {
-    let as_text = || Bson::String(text.to_owned());
-    let digits = text.bytes().filter(u8::is_ascii_digit).count();
     match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && digits <= DIGITS_OF_DOUBLE => Bson::Double(number),
-        Ok(_) => text.parse::<Decimal128>().map_or_else(|_| as_text(), Bson::Decimal128),
-        Err(_) => as_text(),
+        Ok(number) if number.is_finite() && fits_double(text) => Bson::Double(number),
+        Ok(_) => decimal(text),
+        Err(_) => Bson::String(text.to_owned()),
     }
+}
+
+/// A number with all its digits; as text if it has too many of them.
+fn decimal(text: &str) -> Bson {
+    let as_text = || Bson::String(text.to_owned());
+    let significant = text.trim_start_matches(['-', '+', '0', '.']).bytes().filter(u8::is_ascii_digit).count();
+    // Longer ones would be cut off at the zeros.
+    if ends_with_zeros(text) && significant > DIGITS_OF_DECIMAL128 {
+        return as_text();
+    }
+    text.parse::<Decimal128>().map_or_else(|_| as_text(), Bson::Decimal128)
+}
+
+/// Whether a `double` holds all digits of a number. It does not hold zeros at the end of a fraction: `1.10` would be `1.1`.
+fn fits_double(number: &str) -> bool {
+    number.bytes().filter(u8::is_ascii_digit).count() <= DIGITS_OF_DOUBLE && !ends_with_zeros(number)
+}
+
+/// Whether a number has a fraction that ends with a zero.
+fn ends_with_zeros(number: &str) -> bool {
+    let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
+    mantissa.contains('.') && mantissa.ends_with('0')
 }
 
 fn regex(pattern: &str, options: &str) -> Bson {
@@ -260,10 +281,19 @@ mod tests {
 
     #[test]
     fn a_number_of_json_keeps_its_digits_and_other_json_is_text() {
-        assert_eq!(json("1.50"), Bson::Double(1.5));
-        assert_eq!(json("1e5"), Bson::Double(100_000.0));
-        for long in ["12345678901234567890.5", "0.12345678901234567890"] {
-            assert_eq!(json(long), Bson::Decimal128(long.parse().expect("34 digits fit")));
+        for (short, double) in [("1.5", 1.5), ("1e5", 100_000.0), ("-0.05", -0.05), ("1.5e10", 1.5e10)] {
+            assert_eq!(json(short), Bson::Double(double));
+        }
+        // A double holds neither more digits nor zeros at the end.
+        for exact in ["12345678901234567890.5", "0.12345678901234567890", "1.50", "0.000", "100.0", "1.0e5"] {
+            let decimal = json(exact);
+            assert_eq!(decimal, Bson::Decimal128(exact.parse().expect("34 digits fit")));
+        }
+        let Bson::Decimal128(decimal) = json("-1.50") else { panic!("it keeps its zero") };
+        assert_eq!(decimal.to_string(), "-1.50");
+        // More digits than a decimal holds, also if the last ones are zeros.
+        for long in ["1234567890123456789012345678901234.50", "1234567890123456789012345678901234500.00"] {
+            assert_eq!(json(long), Bson::String(long.to_owned()));
         }
         assert_eq!(json("{\"a\": 1}"), Bson::String("{\"a\": 1}".to_owned()));
     }

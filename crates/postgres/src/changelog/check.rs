@@ -5,10 +5,10 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, Error, Finding, Result};
 
 use super::install::GRANTS;
-use super::name::written;
 use super::triggers::PART;
 use super::{ChangeLog, Table, guard, outbox, shape};
 use crate::check::{finding, lacking};
+use crate::table_name::written;
 
 /// What a look at the log finds.
 pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {

@@ -8,6 +8,7 @@ use super::schema::SCHEMA;
 use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS, is_logging};
 use super::triggers::{self, PART};
 use crate::client::{Client, Work, quoted};
+use crate::table_name::table_name;
 
 /// Whether writers tell readers of their changes. NOTIFY takes a lock on the whole server at every commit that has one to
 /// send; without it readers look for changes from time to time.
@@ -203,7 +204,7 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {
     // A table that was dropped has no shape, and no triggers any more.
-    let rows = work.query(cx, "SELECT to_regclass($1)::oid", &[(&super::name::table_name(table)?, Type::TEXT)]).await?;
+    let rows = work.query(cx, "SELECT to_regclass($1)::oid", &[(&table_name(table)?, Type::TEXT)]).await?;
     let oid: Option<u32> = rows.first().and_then(|row| row.get(0));
     let sql = client.sql(
         "UPDATE {schema}.log_tables SET relation = 0 WHERE relation <> 0 AND (relation = $1 OR entity = $2) RETURNING entity",

@@ -3,10 +3,10 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::name::{TableName, written};
 use super::shape::{OF_OWN, TOLD_AS};
 use super::triggers::ROW;
 use crate::client::Client;
+use crate::table_name::{TableName, written};
 
 /// All tables of which the log tells.
 pub(super) async fn entities(cx: &Cx, client: &Client) -> Result<Vec<String>> {

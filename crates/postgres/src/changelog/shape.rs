@@ -5,9 +5,9 @@ use watchkeeper_core::{Cx, Error, Result};
 
 use super::columns::Columns;
 use super::columns::literal;
-use super::name::table_name;
 use super::triggers::{ROW, STATEMENT, WAKE};
 use crate::client::{Client, Work, quoted};
+use crate::table_name::table_name;
 
 /// A table that can be logged.
 #[derive(Debug, Clone)]

@@ -90,7 +90,7 @@ impl Published {
     /// The name under which a table would be told as soon as it is made: publications of all tables, or of all of a schema, take
     /// it in by themselves.
     async fn told_once_made(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Vec<String>> {
-        let (schema, name) = table.parts();
+        let (schema, name) = (table.schema(), table.name());
         let sql = "SELECT coalesce($2, current_schema()::text), current_setting('server_version_num')::int4,
             coalesce((SELECT puballtables FROM pg_catalog.pg_publication WHERE pubname = $1), false)";
         let publication = &self.settings.publication;

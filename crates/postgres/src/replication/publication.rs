@@ -3,7 +3,7 @@
 use watchkeeper_core::{Error, Finding, Result, Severity};
 
 use super::relation::keyless;
-use super::settings::{Keyless, Settings, identifier, literal, table_identifier};
+use super::settings::{Keyless, Settings, dotted_schema, identifier, literal, table_identifier};
 use super::wire::{Failure, Wire};
 
 /// A published table.
@@ -20,6 +20,7 @@ pub(super) struct Published {
     /// A part of it that tells its rows apart by other columns.
     unlike: Option<String>,
     is_partitioned: bool,
+    has_dotted_schema: bool,
 }
 
 /// The names of the columns by which rows of the table `c` are told apart, in their order.
@@ -63,7 +64,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
             (SELECT min(part.relid::regclass::text) FROM pg_catalog.pg_partition_tree(c.oid) part
                 JOIN pg_catalog.pg_class p ON p.oid = part.relid
-                WHERE c.relkind = 'p' AND p.relkind = 'r' AND {} IS DISTINCT FROM {}), c.relkind = 'p'
+                WHERE c.relkind = 'p' AND p.relkind = 'r' AND {} IS DISTINCT FROM {}), c.relkind = 'p',
+            pg_catalog.strpos(t.schemaname, '.') > 0
         FROM ({which}) t (schemaname, tablename)
         JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -81,7 +83,8 @@ async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
         };
         let (whole, unlike) = (row.get(4).cloned().flatten(), row.get(6).cloned().flatten());
         let (is_full, is_deferrable, is_partitioned) = (text(1) == "f", text(5) == "t", text(7) == "t");
-        Published { name: text(0).to_owned(), has_key, is_full, is_deferrable, whole, unlike, is_partitioned }
+        let (name, has_dotted_schema) = (text(0).to_owned(), text(8) == "t");
+        Published { name, has_key, is_full, is_deferrable, whole, unlike, is_partitioned, has_dotted_schema }
     });
     Ok(published.collect())
 }
@@ -91,6 +94,7 @@ pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(F
     if settings.tables.is_empty() {
         return Err(missing(settings));
     }
+    settings.refuse_dotted_schemas()?;
     match wire.query(&statement(settings)?).await {
         Ok(_) => Ok(()),
         // Another instance was quicker.
@@ -130,6 +134,7 @@ pub(super) fn missing(settings: &Settings) -> Error {
 
 /// Refuses tables that are wanted and not published, and those whose rows can not be told apart.
 pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()> {
+    settings.refuse_dotted_schemas()?;
     let wanted = settings.qualified();
     if let Some(absent) = wanted.iter().find(|wanted| !published.iter().any(|table| table.name == **wanted)) {
         let name = identifier(&settings.publication);
@@ -143,6 +148,9 @@ pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()
         }));
     }
     let is_wanted = |table: &&Published| wanted.is_empty() || wanted.contains(&table.name);
+    if let Some(table) = published.iter().filter(is_wanted).find(|table| table.has_dotted_schema) {
+        return Err(dotted_schema(&table.name));
+    }
     let unlike = published.iter().filter(is_wanted).find_map(|table| Some((table, table.unlike.as_ref()?)));
     if let Some((table, part)) = unlike {
         let cause = format!("partition {part} tells its rows apart by other columns than {}", table.name);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use watchkeeper_core::{Error, Options, Purpose, Result};
 
-use crate::changelog::TableName;
+use crate::table_name::TableName;
 
 /// The longest name that PostgreSQL keeps whole.
 const NAME_MAX: usize = 63;
@@ -88,6 +88,10 @@ impl Settings {
         settings.stream = Some(format!("{}/{}", purpose.group, purpose.stream));
         settings.tables = options.texts("tables")?.unwrap_or_default();
         settings.tables.extend(options.text("table")?);
+        if let Err(error) = settings.refuse_dotted_schemas() {
+            let remedy = error.advice().unwrap_or_default().to_owned();
+            options.report(options.wrong("tables", error.message()).remedy(remedy))?;
+        }
         settings.rewind = options.duration("rewind")?.unwrap_or(settings.rewind);
         settings.failover = options.flag("failover")?.unwrap_or(settings.failover);
         let streaming = options.choice("streaming", &[("off", false), ("on", true)])?;
@@ -99,6 +103,13 @@ impl Settings {
         let keyless = options.choice("keyless", &[("refuse", Keyless::Refuse), ("pass", Keyless::Pass)])?;
         settings.keyless = keyless.unwrap_or(settings.keyless);
         Ok(settings)
+    }
+
+    /// Refuses tables in schemas with a dot in their name.
+    pub(super) fn refuse_dotted_schemas(&self) -> Result<()> {
+        let is_dotted = |name: &TableName| name.schema.as_ref().is_some_and(|schema| schema.contains('.'));
+        let mut names = self.tables.iter().filter_map(|table| TableName::parse(table).ok());
+        names.find(is_dotted).map_or(Ok(()), |name| Err(dotted_schema(&name.written())))
     }
 
     /// The tables with their schema, as changes name them.
@@ -184,6 +195,13 @@ pub(super) fn table_identifier(table: &str) -> Result<String> {
         Error::config(format!("{table:?} names no table")).remedy("write \"schema.table\" or \"table\"")
     })?;
     Ok(format!("{}.{}", identifier(schema), identifier(name)))
+}
+
+/// The error of a table in a schema with a dot in its name: changes name a table `schema.table`, which has one meaning only without.
+pub(super) fn dotted_schema(table: &str) -> Error {
+    let cause =
+        format!("the schema of {table} has a dot in its name: changes could not be told from those of another table");
+    Error::config(cause).remedy("move the table into a schema without one, or leave it out of the stream")
 }
 
 /// Text as SQL takes it.

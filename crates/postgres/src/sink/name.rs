@@ -2,11 +2,16 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
 use crate::client::{Client, is_race, quoted};
+use crate::table_name::TableName;
+
+/// The server cuts longer names off, so that two of them would be one.
+const NAME_MAX: usize = 63;
 
 /// The name of a table of a sink: `events`, or `audit.events` for one in a schema of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     written: String,
+    name: TableName,
     quoted: String,
 }
 
@@ -34,19 +39,37 @@ const LIES_AMONG_OWN: &str = "SELECT coalesce(
     pg_catalog.current_schema() = $2, false)";
 
 impl Table {
-    /// By its name.
+    /// By its name: `table` or `schema.table`, and either part in double quotes where it has a dot in it.
     ///
     /// # Errors
     /// `Config` when it can not be one.
     pub fn new(name: &str) -> Result<Self> {
-        let parts: Vec<&str> = name.split('.').collect();
-        let usable = |part: &&str| !part.is_empty() && part.len() <= 63 && !part.contains(['\0', '"', '\'']);
-        if parts.len() > 2 || !parts.iter().all(usable) {
-            let cause = format!("{name:?} can not be a table of a sink");
-            return Err(Error::config(cause).remedy("write \"events\", or \"schema.events\""));
+        Self::of(name.to_owned(), TableName::parse(name)?)
+    }
+
+    /// One of a schema, by names that have no dots and no quotes in them.
+    pub(crate) fn in_schema(schema: &str, name: &str) -> Self {
+        let parsed = TableName { schema: Some(schema.to_owned()), table: name.to_owned() };
+        Self { written: format!("{schema}.{name}"), quoted: parsed.sql(), name: parsed }
+    }
+
+    /// The table in the same schema with this text behind its name.
+    ///
+    /// # Errors
+    /// `Config` when the name is too long.
+    pub(crate) fn suffixed(&self, suffix: &str) -> Result<Self> {
+        let name = TableName { table: format!("{}{suffix}", self.name.table), ..self.name.clone() };
+        Self::of(name.written(), name)
+    }
+
+    fn of(written: String, name: TableName) -> Result<Self> {
+        let usable = |part: &String| part.len() <= NAME_MAX && !part.contains('\0');
+        if !name.schema.iter().chain(std::iter::once(&name.table)).all(usable) {
+            let cause = format!("{written:?} can not be a table of a sink");
+            return Err(Error::config(cause)
+                .remedy("write \"events\", or \"schema.events\", with at most 63 bytes in each name"));
         }
-        let quoted = parts.iter().map(|part| quoted(part)).collect::<Vec<_>>().join(".");
-        Ok(Self { written: name.to_owned(), quoted })
+        Ok(Self { written, quoted: name.sql(), name })
     }
 
     /// As it was written.
@@ -54,9 +77,14 @@ impl Table {
         &self.written
     }
 
-    /// Its schema, if it was written, and its name in there.
-    pub(crate) fn parts(&self) -> (Option<&str>, &str) {
-        self.written.split_once('.').map_or((None, &self.written), |(schema, name)| (Some(schema), name))
+    /// Its schema, if it was written.
+    pub(crate) fn schema(&self) -> Option<&str> {
+        self.name.schema.as_deref()
+    }
+
+    /// Its name in its schema.
+    pub(crate) fn name(&self) -> &str {
+        &self.name.table
     }
 
     /// As it stands in SQL.
@@ -76,7 +104,7 @@ impl Table {
             let cause = format!("{:?} lies in the schema of Watchkeeper's own tables", self.written);
             return Err(Error::config(cause).remedy("choose another schema"));
         }
-        if !OWN.contains(&self.parts().1) {
+        if !OWN.contains(&self.name()) {
             return Ok(());
         }
         let (table, schema) = (self.quoted.clone(), client.schema().to_owned());

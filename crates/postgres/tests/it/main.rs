@@ -7,6 +7,7 @@ mod conformance;
 mod deferred;
 mod divided;
 mod domains;
+mod dotted;
 mod errors;
 mod following;
 mod hostile;

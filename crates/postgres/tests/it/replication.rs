@@ -5,6 +5,7 @@ mod anchored;
 mod bench;
 mod conformance;
 mod copies;
+mod dotted;
 mod entry;
 mod fed;
 mod inherited;

@@ -44,7 +44,7 @@ impl VersionedRows {
     /// # Errors
     /// `Config` when the name of the table is too long for another one beside it.
     pub fn new(client: Client, rows: Rows) -> Result<Self> {
-        let versions = Table::new(&format!("{}_versions", rows.table().written()))?;
+        let versions = rows.table().suffixed("_versions")?;
         Ok(Self { client, rows, versions })
     }
 

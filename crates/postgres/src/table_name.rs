@@ -1,4 +1,4 @@
-//! Names of tables as a person writes them: `table`, `schema.table`, and either part in quotes where it has a dot or a quote in it.
+//! Names of tables as a person writes them: `table`, `schema.table`, and either part in double quotes where it has a dot or begins with a quote.
 
 use watchkeeper_core::{Error, Result};
 
@@ -28,8 +28,15 @@ impl TableName {
         }
     }
 
+    /// As a person writes it, so that it can be read again.
+    pub(crate) fn written(&self) -> String {
+        let part =
+            |part: &String| if part.contains('.') || part.starts_with('"') { quoted(part) } else { part.clone() };
+        self.schema.iter().chain(std::iter::once(&self.table)).map(part).collect::<Vec<_>>().join(".")
+    }
+
     /// As SQL names it.
-    pub(super) fn sql(&self) -> String {
+    pub(crate) fn sql(&self) -> String {
         let parts = self.schema.iter().chain(std::iter::once(&self.table));
         parts.map(|part| quoted(part)).collect::<Vec<_>>().join(".")
     }
@@ -62,12 +69,12 @@ fn part(text: &str) -> Option<(String, Option<&str>)> {
 ///
 /// # Errors
 /// `Config` for a text that names no table.
-pub(super) fn table_name(name: &str) -> Result<String> {
+pub(crate) fn table_name(name: &str) -> Result<String> {
     Ok(TableName::parse(name)?.sql())
 }
 
 /// The name under which the log knows a table, as a person writes it for a command. No schema of a logged table has a dot in its name.
-pub(super) fn written(entity: &str) -> String {
+pub(crate) fn written(entity: &str) -> String {
     match entity.split_once('.') {
         Some((schema, table)) if table.contains(['.', '"']) => format!("{schema}.{}", quoted(table)),
         _ => entity.to_owned(),
