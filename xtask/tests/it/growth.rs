@@ -10,12 +10,14 @@ use crate::sources::rust_files;
 const LIBRARY: [&str; 3] = ["crates/core/src", "crates/engine/src", "crates/watchkeeper/src"];
 
 /// Enums that stay exhaustive, with the reason.
-const EXHAUSTIVE: [(&str, &str); 14] = [
+const EXHAUSTIVE: [(&str, &str); 16] = [
     ("Acquired", "answer of a lease store: an instance must know whether it holds"),
+    ("Back", "order of an operator: a program must know what it asks for, and shows that first"),
     ("Claim", "answer of a checkpoint store: an instance must know whether it may write"),
     ("Commit", "answer of a checkpoint store: an instance must know whether it is fenced"),
     ("Ending", "answer of a lease store: it decides whether a takeover waits for late writes"),
     ("FaultKind", "answer of a sink: each kind asks the engine for something else"),
+    ("Move", "order of an operator: a program must know what it asks for, and shows that first"),
     ("OpenedSink", "answer of a sink: each kind is written in its own way"),
     ("Put", "answer of a records store: a writer must know whether it was written"),
     ("Released", "answer of a lease store: whoever leaves must know whether it is free"),

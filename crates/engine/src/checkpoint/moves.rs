@@ -17,7 +17,6 @@ use super::unfinished;
 
 /// Where to go back to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Back {
     /// To this checkpoint.
     To(Box<HistoryEntry>),
@@ -29,7 +28,6 @@ pub enum Back {
 
 /// An operator's wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Move {
     /// Resume from this position of the log as it is now. What it passes over is recorded as a gap, and a snapshot that it leaves
     /// unfinished as such.
