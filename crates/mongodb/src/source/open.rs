@@ -32,6 +32,9 @@ pub(super) type Batches = mpsc::Receiver<Result<RawBatch, mongodb::error::Error>
 /// still searches after this has found the beginning.
 const PROBE: Duration = Duration::from_secs(1);
 
+/// What servers say of a token that they cannot read. That does not pass.
+const NOT_A_TOKEN: &str = "KeyString format error";
+
 /// An opening tries a token so often that is refused while a stream without it is opened each time.
 const TRIES_PER_OPENING: u32 = 3;
 
@@ -86,7 +89,7 @@ impl Feed {
             );
             return Error::config(cause).remedy("keep _id as it is in every stage").caused_by(native);
         }
-        if said.contains("KeyString format error") {
+        if said.contains(NOT_A_TOKEN) {
             return self.damaged(&said, native);
         }
         self.client.error(native, Doing::Watching)
@@ -203,10 +206,11 @@ impl Feed {
         }
     }
 
-    /// What it means that an opening was refused at this position only. An error may pass, so that one opening proves nothing.
+    /// What it means that an opening was refused at this position only. An error may pass, so that one opening proves nothing unless the
+    /// server cannot read the token at all.
     fn refused_position(&self, cx: &Cx, token: &Token, native: mongodb::error::Error) -> Error {
         let said = native.kind.to_string();
-        if self.refusals.note(token, cx.now()) {
+        if said.contains(NOT_A_TOKEN) || self.refusals.note(token, cx.now()) {
             return self.damaged(&said, native);
         }
         let cause = format!("{}: the server refuses to go on from the stored position ({said})", self.client.place());
