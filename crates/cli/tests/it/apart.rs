@@ -275,8 +275,9 @@ fn a_position_that_nobody_verified_halts_the_stream_if_it_is_wrong() {
 
 #[test]
 fn a_stream_that_has_not_committed_needs_its_source_to_be_moved() {
-    let desk = Desk::with(&beside(UNREACHABLE));
-    let refused = desk.run(&["checkpoint", "set", "other", "0000000000000001", "--yes"]);
-    let cause = "before the stream has committed one, needs the source of stream other, which cannot be reached: ";
-    refused.assert_refused(1, &[cause, "Connection refused"]);
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
+    let refused = desk.run(&["checkpoint", "set", "orders", "0000000000000001", "--yes"]);
+    let cause = "before the stream has committed one, needs the source of stream orders, which cannot be reached: ";
+    refused.assert_refused(2, &[cause, "app.db"]);
 }
