@@ -192,7 +192,8 @@ impl Builder {
 /// ```no_run
 /// # async fn watch(watch: watchkeeper::Watch, signal: impl Future<Output = ()>) -> watchkeeper::Result<()> {
 /// let mut status = watch.status("orders").expect("the stream is configured");
-/// println!("{:?}, lag {:?}", status.see().state, status.see().lag);
+/// let seen = status.see().clone();
+/// println!("{:?}, lag {:?}", seen.state, seen.lag);
 ///
 /// let orders = watch.operate("orders").expect("the stream is connected");
 /// orders.hand_over(Some("vm-2")).await?;

@@ -131,7 +131,7 @@ struct Route {
     namespace: Pattern,
     operations: Operations,
     handler: Arc<dyn Handler>,
-    /// Whether any change had a name that this route matches, with whatever operation.
+    /// Whether any change had a name that this route matches, with any operation.
     is_matched: AtomicBool,
 }
 
