@@ -23,8 +23,11 @@ const PAIRS: u64 = (Source::ALL.len() * Sink::ALL.len()) as u64;
 /// How many rows a snapshot that is broken off has at least.
 const LONG_SNAPSHOT_ROWS: u64 = 600;
 
-/// Two seeds that follow each other are far apart.
-const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+/// The randomness of a seed. Its state is itself drawn: the generator adds a constant for each draw, so seeds that were spread by a multiple
+/// of that constant would all draw the same numbers, each seed a few draws later than the one before.
+fn entropy_of(seed: u64) -> Entropy {
+    Entropy::seeded(Entropy::seeded(seed).next())
+}
 
 impl Plan {
     /// The plan of a seed. Seeds that follow each other go through all pairs of a source and a sink: the numbers of sources and of sinks have
@@ -54,7 +57,7 @@ struct Drawing {
 
 impl Drawing {
     fn new(seed: u64, source: Source, sink: Sink) -> Self {
-        let entropy = Entropy::seeded(seed.wrapping_mul(SPREAD));
+        let entropy = entropy_of(seed);
         let mut drawing =
             Self { seed, entropy, source, sink, tables: Vec::new(), rev: 0, steps: Vec::new(), running: false };
         // Typed rows take one table; a copy in MongoDB has one collection for what is not one itself.
@@ -274,6 +277,15 @@ mod tests {
         let plan = |seed| Plan::drawn(seed, Narrow::default());
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7).steps, plan(7 + 44).steps);
+    }
+
+    #[test]
+    fn no_two_seeds_draw_the_same_numbers() {
+        let mut drawn = BTreeSet::new();
+        for seed in 0..200 {
+            let entropy = entropy_of(seed);
+            assert!((0..100).all(|_| drawn.insert(entropy.next())), "seed {seed} repeats another one's numbers");
+        }
     }
 
     fn plans(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Plan> {

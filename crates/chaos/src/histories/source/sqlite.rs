@@ -42,7 +42,9 @@ impl File {
     /// Changes a table with the tool that takes the triggers out of the way.
     async fn alter(&self, sql: &str) -> Result<(), Trouble> {
         let client = Client::open(&cx(), Config::new(&self.path)).await.map_err(|error| error.to_string())?;
-        tools::alter(&cx(), &client, sql).await.map(drop).map_err(|error| error.to_string())
+        tools::alter(&cx(), &client, sql).await.map_err(|error| error.to_string())?;
+        // This connection learns of the new columns only when it executes something. Until then it prepares statements for the old ones.
+        self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(told)
     }
 
     fn execute(&self, sql: &str) -> Result<(), Trouble> {
