@@ -109,6 +109,18 @@ const NAMESPACES_KEPT_MAX: usize = 1024;
 ///
 /// A change goes to every handler whose route matches, in the order of registration; a handler that is
 /// registered twice is called twice. A change that no route matches is passed over.
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use watchkeeper::{Operation, Operations, Routes, handler};
+///
+/// let says = |what| handler(move |change| async move { Ok(println!("{what}: {}", change.id())) });
+/// let routes = Routes::new()
+///     .on("orders", Operation::Insert, says("a new order"))
+///     .on("shop.*", [Operation::Update, Operation::Delete], says("no longer as it was"))
+///     .on("*", Operations::ANY, says("any change"));
+/// assert_eq!(routes.lookup(&"shop.items".into(), Operation::Update).len(), 2);
+/// ```
 #[derive(Default)]
 pub struct Routes {
     routes: Vec<Route>,
