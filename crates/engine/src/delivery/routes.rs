@@ -114,7 +114,7 @@ const NAMESPACES_KEPT_MAX: usize = 1024;
 /// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
 /// use watchkeeper::{Operation, Operations, Routes, handler};
 ///
-/// let says = |what| handler(move |change| async move { Ok(println!("{what}: {}", change.id())) });
+/// let says = |what: &'static str| handler(move |change| async move { Ok(println!("{what}: {}", change.id())) });
 /// let routes = Routes::new()
 ///     .on("orders", Operation::Insert, says("a new order"))
 ///     .on("shop.*", [Operation::Update, Operation::Delete], says("no longer as it was"))
