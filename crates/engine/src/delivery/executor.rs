@@ -35,6 +35,23 @@ impl Default for HandlerSettings {
 }
 
 /// Runs handlers: as the sink of a stream, or directly.
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use std::sync::Arc;
+///
+/// use watchkeeper::{Grade, HandlerSettings, ObserverExecutor, Operations, Routes, SinkSpec, handler};
+///
+/// # fn main() -> watchkeeper::Result<()> {
+/// let prints = handler(|change| async move { Ok(println!("{}", change.json()?)) });
+/// // What the handlers write may be written again without harm.
+/// let settings = HandlerSettings { grade: Grade::Idempotent, ..HandlerSettings::default() };
+/// let executor = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, prints)).with_settings(settings)?;
+/// let sink = SinkSpec::new("handlers", Arc::new(executor.sink()));
+/// assert_eq!(sink.sink.profile().grade, Grade::Idempotent);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ObserverExecutor {
     routes: Arc<Routes>,

@@ -117,6 +117,18 @@ const UNMATCHED_WARNING_AFTER: u64 = 1_000;
 ///
 /// A route with an exact name that none of the first 1,000 changes had is warned about once, since the name may be misspelled.
 /// Rows of a snapshot do not count: a snapshot reads one table after the other.
+///
+/// ```
+/// # mod watchkeeper { pub use watchkeeper_core::*; pub use watchkeeper_engine::{delivery::*, stream::SinkSpec}; }
+/// use watchkeeper::{Operation, Operations, Routes, handler};
+///
+/// let says = |what: &'static str| handler(move |change| async move { Ok(println!("{what}: {}", change.id())) });
+/// let routes = Routes::new()
+///     .on("orders", Operation::Insert, says("a new order"))
+///     .on("shop.*", [Operation::Update, Operation::Delete], says("no longer as it was"))
+///     .on("*", Operations::ANY, says("any change"));
+/// assert_eq!(routes.lookup(&"shop.items".into(), Operation::Update).len(), 2);
+/// ```
 #[derive(Default)]
 pub struct Routes {
     routes: Vec<Route>,

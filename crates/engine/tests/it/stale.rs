@@ -1,11 +1,9 @@
 //! Dead letters, and what comes after them at a sink that acts on more than keys.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
 use watchkeeper_core::memory::TransactionalTable;
 use watchkeeper_core::{Cx, FaultKind, Finding, Grade, OpenedSink, Resolution, Result, Sink, SinkContext, SinkProfile};
 use watchkeeper_engine::checkpoint::operator::Move;
@@ -16,6 +14,7 @@ use watchkeeper_engine::group::control::ReplayRequest;
 use watchkeeper_testkit::faults::{Fault, Gate};
 
 use crate::support::*;
+use crate::warnings::Warnings;
 
 /// A sink that acts on changes without a key, as one does that empties its table.
 #[derive(Debug)]
@@ -120,44 +119,9 @@ fn a_truncate_passes_a_filter_while_no_dead_letters_wait() {
     }
 }
 
-/// What is logged as a warning on this thread.
-#[derive(Clone, Default)]
-pub(crate) struct Warnings(pub(crate) Arc<Mutex<Vec<String>>>);
-
-impl Visit for Warnings {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            self.0.lock().unwrap().push(format!("{value:?}"));
-        }
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
 /// How often a replay of one letter, behind which its key went on or waited, was warned of.
 fn warned(rig: &Rig, plan: Plan) -> usize {
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
+    let run = || {
         let a = plan.start();
         a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
         rig.append(&["k"]);
@@ -166,9 +130,8 @@ fn warned(rig: &Rig, plan: Plan) -> usize {
         rig.until("all is passed", || rig.committed() == 2);
         ask_for_replay(rig, 1);
         rig.until("all letters are settled", || rig.checkpoint().unwrap().facts.letters == 0);
-    });
-    let told = warnings.0.lock().unwrap();
-    told.iter().filter(|warning| warning.contains("may have an older row now")).count()
+    };
+    Warnings::during(run, &["may have an older row now"])
 }
 
 #[test]
@@ -188,14 +151,11 @@ fn a_letter_that_may_be_older_than_what_the_target_has_is_told_of_when_it_is_rep
 #[test]
 fn a_sink_that_answers_later_than_its_time_out_is_warned_of_with_what_to_do() {
     let rig = Rig::new();
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
+    let run = || {
         let a = rig.instance("a").start();
         a.faults.sink.next("write", Fault::Hold(Gate::default()));
         rig.append(&["k"]);
         rig.until("it is written", || rig.committed() == 1);
-    });
-    let told = warnings.0.lock().unwrap();
-    let about = |warning: &&String| warning.contains("longer than timeouts.write") && warning.contains("raise");
-    assert_eq!(told.iter().filter(about).count(), 1, "{told:?}");
+    };
+    assert_eq!(Warnings::during(run, &["longer than timeouts.write", "raise"]), 1);
 }

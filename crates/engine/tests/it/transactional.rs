@@ -14,6 +14,7 @@ use watchkeeper_engine::stream::SinkSpec;
 use watchkeeper_testkit::faults::{Fault, FaultySink, Gate, Script};
 
 use crate::support::*;
+use crate::warnings::Warnings;
 
 /// An instance that writes into the database of its checkpoints.
 fn plan(rig: &Rig, name: &str) -> Plan {
@@ -110,6 +111,36 @@ fn a_row_that_asks_to_be_tried_again_is_not_passed_over_at_once() {
 }
 
 #[test]
+fn by_default_a_target_that_is_away_is_waited_for_with_a_warning_each_time() {
+    let rig = Rig::new();
+    let run = || {
+        let a = plan(&rig, "a").start();
+        rig.append(&["a"]);
+        rig.until("the first change is written", || rig.committed() == 1);
+        a.faults.sink.refuse_row(id(3), FaultKind::Retry, 12);
+        rig.append(&["b", "c", "d"]);
+        rig.run_for(30 * SECOND);
+        assert_eq!((a.state(), a.status().halted, a.status().tenures), (Running, false, 1));
+        assert_eq!((rig.committed(), rig.ledger().len()), (1, 0), "the target is still away, and nothing is rejected");
+        rig.until("all is written", || rig.committed() == 4);
+        assert_eq!((written(&rig), rig.ledger().len()), (vec![1, 2, 3, 4], 0));
+    };
+    assert_eq!(Warnings::during(run, &["did not take a change", "is repeated"]), 12);
+}
+
+#[test]
+fn by_default_a_target_that_is_away_here_is_left_to_another_instance() {
+    let rig = Rig::new();
+    let a = plan(&rig, "a").start();
+    a.faults.sink.refuse_row(id(1), FaultKind::Retry, u64::MAX);
+    rig.until("it runs", || a.is_running());
+    let b = plan(&rig, "b").start();
+    rig.append(&["a"]);
+    rig.until("the other one writes", || rig.committed() == 1);
+    assert_eq!((written(&rig), rig.ledger().len(), b.state()), (vec![1], 0, Running));
+}
+
+#[test]
 fn a_rejected_row_that_is_skipped_is_in_the_ledger_of_the_transaction_without_it() {
     let rig = Rig::new();
     let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::Skip).start();
@@ -159,6 +190,22 @@ fn a_dead_letter_that_is_rejected_again_stays_with_all_behind_it() {
     rig.append(&["k"]);
     rig.until("it follows", || rig.committed() == 4);
     assert_eq!((written(&rig), rig.ledger().len(), a.state()), (vec![3], 3, Running));
+}
+
+#[test]
+fn a_dead_letter_that_is_not_taken_now_is_left_after_its_attempts_and_the_stream_goes_on() {
+    let rig = Rig::new();
+    let a = plan(&rig, "a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key }).start();
+    a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
+    rig.append(&["k", "other"]);
+    rig.until("all is passed", || rig.committed() == 2);
+    a.faults.sink.refuse_row(id(1), FaultKind::Retry, u64::MAX);
+    rig.want(|control| control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() }));
+    rig.until("it was tried", || rig.control().replay.is_none());
+    assert_eq!(rig.checkpoint().unwrap().facts.letters, 1);
+    rig.append(&["other"]);
+    rig.until("the next one is written", || rig.committed() == 3);
+    assert_eq!((written(&rig), a.state(), a.status().tenures), (vec![2, 3], Running, 1));
 }
 
 /// The plan with a second sink that is not transactional, and what goes wrong there.

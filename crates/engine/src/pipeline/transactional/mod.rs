@@ -302,15 +302,17 @@ impl Transactional {
                     return Ok(());
                 }
                 Ok(Transacted::Fenced) => return Err(committer.fenced()),
-                Ok(Transacted::Rejected(faults)) if may_retry(&faults, settings.retry, retries) => {
+                Ok(Transacted::Rejected(faults)) if may_retry(&faults, settings.retry, retries, job.is_none()) => {
                     let waited = self.board.seams.clock.now().since(began);
                     if waited > settings.give_up && self.board.has_healthy_peer() {
                         let cause =
                             format!("sink {:?} has not taken a change for {waited:?} from here", self.spec.name);
                         return Err(Failure::Instance(Error::unavailable(cause)));
                     }
-                    if let Some(fault) = faults.first() {
-                        self.board.health.fail(PART, &fault.error);
+                    if let Some(Fault { error, .. }) = faults.first() {
+                        let (stream, sink, attempt) = (&settings.name, &self.spec.name, retries + 1);
+                        tracing::warn!(stream, sink, %error, attempt, "a sink did not take a change; the transaction is repeated");
+                        self.board.health.fail(PART, error);
                     }
                     let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
                     retries += 1;
@@ -318,6 +320,7 @@ impl Transactional {
                 }
                 Ok(Transacted::Rejected(faults)) => {
                     retries = 0;
+                    self.board.health.mend(PART);
                     self.reject_all((batch, piece), &mut rows, &mut write, faults)?;
                 }
                 Err(error) => {
@@ -361,9 +364,10 @@ impl Transactional {
 /// What fails when a transaction is not answered.
 const PART: &str = "transaction";
 
-/// Whether rows that a transaction did not take are tried once more before they count as rejected.
-fn may_retry(faults: &[Fault], retry: RetrySettings, retries: u32) -> bool {
+/// Whether rows that a transaction did not take are tried once more before they count as rejected. Attempts at a dead letter always
+/// count: the stream waits meanwhile, and the letter stays where it is.
+fn may_retry(faults: &[Fault], retry: RetrySettings, retries: u32, is_letter: bool) -> bool {
     let has = |kind| faults.iter().any(|fault| fault.kind == kind);
-    let is_counted = retry.attempts.is_some() || has(FaultKind::Panic);
+    let is_counted = is_letter || retry.attempts.is_some() || has(FaultKind::Panic);
     (has(FaultKind::Retry) || has(FaultKind::Panic)) && (!is_counted || retries + 1 < retry.counted_attempts())
 }
