@@ -9,6 +9,7 @@ mod changed;
 mod check;
 mod columns;
 mod durable;
+mod exact;
 mod guard;
 mod install;
 mod keep;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use watchkeeper_core::payload::{JsonPayload, JsonRows};
+use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     ChangeStream, Cx, Error, Finding, Options, Payload, Pedigree, Position, Result, Severity, Source, StartAt,
 };
@@ -434,7 +435,7 @@ impl Source for ChangeLog {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        if self.is_own() { Arc::new(JsonRows) } else { Arc::new(JsonPayload) }
+        if self.is_own() { Arc::new(exact::LogRows) } else { Arc::new(JsonPayload) }
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {

@@ -13,6 +13,7 @@ mod filtering;
 mod losing;
 mod lost;
 mod memory;
+mod outbox;
 mod refusing;
 mod renamed;
 mod rotating;

@@ -60,7 +60,7 @@ fn string_end(text: &[u8], start: usize) -> usize {
 }
 
 /// Where the value that begins at `start` ends: before the comma or brace of the object that it belongs to.
-fn value_end(text: &[u8], start: usize) -> usize {
+pub(super) fn value_end(text: &[u8], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0_usize);
     while let Some(byte) = text.get(at) {
         match byte {

@@ -199,7 +199,8 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
     DROP FUNCTION IF EXISTS {schema}.log_open(), {schema}.log_make(oid, oid, text[], boolean),
         {schema}.log_move(text, bigint, bigint, text[]), {schema}.log_doubts_sql(oid, text, text[]),
         {schema}.log_statement_sql(oid, text, boolean, boolean, text, text[]), {schema}.log_key_names(oid, oid, text[]),
-        {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json);
+        {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json), {schema}.log_exact(oid, json, text),
+        {schema}.log_exact_sql(oid), {schema}.log_inexact(oid, text, int);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {

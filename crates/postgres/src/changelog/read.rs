@@ -11,6 +11,7 @@ use watchkeeper_core::{
 
 use super::ask::{About, Raw, time};
 use super::changed::append_changed;
+use super::exact::{LoggedImage, append_notes, are_noted_alike};
 
 /// Rows of other entities that are passed over in one batch.
 const PASSED_MAX: usize = 10_000;
@@ -68,14 +69,14 @@ pub(super) struct Draft {
     /// The last change that was taken, also of those that are not given out.
     pub(super) last: Option<(u64, SourceTime)>,
     passed: usize,
-    /// Whether images are of rows of a table, so that an update can be told by them alone.
-    compares: bool,
+    /// Whether images are of rows of a table, as the triggers of a log of our own write them.
+    is_own: bool,
 }
 
 impl Draft {
-    pub(super) fn new(origin: &Arc<str>, payload: Arc<dyn Payload>, shared: Bytes, compares: bool) -> Self {
+    pub(super) fn new(origin: &Arc<str>, payload: Arc<dyn Payload>, shared: Bytes, is_own: bool) -> Self {
         let builder = BatchBuilder::new(Arc::clone(origin), payload).share(shared);
-        Self { builder, bodies: Vec::new(), last: None, passed: 0, compares }
+        Self { builder, bodies: Vec::new(), last: None, passed: 0, is_own }
     }
 
     pub(super) fn is_full(&self, limits: Limits) -> bool {
@@ -125,7 +126,12 @@ impl Draft {
         let [before, after, _] = images;
         let (namespace, position) = (self.builder.namespace(entity), number.to_be_bytes());
         let mut add = |operation, half: u8, committable, key: Option<&[u8]>, images: [Option<&[u8]>; 3]| {
-            let body = body(&mut self.bodies, images, self.compares && operation == Operation::Update);
+            let is_update = operation == Operation::Update;
+            let body = if self.is_own {
+                row_body(&mut self.bodies, images, is_update)
+            } else {
+                body(&mut self.bodies, images)
+            };
             let version = Version { time: number, ordinal: u64::from(half) };
             let row = RowParts {
                 operation,
@@ -169,24 +175,46 @@ fn operation(word: &str, number: u64, entity: &str) -> Result<Operation> {
     }
 }
 
-/// Appends `before`, `after` and the names of the `changed` columns, which are JSON already; `compares` finds these where they were not
-/// logged. A change that has only an `after` and no images of rows, as in an outbox, is that alone.
-fn body(into: &mut Vec<u8>, [before, after, changed]: [Option<&[u8]>; 3], compares: bool) -> Range<usize> {
+const CHANGED: &[u8] = br#","changed":"#;
+
+/// Appends `before`, `after` and the names of the `changed` columns, which are JSON already. A change that has only an `after`, as in
+/// an outbox, is that alone.
+fn body(into: &mut Vec<u8>, [before, after, changed]: [Option<&[u8]>; 3]) -> Range<usize> {
     let start = into.len();
     into.extend_from_slice(br#"{"before":"#);
     into.extend_from_slice(before.unwrap_or(b"null"));
     into.extend_from_slice(br#","after":"#);
     into.extend_from_slice(after.unwrap_or(b"null"));
-    const CHANGED: &[u8] = br#","changed":"#;
+    if let Some(changed) = changed {
+        into.extend_from_slice(CHANGED);
+        into.extend_from_slice(changed);
+    }
+    into.push(b'}');
+    start..into.len()
+}
+
+/// The same of rows of a table, with the notes of their images before it. The `changed` columns of an update are found where they were
+/// not logged.
+fn row_body(into: &mut Vec<u8>, [before, after, changed]: [Option<&[u8]>; 3], is_update: bool) -> Range<usize> {
+    let start = into.len();
+    let [before, after] = [before, after].map(|image| image.map(LoggedImage::read));
+    append_notes(into, before, after);
+    for (name, image) in [(&br#"{"before":"#[..], before), (br#","after":"#, after)] {
+        into.extend_from_slice(name);
+        match image {
+            Some(image) => image.append_to(into),
+            None => into.extend_from_slice(b"null"),
+        }
+    }
     match (changed, before, after) {
         (Some(changed), ..) => {
             into.extend_from_slice(CHANGED);
             into.extend_from_slice(changed);
         }
-        (None, Some(before), Some(after)) if compares => {
+        (None, Some(before), Some(after)) if is_update && are_noted_alike(before, after) => {
             let end = into.len();
             into.extend_from_slice(CHANGED);
-            if !append_changed(into, before, after) {
+            if !append_changed(into, before.columns, after.columns) {
                 into.truncate(end);
             }
         }

@@ -5,6 +5,7 @@ mod crowd;
 mod deleted;
 mod dotted;
 mod duties;
+mod exact;
 mod histories;
 mod interleavings;
 mod keeping;

@@ -51,6 +51,14 @@ impl Number {
         let zeros = if digits.is_empty() { -exponent } else { (all.len() - all.trim_end_matches('0').len()) as i64 };
         Some(Self { text: text.to_owned(), is_negative, digits, exponent: exponent + zeros })
     }
+
+    /// Whether MongoDB has no number with all these digits; zeros at the end of a fraction are digits, too.
+    fn is_too_long(&self) -> bool {
+        let mantissa = self.text.split(['e', 'E']).next().unwrap_or_default();
+        let significant = mantissa.trim_start_matches(['-', '0', '.']).bytes().filter(u8::is_ascii_digit).count();
+        let is_long = mantissa.contains('.') && significant > DIGITS_OF_DECIMAL128;
+        self.digits.len() > DIGITS_OF_DECIMAL128 || is_long
+    }
 }
 
 impl Json {
@@ -102,7 +110,7 @@ impl Json {
     pub(super) fn is_kept_as(&self, found: &Self) -> bool {
         match (self, found) {
             (Self::Number(number), Self::Text(text)) => {
-                number.digits.len() > DIGITS_OF_DECIMAL128 && Number::parse(text).as_ref() == Some(number)
+                number.is_too_long() && Number::parse(text).as_ref() == Some(number)
             }
             (Self::Array(items), Self::Array(others)) => {
                 items.len() == others.len() && items.iter().zip(others).all(|(item, other)| item.is_kept_as(other))

@@ -8,11 +8,11 @@ pub(super) enum Quirk {
     None,
     /// JSON with `\u0000`, which the server stores and can not convert.
     NulInJson,
-    /// The JSON null, which a change log and documents do not tell from an SQL NULL.
+    /// The JSON null, which documents do not tell from an SQL NULL.
     JsonNull,
     /// An array of JSON whose elements are arrays, which a change log and documents do not tell from one of two dimensions.
     NestedJson,
-    /// An array that does not count from 1, which a change log does not tell.
+    /// An array that does not count from 1, which documents have as text.
     Bounds,
 }
 
@@ -170,6 +170,8 @@ const SCALARS: &[(&str, &[&str])] = &[
             "(,,,,,,)",
             "(1,\"a \"\"b\"\" \\\\ ,)\",\"{\"\"x\"\": [1, 2.50, null]}\",\"\\\\x00ff\",1.10,\"2026-01-02 03:04:05+00\",\"{a,NULL,\"\"NULL\"\"}\")",
             "(7,\"\",,\"\\\\x\",NaN,infinity,{})",
+            "(8,,null,,,,)",
+            "(9,,,,,,\"[3:4]={a,null}\")",
         ],
     ),
     (
@@ -319,6 +321,7 @@ fn arrays(run: &Run, element: &str, elements: &[Value]) -> Vec<Value> {
         plain(of(&[pick(), "NULL".to_owned(), pick()])),
         plain(format!("ARRAY[[{},NULL],[{},{}]]::{element}[]", pick(), pick(), pick())),
         Value { sql: format!("array_fill({}::{element}, ARRAY[2], ARRAY[0])", pick()), quirk: Quirk::Bounds },
+        Value { sql: format!("array_fill({}::{element}, ARRAY[2, 2], ARRAY[1, 2])", pick()), quirk: Quirk::Bounds },
     ];
     values.extend((0..run.cases / 2).map(|_| plain(of(&[pick(), pick(), pick()]))));
     values
@@ -333,6 +336,8 @@ fn json_arrays(run: &Run, element: &str) -> Vec<Value> {
     let grid = format!("ARRAY[[{0},{1}],[{1},{0}]]", flat[0], flat[1]);
     let grid = Value { sql: grid, quirk: Quirk::NestedJson };
     let null = Value { sql: format!("ARRAY[{}]", literal("null", element)), quirk: Quirk::JsonNull };
+    let bounded =
+        Value { sql: format!("array_fill({}, ARRAY[2], ARRAY[0])", literal("null", element)), quirk: Quirk::Bounds };
     let with_null = plain(format!("ARRAY[{},NULL,{}]", run.pick(&flat), run.pick(&flat)));
     vec![
         plain(format!("ARRAY[{}]", flat.join(","))),
@@ -341,6 +346,7 @@ fn json_arrays(run: &Run, element: &str) -> Vec<Value> {
         nested,
         grid,
         null,
+        bounded,
     ]
 }
 
