@@ -92,6 +92,10 @@ impl Json {
             Self::Text(read) => text(read),
             Self::Array(items) => format!("[{}]", items.iter().map(Self::plain).collect::<Vec<_>>().join(",")),
             Self::Object(fields) => match fields.first_key_value() {
+                // Inside of JSON a number is not text.
+                Some((mark, Self::Text(digits))) if mark == "$numberDecimal" && Number::parse(digits).is_some() => {
+                    digits.clone()
+                }
                 Some((mark, Self::Text(digits))) if mark == "$numberDecimal" || mark == "$numberDouble" => text(digits),
                 Some((mark, Self::Object(binary))) if mark == "$binary" => {
                     let Some(Self::Text(base64)) = binary.get("base64") else { panic!("{binary:?} is no binary") };
