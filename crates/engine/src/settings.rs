@@ -133,7 +133,7 @@ pub enum FastTakeover {
 pub struct InstanceSettings {
     /// Instances of one group share the work.
     pub group: String,
-    /// A label for people, by default the host or pod name.
+    /// A label for people, by default of the program the name of the host, `-` and the number of the process.
     pub name: String,
     /// How leases are kept.
     pub lease: LeaseSettings,

@@ -287,3 +287,31 @@ fn a_body_that_can_not_be_decoded_is_an_error_in_every_format() {
         assert!(format.write(&broken, &mut Vec::new()).is_err(), "{name}");
     }
 }
+
+/// The names of all fields of a line, in order, with those of documents within it.
+fn fields(line: &str) -> Vec<String> {
+    fn collect(value: &serde_json::Value, path: &str, names: &mut Vec<String>) {
+        for (name, inner) in value.as_object().into_iter().flatten() {
+            let path = format!("{path}/{name}");
+            collect(inner, &path, names);
+            names.push(path);
+        }
+    }
+    let mut names = Vec::new();
+    collect(&serde_json::from_str(line).expect("a line is JSON"), "", &mut names);
+    names
+}
+
+#[test]
+fn the_lines_in_the_guide_have_the_fields_of_real_ones() {
+    let guide = include_str!("../../../../docs/guide/formats.md");
+    let body = br#"{"before":{"id":1,"item":"rope","amount":2},"after":{"id":1,"item":"rope","amount":3},"changed":["amount"]}"#;
+    let update = change(RowParts { operation: Operation::Update, body, ..parts() });
+    let examples: Vec<&str> = guide.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(examples.len(), format::NAMES.len(), "one example for each format");
+    for (name, example) in format::NAMES.iter().zip(examples) {
+        let format = format::named(name).expect("it is listed");
+        assert_eq!(fields(example), fields(&text(&*format, &update)), "{name}");
+        assert!(guide.contains(&format!("## {name}\n")), "{name} has a heading");
+    }
+}
