@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use watchkeeper_core::{
     Batch, CheckpointWrite, Cx, Error, ErrorKind, Fault, FaultKind, Finding, FlushRejection, OpenedSink, Result, Sink,
-    SinkContext, SinkProfile, SinkTarget, SinkWriter, Transacted, TransactionalWriter, Written,
+    SinkContext, SinkProfile, SinkWriter, Transacted, TransactionalWriter, Written,
 };
 use watchkeeper_drill::Event;
 
@@ -28,30 +28,15 @@ impl Sink for Handled {
     }
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
-        Ok(self.handled(self.sink.open(cx, context).await?, context))
-    }
-
-    fn target(&self) -> Option<SinkTarget> {
-        self.sink.target()
-    }
-
-    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
-        let opened = self.sink.open_existing(cx, context).await?;
-        Ok(opened.map(|opened| self.handled(opened, context)))
-    }
-}
-
-impl Handled {
-    fn handled(&self, opened: OpenedSink, context: &SinkContext) -> OpenedSink {
         let (hands, epoch) = (Arc::clone(&self.hands), context.grant.epoch.0);
-        match opened {
+        Ok(match self.sink.open(cx, context).await? {
             OpenedSink::Plain(writer) => {
                 OpenedSink::Plain(Arc::new(Plain { writer, hands, epoch, unflushed: AtomicU64::new(0) }))
             }
             OpenedSink::Transactional(writer) => {
                 OpenedSink::Transactional(Box::new(InTransaction { writer, hands, epoch }))
             }
-        }
+        })
     }
 }
 
