@@ -61,8 +61,8 @@ pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
 pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt, Version, Window};
 pub use records::{Put, Record, Records, Revision};
 pub use sink::{
-    Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkWriter, Transacted,
-    TransactionalWriter, Written, rename_rejection,
+    Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkTarget, SinkWriter,
+    Transacted, TransactionalWriter, Written, rename_rejection,
 };
 pub use source::{ChangeStream, Finding, Limits, Positions, Severity, Source, Stage};
 pub use spawn::{Spawn, Task, TokioSpawn};

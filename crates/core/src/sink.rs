@@ -70,6 +70,16 @@ impl SinkProfile {
     }
 }
 
+/// What a sink writes to, where that can be missing and is made then: a table, say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkTarget {
+    /// What tells it from every other target, also of other databases. Instances that know the same target by different addresses
+    /// should agree on it.
+    pub identity: String,
+    /// Its name for people: `table orders in mirror.db`.
+    pub name: String,
+}
+
 /// On whose behalf a sink is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SinkContext {
@@ -211,6 +221,20 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// * K1: a fenced target refuses every older epoch from here on.
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink>;
 
+    /// What [`open`](Self::open) makes where it is missing. The engine notes which ones a stream has written to.
+    fn target(&self) -> Option<SinkTarget> {
+        None
+    }
+
+    /// As [`open`](Self::open), without making a [`target`](Self::target) that is missing: `None` then. The engine opens a sink so if its
+    /// stream has a position: what was delivered before it would be missing in a target that is made anew.
+    ///
+    /// # Behavior
+    /// As [`open`](Self::open).
+    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
+        self.open(cx, context).await.map(Some)
+    }
+
     /// Hears that the instance has ended in order: it opens no writer any more, whoever still holds its handle.
     fn instance_ended(&self) {}
 }
@@ -227,6 +251,14 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         (**self).open(cx, context).await
+    }
+
+    fn target(&self) -> Option<SinkTarget> {
+        (**self).target()
+    }
+
+    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
+        (**self).open_existing(cx, context).await
     }
 
     fn instance_ended(&self) {

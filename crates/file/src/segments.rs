@@ -134,7 +134,38 @@ impl Segments {
         self.len > 0 && self.settings.rotate_after.is_some_and(|after| now.since(self.begun) >= after)
     }
 
+    /// Refuses to go on with a file that is not the one under its name any more: nobody would find what is written to it.
+    fn require_in_place(&self) -> Result<()> {
+        if self.is_in_place().map_err(|error| self.failed("look at", error))? {
+            return Ok(());
+        }
+        let path = self.place.segment(self.number);
+        tracing::warn!(
+            file = %path.display(),
+            "the file was removed or replaced while it was written: the lines written to it up to now are gone"
+        );
+        Err(self.replaced())
+    }
+
+    /// Whether the open file is the one under its name.
+    fn is_in_place(&self) -> io::Result<bool> {
+        let open = self.file.metadata()?;
+        match fs::metadata(self.place.segment(self.number)) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn replaced(&self) -> Error {
+        let path = self.place.segment(self.number);
+        Error::unknown(format!("{} was removed or replaced while it was written", path.display())).remedy(
+            "remove or move only files that are not the newest; what was not committed is written again to a new one",
+        )
+    }
+
     fn rotate(&mut self) -> Result<()> {
+        self.require_in_place()?;
         if self.settings.fsync != Fsync::Never {
             // A later sync reaches only the file that is open then.
             self.file.sync_data().map_err(|error| self.failed("sync", error))?;
@@ -158,12 +189,7 @@ impl Segments {
             self.sync()?;
             self.synced = now;
         }
-        let kept = self.file.metadata().map_err(|error| self.failed("look at", error))?.nlink();
-        if kept == 0 {
-            let path = self.place.segment(self.number);
-            return Err(Error::unavailable(format!("{} was removed while it was written", path.display()))
-                .remedy("remove only files that are not the newest"));
-        }
+        self.require_in_place()?;
         self.good = (self.number, self.len);
         Ok(())
     }
@@ -197,6 +223,7 @@ impl Segments {
         };
         match undo() {
             Ok(()) => error,
+            Err(_) if self.is_in_place().is_ok_and(|is_in_place| !is_in_place) => self.replaced().caused_by(error),
             Err(_) => Error::unknown("a write failed and could not be taken back").caused_by(error),
         }
     }

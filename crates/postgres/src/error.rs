@@ -97,7 +97,7 @@ const TABLE: &[Row] = &[
         class: Class::Missing,
         codes: &["3D000", "3F000", "42P01", "42703", "42704", "42883"],
         cause: "something is not there",
-        remedy: "create it (`watchkeeper postgres setup` makes Watchkeeper's own), or correct its name",
+        remedy: "restore or create what the cause names, or correct its name; Watchkeeper's own tables are made by `watchkeeper postgres setup`",
     },
     Row {
         class: Class::Settings,

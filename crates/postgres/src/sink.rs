@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::{
     Batch, Change, CheckpointStore, CheckpointWrite, Commit, Cx, Error, ErrorKind, Fault, FaultKind, Finding, Grade,
-    Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile, Transacted, TransactionalWriter,
+    Grant, OpenedSink, Result, Sink, SinkContext, SinkProfile, SinkTarget, Transacted, TransactionalWriter,
 };
 
 pub use name::Table;
@@ -76,6 +76,16 @@ pub trait Apply: Send + Sync + 'static {
     /// Makes the tables that it needs, when a writer is opened. Called often, so it looks first.
     async fn prepare(&self, _cx: &Cx, _client: &Client) -> Result<()> {
         Ok(())
+    }
+
+    /// The table that [`prepare`](Self::prepare) makes where it is missing. One that a stream has written to is not made anew.
+    fn table(&self) -> Option<&Table> {
+        None
+    }
+
+    /// As [`prepare`](Self::prepare), without making a missing [`table`](Self::table): the answer is whether it is there.
+    async fn prepare_existing(&self, cx: &Cx, client: &Client) -> Result<bool> {
+        self.prepare(cx, client).await.map(|()| true)
     }
 
     /// Applies changes in order, inside of the open transaction.
@@ -238,13 +248,35 @@ impl Sink for Transactional {
     }
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        self.require_store(context)?;
+        self.apply.prepare(cx, self.checkpoints.client()).await?;
+        Ok(self.writer())
+    }
+
+    fn target(&self) -> Option<SinkTarget> {
+        let database = self.checkpoints.store_identity().0.to_string();
+        self.apply.table().map(|table| table.target(&database, self.checkpoints.client()))
+    }
+
+    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
+        self.require_store(context)?;
+        let is_there = self.apply.prepare_existing(cx, self.checkpoints.client()).await?;
+        Ok(is_there.then(|| self.writer()))
+    }
+}
+
+impl Transactional {
+    fn require_store(&self, context: &SinkContext) -> Result<()> {
         if context.store != self.checkpoints.store_identity() {
             return Err(Error::config("the checkpoint is not kept in this sink's database")
                 .remedy("keep the stream's checkpoint in the store of its transactional sink"));
         }
-        self.apply.prepare(cx, self.checkpoints.client()).await?;
+        Ok(())
+    }
+
+    fn writer(&self) -> OpenedSink {
         let (checkpoints, apply) = (self.checkpoints.clone(), Arc::clone(&self.apply));
-        Ok(OpenedSink::Transactional(Box::new(Writer { checkpoints, apply })))
+        OpenedSink::Transactional(Box::new(Writer { checkpoints, apply }))
     }
 }
 
@@ -362,7 +394,7 @@ impl TransactionalWriter for Writer {
         let mut tried = self.transact(cx, &changes, write, Portion::All).await;
         if tried.as_ref().is_err_and(is_column_gone) {
             // The table is another one than it was when this writer was opened.
-            self.apply.prepare(cx, self.checkpoints.client()).await?;
+            self.apply.prepare_existing(cx, self.checkpoints.client()).await?;
             tried = self.transact(cx, &changes, write, Portion::All).await;
         }
         if matches!(&tried, Ok(Tried::Refused(_))) && changes.len() > 1 {

@@ -120,8 +120,28 @@ fn meaning(code: Code, at_commit: bool) -> Meaning {
 const OTHER: Meaning =
     (ErrorKind::Internal, "a statement was refused", "look at the cause; if nobody changed the tables, report it");
 
+/// SQLite has one code for all statements that do not fit the tables; what it says tells them from a bug.
+const MISSING: [&str; 5] =
+    ["no such table", "no such column", "has no column named", "no such view", "values were supplied"];
+
+const MISSING_MEANING: Meaning = (
+    ErrorKind::Config,
+    "a table or a column that is written or read is not there",
+    "restore it, or correct the name of the table",
+);
+
+fn is_missing(native: &rusqlite::Error) -> bool {
+    let (error, said) = match native {
+        rusqlite::Error::SqliteFailure(error, Some(said)) => (error, said),
+        rusqlite::Error::SqlInputError { error, msg, .. } => (error, msg),
+        _ => return false,
+    };
+    error.extended_code == rusqlite::ffi::SQLITE_ERROR && MISSING.iter().any(|part| said.contains(part))
+}
+
 fn translate(native: rusqlite::Error, at_commit: bool, path: &Path) -> Error {
-    let (kind, cause, remedy) = native.sqlite_error_code().map_or(OTHER, |code| meaning(code, at_commit));
+    let known = native.sqlite_error_code().map_or(OTHER, |code| meaning(code, at_commit));
+    let (kind, cause, remedy) = if is_missing(&native) { MISSING_MEANING } else { known };
     let busy = matches!(native.sqlite_error_code(), Some(Code::DatabaseBusy | Code::DatabaseLocked));
     let who = busy.then(|| Process::writing(path)).flatten().map(|process| format!(": {process}")).unwrap_or_default();
     Error::new(kind, format!("{}: {cause}{who} ({native})", path.display())).remedy(remedy).caused_by(native)
@@ -167,6 +187,25 @@ mod tests {
         for (code, expected) in rows {
             assert_eq!(kind(code, false), expected, "code {code}");
         }
+    }
+
+    #[test]
+    fn a_table_or_column_that_is_missing_is_no_bug() {
+        let connection = rusqlite::Connection::open_in_memory().expect("there is memory");
+        connection.execute_batch("CREATE TABLE present(a)").expect("the statement is good");
+        for (sql, part) in [
+            ("INSERT INTO orders_copy VALUES (1)", "no such table: orders_copy"),
+            ("SELECT b FROM present", "no such column: b"),
+            ("INSERT INTO present(b) VALUES (1)", "has no column named b"),
+            ("INSERT INTO present VALUES (1, 2)", "has 1 columns but 2 values were supplied"),
+        ] {
+            let native = connection.prepare(sql).expect_err("the table is another");
+            let error = Failure::Native(native).into_error(Path::new("mirror.db"));
+            assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+            assert!(error.message().contains(part) && error.advice().is_some_and(|advice| advice.contains("restore")));
+        }
+        let native = connection.prepare("SELEKT").expect_err("it is no statement");
+        assert_eq!(Failure::Native(native).into_error(Path::new("mirror.db")).kind(), ErrorKind::Internal);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Transaction};
 use watchkeeper_core::{
     Batch, Change, CheckpointWrite, Commit, Cx, Error, Fault, FaultKind, Finding, Grade, Grant, OpenedSink, Result,
-    Sink, SinkContext, SinkProfile, Transacted, TransactionalWriter,
+    Sink, SinkContext, SinkProfile, SinkTarget, Transacted, TransactionalWriter,
 };
 
 pub use tables::{Events, Mirror};
@@ -26,6 +26,11 @@ pub trait Apply: Send + Sync + 'static {
     /// Makes the tables that it needs, when a writer is opened. Called often, so it looks first.
     fn prepare(&self, _transaction: &Transaction<'_>) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// The table that [`prepare`](Self::prepare) makes where it is missing. One that a stream has written to is not made anew.
+    fn table(&self) -> Option<String> {
+        None
     }
 
     /// Applies one change, under this grant.
@@ -116,14 +121,53 @@ impl Sink for Transactional {
     }
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
+        self.require_store(context)?;
+        let apply = Arc::clone(&self.apply);
+        self.checkpoints.client().write(cx, move |transaction| apply.prepare(transaction)).await?;
+        Ok(self.writer(context))
+    }
+
+    fn target(&self) -> Option<SinkTarget> {
+        let table = self.apply.table()?;
+        let file = self.checkpoints.client().config().path.display();
+        let identity = format!("{}/{}", self.checkpoints.store_identity().0, table.to_ascii_lowercase());
+        Some(SinkTarget { identity, name: format!("table {table} in {file}") })
+    }
+
+    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
+        self.require_store(context)?;
+        let apply = Arc::clone(&self.apply);
+        let prepare = move |transaction: &Transaction<'_>| {
+            if let Some(table) = apply.table()
+                && !has_table(transaction, &table)?
+            {
+                return Ok(false);
+            }
+            apply.prepare(transaction).map(|()| true)
+        };
+        let is_there = self.checkpoints.client().write(cx, prepare).await?;
+        Ok(is_there.then(|| self.writer(context)))
+    }
+}
+
+/// Whether the file has a table or a view of this name.
+fn has_table(transaction: &Transaction<'_>, table: &str) -> Result<bool, Failure> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE type IN ('table', 'view') AND name = ?1 COLLATE NOCASE";
+    Ok(transaction.prepare_cached(sql)?.exists([table])?)
+}
+
+impl Transactional {
+    fn require_store(&self, context: &SinkContext) -> Result<()> {
         if context.store != self.checkpoints.store_identity() {
             return Err(Error::config("the checkpoint is not kept in this sink's database")
                 .remedy("keep the stream's checkpoint in the store of its transactional sink"));
         }
-        let (apply, grant) = (Arc::clone(&self.apply), context.grant.clone());
-        self.checkpoints.client().write(cx, move |transaction| apply.prepare(transaction)).await?;
+        Ok(())
+    }
+
+    fn writer(&self, context: &SinkContext) -> OpenedSink {
         let (client, apply) = (self.checkpoints.client().clone(), Arc::clone(&self.apply));
-        Ok(OpenedSink::Transactional(Box::new(Writer { client, apply, grant })))
+        OpenedSink::Transactional(Box::new(Writer { client, apply, grant: context.grant.clone() }))
     }
 }
 

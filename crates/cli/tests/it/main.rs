@@ -21,4 +21,5 @@ mod secrets;
 mod shop;
 mod storage;
 mod tailing;
+mod targets;
 mod watch;

@@ -28,7 +28,7 @@ fn shared() -> &'static Server {
 }
 
 /// Runs statements; the first column of the last one's rows.
-fn sql(url: &str, statements: &str) -> Vec<String> {
+pub(crate) fn sql(url: &str, statements: &str) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     runtime.block_on(async {
         let (client, connection) =
@@ -44,7 +44,7 @@ fn sql(url: &str, statements: &str) -> Vec<String> {
 }
 
 /// A database of its own, and its URL.
-fn database(name: &str) -> String {
+pub(crate) fn database(name: &str) -> String {
     sql(&shared().url("postgres"), &format!("CREATE DATABASE {name} STRATEGY wal_log"));
     shared().url(name)
 }
@@ -89,7 +89,7 @@ fn from_orders(url: &str, source: &str) -> Desk {
     ))
 }
 
-fn order(url: &str, ids: std::ops::Range<u64>) {
+pub(crate) fn order(url: &str, ids: std::ops::Range<u64>) {
     let inserts: Vec<String> = ids.map(|id| format!("INSERT INTO orders VALUES ({id})")).collect();
     sql(url, &inserts.join(";"));
 }

@@ -88,6 +88,8 @@ pub(super) struct Plan {
     pub(super) keeps_halt: bool,
     /// The stream begins anew: it has no position on purpose.
     pub(super) resets: bool,
+    /// The stream delivers everything that the source has: targets may be made anew.
+    pub(super) delivers_anew: bool,
     /// Changes may be delivered again.
     pub(super) replays: bool,
 }
@@ -146,7 +148,7 @@ impl Planner<'_> {
     fn reset(&self) -> Plan {
         let begun = self.position().is_some() || self.is_lost();
         let ledger = if begun { vec![self.gap("an operator reset the checkpoint", None)] } else { Vec::new() };
-        Plan { ledger, replays: begun, resets: true, ..Plan::default() }
+        Plan { ledger, replays: begun, resets: true, delivers_anew: true, ..Plan::default() }
     }
 
     /// The current position, with the halt lifted.
@@ -173,7 +175,8 @@ impl Planner<'_> {
             Vec::new()
         };
         let replays = replays || begins_snapshot;
-        Ok(Plan { position: Some(to), pedigree: Some(pedigree), ledger, resolve, replays, ..Plan::default() })
+        let (position, pedigree) = (Some(to), Some(pedigree));
+        Ok(Plan { position, pedigree, ledger, resolve, replays, delivers_anew: begins_snapshot, ..Plan::default() })
     }
 
     async fn rewind(&self, cx: &Cx, back: Back) -> Result<Plan> {

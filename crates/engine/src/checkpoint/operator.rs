@@ -288,6 +288,12 @@ impl Operator {
         if plan.keeps_halt {
             return remarks;
         }
+        if plan.delivers_anew
+            && let Err(error) =
+                Homes::new(Arc::clone(&self.records), &self.group).forget_targets(cx, subject.stream).await
+        {
+            remarks.push(format!("A table of a sink that is missing will not be made anew: {error}."));
+        }
         let poison = Poison::new(Arc::clone(&self.records), &self.group);
         if let Err(error) = poison.clear(cx, subject.stream).await {
             remarks.push(format!("Changes that were fatal before are still counted: {error}."));

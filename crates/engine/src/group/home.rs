@@ -1,10 +1,14 @@
-//! Where the checkpoint of a stream is kept, and whether it has ever committed one.
+//! Where the checkpoint of a stream is kept, whether it has ever committed one, and which targets it has written to.
 //!
 //! A transactional sink brings the store of its stream's checkpoint with it. Whoever gives a stream another sink may so give
 //! it another store, in which there is no checkpoint. A checkpoint may also be removed from its store. In both cases the stream would
 //! begin anew, and what changed since the last commit would be passed over silently. So the store that a stream began in, and that its
 //! first checkpoint is stored there, are noted next to the leases, which stay where they are.
+//!
+//! In the same way the table of a sink may be removed. Made anew it would lack everything that was delivered before, silently. So the
+//! targets that a stream has written to are noted as well.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +23,9 @@ struct Home {
     /// so a checkpoint that is missing was removed, whenever an instance crashed.
     #[serde(default)]
     committed: bool,
+    /// The identities of the targets that the stream has written to since it began.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    targets: BTreeSet<String>,
 }
 
 /// The homes of a group's streams.
@@ -70,8 +77,23 @@ impl Homes {
 
     /// Notes that a checkpoint of a stream is stored in `store`.
     pub async fn note_committed(&self, cx: &Cx, stream: &str, store: StoreIdentity) -> Result<()> {
-        let noted = Home { store: Some(store), committed: true };
-        self.amend(cx, stream, |home| home.clone_from(&noted)).await.map(drop)
+        let note = |home: &mut Home| (home.store, home.committed) = (Some(store), true);
+        self.amend(cx, stream, note).await.map(drop)
+    }
+
+    /// Notes that a stream writes to these targets.
+    pub async fn note_targets(&self, cx: &Cx, stream: &str, targets: &[String]) -> Result<()> {
+        self.amend(cx, stream, |home| home.targets.extend(targets.iter().cloned())).await.map(drop)
+    }
+
+    /// Whether a stream has written to a target since it began.
+    pub async fn has_written(&self, cx: &Cx, stream: &str, target: &str) -> Result<bool> {
+        Ok(self.read(cx, stream).await?.targets.contains(target))
+    }
+
+    /// Forgets which targets a stream has written to: it delivers everything anew.
+    pub async fn forget_targets(&self, cx: &Cx, stream: &str) -> Result<()> {
+        self.amend(cx, stream, |home| home.targets.clear()).await.map(drop)
     }
 
     /// Whether a checkpoint of a stream was stored in `store`.

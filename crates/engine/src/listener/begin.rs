@@ -12,7 +12,7 @@ use crate::pipeline::board::{Board, Draft, Failure};
 use crate::tenure::Tenure;
 
 impl Watch {
-    fn homes(&self) -> Homes {
+    pub(super) fn homes(&self) -> Homes {
         Homes::new(Arc::clone(&self.instance.records), &self.instance.settings.group)
     }
 

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use watchkeeper_core::payload::JsonPayload;
 use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Component, Error, Follower, Grade, Latest, OpenedSink, Operation, Pedigree,
-    Position, Reason, Resolution, Result, RowParts, SinkContext, SourceTime, Stage, StartAt, StoreIdentity,
-    TransactionalWriter, Version,
+    Position, Reason, Resolution, Result, RowParts, SinkContext, SinkTarget, SourceTime, Stage, StartAt, StoreIdentity,
+    Task, TransactionalWriter, Version,
 };
 
 use super::ending::{DELIVERY, OPENING};
@@ -27,6 +27,7 @@ use crate::pipeline::transactional::Transactional;
 use crate::progress::Pulse;
 use crate::standby::TENURE;
 use crate::stream::SinkSpec;
+use crate::tenure::Tenure;
 
 /// The open sinks of a tenure.
 struct Sinks {
@@ -46,8 +47,10 @@ impl Watch {
         let opened = async {
             self.recall(&board, voyage).await?;
             self.begin(&board, voyage).await?;
-            let goes_on = voyage.gap.is_none() && voyage.committed().await.is_some();
-            let sinks = self.open_sinks(&board, voyage);
+            let has_position = voyage.committed().await.is_some();
+            let goes_on = voyage.gap.is_none() && has_position;
+            let begins_snapshot = voyage.gap.as_ref().is_some_and(|(start, _)| *start == StartAt::Snapshot);
+            let sinks = self.open_sinks(&board, voyage, !has_position || begins_snapshot);
             let source = async {
                 let source = self.open_source(&board, voyage).await;
                 source.inspect_err(|failure| {
@@ -78,6 +81,7 @@ impl Watch {
                 return End { failure: board.take_failure(), abandoned: false, cut_off: false, in_flight: 0 };
             }
         };
+        let _noting = self.note_targets(&board.tenure);
         // From here on the gap, if there was one, is behind.
         voyage.gap = None;
         self.post.health.mend(OPENING);
@@ -189,7 +193,7 @@ impl Watch {
         Ok(())
     }
 
-    async fn open_sinks(&self, board: &Board, voyage: &Voyage) -> Result<Sinks, Failure> {
+    async fn open_sinks(&self, board: &Board, voyage: &Voyage, delivers_anew: bool) -> Result<Sinks, Failure> {
         let spec = &self.spec;
         let pulse = board.tenure.progress().pulse("opening");
         let identity = self.checkpoint_identity(board, &pulse).await?;
@@ -203,9 +207,7 @@ impl Watch {
                 lanes: spec.settings.concurrency,
                 store: identity,
             };
-            let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
-            let component = Component::Sink(sink.name.as_str().into());
-            match call.run(&component, sink.sink.open(call.cx(), &context)).await? {
+            match self.open_sink(board, sink, &context, delivers_anew).await? {
                 OpenedSink::Plain(writer) => {
                     if sink.sink.profile().grade == Grade::Transactional {
                         return Err(apart(&sink.name).into());
@@ -223,6 +225,54 @@ impl Watch {
             }
         }
         Ok(sinks)
+    }
+
+    /// Opens a sink. A target that the stream has written to is not made anew when it is missing: it would lack what was delivered up to
+    /// the position, and nobody would know.
+    async fn open_sink(
+        &self,
+        board: &Board,
+        spec: &SinkSpec,
+        context: &SinkContext,
+        delivers_anew: bool,
+    ) -> Result<OpenedSink, Failure> {
+        let (sink, name) = (&spec.sink, self.post.name());
+        let pulse = board.tenure.progress().pulse("opening");
+        let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
+        let component = Component::Sink(spec.name.as_str().into());
+        let Some(target) = sink.target() else {
+            return Ok(call.run(&component, sink.open(call.cx(), context)).await?);
+        };
+        if !delivers_anew {
+            if let Some(opened) = call.run(&component, sink.open_existing(call.cx(), context)).await? {
+                return Ok(opened);
+            }
+            if call.cx().run(self.homes().has_written(call.cx(), name, &target.identity)).await? {
+                return Err(missing_target(name, &target).raised_by(&component).into());
+            }
+        }
+        let opened = call.run(&component, sink.open(call.cx(), context)).await?;
+        // Before anything is written to it.
+        call.cx().run(self.homes().note_targets(call.cx(), name, &[target.identity])).await?;
+        Ok(opened)
+    }
+
+    /// Notes the targets that were there already when they were opened: those of streams that began before this was noted, and tables
+    /// that people made. In parallel with the work: a takeover does not wait for it.
+    fn note_targets(&self, tenure: &Arc<Tenure>) -> Option<Task<()>> {
+        let targets = self.spec.sinks.iter().filter_map(|spec| spec.sink.target());
+        let targets: Vec<_> = targets.map(|target| target.identity).collect();
+        if targets.is_empty() {
+            return None;
+        }
+        let (homes, post, tenure) = (self.homes(), Arc::clone(&self.post), Arc::clone(tenure));
+        let note = async move {
+            let cx = tenure.cx().within(post.settings.timeouts.commit);
+            if let Err(error) = cx.run(homes.note_targets(&cx, post.name(), &targets)).await {
+                tracing::debug!(stream = post.name(), %error, "it was not noted which targets the stream writes to");
+            }
+        };
+        Some(Task::spawn(&*self.instance.seams.spawn, "targets", note))
     }
 
     async fn checkpoint_identity(&self, board: &Board, pulse: &Pulse) -> Result<StoreIdentity> {
@@ -291,6 +341,14 @@ impl Watch {
 async fn commit_opened(committer: &mut Committer, opened: &Position, pedigree: &Pedigree) -> Result<(), Failure> {
     let draft = Draft { position: Some(opened.clone()), pedigree: Some(pedigree.clone()), ..Draft::default() };
     committer.commit(draft, Reason::Progress, None).await
+}
+
+fn missing_target(stream: &str, target: &SinkTarget) -> Error {
+    let name = &target.name;
+    Error::corrupt(format!("{name} is missing, although stream {stream:?} has written to it")).remedy(format!(
+        "restore it and resume the stream, or begin anew (`watchkeeper checkpoint reset {stream}`, which delivers everything that the \
+         source still has)"
+    ))
 }
 
 fn wishes_of(control: &Control) -> Vec<Wish> {

@@ -213,9 +213,30 @@ fn a_file_that_is_removed_while_it_is_open_is_noticed() {
         fs::remove_file(folder.file("out-000001.ndjson")).expect("it is there");
         let error = put(&*writer, &[2]).await.expect_err("nobody will ever read it");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
+        let cause =
+            format!("{} was removed or replaced while it was written", folder.file("out-000001.ndjson").display());
+        assert!(error.to_string().contains(&cause), "{error}");
         put(&*open(&sink, 1).await, &[2]).await.expect("it is written");
     });
     assert_eq!(folder.numbers(), [2]);
+}
+
+#[test]
+fn a_file_that_is_replaced_or_moved_while_it_is_open_is_noticed() {
+    for rotating in [None, Some(1)] {
+        let folder = Folder::new();
+        block_on(async {
+            let sink = sink(Settings { rotate_bytes: rotating, ..folder.settings() });
+            let writer = open(&sink, 1).await;
+            put(&*writer, &[1]).await.expect("it is written");
+            fs::rename(folder.file("out-000001.ndjson"), folder.file("moved")).expect("it is there");
+            folder.put("out-000001.ndjson", "");
+            let error = put(&*writer, &[2]).await.expect_err("nobody will look for it there");
+            assert!(error.to_string().contains("was removed or replaced while it was written"), "{error}");
+            put(&*open(&sink, 1).await, &[2]).await.expect("it is written");
+        });
+        assert_eq!(folder.numbers(), [2]);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use tokio_postgres::types::Type;
-use watchkeeper_core::{Cx, Error, Result};
+use watchkeeper_core::{Cx, Error, Result, SinkTarget};
 
 use crate::client::{Client, is_race, quoted};
 use crate::table_name::TableName;
@@ -126,6 +126,21 @@ impl Table {
         }
         let cause = format!("policies of {:?} (row level security) hide rows from this role", self.written);
         Err(Error::config(cause).remedy(crate::error::UNHIDE))
+    }
+
+    /// Whether it is there, and can be used. In as few round trips as [`ensure`](Self::ensure) takes for a table that is there.
+    pub(crate) async fn is_usable(&self, cx: &Cx, client: &Client) -> Result<bool> {
+        self.require_foreign(cx, client).await?;
+        if !self.exists(cx, client).await? {
+            return Ok(false);
+        }
+        self.require_seen(cx, client).await.map(|()| true)
+    }
+
+    /// The table as the target of a sink, in the database of this identity.
+    pub(crate) fn target(&self, database: &str, client: &Client) -> SinkTarget {
+        let name = format!("table {} in {}", self.written, client.place());
+        SinkTarget { identity: format!("{database}/{}", self.quoted), name }
     }
 
     /// Makes it where it is missing. Only then is the right to create something asked for.

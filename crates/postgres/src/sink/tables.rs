@@ -111,6 +111,14 @@ impl Apply for Events {
         self.table.ensure(cx, client, columns).await
     }
 
+    fn table(&self) -> Option<&Table> {
+        Some(&self.table)
+    }
+
+    async fn prepare_existing(&self, cx: &Cx, client: &Client) -> Result<bool> {
+        self.table.is_usable(cx, client).await
+    }
+
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         let mut columns = Columns::default();
         for (at, change) in changes.iter().enumerate() {
@@ -334,6 +342,14 @@ const OVER: &str = "ON CONFLICT (namespace, key) DO UPDATE SET document = exclud
 impl Apply for Mirror {
     async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
         self.make(cx, client).await
+    }
+
+    fn table(&self) -> Option<&Table> {
+        Some(&self.table)
+    }
+
+    async fn prepare_existing(&self, cx: &Cx, client: &Client) -> Result<bool> {
+        self.table.is_usable(cx, client).await
     }
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {

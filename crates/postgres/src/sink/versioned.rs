@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{
     Batch, Change, Cx, Error, Fault, FaultKind, Finding, FlushRejection, Grade, OpenedSink, Operation, Result, Sink,
-    SinkContext, SinkProfile, SinkWriter, Written,
+    SinkContext, SinkProfile, SinkTarget, SinkWriter, Written,
 };
 
 use super::image::require_key;
@@ -38,8 +38,16 @@ impl Versioned {
         Self { client, mirror }
     }
 
+    fn writer(&self) -> OpenedSink {
+        OpenedSink::Plain(Arc::new(Writer { client: self.client.clone(), mirror: self.mirror.clone() }))
+    }
+
     async fn prepare(&self, cx: &Cx) -> Result<()> {
         self.mirror.make(cx, &self.client).await?;
+        self.clean(cx).await
+    }
+
+    async fn clean(&self, cx: &Cx) -> Result<()> {
         let table = self.mirror.table.sql();
         let sql = format!("DELETE FROM {table} WHERE deleted < clock_timestamp() - interval '{TOMBSTONES}'");
         self.client.write(cx, &sql, &[]).await.map(drop)
@@ -63,7 +71,20 @@ impl Sink for Versioned {
 
     async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
         self.prepare(cx).await?;
-        Ok(OpenedSink::Plain(Arc::new(Writer { client: self.client.clone(), mirror: self.mirror.clone() })))
+        Ok(self.writer())
+    }
+
+    /// By the address of its database: a sink that is no checkpoint store knows no other identity of it.
+    fn target(&self) -> Option<SinkTarget> {
+        Some(self.mirror.table.target(self.client.place(), &self.client))
+    }
+
+    async fn open_existing(&self, cx: &Cx, _context: &SinkContext) -> Result<Option<OpenedSink>> {
+        if !self.mirror.table.is_usable(cx, &self.client).await? {
+            return Ok(None);
+        }
+        self.clean(cx).await?;
+        Ok(Some(self.writer()))
     }
 }
 

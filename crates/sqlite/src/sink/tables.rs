@@ -19,7 +19,7 @@ impl Events {
 
 impl Apply for Events {
     fn prepare(&self, transaction: &Transaction<'_>) -> Result<(), Failure> {
-        let table = &self.table.0;
+        let table = &self.table.quoted;
         transaction.execute_batch(&format!(
             "CREATE TABLE IF NOT EXISTS {table}(
                 number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -37,11 +37,15 @@ impl Apply for Events {
         Ok(())
     }
 
+    fn table(&self) -> Option<String> {
+        Some(self.table.written.clone())
+    }
+
     fn apply(&self, transaction: &Transaction<'_>, change: &Change, grant: &Grant) -> Result<(), Failure> {
         let sql = format!(
             "INSERT INTO {}(id, operation, namespace, key, time_millis, version_time, version_ordinal, epoch, tenure, body)
                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            self.table.0
+            self.table.quoted
         );
         let version = change.version();
         let values = (
@@ -78,7 +82,7 @@ impl Mirror {
 
 impl Apply for Mirror {
     fn prepare(&self, transaction: &Transaction<'_>) -> Result<(), Failure> {
-        let table = &self.table.0;
+        let table = &self.table.quoted;
         transaction.execute_batch(&format!(
             "CREATE TABLE IF NOT EXISTS {table}(
                 namespace TEXT NOT NULL,
@@ -92,8 +96,12 @@ impl Apply for Mirror {
         Ok(())
     }
 
+    fn table(&self) -> Option<String> {
+        Some(self.table.written.clone())
+    }
+
     fn apply(&self, transaction: &Transaction<'_>, change: &Change, _grant: &Grant) -> Result<(), Failure> {
-        let (table, namespace) = (&self.table.0, change.namespace());
+        let (table, namespace) = (&self.table.quoted, change.namespace());
         let Some(key) = change.key() else {
             return match change.operation() {
                 Operation::Truncate | Operation::Drop => {
@@ -182,9 +190,12 @@ impl Visit for RowAfter {
     }
 }
 
-/// A quoted name of a table that is not one of ours.
+/// A name of a table that is not one of ours.
 #[derive(Debug, Clone)]
-struct Name(String);
+struct Name {
+    written: String,
+    quoted: String,
+}
 
 impl Name {
     fn new(table: &str) -> Result<Self> {
@@ -193,6 +204,6 @@ impl Name {
         if begins("watchkeeper_") || begins("sqlite_") || table.is_empty() || table.contains('\0') {
             return Err(Error::config(format!("{table:?} can not be a table of a sink")).remedy("choose another name"));
         }
-        Ok(Self(format!("\"{}\"", table.replace('"', "\"\""))))
+        Ok(Self { written: table.to_owned(), quoted: format!("\"{}\"", table.replace('"', "\"\"")) })
     }
 }

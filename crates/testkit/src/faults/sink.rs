@@ -5,7 +5,7 @@ use tokio::sync::Mutex;
 use watchkeeper_core::sink::Fault as RowFault;
 use watchkeeper_core::{
     Batch, CheckpointWrite, Cx, Error, FaultKind, Finding, FlushRejection, OpenedSink, Result, Sink, SinkContext,
-    SinkProfile, SinkWriter, Transacted, TransactionalWriter, Written,
+    SinkProfile, SinkTarget, SinkWriter, Transacted, TransactionalWriter, Written,
 };
 
 use super::script::Script;
@@ -38,18 +38,34 @@ impl Sink for FaultySink {
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         let (inner, own, context) = (Arc::clone(&self.inner), cx.clone(), context.clone());
         let opened = self.script.play(cx, "open", async move { inner.open(&own, &context).await }).await?;
+        Ok(self.faulty(opened))
+    }
+
+    fn target(&self) -> Option<SinkTarget> {
+        self.inner.target()
+    }
+
+    async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
+        let (inner, own, context) = (Arc::clone(&self.inner), cx.clone(), context.clone());
+        let opened = self.script.play(cx, "open", async move { inner.open_existing(&own, &context).await }).await?;
+        Ok(opened.map(|opened| self.faulty(opened)))
+    }
+
+    fn instance_ended(&self) {
+        self.inner.instance_ended();
+    }
+}
+
+impl FaultySink {
+    fn faulty(&self, opened: OpenedSink) -> OpenedSink {
         let script = self.script.clone();
-        Ok(match opened {
+        match opened {
             OpenedSink::Plain(inner) => OpenedSink::Plain(Arc::new(FaultyWriter { inner, script })),
             OpenedSink::Transactional(inner) => {
                 let inner = Arc::new(Mutex::new(inner));
                 OpenedSink::Transactional(Box::new(FaultyTransactions { inner, script }))
             }
-        })
-    }
-
-    fn instance_ended(&self) {
-        self.inner.instance_ended();
+        }
     }
 }
 
