@@ -1,7 +1,7 @@
 //! A group as people see it: its streams, who has their watch, how far they are, and who is there.
 //!
 //! The shape is what `status --json` prints, and so is kept stable: fields are added, none changes its meaning.
-//! It holds no address, no URL and no payload, so nothing secret can be in it.
+//! It holds no address, no URL and no payload (of the store only which file of this machine it is, if it is one), so nothing secret can be in it.
 
 mod health;
 mod stream;
@@ -26,6 +26,8 @@ use crate::when::{iso, millis};
 pub(crate) struct Overview {
     /// Its name.
     pub(crate) group: String,
+    /// The file that its store is, with its absolute path; none of a store that is no file.
+    pub(crate) store_file: Option<String>,
     /// When this was looked at, by the clock of this machine.
     pub(crate) at: String,
     /// How well its streams are: as the worst of them.
@@ -83,6 +85,7 @@ pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> 
     let streams = join_all(parts).await.into_iter().collect::<Result<Vec<_>>>()?;
     Ok(Overview {
         group: site.settings.group.clone(),
+        store_file: site.store_file.as_ref().map(|file| file.display().to_string()),
         at: iso(site.seams.clock.wall_millis()),
         health: streams.iter().map(|stream| stream.health).max().unwrap_or(Health::Healthy),
         remarks: differences(&members),
@@ -113,8 +116,8 @@ fn differences(members: &[Listed]) -> Vec<String> {
         for listed in members.iter().filter(|listed| listed.healthy) {
             groups.entry(what(listed)).or_default().push(&listed.member.name);
         }
-        let parties: Vec<_> = groups.values().map(|names| names.join(", ")).collect();
-        (parties.len() > 1).then(|| parties.join(" / "))
+        let parties = groups.iter().map(|(value, names)| format!("{value} on {}", names.join(", ")));
+        (groups.len() > 1).then(|| parties.collect::<Vec<_>>().join("; "))
     };
     let settings = by(|listed| &listed.member.config_hash);
     let versions = by(|listed| &listed.member.version);

@@ -7,6 +7,7 @@ mod keeper;
 mod movable;
 mod parts;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use watchkeeper::engine::stream::key_of;
@@ -36,6 +37,8 @@ pub(crate) struct Site {
     pub(crate) settings: InstanceSettings,
     /// Its streams, as the file describes them.
     pub(crate) streams: Vec<Stream>,
+    /// The file that the group's store is, if it is one.
+    pub(crate) store_file: Option<PathBuf>,
 }
 
 impl Site {
@@ -47,11 +50,27 @@ impl Site {
         Self::of(&config::load(&common.config)?).await
     }
 
+    /// As [`open`](Self::open), for commands that make no store: one that is a file has to exist.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and `Config` when such a file does not exist.
+    pub(crate) async fn open_existing(common: &Common) -> Result<Self> {
+        let config = config::load(&common.config)?;
+        config.group.stores().try_for_each(System::require_store_file)?;
+        Self::of(&config).await
+    }
+
     /// Opens what `config` describes.
     pub(crate) async fn of(config: &Config) -> Result<Self> {
         let seams = Seams::system();
         let stores = stores(&seams, &config.group).await?;
-        Ok(Self { seams, stores, settings: config.group.settings.clone(), streams: config.streams.clone() })
+        Ok(Self {
+            seams,
+            stores,
+            settings: config.group.settings.clone(),
+            streams: config.streams.clone(),
+            store_file: config.group.store.store_file(),
+        })
     }
 
     /// The stream of this name.

@@ -4,6 +4,7 @@
 //! a backend makes contracts of them. A new backend brings one of these and is registered in one place;
 //! the program is not touched.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -229,6 +230,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// As [`check_store`](Self::check_store).
     async fn check_leases(&self, _cx: &Cx, _options: &mut Options, _lease: Duration) -> Result<Vec<Finding>> {
         Ok(Vec::new())
+    }
+
+    /// The file that a store with these settings is, of a system that keeps a store in a file of this machine: people are shown
+    /// where it is, and what only reads refuses to make it.
+    ///
+    /// # Errors
+    /// `Config` when a setting is wrong.
+    fn store_file(&self, _options: &mut Options) -> Result<Option<PathBuf>> {
+        Ok(None)
     }
 
     /// What of a store is at `url` already, without changing anything there: what [`store`](Self::store) would have to make is

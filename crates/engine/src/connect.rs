@@ -4,7 +4,6 @@
 //! neither the others nor the instance from their work. An instance asks for the lease of a stream only once it has connected
 //! it, so that a stream that can not be reached from here is left to those who reach it, and no epoch is spent on it.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +12,17 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 use watchkeeper_core::spawn::panic_text;
-use watchkeeper_core::{CheckpointStore, Cx, Error, Moment, Result};
+use watchkeeper_core::{CheckpointStore, Cx, Error, Result};
 
 use crate::delivery::backoff::Backoff;
 use crate::listener::{ListenerState, Post};
+use crate::log_limit::{LogLimit, failing_for};
 use crate::seams::Seams;
 use crate::settings::StreamSettings;
 use crate::stream::StreamSpec;
 
 /// Between two attempts to connect a stream.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
-
-/// How often the same cause is logged.
-const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// Connects to the source and the sinks of one stream.
 #[async_trait]
@@ -96,7 +93,7 @@ pub(crate) struct Connecting {
 
 impl Connecting {
     pub(crate) async fn run(self) {
-        let mut said = Said::default();
+        let mut limit = LogLimit::default();
         let began = self.seams.clock.now();
         for attempt in 0.. {
             let error = match self.try_once().await {
@@ -105,11 +102,22 @@ impl Connecting {
             };
             let now = self.seams.clock.now();
             self.post.fail(PART, &error);
-            if said.is_due(&error, now) {
-                let (stream, attempts, failing_for) = (self.post.name(), attempt + 1, shown(now.since(began)));
+            if limit.is_due(&error.to_string(), now) {
+                let (stream, attempts, failing_for) = (self.post.name(), attempt + 1, failing_for(now.since(began)));
                 tracing::warn!(stream, attempts, failing_for, %error, "the stream can not be opened here; trying again");
             }
-            self.seams.cx().sleep(AGAIN.delay(attempt, &self.seams.entropy)).await;
+            self.rest(AGAIN.delay(attempt, &self.seams.entropy)).await;
+        }
+    }
+
+    /// Waits before the next attempt, unless a person wants it at once.
+    async fn rest(&self, delay: Duration) {
+        self.post.health.set_next_try(Some(self.seams.clock.now() + delay));
+        let cx = self.seams.cx();
+        tokio::select! {
+            biased;
+            () = self.post.wish_to_try() => {}
+            () = cx.sleep(delay) => {}
         }
     }
 
@@ -130,49 +138,11 @@ impl Connecting {
         }
         post.connect(spec, &self.checkpoints);
         post.health.mend(PART);
+        post.health.set_next_try(None);
         post.go(ListenerState::Connecting, None, "standing by");
         self.news.notify_one();
     }
 }
 
 /// What fails while a stream is not connected.
-const PART: &str = "opening";
-
-/// Without fractions of a second, which say nothing here.
-fn shown(time: Duration) -> String {
-    format!("{:?}", Duration::from_secs(time.as_secs()))
-}
-
-/// Which causes were logged, and when.
-#[derive(Debug, Default)]
-struct Said(BTreeMap<String, Moment>);
-
-impl Said {
-    /// Whether to log `error` now: a new cause at once, the same one every minute, also when causes alternate.
-    fn is_due(&mut self, error: &Error, now: Moment) -> bool {
-        self.0.retain(|_, said| now.since(*said) < TELL_EVERY);
-        let cause = error.to_string();
-        let is_new = !self.0.contains_key(&cause);
-        if is_new {
-            self.0.insert(cause, now);
-        }
-        is_new
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cause_is_told_at_once_and_then_every_minute_also_when_causes_alternate() {
-        let (refused, denied) = (Error::unavailable("refused"), Error::config("denied"));
-        let mut said = Said::default();
-        let told = |said: &mut Said, second: u64| {
-            let error = if second.is_multiple_of(2) { &refused } else { &denied };
-            said.is_due(error, Moment::from_nanos(second * 1_000_000_000))
-        };
-        let seconds: Vec<_> = (0..150).filter(|second| told(&mut said, *second)).collect();
-        assert_eq!(seconds, [0, 1, 60, 61, 120, 121]);
-    }
-}
+pub(crate) const PART: &str = "opening";

@@ -19,6 +19,7 @@ pub mod hooks;
 pub mod instance;
 pub mod keeper;
 pub mod listener;
+mod log_limit;
 pub mod metrics;
 pub mod pipeline;
 pub mod progress;

@@ -101,7 +101,10 @@ impl Standby {
                 Wake::Ended(berth, outcome) => self.take_back(berth, outcome),
                 Wake::Verdict(instance, verdict) => self.judge(instance, verdict),
                 Wake::Released(Err(_)) => wakeups = None,
-                Wake::News => self.berths.iter_mut().for_each(Berth::revive),
+                Wake::News => self.berths.iter_mut().for_each(|berth| {
+                    berth.revive();
+                    berth.heed_wish_to_try();
+                }),
                 Wake::Released(Ok(())) | Wake::Time => {}
             }
         }
@@ -166,6 +169,7 @@ impl Standby {
         berth.free_since = None;
         berth.last = Some(self.instance.id);
         berth.began = Some(self.instance.seams.clock.now());
+        berth.post.health.set_next_try(None);
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), &connected, self.shutdown.clone());
         let ended = self.say_ended.clone();
@@ -194,7 +198,7 @@ impl Standby {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.yielding = others.then(|| now + settings.lease.ttl),
             // Whoever was stuck lets the others go first, too.
-            Outcome::Lost(Loss::Stalled) => berth.barred = Some(now + settings.bar),
+            Outcome::Lost(Loss::Stalled) => berth.stay_away_until(Some(now + settings.bar)),
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
                 let bar = match others {
@@ -205,7 +209,7 @@ impl Standby {
                 berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.post.tell(|status| status.last_error = Some(error.to_string()));
                 berth.post.health.give_up(TENURE, &error);
-                berth.barred = Some(now + bar);
+                berth.stay_away_until(Some(now + bar));
             }
             Outcome::Halted(cause) => {
                 berth.halt(now + settings.bar);

@@ -64,13 +64,19 @@ fn is_there(folder: &Path) -> Result<()> {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => wrong("is no folder", "name another one".to_owned()),
         Err(error) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() => {
-            wrong("does not exist", format!("create the folder: mkdir -p {}", folder.display()))
+            wrong("does not exist", missing_folder(folder))
         }
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             wrong("lies below what is no folder", "name another one".to_owned())
         }
         Err(_) => Ok(()),
     }
+}
+
+/// What to do about a folder that does not exist. One that was there may be on a volume that is not mounted just now: made anew, it
+/// would fill the disk below.
+fn missing_folder(folder: &Path) -> String {
+    format!("mount the volume that it is on, or make the folder {} anew", absolute(folder).display())
 }
 
 #[async_trait]

@@ -1,5 +1,6 @@
 //! The one table from errors of the system to kinds, causes and remedies.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::Path;
 
@@ -24,7 +25,10 @@ pub(crate) fn meaning(error: &io::Error) -> Meaning {
         io::ErrorKind::FileTooLarge => of(Unavailable, "the file is as large as it may be", "set a rotation by size"),
         io::ErrorKind::ReadOnlyFilesystem => of(Denied, "the file system is read-only", "mount it for writing"),
         io::ErrorKind::PermissionDenied => of(Denied, "this user may not write there", "give write permission"),
-        io::ErrorKind::NotFound => of(Config, "the folder does not exist", "create it, or name another one"),
+        io::ErrorKind::NotFound => {
+            // On a volume that is not mounted just now, a folder that is made anew would fill the disk below.
+            of(Config, "the folder does not exist", "mount the volume that it is on, or make the folder anew")
+        }
         io::ErrorKind::NotADirectory => of(Config, "a part of its path is no folder", "name a folder"),
         io::ErrorKind::IsADirectory => of(Config, "a folder has the file's name", "choose another prefix"),
         io::ErrorKind::AlreadyExists => {
@@ -40,16 +44,25 @@ pub(crate) fn meaning(error: &io::Error) -> Meaning {
     }
 }
 
+/// The path as it is named in an error: in full where a folder is missing, since it may be looked for in the wrong place.
+fn shown<'p>(path: &'p Path, error: &io::Error) -> Cow<'p, Path> {
+    match error.kind() {
+        io::ErrorKind::NotFound => std::path::absolute(path).map_or(Cow::Borrowed(path), Cow::Owned),
+        _ => Cow::Borrowed(path),
+    }
+}
+
 /// The error of having tried to `verb` what lies at `path`.
 pub(crate) fn failed(verb: &str, path: &Path, error: io::Error) -> Error {
     let Meaning { kind, cause, remedy } = meaning(&error);
+    let path = shown(path, &error);
     Error::new(kind, format!("can not {verb} {}: {cause}", path.display())).remedy(remedy).caused_by(error)
 }
 
 /// The same as a finding of a check.
 pub(crate) fn finding(verb: &str, path: &Path, error: &io::Error) -> Finding {
     let Meaning { kind, cause, remedy } = meaning(error);
-    let what = format!("can not {verb} {}: {cause} [{}]", path.display(), kind.code());
+    let what = format!("can not {verb} {}: {cause} [{}]", shown(path, error).display(), kind.code());
     Finding { severity: Severity::Error, what, remedy: Some(remedy.to_owned()) }
 }
 

@@ -133,6 +133,9 @@ impl SinkSettings {
     }
 }
 
+/// Where a file is looked for.
+const RELATIVE: &str = "relative paths begin in the folder in which the program is started";
+
 /// Looks at a file of ours without changing it. A file that is not there yet will be made.
 async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
     let file = config.path.clone();
@@ -144,8 +147,10 @@ async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
     crate::client::refuse_unwritable(&file)?;
     if !file.exists() {
         crate::client::refuse_network(&file)?;
-        let what = format!("{} is not there yet and will be made", file.display());
-        return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);
+        let named = std::path::absolute(&file).unwrap_or_else(|_| file.clone());
+        let what = format!("{} is not there yet and will be made", named.display());
+        let remedy = file.is_relative().then(|| RELATIVE.to_owned());
+        return Ok(vec![Finding { severity: Severity::Note, what, remedy }]);
     }
     Client::open(cx, config.to_look()).await?;
     Ok(Vec::new())
@@ -184,6 +189,10 @@ impl Backend for Sqlite {
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
             records: Some(Arc::new(Notes::open(cx, client).await?)),
         })
+    }
+
+    fn store_file(&self, options: &mut Options) -> Result<Option<PathBuf>> {
+        Ok(Some(config(Config::new(file(options)?), options)?.path))
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {

@@ -99,6 +99,13 @@ pub(crate) enum Operate {
     },
 }
 
+impl Operate {
+    /// Whether the command makes sense before the group has ever run, so that it may make the group's store.
+    pub(crate) fn may_begin(&self) -> bool {
+        matches!(self, Self::Seek { .. } | Self::Checkpoint { command: Checkpoint::Set { .. } })
+    }
+}
+
 /// How long to wait for others.
 #[derive(Debug, Clone, Copy, Group)]
 pub(crate) struct Patience {

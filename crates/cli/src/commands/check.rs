@@ -2,6 +2,7 @@
 
 mod filter;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use watchkeeper::core::{Checkpoint, Cx, Finding, Grade, Halted, Purpose, Report,
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
+use super::pause::choose_position;
 use super::{departed, home, reported};
 use crate::answer;
 use crate::args::Common;
@@ -24,6 +26,8 @@ const LOOK_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 struct Part {
     name: String,
+    /// The file that it is, if it is a store in a file.
+    file: Option<PathBuf>,
     findings: Vec<Finding>,
     /// The worst error: what the program's code is made of.
     failed: Option<ErrorKind>,
@@ -90,8 +94,8 @@ fn described(stream: &Stream) -> Answer {
 impl Part {
     fn of(name: String, found: Result<Vec<Finding>>) -> Self {
         let mut part = match found {
-            Ok(findings) => Self { name, findings, failed: None },
-            Err(error) => Self { name, failed: Some(error.kind()), findings: vec![finding(&error)] },
+            Ok(findings) => Self { name, file: None, findings, failed: None },
+            Err(error) => Self { name, file: None, failed: Some(error.kind()), findings: vec![finding(&error)] },
         };
         part.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         part
@@ -101,6 +105,7 @@ impl Part {
     fn of_file(errors: &[Error]) -> Self {
         Self {
             name: "file".to_owned(),
+            file: None,
             findings: errors.iter().map(finding).collect(),
             failed: errors.first().map(Error::kind),
         }
@@ -131,7 +136,7 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
     for (name, system) in named.into_iter().filter_map(|(name, system)| Some((name, system?))) {
         let cx = cx.within(LOOK_WITHIN);
         let found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
-        parts.push(Part::of(titled(name, system), found));
+        parts.push(Part { file: system.store_file(), ..Part::of(titled(name, system), found) });
     }
     parts.extend(lease(cx, config).await);
     parts
@@ -221,8 +226,7 @@ async fn place(
     stored: Option<&Checkpoint>,
     failed: Option<ErrorKind>,
 ) -> Option<Part> {
-    let mut findings =
-        Vec::from_iter(stored.and_then(|stored| stored.halted.as_ref()).map(|halted| halt(stream, halted)));
+    let mut findings = Vec::from_iter(stored.and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?))));
     let position = stored.and_then(|stored| stored.position.clone());
     let name = if position.is_some() { "checkpoint" } else { "start" };
     let start = position.map_or_else(|| stream.settings.start.clone(), StartAt::After);
@@ -277,9 +281,13 @@ async fn repair(cx: &Cx, stream: &Stream, purpose: &Purpose, failed: Option<Erro
 }
 
 /// That nobody may run the stream until a person lets it.
-fn halt(stream: &Stream, halted: &Halted) -> Finding {
+fn halt(stream: &Stream, stored: &Checkpoint, halted: &Halted) -> Finding {
     let what = format!("the stream stands halted [{}]: {}", halted.code, halted.cause);
-    let remedy = format!("when the cause is dealt with: watchkeeper resume {}", stream.settings.name);
+    let name = &stream.settings.name;
+    let remedy = match stored.has_lost_position() {
+        true => choose_position(name),
+        false => format!("when the cause is dealt with: watchkeeper resume {name}"),
+    };
     Finding { severity: Severity::Error, what, remedy: Some(remedy) }
 }
 
@@ -409,7 +417,7 @@ impl Found<'_> {
         json!({
             "ok": self.worst == 0,
             "offline": self.offline,
-            "group": { "name": self.config.group.settings.group, "findings": findings_of(&self.stores) },
+            "group": { "name": self.config.group.settings.group, "store_file": self.config.group.store.store_file(), "findings": findings_of(&self.stores) },
             "streams": self.streams.iter().map(of_stream).collect::<Vec<_>>(),
         })
     }
@@ -417,7 +425,8 @@ impl Found<'_> {
 
 fn lines_of(part: &Part) -> Vec<String> {
     if part.findings.is_empty() {
-        return vec![format!("  ok: {}", part.name)];
+        let file = part.file.as_ref().map(|file| format!(": {}", file.display())).unwrap_or_default();
+        return vec![format!("  ok: {}{file}", part.name)];
     }
     part.findings.iter().map(|finding| line_of(&part.name, finding)).collect()
 }

@@ -6,11 +6,13 @@ use serde::Serialize;
 use watchkeeper::core::Report;
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::operator::{self, Move, MoveReport};
+use watchkeeper::engine::group::report::{Doing, StreamReport};
 use watchkeeper::{Checkpoint as Newest, Error, ErrorKind, Operation, Result, StreamSpec};
 
 use super::status::{committed_lines, count};
 use crate::answer::{confirm, report};
 use crate::args::{Back, Checkpoint, Decision};
+use crate::config::Stream;
 use crate::overview::Committed;
 use crate::site::Site;
 use crate::when::{Amount, Target, iso};
@@ -194,10 +196,31 @@ fn ask_the_log(name: &str, error: &Error) -> Error {
 /// Passes over the one change after the checkpoint of `name`.
 pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decision) -> Result<Report> {
     let described = site.stream(name)?;
+    refuse_delivering(site, described).await?;
     let stream = &site.movable(described, "over the next change").await?.spec;
     let plan = plan::skip(site, described, stream, cause).await?;
     confirm(&plan.lines, decision.yes)?;
     perform(site, stream, plan, decision).await
+}
+
+/// Refuses to skip a change of a stream that delivers. The move takes the watch, and whoever has it delivers that change before it leaves:
+/// nothing would be skipped, at the cost of two handovers.
+async fn refuse_delivering(site: &Site, described: &Stream) -> Result<()> {
+    let (cx, name) = (site.look(), &described.settings.name);
+    let Some(holder) = site.holder(&cx, described).await? else { return Ok(()) };
+    let delivers = |report: &StreamReport| {
+        report.stream == *name && report.epoch == Some(holder.epoch) && report.doing == Doing::Running
+    };
+    let members = site.members(&cx).await?;
+    let mut holders = members.iter().filter(|listed| listed.member.instance == holder.candidate.instance);
+    if !holders.any(|listed| listed.healthy && listed.member.reports.iter().any(delivers)) {
+        return Ok(());
+    }
+    let cause = format!("{name} runs on {} and delivers, so no change has to be skipped", holder.candidate.name);
+    Err(Error::config(cause).remedy(format!(
+        "skip a change when the stream halts over it or its sink does not take it, as `watchkeeper status {name}` shows, or after \
+         `watchkeeper pause {name}`"
+    )))
 }
 
 /// A gap that an operator accepts.

@@ -11,7 +11,10 @@ use crate::site::Site;
 
 /// Runs one of them, on the site that the file describes.
 pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> {
-    let site = &Site::open(common).await?;
+    let site = match command.may_begin() {
+        true => &Site::open(common).await?,
+        false => &Site::open_existing(common).await?,
+    };
     let json = common.json;
     let mut code = ExitCode::SUCCESS;
     let report = match command {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use watchkeeper::core::Report;
-use watchkeeper::engine::checkpoint::operator::Move;
-use watchkeeper::{Error, Result};
+use watchkeeper::engine::checkpoint::operator::{Move, MoveReport};
+use watchkeeper::{Error, ErrorKind, Result};
 
 use crate::answer::report;
 use crate::args::Patience;
@@ -56,21 +56,21 @@ struct Resumed<'a> {
     epoch: Option<u64>,
 }
 
-/// Lets `name` run again, and waits until someone has its watch.
+/// Lets `name` run again, has instances that stay away from it try it at once, and waits until someone has its watch.
+///
+/// # Errors
+/// `PositionLost` when its halt was lifted for nothing: it halts again as soon as an instance takes it.
 pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
-    let lifted = lift(site, stream, patience).await?;
-    let cx = site.look();
-    let controls = site.controls();
-    let was_paused = cx.run(controls.read(&cx, name)).await?.paused;
-    cx.run(controls.update(&cx, name, |control| {
-        control.unpause();
-        control.halted_hint = false;
-    }))
-    .await?;
+    let done = lift(site, stream, patience).await?;
+    let was_paused = run_again(site, name).await?;
+    if let Some(cause) = done.as_ref().and_then(|done| done.halts_again.as_ref()) {
+        return Err(halts_again(name, cause));
+    }
+    let lifted = done.and_then(|done| done.lifted);
     let mut lines: Vec<_> =
         lifted.iter().map(|halted| format!("The halt of {name} is lifted; it was: {}", halted.cause)).collect();
-    let is_manned = site.is_manned(&cx, name).await?;
+    let is_manned = site.is_manned(&site.look(), name).await?;
     let holder = match is_manned {
         false => None,
         true => until(&site.wait(patience), async || site.holder(&site.look(), stream).await).await?,
@@ -81,7 +81,7 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
             format!("{name} was not paused: {} has it, epoch {}.", holder.candidate.name, holder.epoch)
         }
         (None, _) if is_manned => {
-            format!("{name} may run, but nobody has taken its watch yet; see why with `watchkeeper why {name}`.")
+            format!("{name} may run and is tried at once, but nobody has taken its watch yet; see why with `watchkeeper why {name}`.")
         }
         (None, _) => format!("{name} may run, but nobody is there; start an instance with `watchkeeper run`."),
     });
@@ -90,13 +90,44 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     report(lines, &Resumed { stream: name, lifted, was_paused, running_on, epoch })
 }
 
-/// Lifts a halt, which only a commit can.
-async fn lift(site: &Site, stream: &Stream, patience: Patience) -> Result<Option<watchkeeper::core::Halted>> {
+/// Writes that people want `name` to run, at once. The answer is whether it was paused.
+async fn run_again(site: &Site, name: &str) -> Result<bool> {
+    let (cx, controls) = (site.look(), site.controls());
+    let was_paused = cx.run(controls.read(&cx, name)).await?.paused;
+    cx.run(controls.update(&cx, name, |control| {
+        control.unpause();
+        control.try_now();
+        control.halted_hint = false;
+    }))
+    .await?;
+    Ok(was_paused)
+}
+
+/// The error of a halt that is lifted for nothing.
+fn halts_again(name: &str, cause: &str) -> Error {
+    // The halt has a code and a remedy of its own.
+    let cause = cause.split(" [WK-").next().unwrap_or(cause);
+    let cause = format!("{name} is not running: it halts again at once, since its position is lost: {cause}");
+    Error::new(ErrorKind::PositionLost, cause).remedy(choose_position(name))
+}
+
+/// How a person decides where a stream goes on that has lost its position.
+pub(super) fn choose_position(name: &str) -> String {
+    format!(
+        "choose where it goes on: `watchkeeper checkpoint set {name} POSITION` (`watchkeeper checkpoint history {name}` lists its last \
+         positions), or begin anew with `watchkeeper checkpoint reset {name}`"
+    )
+}
+
+/// Lifts a halt, which only a commit can. `None` of a stream that is not halted.
+async fn lift(site: &Site, stream: &Stream, patience: Patience) -> Result<Option<MoveReport>> {
     let checkpoint = site.checkpoint(&site.look(), stream).await?;
     if checkpoint.is_none_or(|checkpoint| checkpoint.halted.is_none()) {
         return Ok(None);
     }
     let done = site.perform_apart(stream, Move::Resume, patience).await?;
-    done.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
-    Ok(done.lifted)
+    if done.halts_again.is_none() {
+        done.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
+    }
+    Ok(Some(done))
 }

@@ -19,6 +19,7 @@ pub(crate) async fn status(site: &Site, only: Option<&str>) -> Result<(Report, H
 
 fn lines(overview: &Overview) -> Vec<String> {
     let mut lines = vec![format!("group {}", overview.group)];
+    lines.extend(overview.store_file.as_ref().map(|file| format!("  store        {file}")));
     for stream in &overview.streams {
         lines.push(String::new());
         lines.extend(stream_lines(stream));

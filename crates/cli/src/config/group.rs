@@ -21,6 +21,13 @@ pub(crate) struct Group {
     pub(crate) lease_origin: Origin,
 }
 
+impl Group {
+    /// The systems that keep leases, checkpoints and records.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &System> {
+        [Some(&self.store), self.leases.as_ref(), self.records.as_ref()].into_iter().flatten()
+    }
+}
+
 /// Reads the group; `None` when something that it cannot be without was reported instead.
 pub(super) fn read(root: &mut Options) -> Result<Option<Group>> {
     let mut group = root.table("group")?.ok_or_else(|| {

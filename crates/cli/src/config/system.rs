@@ -1,5 +1,6 @@
 //! A store, source or target as the file names it: by URL, or by type.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use watchkeeper::core::{Backend, Collector, Options, Setting, WrittenSetting as Written};
@@ -67,6 +68,32 @@ impl System {
                 None
             }
         }
+    }
+
+    /// The absolute path of the file that it is as a store. `None` of a system that keeps no store in a file.
+    pub(crate) fn store_file(&self) -> Option<PathBuf> {
+        std::path::absolute(self.named_store_file()?).ok()
+    }
+
+    fn named_store_file(&self) -> Option<PathBuf> {
+        // Settings are validated when the file is read.
+        self.backend.store_file(&mut self.options.clone()).ok()?
+    }
+
+    /// Refuses a store that is a file and does not exist: opening it would make an empty one, perhaps in the wrong folder.
+    pub(crate) fn require_store_file(&self) -> Result<()> {
+        let Some(file) = self.store_file().filter(|file| !file.exists()) else { return Ok(()) };
+        let is_relative = self.named_store_file().is_some_and(|named| named.is_relative());
+        let relative = match is_relative {
+            true => {
+                "start the program in the folder of the store, or write an absolute path: relative paths begin in the folder in \
+                 which the program is started"
+            }
+            false => "correct the path",
+        };
+        let cause = format!("the store {} does not exist, and this command makes none", file.display());
+        let remedy = format!("{relative}; if the group has never run, start it with `watchkeeper run`");
+        Err(Error::config(cause).remedy(remedy).at(self.options.origin()))
     }
 
     /// What `open` makes of the settings. None may be left over, and an error knows where the system was named.

@@ -87,10 +87,11 @@ pub(super) fn cause(on: &OnInstance) -> Option<String> {
 
 /// A trouble in words.
 pub(crate) fn in_words(trouble: &Trouble) -> String {
-    let Trouble { error, lasting_millis, attempts, .. } = trouble;
+    let Trouble { error, lasting_millis, attempts, next_try_millis, .. } = trouble;
     let lasting = span(Duration::from_millis(*lasting_millis));
     let times = if *attempts == 1 { "once".to_owned() } else { format!("{attempts} times") };
-    format!("{error} (for {lasting}, tried {times})")
+    let next_try = next_try_millis.map(|next| format!(", next try in {}", span(Duration::from_millis(next))));
+    format!("{error} (for {lasting}, tried {times}{})", next_try.unwrap_or_default())
 }
 
 /// What an instance tells of a stream, with the time since it told. One of an older program only says that it could run it.
@@ -101,7 +102,10 @@ fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
     let mut report = told.or_else(|| is_able.then(plain))?;
     // What waited then may be delivered by now, so only what lasts until it is told otherwise grows with the time.
     if let Some(trouble) = &mut report.trouble {
-        trouble.lasting_millis += millis(listed.age);
+        let age = millis(listed.age);
+        trouble.lasting_millis += age;
+        // What is overdue was tried meanwhile.
+        trouble.next_try_millis = trouble.next_try_millis.and_then(|next| next.checked_sub(age));
     }
     Some(report)
 }

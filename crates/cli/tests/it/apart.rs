@@ -181,8 +181,8 @@ fn a_halted_stream_is_resumed_without_its_source() {
     std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
     assert!(is(&desk, "orders", "halted"));
     let resumed = desk.run(&["resume", "orders"]);
-    assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    assert!(resumed.out.contains("The halt of orders is lifted"), "{resumed:?}");
+    resumed.assert_refused(1, &["halts again at once", "watchkeeper checkpoint set orders POSITION"]);
+    assert!(!resumed.err.contains("app.db"), "the source is not asked: {resumed:?}");
 }
 
 /// Everything of the ledger of `orders`.

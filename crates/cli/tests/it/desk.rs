@@ -129,9 +129,14 @@ impl Desk {
         answer(self.command().args(arguments))
     }
 
-    /// Runs an instance of this name.
+    /// Runs an instance of this name. A store in a file is there when this returns: commands that only read make none.
     pub(crate) fn start(&self, name: &str) -> Running {
-        Running::start(self.command().arg("run").env("WATCHKEEPER__INSTANCE__NAME", name))
+        let mut running = Running::start(self.command().arg("run").env("WATCHKEEPER__INSTANCE__NAME", name));
+        let config = std::fs::read_to_string(self.path("watchkeeper.toml")).unwrap_or_default();
+        if config.contains("\"sqlite:state.db\"") {
+            until("the store is made", || self.path("state.db").exists() || running.has_ended());
+        }
+        running
     }
 
     /// The ids of the orders in the files that begin with `prefix`, in the order of the lines.

@@ -33,6 +33,8 @@ impl Case<'_> {
         let checked = desk.run(&["check"]);
         assert_ne!(checked.code, Some(0), "{checked:?}");
         assert!(checked.out.contains(self.told) && checked.out.contains(&position), "{checked:?}");
+        checked.assert_found(1, &["stands halted", "checkpoint reset orders"]);
+        assert!(!checked.out.contains("watchkeeper resume"), "{checked:?}");
         assert_eq!(shown(desk)["state"], "halted", "{}", shown(desk));
         let mut only = desk.start("only");
         only.says(&["halted until a person resumes it", self.told, &position, "checkpoint set orders"]);
@@ -41,7 +43,7 @@ impl Case<'_> {
         assert_eq!(status.code, Some(0), "{status:?}");
         assert!(status.out.contains(self.told), "{status:?}");
         let resumed = desk.run(&["resume", "orders", "--wait", "1s"]);
-        assert_eq!(resumed.code, Some(0), "{resumed:?}");
+        resumed.assert_refused(1, &["halts again at once", self.told, "watchkeeper checkpoint set orders POSITION"]);
         only.says(&["halted until a person resumes it"]);
         assert_eq!(delivered(), [0, 1, 2], "nothing is passed over");
 

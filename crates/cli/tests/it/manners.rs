@@ -87,7 +87,8 @@ fn a_sink_folder_that_was_removed_is_named_and_delivery_goes_on_when_it_is_back(
     only.says(&["to=running"]);
     std::fs::remove_dir_all(desk.path("out")).expect("it can be removed");
     desk.order(0..1);
-    let line = only.says(&["out", "the folder does not exist", "create it"]);
+    let folder = desk.path(".").canonicalize().expect("it is there").join("out").display().to_string();
+    let line = only.says(&[&folder, "the folder does not exist", "mount the volume that it is on, or make the folder"]);
     assert!(!line.contains("WK-FENCED"), "{line}");
     std::fs::create_dir(desk.path("out")).expect("it can be made again");
     let arrived = || std::fs::read_to_string(desk.path("out/orders-000001.ndjson")).unwrap_or_default();
@@ -142,6 +143,7 @@ fn a_reader_that_goes_is_no_panic_and_a_full_disk_is_an_error() {
         let ended = shell(&desk, &line);
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended:?}");
     }
+    desk.start("only").says(&["to=running"]);
     let full = shell(&desk, "\"$0\" status --json >/dev/full");
     full.assert_refused(1, &["cannot be written to standard output", "make room"]);
     let full = shell(&desk, "\"$0\" completions bash >/dev/full");
@@ -190,6 +192,7 @@ fn a_run_ends_when_nobody_reads_its_changes() {
 #[test]
 fn the_content_of_changes_is_shown_when_it_is_asked_for() {
     let desk = Desk::with(&good());
+    desk.start("only").says(&["to=running"]);
     desk.order(7..8);
     let tail = ["tail", "orders", "--from", "oldest", "--max", "1"];
     assert!(!desk.run(&tail).out.contains("rope"), "not by itself");
@@ -258,4 +261,143 @@ fn a_file_is_written_for_each_system() {
         }
     }
     assert_eq!(Desk::empty().run(&["init", "--source", "oracle"]).code, Some(2));
+}
+
+/// A relative store is looked for where the program is started; in another folder it does not exist, and is not made there either.
+#[test]
+fn a_command_that_only_reads_makes_no_store() {
+    let desk = Desk::with(&good());
+    desk.start("only").says(&["to=running"]);
+    let elsewhere = desk.path("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("it can be made");
+    let config = desk.path("watchkeeper.toml").display().to_string();
+    let run = |arguments: &[&str]| {
+        answer(Command::new(PROGRAM).current_dir(&elsewhere).args(arguments).args(["--config", &config]))
+    };
+    let named = elsewhere.canonicalize().expect("it is there").join("state.db").display().to_string();
+    for arguments in [
+        &["status"][..],
+        &["why", "orders"],
+        &["tail", "orders", "--for", "1s"],
+        &["checkpoint", "show", "orders"],
+        &["checkpoint", "history", "orders"],
+        &["dead-letters", "list", "orders"],
+        &["pause", "orders"],
+        &["resume", "orders"],
+    ] {
+        let parts = [&*named, "does not exist", "relative paths begin in the folder", "watchkeeper run", "WK-CONFIG"];
+        run(arguments).assert_refused(2, &parts);
+        assert!(!elsewhere.join("state.db").exists(), "{arguments:?} makes nothing");
+    }
+    let checked = run(&["check"]);
+    assert!(checked.out.contains(&format!("{named} is not there yet and will be made")), "{checked:?}");
+    assert!(checked.out.contains("relative paths begin in the folder"), "{checked:?}");
+    assert!(!elsewhere.join("state.db").exists(), "a check makes nothing");
+}
+
+#[test]
+fn a_store_in_a_file_is_shown_with_its_absolute_path() {
+    let desk = Desk::with(&good());
+    let mut only = desk.start("only");
+    only.says(&["to=running"]);
+    let named = desk.path(".").canonicalize().expect("it is there").join("state.db").display().to_string();
+    let told = desk.run(&["status"]);
+    assert!(told.out.contains(&format!("  store        {named}\n")), "{told:?}");
+    let told: Value = serde_json::from_str(&desk.run(&["status", "--json"]).out).expect("it is JSON");
+    assert_eq!(told["store_file"], *named);
+    let checked = desk.run(&["check"]);
+    assert!(checked.out.contains(&format!("  ok: store (sqlite): {named}\n")), "{checked:?}");
+    only.ends_in_order();
+}
+
+/// What kept the instances away is repaired: a person need not wait until they try again by themselves.
+#[test]
+fn a_failing_stream_is_tried_at_once_when_a_person_resumes_it() {
+    // They stay away for longer than this test may take.
+    let file = GOOD.replace("lease = \"30s\"", "lease = \"30s\"\nbar = \"10m\"");
+    let desk = Desk::with(&format!("{file}[[stream.sink]]\ntype = \"file\"\nfolder = \"out\"\n"));
+    std::fs::create_dir(desk.path("out")).expect("it can be made");
+    let mut first = desk.start("first");
+    first.says(&["to=running"]);
+    let mut second = desk.start("second");
+    second.says(&["standing by"]);
+    std::fs::remove_dir_all(desk.path("out")).expect("it can be removed");
+    desk.order(0..1);
+    first.says(&["staying away", "bar=600s"]);
+    second.says(&["staying away", "bar=600s"]);
+    until("it is shown when it is tried again", || {
+        let told = desk.run(&["status"]).out;
+        told.contains("orders: failing") && told.matches(", next try in ").count() == 2
+    });
+    std::fs::create_dir(desk.path("out")).expect("it can be made again");
+    let resumed = desk.run(&["resume", "orders"]);
+    assert!(resumed.code == Some(0) && resumed.out.contains(" has it, epoch "), "{resumed:?}");
+    let arrived = || std::fs::read_to_string(desk.path("out/orders-000001.ndjson")).unwrap_or_default();
+    until("the order arrives", || ids(&arrived()) == [0]);
+    second.ends_in_order();
+    first.ends_in_order();
+}
+
+#[test]
+fn that_a_sink_fails_is_logged_with_its_stream_and_its_recovery_too() {
+    let desk =
+        Desk::with(&format!("{GOOD}[[stream.sink]]\nurl = \"sqlite:out.db\"\ntable = \"events\"\nbusy = \"50ms\"\n"));
+    let mut only = desk.start("only");
+    only.says(&["to=running"]);
+    desk.order(0..1);
+    let target = rusqlite::Connection::open(desk.path("out.db")).expect("it can be opened");
+    until("it arrives", || {
+        target.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).is_ok_and(|rows| rows == 1)
+    });
+    target.busy_timeout(crate::desk::PATIENCE).expect("a time-out can be set");
+    target.execute_batch("BEGIN IMMEDIATE").expect("nobody writes for long");
+    desk.order(1..2);
+    let line = only.says(&["WARN", "the stream does not deliver", "stream=\"orders\"", "part=", "cause="]);
+    assert!(!line.contains("0ns"), "{line}");
+    only.says(&["a transaction was not answered", "stream=\"orders\""]);
+    target.execute_batch("ROLLBACK").expect("it has begun");
+    only.says(&["INFO", "the stream delivers again", "stream=\"orders\"", "failed_for="]);
+    only.ends_in_order();
+    let told = only.seen.iter().filter(|line| line.contains("the stream does not deliver")).count();
+    assert_eq!(told, 1, "once a minute: {:#?}", only.seen);
+}
+
+#[test]
+fn a_change_of_a_stream_that_delivers_is_not_skipped_at_the_cost_of_its_watch() {
+    let desk = Desk::with(&good());
+    let mut only = desk.start("only");
+    only.says(&["to=running"]);
+    desk.order(0..1);
+    let shown = || -> Value {
+        let told: Value = serde_json::from_str(&desk.run(&["status", "--json"]).out).expect("it is JSON");
+        told["streams"][0].clone()
+    };
+    until("it delivers", || shown()["state"] == "running" && shown()["checkpoint"]["changes"] == 1);
+    until("it says so", || shown()["instances"][0]["doing"] == "running");
+    let before = shown()["watch"]["epoch"].clone();
+    let parts = ["runs on only and delivers", "watchkeeper status orders", "watchkeeper pause orders"];
+    desk.run(&["skip", "orders", "--yes"]).assert_refused(2, &parts);
+    assert_eq!(shown()["watch"]["epoch"], before, "no epoch is spent");
+    only.ends_in_order();
+}
+
+#[test]
+fn instances_with_different_settings_are_named_with_them() {
+    let desk = Desk::with(&good());
+    let mut first = desk.start("first");
+    first.says(&["to=running"]);
+    let mut command = desk.command();
+    let lanes = "WATCHKEEPER__STREAM__ORDERS__CONCURRENCY";
+    let mut second = Running::start(command.arg("run").env("WATCHKEEPER__INSTANCE__NAME", "second").env(lanes, "2"));
+    until("it is remarked", || {
+        let told = desk.run(&["status"]).out;
+        let is_remark = |line: &str| {
+            line.contains("The instances have different settings: ")
+                && line.contains(" on first")
+                && line.contains(" on second")
+        };
+        told.lines().any(is_remark)
+    });
+    second.ends_in_order();
+    first.ends_in_order();
 }

@@ -76,7 +76,9 @@ fn a_lease_shorter_than_its_renewal() {
 #[test]
 fn a_folder_that_does_not_exist() {
     let desk = Desk::with(&good().replace("\".\"", "\"gone/out\""));
-    let parts = ["watchkeeper.toml:14: the folder gone/out does not exist", "create the folder: mkdir -p gone/out"];
+    let folder = desk.path(".").canonicalize().expect("it is there").join("gone/out");
+    let remedy = format!("mount the volume that it is on, or make the folder {} anew", folder.display());
+    let parts = ["watchkeeper.toml:14: the folder gone/out does not exist", &*remedy];
     // It is a matter of the stream that writes there: others run, and commands work.
     desk.start("first").says(&parts);
     assert_eq!(desk.run(&["status"]).code, Some(0));

@@ -37,6 +37,8 @@ impl Shop {
         let shop = Self { folder: tempfile::tempdir().expect("a temporary folder can be made") };
         shop.app().execute_batch("CREATE TABLE orders(id INTEGER PRIMARY KEY, item TEXT)").expect("a new table");
         install(&shop.file("app.db")).expect("the table can be logged");
+        // An empty store: commands make none for a group that never ran.
+        std::fs::File::create(shop.file("state.db")).expect("the folder can be written to");
         let path = |name: &str| shop.file(name).display().to_string();
         let file = format!(
             "[group]\nname = \"shop\"\nstore = \"sqlite:{}\"\nlease = \"1s\"\nheartbeat_every = \"200ms\"\n\

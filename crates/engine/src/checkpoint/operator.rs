@@ -77,6 +77,8 @@ pub struct MoveReport {
     pub lifted: Option<Halted>,
     /// The sinks that will swallow what is replayed, a sentence each.
     pub swallowing: Vec<String>,
+    /// Why the stream halts again as soon as an instance takes it, although the halt was lifted.
+    pub halts_again: Option<String>,
     /// What did not work beside the commit, a sentence each.
     pub remarks: Vec<String>,
 }
@@ -152,9 +154,8 @@ impl Operator {
         history.note(&write.to_checkpoint());
         let halted = current.as_ref().and_then(|current| current.halted.clone());
         let is_lost = write.position.is_none() && write.facts.begun == Some(true) && !plan.keeps_halt;
-        let halts_again = is_lost.then(|| {
-            format!("Its position is lost, so it halts again: {}.", halted.as_ref().map_or("", |halted| &halted.cause))
-        });
+        let halts_again = is_lost.then(|| halted.as_ref().map_or_else(String::new, |halted| halted.cause.clone()));
+        let remark = halts_again.as_ref().map(|cause| format!("Its position is lost, so it halts again: {cause}."));
         let report = MoveReport {
             epoch: write.grant.epoch,
             before: current.and_then(|current| current.position),
@@ -162,7 +163,8 @@ impl Operator {
             ledgered: write.ledger.len(),
             lifted: halted.filter(|_| !plan.keeps_halt),
             swallowing: if plan.replays { swallowing(subject.sinks) } else { Vec::new() },
-            remarks: self.tell(&cx, subject, tenure, history, &plan).await.into_iter().chain(halts_again).collect(),
+            remarks: self.tell(&cx, subject, tenure, history, &plan).await.into_iter().chain(remark).collect(),
+            halts_again,
         };
         Ok((report, plan))
     }

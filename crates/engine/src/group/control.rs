@@ -64,6 +64,9 @@ pub struct Control {
     /// that was, and a hint of an older epoch that is written late counts no more.
     #[serde(default)]
     pub resumed: Option<Epoch>,
+    /// Grows with every wish that instances that stay away from the stream try it at once.
+    #[serde(default)]
+    pub tries: u64,
     /// The newest request to replay dead letters.
     #[serde(default)]
     pub replay: Option<ReplayRequest>,
@@ -93,6 +96,11 @@ impl Control {
     pub fn unpause(&mut self) {
         self.paused = false;
         self.moves = None;
+    }
+
+    /// A person's wish that instances that stay away from the stream, or wait to connect it, try it at once.
+    pub fn try_now(&mut self) {
+        self.tries += 1;
     }
 
     /// Whether the holder of `epoch` should leave in order.

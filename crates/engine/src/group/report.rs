@@ -53,6 +53,9 @@ pub struct Trouble {
     pub lasting_millis: u64,
     /// How often it was tried.
     pub attempts: u64,
+    /// When it is tried again, where the instance stays away until then.
+    #[serde(default)]
+    pub next_try_millis: Option<u64>,
 }
 
 /// What a source is busy with before its changes: see [`Stage`].

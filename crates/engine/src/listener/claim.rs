@@ -82,7 +82,9 @@ impl Watch {
                         && tenure.loss().is_none()
                         && !self.should_give_up(began) =>
                 {
-                    tracing::warn!(stream = self.post.name(), %error, "a claim was not answered; it is repeated");
+                    if self.post.health.should_log("claim", &error) {
+                        tracing::warn!(stream = self.post.name(), %error, "a claim was not answered; it is repeated");
+                    }
                     let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
                     attempt += 1;
                     tenure.sleep(delay).await;

@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime, Stage};
 
+use crate::connect;
 use crate::group::report::{Trouble, millis};
+use crate::log_limit::{LogLimit, failing_for};
 use crate::pipeline::board::Board;
 
 /// The health of a stream on one instance. It outlasts tenures and openings.
 #[derive(Debug)]
 pub struct Health {
+    stream: Arc<str>,
     clock: Arc<dyn Clock>,
     /// Told when the report of the stream says something else.
     stirred: Arc<Notify>,
@@ -23,6 +26,11 @@ pub struct Health {
 struct Inner {
     /// Parts of the work that fail, by name.
     failing: BTreeMap<String, Failing>,
+    /// When what fails is tried again, where this instance stays away until then.
+    next_try: Option<Moment>,
+    /// Since when something has failed without a break, if that was logged: then its end is logged too.
+    logged_since: Option<Moment>,
+    limit: LogLimit,
     /// Where the stream stands, as this instance knows from its tenure.
     position: Option<Position>,
     /// The time of the newest change that is known of.
@@ -44,10 +52,29 @@ struct Failing {
     attempts: u64,
 }
 
+impl Inner {
+    fn log_failure(&mut self, stream: &str, part: &str, cause: &str, now: Moment) {
+        // Whoever connects the stream logs that itself.
+        if part == connect::PART || !self.limit.is_due(cause, now) {
+            return;
+        }
+        let since = self.failing.values().map(|failing| failing.since).min().unwrap_or(now);
+        self.logged_since.get_or_insert(since);
+        let failing_for = failing_for(now.since(since));
+        tracing::warn!(stream, part, failing_for, cause, "the stream does not deliver; trying again");
+    }
+
+    fn log_recovery(&mut self, stream: &str, now: Moment) {
+        let Some(since) = self.logged_since.take() else { return };
+        let failed_for = format!("{:?}", now.since(since));
+        tracing::info!(stream, failed_for, "the stream delivers again");
+    }
+}
+
 impl Health {
     /// Nothing is known yet.
-    pub fn new(clock: Arc<dyn Clock>, stirred: Arc<Notify>) -> Self {
-        Self { clock, stirred, inner: Mutex::default() }
+    pub fn new(stream: &str, clock: Arc<dyn Clock>, stirred: Arc<Notify>) -> Self {
+        Self { stream: stream.into(), clock, stirred, inner: Mutex::default() }
     }
 
     /// Counts a failure of `part` of the work, which is tried again.
@@ -60,7 +87,8 @@ impl Health {
         failing.last = now;
         // Another cause is news; that it fails again is not.
         let is_news = failing.error != text;
-        failing.error = text;
+        failing.error.clone_from(&text);
+        inner.log_failure(&self.stream, part, &text, now);
         drop(inner);
         if is_news {
             self.stir();
@@ -72,6 +100,22 @@ impl Health {
         let mut inner = self.lock();
         // Asked for every write, so not looked up in an empty map.
         let was_failing = !inner.failing.is_empty() && inner.failing.remove(part).is_some();
+        if was_failing && inner.failing.is_empty() {
+            inner.log_recovery(&self.stream, self.clock.now());
+        }
+        drop(inner);
+        if was_failing {
+            self.stir();
+        }
+    }
+
+    /// What fails in `part` of the work here is left to another instance, which has the watch now.
+    pub fn leave_to_others(&self, part: &str) {
+        let mut inner = self.lock();
+        let was_failing = inner.failing.remove(part).is_some();
+        if inner.failing.is_empty() {
+            inner.logged_since = None;
+        }
         drop(inner);
         if was_failing {
             self.stir();
@@ -80,7 +124,11 @@ impl Health {
 
     /// The tenure has ended: nothing of it is tried any more.
     pub fn end(&self) {
-        let was = std::mem::take(&mut *self.lock());
+        let mut inner = self.lock();
+        // What was logged a moment ago need not be logged again by the next tenure.
+        let limit = std::mem::take(&mut inner.limit);
+        let was = std::mem::replace(&mut *inner, Inner { limit, ..Inner::default() });
+        drop(inner);
         if !was.failing.is_empty() {
             self.stir();
         }
@@ -89,10 +137,29 @@ impl Health {
     /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
     pub fn give_up(&self, part: &str, error: &Error) {
         let mut inner = self.lock();
-        let before = std::mem::take(&mut *inner).failing.into_values().min_by_key(|failing| failing.since);
+        let (limit, logged_since) = (std::mem::take(&mut inner.limit), inner.logged_since);
+        let kept = Inner { limit, logged_since, ..Inner::default() };
+        let before = std::mem::replace(&mut *inner, kept).failing.into_values().min_by_key(|failing| failing.since);
         inner.failing.extend(before.map(|before| (part.to_owned(), before)));
         drop(inner);
         self.fail(part, error);
+    }
+
+    /// Notes until when this instance stays away from what fails.
+    pub fn set_next_try(&self, next_try: Option<Moment>) {
+        let mut inner = self.lock();
+        // That it begins or ends is news; a later moment can wait for the next heartbeat.
+        let is_news = std::mem::replace(&mut inner.next_try, next_try).is_some() != next_try.is_some();
+        drop(inner);
+        if is_news {
+            self.stir();
+        }
+    }
+
+    /// Whether to log that `what` fails because of `error`: at most once a minute per cause.
+    pub fn should_log(&self, what: &str, error: &Error) -> bool {
+        let now = self.clock.now();
+        self.lock().limit.is_due(&format!("{what}: {error}"), now)
     }
 
     /// The report says something else.
@@ -107,7 +174,9 @@ impl Health {
         let parts = || inner.failing.values();
         let (last, since) = (parts().max_by_key(|failing| failing.last)?, parts().map(|failing| failing.since).min()?);
         let attempts = parts().map(|failing| failing.attempts).sum();
-        Some(Trouble { error: last.error.clone(), lasting_millis: millis(now.since(since)), attempts })
+        let next_try = inner.next_try.filter(|next_try| *next_try > now).map(|next_try| millis(next_try.since(now)));
+        let lasting_millis = millis(now.since(since));
+        Some(Trouble { error: last.error.clone(), lasting_millis, attempts, next_try_millis: next_try })
     }
 
     /// An opening begins, after `position`.

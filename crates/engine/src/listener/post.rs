@@ -104,7 +104,7 @@ impl Post {
             portion: Arc::default(),
             settled: OnceLock::new(),
             connected: OnceLock::new(),
-            health: Arc::new(Health::new(Arc::clone(&clock), stirred)),
+            health: Arc::new(Health::new(&name, Arc::clone(&clock), stirred)),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
             status: Latest::new(status),
@@ -132,6 +132,18 @@ impl Post {
     pub fn fail(&self, part: &str, error: &Error) {
         self.tell(|status| status.last_error = Some(error.to_string()));
         self.health.fail(part, error);
+    }
+
+    /// Completes when a person wants what waits to be tried at once.
+    pub async fn wish_to_try(&self) {
+        let mut control = self.control.clone();
+        let before = control.see().tries;
+        while control.see().tries <= before {
+            if control.changed().await.is_err() {
+                // Nobody can wish anything any more.
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// What this instance does with it, as it tells the group.

@@ -291,7 +291,7 @@ impl Committer {
         }
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unknown => {
-                tracing::warn!(%error, "a commit was not answered; it is repeated unchanged");
+                tracing::warn!(stream = self.settings.name, %error, "a commit was not answered; it is repeated unchanged");
                 self.health.fail(PART, &error);
                 let delay = self.settings.retry.backoff.delay(*attempt, &self.seams.entropy);
                 *attempt += 1;

@@ -28,6 +28,8 @@ pub(super) struct Berth {
     pub(super) halted: bool,
     /// The last resumption that was known when it was found halted.
     resumed: Option<Epoch>,
+    /// How often people wanted it to be tried at once, as last seen.
+    tries: u64,
     /// Whether the control record says so, as last seen.
     hinted: bool,
     pub(super) holder: Option<Holder>,
@@ -51,11 +53,26 @@ impl Berth {
             yielding: None,
             halted: false,
             resumed: None,
+            tries: post.control.get().tries,
             hinted: false,
             holder: None,
             deferring: None,
             free_since: None,
             last: None,
+        }
+    }
+
+    /// Stays away from it until `barred`, if that is some moment, and reports it.
+    pub(super) fn stay_away_until(&mut self, barred: Option<Moment>) {
+        self.barred = barred;
+        self.post.health.set_next_try(barred);
+    }
+
+    /// People want it to be tried at once: what kept this instance away may be repaired.
+    pub(super) fn heed_wish_to_try(&mut self) {
+        let tries = self.post.control.get().tries;
+        if std::mem::replace(&mut self.tries, tries) < tries && !self.halted {
+            self.stay_away_until(None);
         }
     }
 
@@ -98,6 +115,7 @@ impl Berth {
     /// Leaves a halted stream alone until it is resumed, and for a while in any case.
     pub(super) fn halt(&mut self, until: Moment) {
         self.halted = true;
+        // No `stay_away_until`: what people wait for is their own decision.
         self.barred = Some(until);
         self.resumed = self.post.control.get().resumed;
     }
@@ -117,7 +135,7 @@ impl Berth {
             Some(holder) => {
                 if self.bar(now).is_none() {
                     // What failed here before is left to whoever has it now.
-                    self.post.health.mend(TENURE);
+                    self.post.health.leave_to_others(TENURE);
                 }
                 self.deferring = None;
                 // Somebody has it, so nothing has to be left to anybody any more.

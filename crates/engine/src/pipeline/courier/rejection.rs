@@ -63,7 +63,8 @@ impl Courier {
                 self.check_limit()?;
             }
         }
-        tracing::warn!(sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
+        let stream = &board.stream.settings.name;
+        tracing::warn!(stream, sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
         Ok(())
     }
 

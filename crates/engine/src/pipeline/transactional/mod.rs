@@ -343,7 +343,8 @@ impl Transactional {
                         return Err(Failure::Instance(error));
                     }
                     self.board.health.fail(PART, &error);
-                    tracing::warn!(sink = self.spec.name, %error, "a transaction was not answered; it is repeated unchanged");
+                    let (stream, sink) = (&settings.name, &self.spec.name);
+                    tracing::warn!(stream, sink, %error, "a transaction was not answered; it is repeated unchanged");
                     let delay = settings.retry.backoff.delay(tries.failed - 1, &self.board.seams.entropy);
                     self.board.tenure.sleep(delay).await;
                 }

@@ -64,7 +64,8 @@ impl Transactional {
                 self.divert_followers(batch, fault.row, rows, write);
             }
         }
-        tracing::warn!(sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
+        let stream = &self.board.stream.settings.name;
+        tracing::warn!(stream, sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::rejected(cause).remedy("mend the sink, then replay or purge the dead letters")))
     }
