@@ -12,10 +12,13 @@ use crate::tools;
 const EXIT_CODES: &str = "\
 Exit codes:
     0  done; also after SIGTERM, SIGINT or SIGHUP, when all work was drained and released
-    1  it failed, or a check found an error
-    2  the command line or the configuration is wrong
+    1  it failed, was declined, or could not do all of it; or `check` found an error that is not one of the configuration
+    2  the command line or the configuration is wrong; `check` ends so too where a database or folder of the file is missing
+    3  `status --exit-code`: something is degraded
+    4  `status --exit-code`: a stream is halted, or nobody has its watch
   129  ended at once by a second SIGHUP
   130  ended at once by a second SIGINT
+  141  ended at once because nobody reads standard output, while it was draining already
   143  ended at once by a second SIGTERM
 
 Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.

@@ -40,6 +40,12 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     Ok(millis(since))
 }
 
+/// A length of time such as `10s`.
+pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
+    let wrong = |_| format!("{text:?} is not a length of time: write a length of time such as 10s, 5m or 1h 30m");
+    humantime::parse_duration(text).map_err(wrong)
+}
+
 /// Where to resume from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {

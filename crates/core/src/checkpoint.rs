@@ -64,7 +64,8 @@ pub struct Facts {
     pub processed_by: String,
     /// Changes of this stream that have been passed, over all tenures.
     pub changes: u64,
-    /// How often the watch has changed hands.
+    /// How often the watch has passed to another instance that was there to take it over: after a crash, a silence or a failure, and
+    /// after a shutdown or a hand-over. Moves by operators and restarts of an instance do not count.
     pub failovers: u64,
     /// Open dead letters and parked changes.
     pub letters: u64,

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
     Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, Follower, InstanceId, Latest, LeaseStore, Listening,
-    Records, Result, Roll, Task, TenureId,
+    Moment, Records, Result, Roll, Task, TenureId,
 };
 
 use crate::connect::{Connecting, StreamEntry};
@@ -48,6 +48,8 @@ impl Stores {
 pub struct Instance {
     /// This process.
     pub id: InstanceId,
+    /// When this process began.
+    pub began: Moment,
     /// Where it answers its peers.
     pub address: Option<Address>,
     /// Time, tasks, peers, randomness.
@@ -135,6 +137,7 @@ impl Running {
         let id = seams.entropy.instance();
         let instance = Arc::new(Instance {
             id,
+            began: seams.clock.now(),
             address: listening.address(),
             leases: Arc::clone(&stores.leases),
             records: Arc::clone(&stores.records),

@@ -38,7 +38,7 @@ pub mod series {
         listeners_active: Gauge gauge "watchkeeper_listeners_active"
         /// Listeners that failed and gave up the watch.
         listeners_failed: Counter counter "watchkeeper_listeners_failed_total"
-        /// Takeovers, whatever their cause.
+        /// The watch has passed to another instance that was there to take it over, whatever the cause.
         failovers_total: Counter counter "watchkeeper_failovers_total"
         /// Leases held.
         checkpoint_leases_held: Gauge gauge "watchkeeper_checkpoint_leases_held"
@@ -62,7 +62,7 @@ recorded! {
         series::listeners_failed(stream).increment(1);
     }
 
-    /// This instance took the watch over, after nobody had it for `vacant`.
+    /// This instance took the watch over from another one, after nobody had it for `vacant`.
     fn took_over(stream: &str, cause: &'static str, vacant: Duration) {
         series::failovers_total(stream).increment(1);
         let labels = [("stream", stream.to_owned()), ("cause", cause.to_owned())];

@@ -81,6 +81,20 @@ pub async fn install(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
     client.run(cx, move |connection| install_on(connection, &tables)).await
 }
 
+/// Which of these tables are logged already, as they are now: an installation changes nothing of them.
+pub(crate) fn already_logged(connection: &Connection, tables: &[String]) -> Result<Vec<bool>, Failure> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'watchkeeper_tables'";
+    if connection.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
+        return Ok(vec![false; tables.len()]);
+    }
+    let known = installed(connection)?;
+    let is_logged = |table: &String| -> Result<bool, Failure> {
+        let is_known = known.iter().any(|(known, _)| known.eq_ignore_ascii_case(table));
+        Ok(is_known && Triggers::of(connection, table)?.are_made_for(&Shape::look(connection, table)?))
+    };
+    tables.iter().map(is_logged).collect()
+}
+
 pub(crate) fn install_on(connection: &mut Connection, tables: &[String]) -> Result<(), Failure> {
     SCHEMA.ensure_on(connection)?;
     write_on(connection, |transaction| {

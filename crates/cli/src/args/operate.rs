@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args as Group, Subcommand};
 
-use crate::when::{Amount, Target, parse_time};
+use crate::when::{Amount, Target, parse_length, parse_time};
 
 /// What operators do.
 #[derive(Debug, Subcommand)]
@@ -110,7 +110,7 @@ impl Operate {
 #[derive(Debug, Clone, Copy, Group)]
 pub(crate) struct Patience {
     /// How long to wait for the instances to act [default: the lease and the time for a shutdown, and 5 s]
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, value_parser = parse_length, value_name = "TIME")]
     pub(crate) wait: Option<Duration>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Tail {
     /// The stream
     pub(crate) stream: String,
     /// End after this time
-    #[arg(long = "for", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long = "for", value_parser = parse_length, value_name = "TIME")]
     pub(crate) lasting: Option<Duration>,
     /// End after so many changes
     #[arg(long, value_name = "N")]

@@ -97,7 +97,8 @@ impl Letter {
         };
         let sink = if self.sink.is_empty() { String::new() } else { format!(" at {}", self.sink) };
         let content = self.content.as_ref().map(|content| format!("\n    {content}")).unwrap_or_default();
-        format!("{}  {kind}{settled}: {what}{sink}: {}{content}", self.number, self.cause)
+        let time = self.time.as_ref().map(|time| format!(", changed at {time}")).unwrap_or_default();
+        format!("{}  {kind}{settled}: {what}{sink}{time}: {}{content}", self.number, self.cause)
     }
 }
 
@@ -263,7 +264,7 @@ async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Res
         return settled(which, 0, letters, "were there to purge");
     }
     let mut plan: Vec<_> = letters.iter().cloned().map(|record| Letter::of(record).line()).collect();
-    plan.push(format!("{} given up for good: never delivered.", count(letters.len() as u64, "dead letter")));
+    plan.push(format!("{} would be given up for good: never delivered.", count(letters.len() as u64, "dead letter")));
     confirm(&plan, yes)?;
     // Exactly those that were shown; what comes later is not meant.
     let numbers: Vec<_> = letters.iter().map(|record| record.number).collect();

@@ -33,6 +33,9 @@ pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCod
         ErrorKind::AlreadyExists => Error::config("there is such a file already, and it was left as it is")
             .remedy("name another with --config, or move it away")
             .at(&name),
+        ErrorKind::NotFound => Error::config("the file cannot be written: its folder is missing")
+            .remedy("make the folder, or name another file with --config")
+            .at(&name),
         _ => Error::config(format!("the file can not be written: {error}"))
             .remedy("make its folder writable, or name another with --config")
             .at(&name),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use watchkeeper::Result;
-use watchkeeper::core::Report;
+use watchkeeper::core::{Reason, Report};
 use watchkeeper::engine::group::journal::Takeover;
 
 use crate::answer::report;
@@ -37,10 +37,13 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
     let journal = site.journal();
     let mut takeovers = cx.run(journal.recent(&cx, name, last)).await?;
     takeovers.reverse();
-    let mut now = match (&stream.watch, &stream.cause) {
-        (Some(watch), None) => format!("Now {} has the watch, epoch {}.", watch.name, watch.epoch),
-        (_, Some(cause)) => format!("Now it is {}: {cause}.", stream.state),
-        (None, None) => format!("Now it is {}.", stream.state),
+    // An operator who settled dead letters since has written the checkpoint anew: who halted it is not known then.
+    let halt = stream.checkpoint.as_ref().filter(|at| stream.state == State::Halted && at.reason != Reason::Operator);
+    let mut now = match (&stream.watch, &stream.cause, halt) {
+        (Some(watch), None, _) => format!("Now {} has the watch, epoch {}.", watch.name, watch.epoch),
+        (_, Some(cause), Some(at)) => format!("Now it is halted, by {} at {}: {cause}.", at.by, at.committed_at),
+        (_, Some(cause), None) => format!("Now it is {}: {cause}.", stream.state),
+        (None, None, _) => format!("Now it is {}.", stream.state),
     };
     if let Some(said) = &stream.farewell {
         now +=

@@ -9,7 +9,7 @@ use serde::Serialize;
 use watchkeeper::core::{Holder, LedgerRecord, Purpose, Reason};
 use watchkeeper::engine::checkpoint::{operator, unfinished};
 use watchkeeper::engine::group::control::Control;
-use watchkeeper::engine::group::journal::Cause;
+use watchkeeper::engine::group::journal::{self, Cause};
 use watchkeeper::engine::group::registry::Listed;
 use watchkeeper::engine::group::report::{Doing, SinkReport, StageReport, Trouble};
 use watchkeeper::{Checkpoint, Error, Grade, Operation, Result};
@@ -173,7 +173,7 @@ pub(crate) struct Committed {
     pub(crate) last_event_at: Option<String>,
     /// Changes passed, over all tenures.
     pub(crate) changes: u64,
-    /// How often the watch has changed hands.
+    /// How often the watch has passed to another instance that was there to take it over; operators' moves and restarts do not count.
     pub(crate) failovers: u64,
     /// Open dead letters and parked changes.
     pub(crate) dead_letters: u64,
@@ -219,9 +219,11 @@ pub(super) async fn look(
 ) -> Result<Stream> {
     let Stored { checkpoint, unfinished_snapshots, remark } = stored(site, described).await?;
     let name = described.settings.name.clone();
+    // A halt says all that its holder said.
+    let is_halted = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.halted.is_some());
     let farewell = match &holder {
-        Some(_) => None,
-        None => farewell(site, &name).await?,
+        None if !is_halted => farewell(site, &name).await?,
+        _ => None,
     };
     let mut told = Told::of(&name, holder.as_ref(), members);
     if told.sinks.is_empty() {
@@ -303,9 +305,13 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
     }
 }
 
+/// What the last instance on watch said when it left. After a crash that is nothing: what was said before is of an earlier tenure.
 async fn farewell(site: &Site, name: &str) -> Result<Option<Farewell>> {
     let (cx, journal) = (site.look(), site.journal());
-    let said = cx.run(journal.farewell(&cx, name)).await?.filter(|(farewell, _)| !farewell.text.is_empty());
+    let last = cx.run(journal.recent(&cx, name, 1)).await?.pop().and_then(|takeover| takeover.tenure);
+    let is_last = |said: &journal::Farewell| last.is_none_or(|last| last == said.tenure);
+    let said = cx.run(journal.farewell(&cx, name)).await?;
+    let said = said.filter(|(said, _)| !said.text.is_empty() && is_last(said));
     Ok(said.map(|(said, age)| Farewell { cause: said.cause, text: said.text, age_millis: millis(age) }))
 }
 

@@ -69,3 +69,27 @@ fn letters_are_purged_by_whoever_runs_the_stream_or_by_nobody() {
     assert_eq!(shop.orders()["checkpoint"]["dead_letters"], 0);
     assert_eq!(shop.delivered(), ["[1]"], "what is given up is never delivered");
 }
+
+#[test]
+fn a_purge_announces_nothing_before_it_is_confirmed() {
+    let (shop, _a) = rejected(2);
+    let refused = shop.run(&["dead-letters", "purge", "orders"]);
+    refused.refused(2, &["no terminal", "--yes"]);
+    assert!(refused.told.contains("2 dead letters would be given up for good"), "{refused:?}");
+    assert!(!refused.told.contains("letters given up"), "{refused:?}");
+    assert_eq!(open(&shop).len(), 2);
+}
+
+#[test]
+fn a_dead_letter_is_logged_with_its_stream_and_listed_with_its_time() {
+    let (shop, _a) = rejected(1);
+    let letter = &open(&shop)[0];
+    let log = std::fs::read_to_string(shop.file("a.log")).expect("it is written");
+    let line = log.lines().find(|line| line.contains("dead letter")).unwrap_or_else(|| panic!("{log}"));
+    let change = letter["change"].as_str().expect("it has an id");
+    for part in ["stream=\"orders\"", change, "watchkeeper dead-letters list orders"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let said = shop.run(&["dead-letters", "list", "orders"]).said;
+    assert!(said.contains(letter["time"].as_str().expect("its change has one")), "{said}");
+}

@@ -401,3 +401,48 @@ fn instances_with_different_settings_are_named_with_them() {
     second.ends_in_order();
     first.ends_in_order();
 }
+
+#[test]
+fn the_help_tells_every_exit_code() {
+    let desk = Desk::empty();
+    let help = desk.run(&["--help"]).out;
+    let codes = help.split_once("Exit codes:").expect("they are told").1;
+    let is_told = |code: &str| codes.lines().any(|line| line.trim_start().starts_with(&format!("{code}  ")));
+    for code in ["0", "1", "2", "3", "4", "129", "130", "141", "143"] {
+        assert!(is_told(code), "{code}: {codes}");
+    }
+    // A check ends with 2 for what the file names and is not there.
+    let missing = Desk::with(&good().replace("sqlite:app.db", "sqlite:missing.db"));
+    assert_eq!(missing.run(&["check"]).code, Some(2));
+    let two = codes.lines().find(|line| line.trim_start().starts_with("2  ")).expect("it is told");
+    assert!(two.contains("`check`"), "{two}");
+}
+
+#[test]
+fn a_length_of_time_says_how_to_write_it() {
+    let desk = Desk::with(&good());
+    for args in [["tail", "orders", "--for", "soon"], ["pause", "orders", "--wait", "soon"]] {
+        let refused = desk.run(&args);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains("a length of time such as 10s"), "{refused:?}");
+        assert!(!refused.err.contains("expected number"), "{refused:?}");
+    }
+}
+
+#[test]
+fn init_says_that_the_folder_is_missing() {
+    let desk = Desk::empty();
+    let refused = desk.run(&["init", "--config", "missing/watchkeeper.toml"]);
+    refused.assert_refused(2, &["its folder is missing", "make the folder"]);
+    assert!(!refused.err.contains("writable"), "{refused:?}");
+}
+
+#[test]
+fn a_second_install_says_that_the_table_is_logged_already() {
+    let desk = Desk::new();
+    let install = ["sqlite", "install", "--db", "app.db", "--table", "orders"];
+    assert!(desk.run(&install).out.contains("orders: changes are logged from now on"));
+    let again = desk.run(&install).out;
+    assert!(again.contains("orders: changes are already logged"), "{again}");
+    assert!(!again.contains("from now on"), "{again}");
+}

@@ -152,3 +152,36 @@ fn a_halted_stream_is_resumed_or_its_change_is_skipped() {
         (&"skipped".into(), &"[6]".into(), &"it is poison".into())
     );
 }
+
+#[test]
+fn a_halt_is_told_once_with_its_commands_and_stays_in_why() {
+    let shop = Shop::new("stop");
+    let _a = shop.start("a");
+    shop.order(&["rope"]);
+    shop.until_delivered(1);
+    shop.refuse("poison");
+    shop.order(&["poison"]);
+    shop.until_state("halted");
+    for command in ["status", "why"] {
+        let said = shop.run(&[command, "orders"]).said;
+        for once in ["no poison here", "WK-REJECTED"] {
+            assert_eq!(said.matches(once).count(), 1, "{once} in {command}: {said}");
+        }
+        assert!(said.contains("`watchkeeper resume orders`") && said.contains("`watchkeeper skip orders`"), "{said}");
+    }
+    let why = shop.run(&["why", "orders"]).said;
+    assert!(why.contains("Now it is halted, by a at 20"), "{why}");
+
+    shop.accept_all();
+    shop.ask(&["resume", "orders"]);
+    shop.until_delivered(2);
+    let why = until("the journal tells it", || {
+        Some(shop.run(&["why", "orders"]).said).filter(|why| why.contains("an operator resumed the stream"))
+    });
+    assert!(why.contains("a had halted the stream at 20") && why.contains("no poison here"), "{why}");
+    shop.ask(&["checkpoint", "rewind", "orders", "--steps", "1", "--yes"]);
+    let why = until("the journal tells it too", || {
+        Some(shop.run(&["why", "orders"]).said).filter(|why| why.contains("an operator moved the checkpoint to 0"))
+    });
+    assert!(!why.contains("operator said") && !why.contains("relieved operator"), "{why}");
+}

@@ -93,3 +93,51 @@ fn pausing_needs_nobody_to_be_there() {
     assert!(shop.run(&["resume", "orders"]).said.contains("nobody is there"));
     assert_eq!(shop.orders()["state"], "unmanned");
 }
+
+#[test]
+fn why_says_nothing_for_an_instance_that_was_killed() {
+    let shop = Shop::new("stop");
+    let a = shop.start("a");
+    shop.until_state("running");
+    // A farewell of an earlier tenure.
+    shop.ask(&["pause", "orders"]);
+    shop.ask(&["resume", "orders"]);
+    let b = shop.start("b");
+    until("b stands by", || (shop.orders()["standing_by"][0] == "b").then_some(()));
+    drop(a);
+    let last = until("the journal tells of b", || {
+        shop.ask(&["why", "orders"])["takeovers"].as_array()?.last().filter(|last| last["to"] == "b").cloned()
+    });
+    assert_eq!((&last["from"], &last["note"]), (&"a".into(), &"".into()), "{last}");
+    let sentence = last["sentence"].as_str().expect("it is told");
+    assert!(!sentence.contains("said"), "{sentence}");
+    shop.order(&["rope"]);
+    shop.until_delivered(1);
+    until("the takeover is counted", || (shop.orders()["checkpoint"]["failovers"] == 1).then_some(()));
+
+    drop(b);
+    let orders = until("nobody has the watch", || Some(shop.orders()).filter(|orders| orders["watch"].is_null()));
+    assert!(orders["farewell"].is_null(), "{orders}");
+    let why = shop.run(&["why", "orders"]).said;
+    assert!(why.lines().last().is_some_and(|now| !now.contains("said")), "{why}");
+}
+
+#[test]
+fn moves_and_restarts_are_no_failovers() {
+    let shop = Shop::new("stop");
+    let a = shop.start("a");
+    shop.order(&["rope", "lamp"]);
+    shop.until_delivered(2);
+    let failovers = || shop.orders()["checkpoint"]["failovers"].clone();
+    shop.ask(&["checkpoint", "set", "orders", "oldest", "--yes"]);
+    shop.order(&["saw"]);
+    shop.until_state("running");
+    until("a goes on", || (shop.orders()["checkpoint"]["by"] == "a").then_some(()));
+    assert_eq!(failovers(), 0, "a move is no failover");
+    a.signal(Signal::TERM);
+    assert_eq!(a.end().code, Some(0));
+    let _again = shop.start("the-next-process");
+    shop.order(&["axe"]);
+    until("it goes on", || (shop.orders()["checkpoint"]["by"] == "the-next-process").then_some(()));
+    assert_eq!(failovers(), 0, "a restart is no failover");
+}

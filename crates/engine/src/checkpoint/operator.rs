@@ -23,7 +23,7 @@ use super::lost::{has_committed, lost, newest};
 use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
 use crate::group::home::Homes;
-use crate::group::journal::{Cause, Journal};
+use crate::group::journal::{Cause, Journal, utc};
 use crate::group::poison::Poison;
 use crate::instance::Stores;
 use crate::settings::InstanceSettings;
@@ -148,6 +148,7 @@ impl Operator {
         let (cx, grant, current) = self.claim(cx, subject, tenure, &history).await?;
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
+        let kind = wish.clone();
         let plan = planner.plan(&cx, wish).await?;
         let write = write(&cx, grant, current.as_ref(), &plan);
         self.commit(&cx, &write).await?;
@@ -156,6 +157,7 @@ impl Operator {
         let is_lost = write.position.is_none() && write.facts.begun == Some(true) && !plan.keeps_halt;
         let halts_again = is_lost.then(|| halted.as_ref().map_or_else(String::new, |halted| halted.cause.clone()));
         let remark = halts_again.as_ref().map(|cause| format!("Its position is lost, so it halts again: {cause}."));
+        let did = done(&kind, current.as_ref(), write.position.as_ref());
         let report = MoveReport {
             epoch: write.grant.epoch,
             before: current.and_then(|current| current.position),
@@ -163,7 +165,7 @@ impl Operator {
             ledgered: write.ledger.len(),
             lifted: halted.filter(|_| !plan.keeps_halt),
             swallowing: if plan.replays { swallowing(subject.sinks) } else { Vec::new() },
-            remarks: self.tell(&cx, subject, tenure, history, &plan).await.into_iter().chain(remark).collect(),
+            remarks: self.tell(&cx, subject, tenure, history, (&plan, &did)).await.into_iter().chain(remark).collect(),
             halts_again,
         };
         Ok((report, plan))
@@ -277,14 +279,14 @@ impl Operator {
         subject: &Subject<'_>,
         tenure: TenureId,
         history: History,
-        plan: &Plan,
+        (plan, did): (&Plan, &str),
     ) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Err(error) = history.close(cx).await {
             remarks.push(format!("The move is not in the history: {error}."));
         }
         let journal = Journal::new(Arc::clone(&self.records), &self.group);
-        if let Err(error) = journal.leave(cx, subject.stream, tenure, Cause::Operator, "moved the checkpoint").await {
+        if let Err(error) = journal.leave(cx, subject.stream, tenure, Cause::Operator, did).await {
             remarks.push(format!("The journal will not name the operator: {error}."));
         }
         if plan.keeps_halt {
@@ -351,6 +353,29 @@ impl Operator {
     fn controls(&self) -> Controls {
         Controls::new(Arc::clone(&self.records), &self.group)
     }
+}
+
+/// What a move did, for the journal.
+fn done(wish: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> String {
+    let to = after.map_or_else(|| "its beginning".to_owned(), ToString::to_string);
+    let did = match wish {
+        Move::Resume => "resumed the stream".to_owned(),
+        Move::Set(_) | Move::Rewind(_) => format!("moved the checkpoint to {to}"),
+        Move::Skip { entry, .. } => format!("skipped change {}", entry.change_id),
+        Move::AcceptGap { .. } => format!("accepted a gap and moved the checkpoint to {to}"),
+        Move::Reset => "reset the checkpoint".to_owned(),
+        Move::Resolve { .. } => "settled dead letters".to_owned(),
+    };
+    let halt = before.filter(|_| !matches!(wish, Move::Resolve { .. })).and_then(|before| {
+        let halted = before.halted.as_ref()?;
+        if before.reason == Reason::Operator {
+            // Written anew by an operator who settled dead letters: who halted it is not known any more.
+            return Some(format!("; it was halted: {}", halted.cause));
+        }
+        let (by, at) = (&before.facts.processed_by, utc(before.facts.updated_at_millis));
+        Some(format!("; {by} had halted the stream at {at}: {}", halted.cause))
+    });
+    did + &halt.unwrap_or_default()
 }
 
 fn still_held(subject: &Subject<'_>, holder: &Holder) -> Error {

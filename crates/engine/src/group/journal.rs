@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Cx, Ending, Epoch, Error, Previous, Put, Records, Result, TenureId};
 
 use super::{ATTEMPTS, decode, encode};
+use crate::checkpoint::operator;
 
 /// So many takeovers are kept per stream.
 pub const TAKEOVERS_KEPT: usize = 200;
@@ -78,6 +79,9 @@ pub struct Takeover {
     pub at_millis: u64,
     /// The epoch that began.
     pub epoch: Epoch,
+    /// The tenure that began. `None` in takeovers of versions that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenure: Option<TenureId>,
     /// The name of the instance before, if there was one.
     #[serde(default)]
     pub from: Option<String>,
@@ -87,7 +91,7 @@ pub struct Takeover {
     pub cause: Cause,
     /// How long nobody had the watch.
     pub vacant_millis: u64,
-    /// What the one before said, or whatever else there is to say.
+    /// What the one before said when it left, or what the operator did. Empty if it could say nothing, as after a crash.
     #[serde(default)]
     pub note: String,
 }
@@ -95,13 +99,17 @@ pub struct Takeover {
 impl Takeover {
     /// A takeover at this wall-clock time, of which nothing else is known: nobody had the watch before, and it was never vacant.
     pub fn new(at_millis: u64, epoch: Epoch, to: impl Into<String>, cause: Cause) -> Self {
-        Self { at_millis, epoch, from: None, to: to.into(), cause, vacant_millis: 0, note: String::new() }
+        Self { at_millis, epoch, tenure: None, from: None, to: to.into(), cause, vacant_millis: 0, note: String::new() }
     }
 
     /// The takeover as people tell it.
     pub fn sentence(&self) -> String {
         let (at, to, epoch) = (utc(self.at_millis), &self.to, self.epoch);
         let Some(from) = &self.from else { return format!("At {at}, {to} took the first watch, epoch {epoch}.") };
+        if from == operator::NAME && self.cause == Cause::Operator {
+            let did = if self.note.is_empty() { "moved the checkpoint" } else { self.note.as_str() };
+            return format!("At {at}, {to} took the watch, epoch {epoch}, after an operator {did}.");
+        }
         let vacant = format!("{}.{:02} s", self.vacant_millis / 1_000, self.vacant_millis % 1_000 / 10);
         let cause = self.cause;
         let note = if self.note.is_empty() { String::new() } else { format!(" {from} said: {}.", self.note) };
@@ -185,7 +193,7 @@ impl Journal {
 }
 
 /// `2026-01-22 10:11:12 UTC`.
-fn utc(millis: u64) -> String {
+pub(crate) fn utc(millis: u64) -> String {
     let seconds = millis / 1_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
@@ -225,6 +233,7 @@ mod tests {
         let mut takeover = Takeover {
             at_millis: 1_769_076_672_000,
             epoch: Epoch(7),
+            tenure: None,
             from: Some("a".into()),
             to: "b".into(),
             cause: Cause::Crashed,
@@ -232,6 +241,10 @@ mod tests {
             note: String::new(),
         };
         let told = "At 2026-01-22 10:11:12 UTC, b relieved a (crashed) after 0.12 s without a holder, epoch 7.";
+        assert_eq!(takeover.sentence(), told);
+        (takeover.from, takeover.cause) = (Some("operator".into()), Cause::Operator);
+        takeover.note = "resumed the stream".into();
+        let told = "At 2026-01-22 10:11:12 UTC, b took the watch, epoch 7, after an operator resumed the stream.";
         assert_eq!(takeover.sentence(), told);
         takeover.from = None;
         assert_eq!(takeover.sentence(), "At 2026-01-22 10:11:12 UTC, b took the first watch, epoch 7.");

@@ -15,6 +15,7 @@ use super::ending::{Departure, Next};
 use super::post::Post;
 use super::state::ListenerState;
 use crate::checkpoint::history::History;
+use crate::checkpoint::operator;
 use crate::connect::Connected;
 use crate::group::control::Control;
 use crate::group::journal::{Cause, Takeover};
@@ -64,6 +65,8 @@ pub struct Watch {
     pub(super) shutdown: CancellationToken,
     /// Until when the last calls of a holder that was proved dead may still take effect.
     unsettled: OnceLock<Moment>,
+    /// Whether the grant is a failover.
+    failover: OnceLock<bool>,
 }
 
 /// What a tenure carries from one opening to the next.
@@ -89,7 +92,7 @@ impl Watch {
     /// A tenure of `post` on `instance`, ended in order by `shutdown`.
     pub fn new(instance: Arc<Instance>, post: Arc<Post>, connected: &Connected, shutdown: CancellationToken) -> Self {
         let (spec, checkpoints) = (Arc::clone(&connected.spec), Arc::clone(&connected.checkpoints));
-        Self { instance, post, spec, checkpoints, shutdown, unsettled: OnceLock::new() }
+        Self { instance, post, spec, checkpoints, shutdown, unsettled: OnceLock::new(), failover: OnceLock::new() }
     }
 
     /// Runs the tenure from its grant to its end.
@@ -102,6 +105,7 @@ impl Watch {
     }
 
     async fn stand(&self, relief: Relief) -> Outcome {
+        let _ = self.failover.set(self.passes_from_another(&relief));
         if self.is_after_a_break(&relief) {
             let proved = relief.proved.unwrap_or_else(|| self.instance.seams.clock.now());
             let _ = self.unsettled.set(proved + self.spec.settle());
@@ -157,6 +161,24 @@ impl Watch {
         self.instance.roll.strike(tenure.grant().tenure);
     }
 
+    /// Whether the watch passes to this instance from another one, while this one was there to take it over: after a crash, a silence
+    /// or a failure, and after a shutdown or a hand-over. The move of an operator is none, and neither is a restart, of which
+    /// either the name stays or the lease was given back before this process began.
+    fn passes_from_another(&self, relief: &Relief) -> bool {
+        let Some(previous) = &relief.previous else { return false };
+        let (instance, before) = (&self.instance, &previous.candidate);
+        let is_other = before.instance != instance.id && before.name != instance.settings.name;
+        let is_operator = before.name == operator::NAME && before.address.is_none();
+        let lived = instance.seams.clock.now().since(instance.began);
+        let was_there = previous.ending != Ending::Released || previous.vacant <= lived;
+        is_other && !is_operator && was_there
+    }
+
+    /// Whether this tenure began with a failover.
+    fn is_failover(&self) -> bool {
+        self.failover.get().copied().unwrap_or(false)
+    }
+
     /// Whether the last calls of a dead holder may still take effect at an exposed sink.
     fn is_after_a_break(&self, relief: &Relief) -> bool {
         let broken = |previous: &Previous| previous.ending == Ending::Broken;
@@ -192,6 +214,7 @@ impl Watch {
             store: Arc::clone(&self.checkpoints),
             checkpoint,
             by: instance.settings.name.clone(),
+            is_failover: self.is_failover(),
             history: History::new(records, &instance.settings.group, &self.post.key, settings.history),
             group: Arc::clone(&instance.view),
             health: Arc::clone(&self.post.health),
@@ -256,21 +279,27 @@ impl Watch {
         let (tenure, previous) = (Arc::clone(tenure), relief.previous.clone());
         let now = instance.seams.clock.now();
         let since_proof = relief.proved.map(|proved| now.since(proved));
+        let is_failover = self.is_failover();
         async move {
             let cx = tenure.cx().within(post.settings.timeouts.commit);
             let farewell = cx.run(instance.journal.farewell(&cx, post.name())).await.ok().flatten();
-            let cause = Cause::deduce(previous.as_ref(), farewell.as_ref().map(|(farewell, _)| farewell));
+            let left = previous.as_ref().map(|previous| previous.candidate.tenure);
+            let farewell = farewell.map(|(farewell, _)| farewell).filter(|farewell| Some(farewell.tenure) == left);
+            let cause = Cause::deduce(previous.as_ref(), farewell.as_ref());
             let vacant = previous.as_ref().map_or(Duration::ZERO, |previous| previous.vacant);
             let vacant = since_proof.unwrap_or(vacant);
-            metrics::took_over(post.name(), cause.as_str(), vacant);
+            if is_failover {
+                metrics::took_over(post.name(), cause.as_str(), vacant);
+            }
             let takeover = Takeover {
                 at_millis: instance.seams.clock.wall_millis(),
                 epoch: tenure.grant().epoch,
+                tenure: Some(tenure.grant().tenure),
                 from: previous.map(|previous| previous.candidate.name),
                 to: instance.settings.name.clone(),
                 cause,
                 vacant_millis: u64::try_from(vacant.as_millis()).unwrap_or(u64::MAX),
-                note: farewell.map(|(farewell, _)| farewell.text).unwrap_or_default(),
+                note: farewell.map(|farewell| farewell.text).unwrap_or_default(),
             };
             if let Err(error) = cx.run(instance.journal.append(&cx, post.name(), &takeover)).await {
                 tracing::debug!(%error, "the takeover was not written to the journal");

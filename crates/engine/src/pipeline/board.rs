@@ -12,12 +12,13 @@ use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Batch, Error, Latest, LedgerEntry, Operation, Pedigree, Position, Resolution, SourceTime};
 
 use super::safe_point::{Passed, PieceNumber, SafePoint};
+use crate::delivery::parking::OnReject;
 use crate::group::view::GroupView;
 use crate::hooks::Hooks;
 use crate::listener::Health;
 use crate::listener::scope::{Scope, scope};
 use crate::seams::Seams;
-use crate::stream::StreamSpec;
+use crate::stream::{SinkSpec, StreamSpec};
 use crate::tenure::{Loss, Tenure};
 
 /// A change that a sink will never take.
@@ -107,11 +108,25 @@ impl Failure {
 }
 
 /// The failure of a change that `sink` will never take, where the policy is to stop.
-pub(super) fn rejected(sink: &str, batch: &Batch, at: (PieceNumber, u32), cause: &str) -> Failure {
+pub(super) fn rejected((stream, sink): (&str, &str), batch: &Batch, at: (PieceNumber, u32), error: &Error) -> Failure {
     let change = Box::new(Untaken { at, id: batch.id(at.1).to_string() });
-    let error = Error::rejected(format!("sink {sink:?} rejected change {}: {cause}", change.id))
-        .remedy("fix the change's target and resume the stream, or skip the change");
+    let error = Error::rejected(format!("sink {sink:?} rejected change {}: {}", change.id, error.message()))
+        .remedy(format!(
+            "{}; to go on after the repair: `watchkeeper resume {stream}`; to skip the change: `watchkeeper skip {stream}`",
+            error.advice().unwrap_or("repair the target")
+        ));
     Failure::Rejected { change, error }
+}
+
+/// Logs that a rejected change goes into the ledger, with the command that shows it.
+pub(super) fn warn_passed_over((stream, sink): (&str, &SinkSpec), change: &str, cause: &str) {
+    let what = match sink.on_reject {
+        OnReject::DeadLetter { .. } => {
+            format!("a change is a dead letter: see `watchkeeper dead-letters list {stream}`")
+        }
+        _ => format!("a change is skipped: see `watchkeeper dead-letters list {stream} --all`"),
+    };
+    tracing::warn!(stream, sink = sink.name, change, cause, "{what}");
 }
 
 /// What is safe and not yet committed.

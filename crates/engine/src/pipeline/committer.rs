@@ -57,6 +57,8 @@ pub struct CommitterStart {
     pub checkpoint: Option<Checkpoint>,
     /// The name of this instance.
     pub by: String,
+    /// Whether its tenure began with a failover.
+    pub is_failover: bool,
     /// Where the history is kept.
     pub history: History,
     /// What is known of the other instances.
@@ -68,12 +70,9 @@ pub struct CommitterStart {
 impl Committer {
     /// The committer of `tenure`.
     pub fn new(start: CommitterStart, tenure: Arc<Tenure>, seams: Seams, settings: StreamSettings) -> Self {
-        let grant = tenure.grant();
         let checkpoint = start.checkpoint;
         let mut facts = checkpoint.as_ref().map(|checkpoint| checkpoint.facts.clone()).unwrap_or_default();
-        if checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.tenure != grant.tenure) {
-            facts.failovers += 1;
-        }
+        facts.failovers += u64::from(start.is_failover);
         facts.processed_by = start.by;
         if checkpoint.as_ref().is_some_and(Checkpoint::has_lost_position) {
             facts.begun = Some(true);

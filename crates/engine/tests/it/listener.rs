@@ -10,6 +10,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_engine::checkpoint::operator::Move;
 use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
+use watchkeeper_engine::group::control::Control;
 use watchkeeper_engine::group::journal::Cause;
 use watchkeeper_engine::listener::ListenerState::{Connecting, Recovering, Running, Stopped};
 use watchkeeper_engine::settings::OnHistoryLost;
@@ -605,4 +606,23 @@ fn whatever_does_not_answer_a_shutdown_ends_in_time() {
         // The grace, and what farewell and release take at most.
         assert!(took <= 10 * SECOND + TTL, "{what}: {took:?}");
     }
+}
+
+#[test]
+fn an_instance_that_crashed_has_said_nothing() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.until("a runs", || a.is_running());
+    // A farewell of an earlier tenure.
+    rig.want(Control::pause);
+    rig.until("a has left", || rig.holder().is_none());
+    rig.want(Control::unpause);
+    rig.until("a runs again", || a.is_running());
+    let b = rig.start("b");
+    rig.run_for(6 * SECOND);
+    a.node.kill();
+    rig.until("b runs", || b.is_running());
+    rig.run_for(SECOND);
+    let last = rig.journal().pop().unwrap();
+    assert_eq!((last.from.as_deref(), last.cause, last.note.as_str()), (Some("a"), Cause::Expired, ""));
 }

@@ -74,9 +74,17 @@ impl Tool for Install {
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let before = journal_mode(cx, arguments).await;
         let (client, tables) = open(cx, arguments).await?;
-        super::install(cx, &client, &names(&tables)).await?;
-        let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
         let looked: Vec<String> = tables.iter().map(|table| plain(table)).collect();
+        let before_install = looked.clone();
+        // Tables that cannot be looked at are refused by the installation itself.
+        let look = move |transaction: &rusqlite::Transaction<'_>| super::already_logged(transaction, &before_install);
+        let logged = client.read(cx, look).await.unwrap_or_default();
+        super::install(cx, &client, &names(&tables)).await?;
+        let line = |(at, table): (usize, &String)| match logged.get(at) {
+            Some(true) => format!("{table}: changes are already logged"),
+            _ => format!("{table}: changes are logged from now on"),
+        };
+        let mut lines: Vec<_> = tables.iter().enumerate().map(line).collect();
         let look = move |transaction: &rusqlite::Transaction<'_>| {
             let each = looked.iter().map(|table| key_findings(transaction, table));
             Ok(each.collect::<Result<Vec<_>, _>>()?.concat())

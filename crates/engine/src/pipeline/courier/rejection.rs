@@ -6,7 +6,7 @@ use watchkeeper_core::{Error, Fault, FaultKind, FlushRejection, LedgerKind};
 
 use super::{BEHIND, Courier, Load};
 use crate::delivery::parking::{OnReject, Park};
-use crate::pipeline::board::{Board, Failure, rejected};
+use crate::pipeline::board::{Board, Failure, rejected, warn_passed_over};
 use crate::pipeline::lanes::Job;
 
 impl Courier {
@@ -49,14 +49,14 @@ impl Courier {
             OnReject::Stop => {
                 self.done_before(board, job, fault.row);
                 board.safe().block(job.piece, fault.row);
-                return Err(self.rejection(job, fault.row, &cause));
+                return Err(self.rejection(board, job, &fault));
             }
             OnReject::Skip => self.note(board, job.piece, &job.batch, fault.row, LedgerKind::Skipped, &cause),
             OnReject::DeadLetter { .. } if self.profile.acts_on_barriers && job.batch.key(fault.row).is_none() => {
                 // Replayed later, it would act on what came after it.
                 self.done_before(board, job, fault.row);
                 board.safe().block(job.piece, fault.row);
-                return Err(self.rejection(job, fault.row, &cause));
+                return Err(self.rejection(board, job, &fault));
             }
             OnReject::DeadLetter { .. } => {
                 self.note(board, job.piece, &job.batch, fault.row, LedgerKind::DeadLetter, &cause);
@@ -64,12 +64,13 @@ impl Courier {
             }
         }
         let stream = &board.stream.settings.name;
-        tracing::warn!(stream, sink = self.spec.name, change = %job.batch.id(fault.row), %cause, "a change was passed over");
+        warn_passed_over((stream, &self.spec), &job.batch.id(fault.row).to_string(), &cause);
         Ok(())
     }
 
-    fn rejection(&self, job: &Job, row: u32, cause: &str) -> Failure {
-        rejected(&self.spec.name, &job.batch, (job.piece, row), cause)
+    fn rejection(&self, board: &Board, job: &Job, fault: &Fault) -> Failure {
+        let names = (board.stream.settings.name.as_str(), self.spec.name.as_str());
+        rejected(names, &job.batch, (job.piece, fault.row), &fault.error)
     }
 
     pub(super) fn check_limit(&self) -> Result<(), Failure> {
@@ -106,8 +107,7 @@ impl Courier {
     fn reject_unmarked(&self, board: &Board, job: &Job, fault: Fault) -> Result<(), Failure> {
         if self.spec.on_reject == OnReject::Stop {
             board.safe().block(job.piece, fault.row);
-            let cause = fault.error.to_string();
-            return Err(self.rejection(job, fault.row, &cause));
+            return Err(self.rejection(board, job, &fault));
         }
         self.reject(board, job, fault)
     }

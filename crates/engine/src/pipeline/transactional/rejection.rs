@@ -7,7 +7,7 @@ use watchkeeper_core::{Batch, CheckpointWrite, Error, Fault, FaultKind, LedgerKi
 
 use super::Transactional;
 use crate::delivery::parking::OnReject;
-use crate::pipeline::board::{Failure, Untaken, rejected};
+use crate::pipeline::board::{Failure, Untaken, rejected, warn_passed_over};
 use crate::pipeline::courier::{BEHIND, before_letters, is_barrier};
 use crate::pipeline::safe_point::PieceNumber;
 
@@ -49,10 +49,10 @@ impl Transactional {
             return Err(Failure::Fatal { change_id: batch.id(fault.row).to_string().into(), error: fault.error });
         }
         match self.spec.on_reject {
-            OnReject::Stop => return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause)),
+            OnReject::Stop => return Err(self.rejection(batch, piece, &fault)),
             OnReject::DeadLetter { .. } if is_barrier(batch, fault.row) && self.acts_on_barriers() => {
                 // Replayed later, it would act on what came after it.
-                return Err(rejected(&self.spec.name, batch, (piece, fault.row), &cause));
+                return Err(self.rejection(batch, piece, &fault));
             }
             OnReject::Skip => write.ledger.push(self.entry(batch, fault.row, LedgerKind::Skipped, &cause)),
             OnReject::DeadLetter { .. } => {
@@ -65,9 +65,14 @@ impl Transactional {
             }
         }
         let stream = &self.board.stream.settings.name;
-        tracing::warn!(stream, sink = self.spec.name, change = %batch.id(fault.row), %cause, "a change is passed over");
+        warn_passed_over((stream, &self.spec), &batch.id(fault.row).to_string(), &cause);
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::rejected(cause).remedy("mend the sink, then replay or purge the dead letters")))
+    }
+
+    fn rejection(&self, batch: &Batch, piece: PieceNumber, fault: &Fault) -> Failure {
+        let names = (self.board.stream.settings.name.as_str(), self.spec.name.as_str());
+        rejected(names, batch, (piece, fault.row), &fault.error)
     }
 
     /// Whether a change without a key does more at the transactional sink than be noted.
