@@ -191,7 +191,7 @@ impl Standby {
         let berth = &mut self.berths[at];
         let others = self.instance.view.has_healthy_peer(berth.post.name());
         berth.running = None;
-        if !matches!(outcome, Outcome::Barred(_)) {
+        if !matches!(outcome, Outcome::Barred(_) | Outcome::Halted(_)) {
             berth.post.health.end();
         }
         match outcome {
@@ -215,6 +215,7 @@ impl Standby {
                 berth.halt(now + settings.bar);
                 berth.post.tell(|status| status.halted = true);
                 berth.post.go(ListenerState::Stopped, None, &cause);
+                berth.post.health.halt();
             }
         }
     }

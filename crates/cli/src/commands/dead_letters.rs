@@ -97,6 +97,7 @@ impl Letter {
         };
         let sink = if self.sink.is_empty() { String::new() } else { format!(" at {}", self.sink) };
         let content = self.content.as_ref().map(|content| format!("\n    {content}")).unwrap_or_default();
+        // The ledger does not say when an entry was written.
         let time = self.time.as_ref().map(|time| format!(", changed at {time}")).unwrap_or_default();
         format!("{}  {kind}{settled}: {what}{sink}{time}: {}{content}", self.number, self.cause)
     }

@@ -29,7 +29,7 @@ fn lines(overview: &Overview) -> Vec<String> {
         true => lines.push("no instance is there".to_owned()),
         false => lines.push("instances".to_owned()),
     }
-    lines.extend(overview.members.iter().map(member_line));
+    lines.extend(overview.members.iter().map(|member| member_line(member, &overview.streams)));
     lines.extend(overview.remarks.iter().map(|remark| format!("remark: {remark}")));
     lines
 }
@@ -37,6 +37,7 @@ fn lines(overview: &Overview) -> Vec<String> {
 fn stream_lines(stream: &Stream) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", stream.name, state(stream))];
     lines.extend(why(stream).map(|cause| format!("  why          {cause}")));
+    lines.extend(not_delivering(stream).map(|told| format!("  delivery     {told}")));
     lines.extend(elsewhere(stream));
     lines.extend(stream.farewell.as_ref().map(|said| {
         format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))
@@ -45,7 +46,10 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
         lines.push(format!("  standing by  {}", stream.standing_by.join(", ")));
     }
     lines.extend(stream.preferred.as_ref().map(|name| format!("  preferred    {name}")));
-    lines.extend(committed_lines(stream.checkpoint.as_ref()));
+    match &stream.unknown {
+        Some(cause) => lines.push(format!("  position     unknown ({})", cause.trim_end_matches('.'))),
+        None => lines.extend(committed_lines(stream.checkpoint.as_ref())),
+    }
     lines.extend(stream.stage.as_ref().map(|stage| {
         let of = stage.of.map(|of| format!(" of about {of}")).unwrap_or_default();
         format!("  busy with    {}: {} {}{of}", stage.what, stage.done, stage.unit)
@@ -58,7 +62,8 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
             gap.cause
         )
     }));
-    lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}", span(Duration::from_millis(lag)))));
+    let or_more = if stream.not_delivering_millis.is_some() { " or more" } else { "" };
+    lines.extend(stream.lag_millis.map(|lag| format!("  lag          {}{or_more}", span(Duration::from_millis(lag)))));
     lines.extend(
         stream.undelivered_millis.map(|age| {
             format!("  undelivered  the oldest change that waits is {} old", span(Duration::from_millis(age)))
@@ -77,6 +82,12 @@ fn why(stream: &Stream) -> Option<String> {
         (State::Recovering, Some(trouble)) => Some(in_words(trouble)),
         _ => stream.cause.clone(),
     }
+}
+
+/// For how long it has not been delivered, and since when, if it is not.
+pub(super) fn not_delivering(stream: &Stream) -> Option<String> {
+    let (lasting, since) = (stream.not_delivering_millis?, stream.not_delivering_since.as_ref()?);
+    Some(format!("none for {}, since {since}", span(Duration::from_millis(lasting))))
 }
 
 /// Where it can not run, though it runs elsewhere.
@@ -113,7 +124,7 @@ pub(super) fn committed_lines(checkpoint: Option<&Committed>) -> Vec<String> {
         // Nobody has written it: it stands for one that is missing or damaged.
         return vec!["  position     lost".to_owned()];
     }
-    let position = at.position.as_deref().unwrap_or("none yet");
+    let position = at.position.as_deref().unwrap_or(if at.is_position_lost { "lost" } else { "none yet" });
     let last = match (at.last_operation, &at.last_event_at) {
         (Some(operation), Some(time)) => Some(format!("  last change  {operation} of {time}")),
         _ => None,
@@ -143,13 +154,26 @@ fn grade(grade: watchkeeper::Grade) -> String {
     format!("{grade:?}").to_lowercase()
 }
 
-fn member_line(member: &Member) -> String {
+fn member_line(member: &Member, streams: &[Stream]) -> String {
     let health = if member.healthy { "healthy" } else { "unhealthy" };
     let silent = span(Duration::from_millis(member.silent_millis));
-    let holds = match member.holds.is_empty() {
-        true => "stands by".to_owned(),
-        false => format!("has {}", member.holds.join(", ")),
-    };
+    let mut does: Vec<_> = streams.iter().filter_map(|stream| ails(member, stream)).collect();
+    if !member.holds.is_empty() {
+        does.insert(0, format!("has {}", member.holds.join(", ")));
+    }
+    let does = if does.is_empty() { "stands by".to_owned() } else { does.join(", ") };
     let (name, version, hash) = (&member.name, &member.version, &member.config_hash);
-    format!("  {name}: {health}, heard of {silent} ago, {holds}, version {version}, settings {hash}")
+    format!("  {name}: {health}, heard of {silent} ago, {does}, version {version}, settings {hash}")
+}
+
+/// What keeps an instance from running a stream, as it says itself.
+fn ails(member: &Member, stream: &Stream) -> Option<String> {
+    let on = stream.instances.iter().find(|on| on.instance == member.instance)?;
+    let what = match on.doing {
+        Doing::Failing => "failing",
+        Doing::Stopped if stream.state == State::Halted => "halted",
+        Doing::Stopped => "stopped",
+        _ => return None,
+    };
+    Some(format!("{what}: {}", stream.name))
 }

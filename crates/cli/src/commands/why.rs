@@ -6,7 +6,9 @@ use serde::Serialize;
 use watchkeeper::Result;
 use watchkeeper::core::{Reason, Report};
 use watchkeeper::engine::group::journal::Takeover;
+use watchkeeper::engine::group::report::Trouble;
 
+use super::status::not_delivering;
 use crate::answer::report;
 use crate::overview::{State, gather};
 use crate::site::Site;
@@ -26,6 +28,8 @@ struct Why {
     stream: String,
     state: State,
     now: String,
+    not_delivering_millis: Option<u64>,
+    not_delivering_since: Option<String>,
     takeovers: Vec<Told>,
 }
 
@@ -45,6 +49,9 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
         (_, Some(cause), None) => format!("Now it is {}: {cause}.", stream.state),
         (None, None, _) => format!("Now it is {}.", stream.state),
     };
+    if let Some(lasting) = not_delivering(&stream) {
+        now += &format!(" Delivery: {lasting}{}.", stream.trouble.as_ref().map(tried).unwrap_or_default());
+    }
     if let Some(said) = &stream.farewell {
         now +=
             &format!(" The last to leave said, {} ago: {}.", span(Duration::from_millis(said.age_millis)), said.text);
@@ -56,5 +63,12 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
         lines.push("Nobody has ever had the watch.".to_owned());
     }
     lines.push(now.clone());
-    report(lines, &Why { stream: name.to_owned(), state: stream.state, now, takeovers })
+    let (not_delivering_millis, not_delivering_since) = (stream.not_delivering_millis, stream.not_delivering_since);
+    let state = stream.state;
+    report(lines, &Why { stream: name.to_owned(), state, now, not_delivering_millis, not_delivering_since, takeovers })
+}
+
+fn tried(trouble: &Trouble) -> String {
+    let attempts = trouble.attempts;
+    format!(", tried {}", if attempts == 1 { "once".to_owned() } else { format!("{attempts} times") })
 }

@@ -13,7 +13,7 @@ use super::stream::{State, Stream};
 pub(crate) enum Health {
     /// It runs, and every instance that has it could run it.
     Healthy,
-    /// It runs, and something is wrong: a part does not answer, an instance can not run it, or rows are missing at its targets.
+    /// It runs, and something is wrong: a part does not answer, an instance can not run it, or changes or rows are missing at its targets.
     Degraded,
     /// Nothing is delivered: it is halted, or nobody has the watch.
     Down,
@@ -28,7 +28,8 @@ impl Health {
             State::Running => {
                 let fails_somewhere = stream.instances.iter().any(|on| on.doing == Doing::Failing);
                 let is_unknown = !stream.remarks.is_empty();
-                match fails_somewhere || is_unknown || !stream.unfinished_snapshots.is_empty() {
+                let has_letters = stream.checkpoint.as_ref().is_some_and(|at| at.dead_letters > 0);
+                match fails_somewhere || has_letters || is_unknown || !stream.unfinished_snapshots.is_empty() {
                     true => Self::Degraded,
                     false => Self::Healthy,
                 }

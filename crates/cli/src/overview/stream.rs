@@ -11,7 +11,7 @@ use watchkeeper::engine::checkpoint::{operator, unfinished};
 use watchkeeper::engine::group::control::Control;
 use watchkeeper::engine::group::journal::{self, Cause};
 use watchkeeper::engine::group::registry::Listed;
-use watchkeeper::engine::group::report::{Doing, SinkReport, StageReport, Trouble};
+use watchkeeper::engine::group::report::{Doing, SinkReport, StageReport, StreamReport, Trouble};
 use watchkeeper::{Checkpoint, Error, Grade, Operation, Result};
 
 use super::health::Health;
@@ -93,6 +93,13 @@ pub(crate) struct Stream {
     pub(crate) lag_millis: Option<u64>,
     /// How long ago the oldest change happened that was read and is not delivered.
     pub(crate) undelivered_millis: Option<u64>,
+    /// For how long it has not been delivered, if it is not.
+    pub(crate) not_delivering_millis: Option<u64>,
+    /// Since when, by the clock of this machine.
+    pub(crate) not_delivering_since: Option<String>,
+    /// Why nothing is known of its checkpoint.
+    #[serde(skip)]
+    pub(crate) unknown: Option<String>,
     /// What does not work on whoever has the watch.
     pub(crate) trouble: Option<Trouble>,
     /// What each instance does with it.
@@ -121,6 +128,8 @@ pub(crate) struct OnInstance {
     pub(crate) doing: Doing,
     /// What does not work there.
     pub(crate) trouble: Option<Trouble>,
+    /// For how long the stream has not been delivered, as this instance knows, if it is not.
+    pub(crate) not_delivering_millis: Option<u64>,
 }
 
 /// A gap that left a snapshot unfinished.
@@ -161,6 +170,8 @@ pub(crate) struct Farewell {
 pub(crate) struct Committed {
     /// Where to resume.
     pub(crate) position: Option<String>,
+    /// Whether it had a position that is lost.
+    pub(crate) is_position_lost: bool,
     /// The epoch that committed it.
     pub(crate) epoch: u64,
     /// Its number within its tenure.
@@ -193,6 +204,7 @@ impl Committed {
         let facts = &checkpoint.facts;
         Self {
             position: checkpoint.position.as_ref().map(ToString::to_string),
+            is_position_lost: checkpoint.has_lost_position(),
             epoch: checkpoint.epoch.0,
             seq: checkpoint.seq,
             reason: checkpoint.reason,
@@ -217,7 +229,7 @@ pub(super) async fn look(
     control: Control,
     members: &[Listed],
 ) -> Result<Stream> {
-    let Stored { checkpoint, unfinished_snapshots, remark } = stored(site, described).await?;
+    let Stored { checkpoint, unfinished_snapshots, unknown } = stored(site, described).await?;
     let name = described.settings.name.clone();
     // A halt says all that its holder said.
     let is_halted = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.halted.is_some());
@@ -231,6 +243,10 @@ pub(super) async fn look(
     }
     let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), &told);
     let on_watch = told.holder.as_ref();
+    let now = site.seams.clock.wall_millis();
+    let checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
+    let not_delivering = not_delivering(state, &told, farewell.as_ref(), checkpoint.as_ref());
+    let undelivered = on_watch.and_then(|report| report.undelivered_millis);
     let mut stream = Stream {
         state,
         health: Health::Healthy,
@@ -241,18 +257,50 @@ pub(super) async fn look(
         watch: holder.as_ref().map(watch),
         farewell,
         preferred: control.preferred,
-        checkpoint: checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis())),
+        checkpoint,
         stage: on_watch.and_then(|report| report.stage.clone()),
         unfinished_snapshots,
-        lag_millis: on_watch.and_then(|report| report.lag_millis),
-        undelivered_millis: on_watch.and_then(|report| report.undelivered_millis),
-        trouble: on_watch.and_then(|report| report.trouble.clone()),
+        lag_millis: lag(state, on_watch, not_delivering),
+        undelivered_millis: undelivered,
+        not_delivering_millis: not_delivering,
+        not_delivering_since: not_delivering.map(|span| iso(now.saturating_sub(span))),
+        trouble: told.holding.as_ref().and_then(|report| report.trouble.clone()),
         instances: told.instances,
-        remarks: remark.into_iter().collect(),
+        remarks: unknown.iter().cloned().collect(),
+        unknown,
         name,
     };
     stream.health = Health::of(&stream);
     Ok(stream)
+}
+
+/// How far a stream in this state is behind, in milliseconds. What waits at the source is not known while its holder does not deliver: it
+/// may be as old as that has lasted. Without a holder nobody knows anything of it.
+fn lag(state: State, report: Option<&StreamReport>, not_delivering: Option<u64>) -> Option<u64> {
+    let known = report.and_then(|report| report.lag_millis);
+    match state {
+        State::Recovering => known.max(report.and_then(|report| report.undelivered_millis)).max(not_delivering),
+        _ => known,
+    }
+}
+
+/// For how long a stream in this state has not been delivered, in milliseconds. What no instance tells is counted from when the last
+/// holder left, or at most from the last commit.
+fn not_delivering(
+    state: State,
+    told: &Told,
+    farewell: Option<&Farewell>,
+    committed: Option<&Committed>,
+) -> Option<u64> {
+    match state {
+        State::Running | State::Pausing | State::Moving => None,
+        State::Recovering => told.outage().or(Some(0)),
+        _ => {
+            let left = farewell.map(|said| said.age_millis);
+            let committed = || committed.filter(|at| !at.by.is_empty()).map(|at| at.committed_age_millis);
+            told.outage().max(left).or_else(committed)
+        }
+    }
 }
 
 /// How long a sink may take to tell what it is: the rest is worth seeing without it.
@@ -275,7 +323,7 @@ struct Stored {
     checkpoint: Option<Checkpoint>,
     unfinished_snapshots: Vec<UnfinishedSnapshot>,
     /// Why nothing of it is known.
-    remark: Option<String>,
+    unknown: Option<String>,
 }
 
 /// The checkpoint and its ledger. A sink that keeps them and does not answer is a remark.
@@ -283,7 +331,7 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
     let unknown = |error: Error| Stored {
         checkpoint: None,
         unfinished_snapshots: Vec::new(),
-        remark: Some(format!("Its checkpoint is kept with one of its sinks, which can not be asked: {error}.")),
+        unknown: Some(format!("Its checkpoint is kept with one of its sinks, which can not be asked: {error}.")),
     };
     let store = match site.keeper(described).await? {
         Ok(store) => store,
@@ -298,7 +346,7 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
     match looked.await {
         Ok((checkpoint, open)) => {
             let one = |record: LedgerRecord| UnfinishedSnapshot { number: record.number, cause: record.entry.cause };
-            Ok(Stored { checkpoint, unfinished_snapshots: open.into_iter().map(one).collect(), remark: None })
+            Ok(Stored { checkpoint, unfinished_snapshots: open.into_iter().map(one).collect(), unknown: None })
         }
         Err(error) if Arc::ptr_eq(&store, &site.stores.checkpoints) => Err(error),
         Err(error) => Ok(unknown(error)),
@@ -348,10 +396,8 @@ fn judge(
     let start = "start an instance with `watchkeeper run`";
     match holder {
         Some(_) if control.paused => (State::Pausing, Some(paused.to_owned())),
-        Some(_) => match told.holder.as_ref().filter(|report| report.doing == Doing::Recovering) {
-            Some(report) => (State::Recovering, report.trouble.as_ref().map(|trouble| trouble.error.clone())),
-            None => (State::Running, None),
-        },
+        Some(_) if told.is_recovering() => (State::Recovering, told.error()),
+        Some(_) => (State::Running, None),
         None if control.paused => (State::Paused, Some(paused.to_owned())),
         None if told.is_unmanned() => (State::Unmanned, Some(start.to_owned())),
         None => match told.failing_everywhere() {

@@ -14,6 +14,8 @@ use crate::when::{millis, span};
 pub(super) struct Told {
     /// What whoever has the watch tells, under the epoch that it has.
     pub(super) holder: Option<StreamReport>,
+    /// What that instance tells, also if it has not told since it has the watch.
+    pub(super) holding: Option<StreamReport>,
     /// All of them.
     pub(super) instances: Vec<OnInstance>,
     /// Its sinks, as any of them knows them.
@@ -22,7 +24,7 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn of(stream: &str, holder: Option<&Holder>, members: &[Listed]) -> Self {
-        let mut told = Self { holder: None, instances: Vec::new(), sinks: Vec::new() };
+        let mut told = Self { holder: None, holding: None, instances: Vec::new(), sinks: Vec::new() };
         for listed in members.iter().filter(|listed| listed.healthy) {
             let Some(report) = report(stream, listed) else { continue };
             told.instances.push(OnInstance {
@@ -30,15 +32,14 @@ impl Told {
                 instance: listed.member.instance.to_string(),
                 doing: report.doing,
                 trouble: report.trouble.clone(),
+                not_delivering_millis: report.not_delivering_millis,
             });
             if told.sinks.is_empty() {
                 told.sinks.clone_from(&report.sinks);
             }
-            let is_holder = |holder: &Holder| {
-                holder.candidate.instance == listed.member.instance && report.epoch == Some(holder.epoch)
-            };
-            if holder.is_some_and(is_holder) {
-                told.holder = Some(report);
+            if let Some(holder) = holder.filter(|holder| holder.candidate.instance == listed.member.instance) {
+                told.holder = Some(report.clone()).filter(|report| report.epoch == Some(holder.epoch));
+                told.holding = Some(report);
             }
         }
         told
@@ -54,10 +55,29 @@ impl Told {
         self.sinks.iter().map(|sink| sink.grade).min()
     }
 
+    /// For how long it has not been delivered, in milliseconds, as whoever has the watch tells; while that has not told, or nobody has
+    /// it, as any of them tells.
+    pub(super) fn outage(&self) -> Option<u64> {
+        match &self.holder {
+            Some(report) => report.not_delivering_millis,
+            None => self.instances.iter().filter_map(|on| on.not_delivering_millis).max(),
+        }
+    }
+
+    /// Whether who has the watch does not deliver: it says so, or it has said nothing yet and those before it did not.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.outage().is_some() || self.holder.as_ref().is_some_and(|report| report.doing == Doing::Recovering)
+    }
+
+    /// The last error of who has the watch.
+    pub(super) fn error(&self) -> Option<String> {
+        Some(self.holding.as_ref()?.trouble.as_ref()?.error.clone())
+    }
+
     /// Those who could take it from `holder`. What they told may be a moment old, so only what keeps them from it counts.
     pub(super) fn standing_by(&self, holder: Option<&Holder>) -> Vec<String> {
         let holder = holder.map(|holder| holder.candidate.instance.to_string());
-        let could = |on: &&OnInstance| !matches!(on.doing, Doing::Failing | Doing::Opening);
+        let could = |on: &&OnInstance| !matches!(on.doing, Doing::Failing | Doing::Opening | Doing::Stopped);
         let others = self.instances.iter().filter(could).filter(|on| Some(&on.instance) != holder.as_ref());
         others.map(|on| on.name.clone()).collect()
     }
@@ -107,5 +127,6 @@ fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
         // What is overdue was tried meanwhile.
         trouble.next_try_millis = trouble.next_try_millis.and_then(|next| next.checked_sub(age));
     }
+    report.not_delivering_millis = report.not_delivering_millis.map(|span| span + millis(listed.age));
     Some(report)
 }

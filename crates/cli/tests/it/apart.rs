@@ -45,9 +45,11 @@ pub(crate) fn assert_apart(desk: &Desk, running: &mut Running, cause: &str) {
     assert_eq!(other["instances"][0]["doing"], "failing", "{other}");
     let trouble = &other["instances"][0]["trouble"];
     assert!(trouble["attempts"].as_u64().is_some_and(|attempts| attempts > 0), "{other}");
+    assert!(other["not_delivering_millis"].is_u64() && other["lag_millis"].is_null(), "{other}");
     until("the good one is shown as running", || is(desk, "orders", "running"));
     let text = desk.run(&["status"]);
     assert!(text.out.contains("other: failing") && text.out.contains("tried "), "{text:?}");
+    assert!(text.out.contains(", has orders, failing: other, version "), "{text:?}");
     assert!(!running.has_ended(), "it goes on");
 }
 

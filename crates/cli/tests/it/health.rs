@@ -42,6 +42,8 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
             && trouble["lasting_millis"].as_u64() > Some(1_000)
             && shown["undelivered_millis"].as_u64() > Some(1_000)
             && shown["lag_millis"].as_u64() > Some(0)
+            && shown["lag_millis"].as_u64() >= shown["not_delivering_millis"].as_u64()
+            && shown["not_delivering_millis"].as_u64() > Some(1_000)
     };
     until("it is told", || is_told(&orders(&desk)));
     // It is so all the time, and not only when somebody looks at the right moment.
@@ -51,6 +53,9 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     let text = desk.run(&["status"]).out;
     assert!(text.contains("orders: recovering on ") && text.contains("tried "), "{text}");
     assert!(text.contains("the oldest change that waits is "), "{text}");
+    assert!(text.contains("  delivery     none for ") && text.contains(", since 20"), "{text}");
+    let why = desk.run(&["why", "orders"]).out;
+    assert!(why.contains(" Delivery: none for ") && why.contains(", tried "), "{why}");
     assert!(text.contains("  lag          ") && !text.contains("  lag          0 ms"), "{text}");
     assert_eq!(code(&desk), Some(3));
     assert_check_tells_of_it(&desk);
@@ -60,6 +65,7 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
         let shown = orders(&desk);
         shown["state"] == "running" && shown["trouble"].is_null() && shown["checkpoint"]["changes"] == 200
     });
+    assert!(orders(&desk)["not_delivering_millis"].is_null() && orders(&desk)["not_delivering_since"].is_null());
     until("nothing waits", || orders(&desk)["undelivered_millis"].is_null());
     assert_eq!(code(&desk), Some(0));
     desk.run(&["check"]).assert_well();
@@ -111,6 +117,9 @@ fn machines_are_told_by_the_exit_code() {
     assert_eq!(orders(&desk)["health"], "healthy");
     assert_eq!(desk.run(&["pause", "orders"]).code, Some(0));
     assert_eq!(code(&desk), Some(4), "nobody has it");
+    let paused = orders(&desk);
+    assert!(paused["not_delivering_millis"].is_u64() && paused["not_delivering_since"].is_string(), "{paused}");
+    assert!(paused["lag_millis"].is_null(), "what waits is not known: {paused}");
     assert_eq!(desk.run(&["status"]).code, Some(0), "unless asked for it is no matter of the code");
     assert_eq!(desk.run(&["resume", "orders"]).code, Some(0));
     until("it runs again", || orders(&desk)["state"] == "running");

@@ -32,6 +32,7 @@ fn a_rejected_change_is_listed_replayed_and_gone() {
     assert_eq!(shop.orders()["checkpoint"]["dead_letters"], 2);
     let said = shop.run(&["dead-letters", "list", "orders"]).said;
     assert!(said.contains("dead letter: insert of [2] in orders at events"), "{said}");
+    assert!(said.contains(" (changed at 20"), "{said}");
 
     let refused = shop.run(&["dead-letters", "replay", "orders", "--json"]);
     assert_eq!(refused.code, Some(1), "what was not delivered is told by the code: {refused:?}");
@@ -49,6 +50,17 @@ fn a_rejected_change_is_listed_replayed_and_gone() {
     shop.run(&["dead-letters", "replay", "orders", &number]).refused(2, &["no open dead letter", "list them"]);
     let all = shop.ask(&["dead-letters", "list", "orders", "--all"]);
     assert_eq!(all["letters"][0]["resolution"], "replayed");
+}
+
+#[test]
+fn machines_are_told_of_open_letters() {
+    let (shop, _a) = rejected(2);
+    until("they are committed", || (shop.orders()["checkpoint"]["dead_letters"] == 2).then_some(()));
+    assert_eq!((&shop.orders()["state"], &shop.orders()["health"]), (&"running".into(), &"degraded".into()));
+    assert_eq!(shop.run(&["status", "--exit-code"]).code, Some(3));
+    shop.ask(&["dead-letters", "purge", "orders", "--yes"]);
+    until("it is well again", || (shop.orders()["health"] == "healthy").then_some(()));
+    assert_eq!(shop.run(&["status", "--exit-code"]).code, Some(0));
 }
 
 #[test]

@@ -42,6 +42,15 @@ impl Case<'_> {
         let status = desk.run(&["status"]);
         assert_eq!(status.code, Some(0), "{status:?}");
         assert!(status.out.contains(self.told), "{status:?}");
+        assert!(status.out.contains("  position     lost\n"), "{status:?}");
+        until("the instance says that it is halted", || {
+            let text = desk.run(&["status"]).out;
+            text.contains(", halted: orders, version ") && !text.contains("standing by") && !text.contains("stands by")
+        });
+        let planned = desk.run(&["checkpoint", "set", "orders", &position]);
+        assert!(planned.err.contains(" The cause of the halt: "), "{planned:?}");
+        let halted = shown(desk);
+        assert!(halted["not_delivering_millis"].is_u64() && halted["lag_millis"].is_null(), "{halted}");
         let resumed = desk.run(&["resume", "orders", "--wait", "1s"]);
         resumed.assert_refused(1, &["halts again at once", self.told, "watchkeeper checkpoint set orders POSITION"]);
         only.says(&["halted until a person resumes it"]);

@@ -190,6 +190,7 @@ impl Desk {
     async fn look(&self, registry: &Registry) -> Result<()> {
         let cx = self.cx();
         self.view.update(cx.run(registry.list(&cx)).await?);
+        self.posts.iter().for_each(|post| post.hear(&self.view.reports_of_others(post.name())));
         for other in self.view.at_odds(&self.member) {
             // What one of them leaves out, the other would have delivered.
             tracing::warn!(

@@ -49,7 +49,7 @@ impl std::fmt::Display for Doing {
 pub struct Trouble {
     /// The last error.
     pub error: String,
-    /// For how long it has not worked.
+    /// For how long it has not worked, over all attempts.
     pub lasting_millis: u64,
     /// How often it was tried.
     pub attempts: u64,
@@ -122,6 +122,9 @@ pub struct StreamReport {
     /// How long ago the oldest change happened that was read and is not committed, by both clocks.
     #[serde(default)]
     pub undelivered_millis: Option<u64>,
+    /// For how long the stream has not delivered, if it does not: over all attempts, tenures and instances.
+    #[serde(default)]
+    pub not_delivering_millis: Option<u64>,
     /// What it is busy with before its changes.
     #[serde(default)]
     pub stage: Option<StageReport>,
@@ -140,6 +143,7 @@ impl StreamReport {
             trouble: None,
             lag_millis: None,
             undelivered_millis: None,
+            not_delivering_millis: None,
             stage: None,
             sinks: Vec::new(),
         }

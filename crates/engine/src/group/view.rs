@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use watchkeeper_core::{Follower, InstanceId, Latest};
 
 use super::registry::{Listed, Member};
+use super::report::StreamReport;
 
 /// The members as last listed.
 #[derive(Debug)]
@@ -41,6 +43,17 @@ impl GroupView {
         let members = self.members();
         let news = members.iter().filter(differs).filter(|listed| told.insert(listed.member.instance));
         news.map(|listed| listed.member.name.clone()).collect()
+    }
+
+    /// What the other healthy instances report of `stream`, each with the age of the report.
+    pub fn reports_of_others(&self, stream: &str) -> Vec<(StreamReport, Duration)> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = members.iter().filter(|listed| listed.healthy && listed.member.instance != self.me);
+        let report = |listed: &Listed| {
+            let report = listed.member.reports.iter().find(|report| report.stream == stream)?;
+            Some((report.clone(), listed.age))
+        };
+        others.filter_map(report).collect()
     }
 
     /// Leaves out an instance that is known to be dead.

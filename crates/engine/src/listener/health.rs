@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime, Stage};
 
 use crate::connect;
-use crate::group::report::{Trouble, millis};
+use crate::group::report::{Doing, StreamReport, Trouble, millis};
 use crate::log_limit::{LogLimit, failing_for};
 use crate::pipeline::board::Board;
 
@@ -41,18 +41,49 @@ struct Inner {
     waiting: Option<SourceTime>,
     /// What the open source is busy with, which no position shows.
     stage: Option<Stage>,
+    /// Since when the stream has not delivered. It outlasts whatever is tried meanwhile.
+    outage: Option<Outage>,
+    /// Since when other instances have reported that the stream does not deliver.
+    heard: Option<Moment>,
+    /// When the stream was last known to deliver, here or elsewhere, before something was heard of an outage.
+    delivered: Option<Moment>,
+    /// Another instance delivers it: what fails here is no outage of the stream.
+    is_elsewhere: bool,
+    /// Changes were read in this opening and no commit has followed yet.
+    is_unconfirmed: bool,
+    /// This opening has delivered, or had nothing to deliver.
+    is_proven: bool,
 }
 
+/// A time in which the stream does not deliver.
 #[derive(Debug)]
-struct Failing {
-    error: String,
+struct Outage {
     since: Moment,
-    /// When it failed last.
-    last: Moment,
     attempts: u64,
+    /// The last error.
+    error: String,
 }
 
 impl Inner {
+    /// The outage under way, or one that begins now; it began earlier if other instances have reported so.
+    fn outage(&mut self, now: Moment) -> &mut Outage {
+        let since = self.heard.unwrap_or(now).min(now);
+        self.outage.get_or_insert_with(|| Outage { since, attempts: 0, error: String::new() })
+    }
+
+    /// An opening that has delivered nothing yet goes on with the outage that other instances have reported.
+    fn inherit(&mut self, now: Moment) {
+        if self.heard.is_some() && !self.is_proven {
+            self.outage(now);
+        }
+    }
+
+    /// The stream delivered at `moment`: whatever was wrong before is over. Whether something was.
+    fn recover(&mut self, moment: Moment) -> bool {
+        (self.heard, self.delivered) = (None, self.delivered.max(Some(moment)));
+        self.outage.take().is_some()
+    }
+
     fn log_failure(&mut self, stream: &str, part: &str, cause: &str, now: Moment) {
         // Whoever connects the stream logs that itself.
         if part == connect::PART || !self.limit.is_due(cause, now) {
@@ -69,6 +100,15 @@ impl Inner {
         let failed_for = format!("{:?}", now.since(since));
         tracing::info!(stream, failed_for, "the stream delivers again");
     }
+}
+
+#[derive(Debug)]
+struct Failing {
+    error: String,
+    since: Moment,
+    /// When it failed last.
+    last: Moment,
+    attempts: u64,
 }
 
 impl Health {
@@ -88,6 +128,11 @@ impl Health {
         // Another cause is news; that it fails again is not.
         let is_news = failing.error != text;
         failing.error.clone_from(&text);
+        if !inner.is_elsewhere {
+            let outage = inner.outage(now);
+            outage.attempts += 1;
+            outage.error.clone_from(&text);
+        }
         inner.log_failure(&self.stream, part, &text, now);
         drop(inner);
         if is_news {
@@ -122,27 +167,38 @@ impl Health {
         }
     }
 
-    /// The tenure has ended: nothing of it is tried any more.
+    /// The tenure has ended: nothing of it is tried any more. If the stream did not deliver, it still does not.
     pub fn end(&self) {
-        let mut inner = self.lock();
-        // What was logged a moment ago need not be logged again by the next tenure.
-        let limit = std::mem::take(&mut inner.limit);
-        let was = std::mem::replace(&mut *inner, Inner { limit, ..Inner::default() });
-        drop(inner);
-        if !was.failing.is_empty() {
+        let was_failing = !self.close().is_empty();
+        self.lock().logged_since = None;
+        if was_failing {
             self.stir();
         }
     }
 
+    /// The tenure has ended with a halt: from now on the stream does not deliver, if it still did.
+    pub fn halt(&self) {
+        self.close();
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        inner.logged_since = None;
+        inner.outage(now);
+        drop(inner);
+        self.stir();
+    }
+
     /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
     pub fn give_up(&self, part: &str, error: &Error) {
-        let mut inner = self.lock();
-        let (limit, logged_since) = (std::mem::take(&mut inner.limit), inner.logged_since);
-        let kept = Inner { limit, logged_since, ..Inner::default() };
-        let before = std::mem::replace(&mut *inner, kept).failing.into_values().min_by_key(|failing| failing.since);
-        inner.failing.extend(before.map(|before| (part.to_owned(), before)));
-        drop(inner);
+        let before = self.close().into_values().min_by_key(|failing| failing.since);
+        self.lock().failing.extend(before.map(|before| (part.to_owned(), before)));
         self.fail(part, error);
+    }
+
+    /// Forgets what belongs to a tenure only: what failed in it.
+    fn close(&self) -> BTreeMap<String, Failing> {
+        let mut inner = self.lock();
+        (inner.newest, inner.board, inner.stage, inner.next_try) = (None, Weak::new(), None, None);
+        std::mem::take(&mut inner.failing)
     }
 
     /// Notes until when this instance stays away from what fails.
@@ -167,28 +223,95 @@ impl Health {
         self.stirred.notify_one();
     }
 
-    /// What failed last, since when anything has failed, and how often. One cause may fail several parts in turn: a full disk fails a
-    /// write, and then the reopening.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    /// What failed last, since when the stream has not delivered or a part has failed, and how often that was tried. One cause may
+    /// fail several parts in turn: a full disk fails a write, and then the reopening. An instance that `holds` the stream is in
+    /// trouble until it delivers again, although every attempt begins with parts that do not fail yet.
+    pub(super) fn trouble(&self, holds: bool) -> Option<Trouble> {
         let (now, inner) = (self.clock.now(), self.lock());
         let parts = || inner.failing.values();
-        let (last, since) = (parts().max_by_key(|failing| failing.last)?, parts().map(|failing| failing.since).min()?);
-        let attempts = parts().map(|failing| failing.attempts).sum();
+        let outage = inner.outage.as_ref().filter(|outage| outage.attempts > 0 && (holds || !inner.failing.is_empty()));
+        let since = parts().map(|failing| failing.since).chain(outage.map(|outage| outage.since)).min()?;
+        let attempts =
+            parts().map(|failing| failing.attempts).sum::<u64>().max(outage.map_or(0, |outage| outage.attempts));
+        let last = parts().max_by_key(|failing| failing.last).map(|failing| &failing.error);
+        let error = last.or_else(|| outage.map(|outage| &outage.error))?.clone();
         let next_try = inner.next_try.filter(|next_try| *next_try > now).map(|next_try| millis(next_try.since(now)));
-        let lasting_millis = millis(now.since(since));
-        Some(Trouble { error: last.error.clone(), lasting_millis, attempts, next_try_millis: next_try })
+        Some(Trouble { error, lasting_millis: millis(now.since(since)), attempts, next_try_millis: next_try })
     }
 
-    /// An opening begins, after `position`.
+    /// For how long the stream has not delivered, if it does not.
+    pub(super) fn not_delivering(&self) -> Option<Duration> {
+        let (now, inner) = (self.clock.now(), self.lock());
+        inner.outage.as_ref().map(|outage| now.since(outage.since))
+    }
+
+    /// Takes in what the other instances report of the stream, each with the age of the report.
+    pub(super) fn hear(&self, holds: bool, others: &[(StreamReport, Duration)]) {
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        let delivers = |report: &StreamReport| report.doing == Doing::Running && report.not_delivering_millis.is_none();
+        let elsewhere = others.iter().filter(|(report, _)| !holds && delivers(report)).map(|(_, age)| now - *age).max();
+        inner.is_elsewhere = elsewhere.is_some();
+        let here = (holds && inner.is_proven && inner.outage.is_none()).then_some(now);
+        if let Some(moment) = elsewhere.or(here) {
+            inner.recover(moment);
+            return;
+        }
+        let reported = |(report, age): &(StreamReport, Duration)| {
+            report.not_delivering_millis.map(|span| now - (Duration::from_millis(span) + *age))
+        };
+        // What somebody reported before the stream delivered is over, although the report is still there.
+        let oldest = others.iter().filter_map(reported).filter(|since| Some(*since) > inner.delivered).min();
+        inner.heard = inner.heard.into_iter().chain(oldest).min();
+        // Another instance delivered it when this part began to fail, and does not any more.
+        let failing = inner.failing.values().map(|failing| failing.since).min();
+        if let Some(failing) = failing.map(|since| Some(since).max(inner.delivered).unwrap_or(since)) {
+            inner.outage(failing);
+        }
+        if holds {
+            inner.inherit(now);
+        }
+        if let (Some(heard), Some(outage)) = (inner.heard, &mut inner.outage) {
+            outage.since = outage.since.min(heard);
+        }
+    }
+
+    /// An opening begins, after `position`. If that is another one than this instance knew, somebody has moved the stream on meanwhile.
     pub(super) fn begin(&self, position: Option<Position>, board: Weak<Board>) {
-        let mut inner = self.lock();
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        if inner.position.is_some() && inner.position != position {
+            (inner.waiting, inner.outage) = (None, None);
+        }
         (inner.position, inner.newest, inner.board, inner.stage) = (position, None, board, None);
+        (inner.is_elsewhere, inner.is_unconfirmed, inner.is_proven) = (false, false, false);
+        inner.inherit(now);
     }
 
     /// The stream has committed `position`.
     pub(super) fn stand_at(&self, position: Position) {
-        let mut inner = self.lock();
-        (inner.position, inner.waiting) = (Some(position), None);
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        (inner.position, inner.waiting, inner.is_unconfirmed, inner.is_proven) = (Some(position), None, false, true);
+        let was_out = inner.recover(now);
+        if !inner.failing.is_empty() {
+            // What was committed had been written before: the rest is not delivered.
+            inner.outage(now);
+        }
+        drop(inner);
+        if was_out {
+            self.stir();
+        }
+    }
+
+    /// The source was read. When it has nothing and nothing waits, the stream works again: no commit would show that.
+    pub fn read(&self, has_changes: bool) {
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        inner.is_unconfirmed |= has_changes;
+        let is_idle = !inner.is_unconfirmed && inner.waiting.is_none() && inner.failing.is_empty();
+        inner.is_proven |= is_idle;
+        let was_out = is_idle && inner.recover(now);
+        drop(inner);
+        if was_out {
+            self.stir();
+        }
     }
 
     /// Where the stream stands.

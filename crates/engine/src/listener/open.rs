@@ -155,8 +155,8 @@ impl Watch {
             if let Some(position) = newest {
                 let now = self.instance.seams.clock.wall_millis();
                 let lag = position.time.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
-                self.post.health.stand_at(position.clone());
                 self.post.health.mend(DELIVERY);
+                self.post.health.stand_at(position.clone());
                 self.post.tell(|status| (status.position, status.lag) = (Some(position), lag));
             }
             if committed.changed().await.is_err() {

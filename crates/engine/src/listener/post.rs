@@ -149,7 +149,8 @@ impl Post {
     /// What this instance does with it, as it tells the group.
     pub fn report(&self) -> StreamReport {
         let status = self.status.follow().get().clone();
-        let trouble = self.health.trouble();
+        let holds = matches!(status.state, ListenerState::Running | ListenerState::Recovering);
+        let trouble = self.health.trouble(holds);
         let doing = match status.state {
             ListenerState::Stopped => Doing::Stopped,
             ListenerState::Recovering => Doing::Recovering,
@@ -172,9 +173,16 @@ impl Post {
             trouble,
             lag_millis: health.and_then(|health| health.lag()).map(millis),
             undelivered_millis: health.and_then(|health| health.undelivered()).map(millis),
+            not_delivering_millis: self.health.not_delivering().map(millis),
             stage: stage.map(Into::into),
             sinks: sinks.map(|(name, profile)| SinkReport { name, grade: profile.grade }).collect(),
         }
+    }
+
+    /// Takes in what the other instances report of the stream, each with the age of the report.
+    pub fn hear(&self, others: &[(StreamReport, Duration)]) {
+        let state = self.status.follow().get().state;
+        self.health.hear(matches!(state, ListenerState::Running | ListenerState::Recovering), others);
     }
 
     /// The listener's state machine.

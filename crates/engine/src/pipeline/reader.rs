@@ -145,6 +145,7 @@ impl Reader {
     /// Notes that the source can be read, what it is busy with, and the newest change that is known of.
     fn see(&self, batch: &Batch) {
         self.board.health.mend(READING);
+        self.board.health.read(!batch.rows().is_empty());
         self.board.health.set_stage(self.stream.stage());
         let row = batch.rows().last().map(|row| row.time);
         row.or(batch.end.time).into_iter().for_each(|time| self.board.health.see(time));

@@ -109,3 +109,109 @@ fn a_holder_tells_what_it_can_not_do_and_when_it_can_again() {
         a.stop(&rig);
     }
 }
+
+/// Since when and how often is counted over all attempts: over bars, tenures and openings.
+#[test]
+fn an_outage_lasts_until_the_stream_delivers_again() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["x"]);
+    rig.until("it works", || rig.committed() == 1);
+    a.faults.sink.always("write", Fault::Reject(ErrorKind::Denied));
+    rig.append(&["y"]);
+    let trouble = || report(&rig, "a", "orders").trouble;
+    rig.until("it is told", || trouble().is_some());
+    let mut last = 0;
+    for _ in 0..180 {
+        rig.run_for(SECOND);
+        let told = trouble().expect("it does not deliver, whatever is tried");
+        assert!(told.lasting_millis >= last, "it went back from {last}: {told:?}");
+        last = told.lasting_millis;
+    }
+    assert!(a.status().tenures > 3, "{:?}", a.status());
+    let told = trouble().expect("it does not deliver");
+    assert!(told.lasting_millis > 170_000 && told.attempts > 3, "{told:?}");
+    assert_eq!(report(&rig, "a", "orders").not_delivering_millis, Some(told.lasting_millis));
+    a.faults.sink.heal("write");
+    rig.until("it delivers", || rig.committed() == 2);
+    rig.until("it says so", || {
+        let told = report(&rig, "a", "orders");
+        (told.doing, told.trouble, told.not_delivering_millis) == (Doing::Running, None, None)
+    });
+    a.stop(&rig);
+}
+
+/// A source that answers again and has nothing new leads to no commit.
+#[test]
+fn an_outage_ends_when_an_idle_source_answers_again() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["x"]);
+    rig.until("it works", || rig.committed() == 1);
+    for _ in 0..2 {
+        a.faults.source.always("next_batch", Fault::Reject(ErrorKind::Unavailable));
+        rig.until("it is told", || report(&rig, "a", "orders").trouble.is_some());
+        rig.run_for(30 * SECOND);
+        let told = report(&rig, "a", "orders");
+        let lasting = told.not_delivering_millis.expect("it does not deliver");
+        assert!((20_000..35_000).contains(&lasting), "each outage is counted for itself: {told:?}");
+        a.faults.source.heal("next_batch");
+        rig.until("it says that it works", || {
+            let told = report(&rig, "a", "orders");
+            (told.doing, told.trouble, told.not_delivering_millis) == (Doing::Running, None, None)
+        });
+    }
+    assert_eq!(rig.committed(), 1);
+    a.stop(&rig);
+}
+
+/// Whoever takes the stream over goes on with the time that the last holder has counted.
+#[test]
+fn an_outage_is_handed_over() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["x"]);
+    rig.until("it works", || rig.committed() == 1);
+    let b = rig.start("b");
+    rig.run_for(6 * SECOND);
+    for actor in [&a, &b] {
+        actor.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
+    }
+    rig.append(&["y"]);
+    rig.run_for(20 * SECOND);
+    let before = report(&rig, "a", "orders").not_delivering_millis.expect("it does not deliver");
+    assert!(before > 10_000, "{before}");
+    a.stop(&rig);
+    rig.until("b has it, and fails", || {
+        let told = report(&rig, "b", "orders");
+        told.epoch.is_some() && told.trouble.is_some_and(|trouble| trouble.lasting_millis >= before)
+    });
+    rig.run_for(10 * SECOND);
+    let told = report(&rig, "b", "orders");
+    assert!(told.not_delivering_millis > Some(before + 5_000), "{told:?}");
+    b.faults.sink.heal("write");
+    rig.until("it says that it works", || report(&rig, "b", "orders").not_delivering_millis.is_none());
+    assert_eq!(rig.committed(), 2);
+    b.stop(&rig);
+}
+
+/// An instance that can not open a stream counts for itself, and not for the stream that another one delivers.
+#[test]
+fn what_fails_on_one_instance_is_no_outage_of_a_stream_that_another_delivers() {
+    let rig = Rig::new();
+    let a = rig.start("a");
+    rig.append(&["x"]);
+    rig.until("it works", || rig.committed() == 1);
+    rig.run_for(6 * SECOND);
+    let gate = Gate::shut(ErrorKind::Unavailable);
+    let b = rig.instance("b").behind("orders", &gate).start();
+    rig.run_for(60 * SECOND);
+    let told = report(&rig, "b", "orders");
+    assert_eq!((told.doing, told.not_delivering_millis), (Doing::Failing, None));
+    assert!(told.trouble.is_some_and(|trouble| trouble.lasting_millis > 50_000 && trouble.attempts > 3));
+    a.stop(&rig);
+    rig.run_for(20 * SECOND);
+    let lasting = report(&rig, "b", "orders").not_delivering_millis.expect("nobody delivers");
+    assert!((10_000..30_000).contains(&lasting), "since the other one left: {lasting}");
+    b.stop(&rig);
+}

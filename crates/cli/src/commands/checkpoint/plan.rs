@@ -284,5 +284,5 @@ fn replaying(stream: &StreamSpec) -> Vec<String> {
 
 fn lifting(checkpoint: Option<&Checkpoint>) -> Option<String> {
     let halted = checkpoint.and_then(|checkpoint| checkpoint.halted.as_ref())?;
-    Some(format!("The stream is halted, and runs again afterwards. It was halted since: {}", halted.cause))
+    Some(format!("The stream is halted, and runs again afterwards. The cause of the halt: {}", halted.cause))
 }

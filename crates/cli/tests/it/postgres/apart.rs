@@ -90,6 +90,7 @@ fn a_sink_that_keeps_the_checkpoint_and_does_not_answer_is_a_remark() {
     assert_eq!(without(&desk, "SINK__0__URL", &["status", "--exit-code"]).code, Some(3));
     let text = without(&desk, "SINK__0__URL", &["status"]).out;
     assert!(text.contains("  remark       Its checkpoint is kept with one of its sinks"), "{text}");
+    assert!(text.contains("  position     unknown (Its checkpoint is kept with one of its sinks"), "{text}");
     without(&desk, "SINK__0__URL", &["checkpoint", "show", "orders"]).assert_refused(1, &["Connection refused"]);
     first.ends_in_order();
 }
