@@ -89,12 +89,12 @@ mod tests {
             (Errno::IO, ErrorKind::Unknown, "the system reports an error"),
         ];
         for (errno, kind, cause) in rows {
-            let error = failed("write to", Path::new("a-1.ndjson"), errno.into());
+            let error = failed("write to", Path::new("/data/a-1.ndjson"), errno.into());
             assert_eq!(error.kind(), kind, "{errno:?}");
             let shown = error.to_string();
-            assert!(shown.starts_with(&format!("can not write to a-1.ndjson: {cause} [WK-")), "{shown}");
+            assert!(shown.starts_with(&format!("can not write to /data/a-1.ndjson: {cause} [WK-")), "{shown}");
             assert!(shown.contains("]; "), "no remedy: {shown}");
-            let found = finding("write to", Path::new("a-1.ndjson"), &errno.into());
+            let found = finding("write to", Path::new("/data/a-1.ndjson"), &errno.into());
             assert_eq!(format!("{}; {}", found.what, found.remedy.expect("there is one")), shown);
         }
     }

@@ -237,5 +237,5 @@ fn a_sink_does_not_write_into_tables_of_watchkeeper() {
         let sink = Transactional::open(&cx(), led, events).await.expect("the tables can be made");
         assert!(sink.check(&cx()).await.is_ok(), "other names are free");
     });
-    assert_told(Events::into("a.b.c").map(drop), ErrorKind::Config, "can not be a table");
+    assert_told(Events::into("a.b.c").map(drop), ErrorKind::Config, "does not name a table");
 }
