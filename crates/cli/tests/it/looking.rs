@@ -27,6 +27,8 @@ fn status_shows_one_on_watch_and_one_standing_by() {
     let _two = shop.two();
     shop.until_delivered(2);
     until("the second change is committed", || (shop.orders()["checkpoint"]["changes"] == 2).then_some(()));
+    // The lag comes with the holder's next heartbeat.
+    until("the lag is reported", || (shop.orders()["lag_millis"] == 0).then_some(()));
     let overview = shop.ask(&["status", "orders"]);
     let orders = &overview["streams"][0];
     assert_eq!((&orders["state"], &orders["watch"]["name"]), (&"running".into(), &"a".into()));
