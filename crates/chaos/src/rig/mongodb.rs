@@ -143,7 +143,8 @@ impl Rig for Databases {
         let sink = format!("url = \"{url}\"\nmode = \"versioned\"\ncollection = \"{}\"", copy::COLLECTION);
         rig::Config {
             store: self.url.clone(),
-            source: format!("url = \"{}\"\ncollection = \"{ORDERS}\"", self.url),
+            // Without it updates tell only what differs, and a copy refuses such a source.
+            source: format!("url = \"{}\"\ncollection = \"{ORDERS}\"\nfull_document = \"updateLookup\"", self.url),
             folder: self.lines(),
             sinks: if copies { vec![sink] } else { Vec::new() },
         }
