@@ -10,6 +10,7 @@ mod check;
 mod columns;
 mod durable;
 mod exact;
+mod fast_path;
 mod guard;
 mod install;
 mod keep;

@@ -98,12 +98,13 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
         work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&LOST, Type::TEXT)]).await?;
     }
     if shape.is_logged_by_statement {
-        let sql = client.sql("SELECT {schema}.log_make($1, $2, $3, $4)");
+        let sql = client.sql("SELECT {schema}.log_make_best($1, $2, $3, $4, $5)");
         let values: &[crate::client::Value<'_>] = &[
             (&shape.oid, Type::OID),
             (&shape.key_index, Type::OID),
             (&shape.key, Type::TEXT_ARRAY),
             (&shape.has_virtual_columns, Type::BOOL),
+            (&shape.entity, Type::TEXT),
         ];
         work.query(cx, &sql, values).await?;
     }
@@ -200,7 +201,9 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
         {schema}.log_move(text, bigint, bigint, text[]), {schema}.log_doubts_sql(oid, text, text[]),
         {schema}.log_statement_sql(oid, text, boolean, boolean, text, text[]), {schema}.log_key_names(oid, oid, text[]),
         {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json), {schema}.log_exact(oid, json, text),
-        {schema}.log_exact_sql(oid), {schema}.log_inexact(oid, text, int);
+        {schema}.log_exact_sql(oid), {schema}.log_inexact(oid, text, int), {schema}.log_needs(oid, text[]),
+        {schema}.log_fits(oid, oid, text[], text[]), {schema}.log_plain_sql(oid, oid, text[], text[], text, text),
+        {schema}.log_make_plain(oid, oid, text[], text[], text), {schema}.log_make_best(oid, oid, text[], boolean, text);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
 async fn uninstall_one(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<String> {

@@ -13,8 +13,10 @@ use crate::client::Schema;
 /// * A log of any version can be read and removed as it is. `install` brings it to the newest version, and the tables that it names to the newest
 ///   triggers; those of other tables go on as they are.
 /// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
-pub(super) const SCHEMA: Schema =
-    Schema { role: "log", steps: &[STEP_1, super::statement::STEP, super::guard::STEP, super::exact::STEP] };
+pub(super) const SCHEMA: Schema = Schema {
+    role: "log",
+    steps: &[STEP_1, super::statement::STEP, super::guard::STEP, super::exact::STEP, super::fast_path::STEP],
+};
 
 /// SQL of a subquery `key`: the `condition` under which a row of the table has the key of `$row`, or null without a key. Steps that use it
 /// are installed already: a change of it is a step of its own.

@@ -2,6 +2,80 @@
 
 use super::schema::key_condition;
 
+/// What a table's function does, which ends with `$end`. It is installed already: a change of it is a step of its own.
+macro_rules! log_statement_body {
+    ($end:literal) => {
+        concat!(
+            r#"    -- Few expressions on the usual way: the server prepares each of them anew in every transaction. An immutable function of a
+    -- constant would be called once per session.
+    IF current_setting('watchkeeper.open_%1$s', true) = left(TG_OP, 1) AND pg_partition_root(TG_RELID) IS NULL AND %2$s THEN
+    ELSE
+        -- The row-level trigger logs partitions: a statement on a partitioned table names none of them.
+        IF pg_partition_root(TG_RELID) IS NOT NULL THEN "#,
+            $end,
+            r#" END IF;
+        state := coalesce(nullif(current_setting('watchkeeper.open_%1$s', true), ''), left(TG_OP, 1));
+        others := substring(state FROM '[A-Za-z]*$');
+        since := substring(state FROM '^([0-9]+) ');
+        -- Of two open statements with one operation, the later one ends first.
+        place := length(others) - position(left(TG_OP, 1) IN reverse(upper(others))) + 1;
+        is_behind := substring(others FROM place FOR 1) = lower(left(TG_OP, 1));
+        others := overlay(others PLACING '' FROM place FOR 1);
+        through := coalesce(pg_sequence_last_value(pg_get_serial_sequence('{schema}.log', 'id')::regclass), 0);
+        IF NOT (%2$s) THEN
+            names := coalesce({schema}.log_key_names(TG_RELID, %3$s, TG_ARGV[2:]), '{}');
+            EXECUTE {schema}.log_statement_sql(TG_RELID, TG_OP, false, %4$s, '$1', names) USING TG_ARGV[0];
+            GET DIAGNOSTICS logged = ROW_COUNT;
+        END IF;
+    END IF;
+    IF names IS NOT NULL THEN
+    ELSIF TG_OP = 'INSERT' THEN
+        %5$s;
+    ELSIF TG_OP = 'DELETE' THEN
+        %6$s;
+    ELSE
+        -- A single row needs no pairing, which would take longer than all the rest.
+        %7$s;
+        IF NOT FOUND THEN
+            %8$s;
+        END IF;
+    END IF;
+    IF others IS NULL THEN
+        state := set_config('watchkeeper.open_%1$s', '', true);
+        "#,
+            $end,
+            r#"
+    END IF;
+    IF names IS NULL THEN GET DIAGNOSTICS logged = ROW_COUNT; END IF;
+    IF logged > 0 THEN
+        others := lower(others);
+        since := coalesce(since, through);
+    END IF;
+    state := set_config('watchkeeper.open_%1$s', CASE WHEN others = '' THEN '' ELSE concat(since || ' ', others) END, true);
+    IF logged = 0 OR NOT is_behind THEN "#,
+            $end,
+            r#" END IF;
+    doubts := {schema}.log_doubts_sql(TG_RELID, TG_OP, coalesce(names, TG_ARGV[2:]));
+    IF doubts IS NULL THEN "#,
+            $end,
+            r#" END IF;
+    EXECUTE 'SELECT array_agg(d.key) FROM (' || doubts || ') AS d' INTO doubtful USING TG_ARGV[0], since;
+    IF doubtful IS NULL THEN "#,
+            $end,
+            r#" END IF;
+    PERFORM {schema}.log_move(TG_ARGV[0], since, through, doubtful);
+    EXECUTE 'INSERT INTO {schema}.log (entity, operation, key, before, after)
+        SELECT $1, CASE WHEN d.said IS NULL THEN ''insert'' WHEN d.is_now IS NULL THEN ''delete'' ELSE ''update'' END,
+            d.key, d.said::json, d.is_now::json FROM (' || doubts || ') AS d' USING TG_ARGV[0], since;
+    "#,
+            $end,
+            r#"
+"#,
+        )
+    };
+}
+pub(super) use log_statement_body;
+
 /// Adds what statement-level triggers need. Row-level triggers stay as they are, for tables that need them.
 ///
 /// * Each table has a function of its own, `log_of_OID`, made by `log_make`: its SQL names the columns of the key, so that the server plans
@@ -148,59 +222,9 @@ DECLARE
     doubts text;
     doubtful text[];
 BEGIN
-    -- Few expressions on the usual way: the server prepares each of them anew in every transaction. An immutable function of a
-    -- constant would be called once per session.
-    IF current_setting('watchkeeper.open_%1$s', true) = left(TG_OP, 1) AND pg_partition_root(TG_RELID) IS NULL AND %2$s THEN
-    ELSE
-        -- The row-level trigger logs partitions: a statement on a partitioned table names none of them.
-        IF pg_partition_root(TG_RELID) IS NOT NULL THEN RETURN NULL; END IF;
-        state := coalesce(nullif(current_setting('watchkeeper.open_%1$s', true), ''), left(TG_OP, 1));
-        others := substring(state FROM '[A-Za-z]*$');
-        since := substring(state FROM '^([0-9]+) ');
-        -- Of two open statements with one operation, the later one ends first.
-        place := length(others) - position(left(TG_OP, 1) IN reverse(upper(others))) + 1;
-        is_behind := substring(others FROM place FOR 1) = lower(left(TG_OP, 1));
-        others := overlay(others PLACING '' FROM place FOR 1);
-        through := coalesce(pg_sequence_last_value(pg_get_serial_sequence('{schema}.log', 'id')::regclass), 0);
-        IF NOT (%2$s) THEN
-            names := coalesce({schema}.log_key_names(TG_RELID, %3$s, TG_ARGV[2:]), '{}');
-            EXECUTE {schema}.log_statement_sql(TG_RELID, TG_OP, false, %4$s, '$1', names) USING TG_ARGV[0];
-            GET DIAGNOSTICS logged = ROW_COUNT;
-        END IF;
-    END IF;
-    IF names IS NOT NULL THEN
-    ELSIF TG_OP = 'INSERT' THEN
-        %5$s;
-    ELSIF TG_OP = 'DELETE' THEN
-        %6$s;
-    ELSE
-        -- A single row needs no pairing, which would take longer than all the rest.
-        %7$s;
-        IF NOT FOUND THEN
-            %8$s;
-        END IF;
-    END IF;
-    IF others IS NULL THEN
-        state := set_config('watchkeeper.open_%1$s', '', true);
-        RETURN NULL;
-    END IF;
-    IF names IS NULL THEN GET DIAGNOSTICS logged = ROW_COUNT; END IF;
-    IF logged > 0 THEN
-        others := lower(others);
-        since := coalesce(since, through);
-    END IF;
-    state := set_config('watchkeeper.open_%1$s', CASE WHEN others = '' THEN '' ELSE concat(since || ' ', others) END, true);
-    IF logged = 0 OR NOT is_behind THEN RETURN NULL; END IF;
-    doubts := {schema}.log_doubts_sql(TG_RELID, TG_OP, coalesce(names, TG_ARGV[2:]));
-    IF doubts IS NULL THEN RETURN NULL; END IF;
-    EXECUTE 'SELECT array_agg(d.key) FROM (' || doubts || ') AS d' INTO doubtful USING TG_ARGV[0], since;
-    IF doubtful IS NULL THEN RETURN NULL; END IF;
-    PERFORM {schema}.log_move(TG_ARGV[0], since, through, doubtful);
-    EXECUTE 'INSERT INTO {schema}.log (entity, operation, key, before, after)
-        SELECT $1, CASE WHEN d.said IS NULL THEN ''insert'' WHEN d.is_now IS NULL THEN ''delete'' ELSE ''update'' END,
-            d.key, d.said::json, d.is_now::json FROM (' || doubts || ') AS d' USING TG_ARGV[0], since;
-    RETURN NULL;
-END $body$,
+"#,
+    log_statement_body!("RETURN NULL;"),
+    r#"END $body$,
         relation,
         CASE WHEN is_virtual THEN 'false' ELSE (SELECT string_agg(format('pg_get_indexdef(%s, %s, true) IS NOT DISTINCT FROM %L',
             key_index, n, quote_ident(names[n])), ' AND ') FROM generate_series(1, cardinality(names)) n) END,

@@ -6,6 +6,7 @@ mod deleted;
 mod dotted;
 mod duties;
 mod exact;
+mod fast_path;
 mod histories;
 mod interleavings;
 mod keeping;
