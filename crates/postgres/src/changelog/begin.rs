@@ -5,6 +5,7 @@ use watchkeeper_core::{Cx, Pedigree, Result, Source, SourceTime, StartAt};
 
 use super::pedigree::{Identity, Look};
 use super::place::Place;
+use super::schema::{LOSSES_BY_TABLE, SCHEMA};
 use super::{ChangeLog, Line, times};
 
 /// Where reading begins.
@@ -36,11 +37,16 @@ impl ChangeLog {
         if !self.is_own() {
             return Ok(oldest);
         }
-        // Said in full, so that the index of the losses is used: there may be millions of other rows.
-        let sql = self.client.sql(
+        // By the numbers that are kept with the tables: there may be millions of other rows. Earlier versions of the log had an index instead.
+        let has_numbers = self.client.version(cx, SCHEMA).await? >= LOSSES_BY_TABLE;
+        let sql = self.client.sql(if has_numbers {
+            "SELECT max(l.id) FROM {schema}.log_tables t CROSS JOIN unnest(t.lost) AS lost (id) JOIN {schema}.log l ON l.id = lost.id
+                WHERE l.operation = 'lost' AND pg_visible_in_snapshot(l.xid, $1::pg_snapshot)
+                    AND ($2::text[] IS NULL OR l.entity = ANY ($2))"
+        } else {
             "SELECT max(id) FROM {schema}.log WHERE operation = 'lost' AND pg_visible_in_snapshot(xid, $1::pg_snapshot)
-                AND ($2::text[] IS NULL OR entity = ANY ($2))",
-        );
+                AND ($2::text[] IS NULL OR entity = ANY ($2))"
+        });
         let (now, wanted) = (look.now.to_string(), self.wanted.as_deref().map(<[String]>::to_vec));
         let values: &[crate::client::Value<'_>] = &[(&now, Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
         let rows = self.client.read(cx, &sql, values).await?;

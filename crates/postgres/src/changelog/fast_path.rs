@@ -8,6 +8,8 @@ use super::statement::log_statement_body;
 
 /// Adds the fast path. Functions of tables that were logged before get it when `install` names their tables again.
 ///
+/// * The newest loss of history is found through `log_tables.lost`: an index of the losses in the log cost every writer more than the rest of
+///   its indexes.
 /// * `log_fits` is immutable by declaration only. The planner evaluates it once for each plan, and the plan depends on the logged table by its
 ///   transition tables: after every change of the table it is planned, and `log_fits` is asked, again. Where it answers false, the
 ///   statement logs nothing, and the general way follows.
@@ -15,6 +17,27 @@ use super::statement::log_statement_body;
 /// * The function runs with the rights of its owner and the search path of the session: until it has set its own, every name is qualified.
 pub(super) const STEP: &str = concat!(
     r#"
+-- The numbers of the rows in the log that say that history of this table was lost.
+ALTER TABLE {schema}.log_tables ADD COLUMN lost bigint[] NOT NULL DEFAULT '{}';
+UPDATE {schema}.log_tables t SET lost = ARRAY(SELECT l.id FROM {schema}.log l WHERE l.operation = 'lost' AND l.entity = t.entity);
+DROP INDEX {schema}.log_losses;
+
+-- Types of columns that are written alike under all settings, or under the one setting that each of these needs stands for.
+CREATE OR REPLACE FUNCTION {schema}.log_plain_types(needs text[]) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+    SELECT array_agg(t.type::oid) FROM (VALUES ('bool'::regtype, NULL), ('int2', NULL), ('int4', NULL), ('int8', NULL), ('numeric', NULL),
+            ('text', NULL), ('varchar', NULL), ('bpchar', NULL), ('name', NULL), ('uuid', NULL), ('date', NULL), ('timestamp', NULL),
+            ('json', NULL), ('jsonb', NULL), ('inet', NULL), ('cidr', NULL), ('float4', 'float'), ('float8', 'float'), ('bytea', 'bytea'),
+            ('timestamptz', 'timezone')) AS t (type, need)
+        WHERE t.need IS NULL OR t.need = ANY (needs)
+$body$;
+
+-- Types of key columns that need no more than to be written as JSON.
+CREATE OR REPLACE FUNCTION {schema}.log_plain_key_types() RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+    SELECT '{int2,int4,int8,text,varchar,uuid}'::regtype[]::oid[]
+$body$;
+
 -- What a table needs beyond a plain one: 'float', 'bytea' and 'timezone' where one setting decides how they are written, 'settings' for types whose text
 -- depends on several settings or that are not known, 'key' for keys that need more than to be written as JSON.
 CREATE OR REPLACE FUNCTION {schema}.log_needs(relation oid, names text[]) RETURNS text[]
@@ -23,24 +46,26 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
         SELECT CASE WHEN t.oid IN ('float4'::regtype, 'float8'::regtype) THEN 'float'
             WHEN t.oid = 'bytea'::regtype THEN 'bytea'
             WHEN t.oid = 'timestamptz'::regtype THEN 'timezone'
-            WHEN t.typtype <> 'e' AND t.oid NOT IN ('bool'::regtype, 'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'numeric'::regtype,
-                'text'::regtype, 'varchar'::regtype, 'bpchar'::regtype, 'name'::regtype, 'uuid'::regtype, 'date'::regtype,
-                'timestamp'::regtype, 'json'::regtype, 'jsonb'::regtype, 'inet'::regtype, 'cidr'::regtype) THEN 'settings'
+            WHEN t.typtype <> 'e' AND t.oid <> ALL ({schema}.log_plain_types('{}')) THEN 'settings'
             ELSE 'nothing' END AS need
         FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
         UNION ALL SELECT 'key' FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = ANY (names) AND NOT a.attisdropped
-            AND a.atttypid NOT IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'text'::regtype, 'varchar'::regtype, 'uuid'::regtype)
+            AND a.atttypid <> ALL ({schema}.log_plain_key_types())
     ) AS n
 $body$;
 
--- Whether the function of a table can still log it on the fast path. Immutable for the planner, which asks once for each plan.
-CREATE OR REPLACE FUNCTION {schema}.log_fits(relation oid, key_index oid, names text[], needs text[]) RETURNS boolean
+-- Whether the function of a table can still log it on the fast path: its columns have these types, those of its key are among these, and have
+-- these names. Immutable for the planner, which asks once for each plan; a new connection asks at its first statement, so that this is kept cheap.
+CREATE OR REPLACE FUNCTION {schema}.log_fits(relation oid, key_index oid, names text[], types oid[], key_types oid[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $body$
 BEGIN
-    RETURN pg_partition_root(relation) IS NULL AND {schema}.log_needs(relation, names) <@ needs
-        AND NOT EXISTS (SELECT FROM generate_series(1, cardinality(names)) n
-            WHERE pg_get_indexdef(key_index, n, true) IS DISTINCT FROM quote_ident(names[n]));
+    FOR n IN 1 .. cardinality(names) LOOP
+        IF pg_get_indexdef(key_index, n, true) IS DISTINCT FROM quote_ident(names[n]) THEN RETURN false; END IF;
+    END LOOP;
+    RETURN pg_partition_root(relation) IS NULL AND NOT EXISTS (SELECT FROM pg_attribute a
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
+            AND (a.atttypid <> ALL (types) OR a.attname::text = ANY (names) AND a.atttypid <> ALL (key_types)));
 END $body$;
 
 -- Logs the transition tables of a plain table: all rows of an INSERT or a DELETE, or the one row of an UPDATE.
@@ -51,8 +76,11 @@ DECLARE
     key text := (SELECT '''['' OPERATOR(pg_catalog.||) ' || string_agg(format('pg_catalog.to_json(%I)::pg_catalog.text', k.name),
             ' OPERATOR(pg_catalog.||) '','' OPERATOR(pg_catalog.||) ' ORDER BY k.n) || ' OPERATOR(pg_catalog.||) '']'''
         FROM unnest(names) WITH ORDINALITY AS k (name, n));
-    fits text := format('{schema}.log_fits(%s::pg_catalog.oid, %s::pg_catalog.oid, %L::pg_catalog.text[], %L::pg_catalog.text[])',
-        relation, key_index, names, needs);
+    -- An enumeration that a column has by now is as plain as the known types.
+    types oid[] := {schema}.log_plain_types(needs) || ARRAY(SELECT DISTINCT t.oid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND t.typtype = 'e');
+    fits text := format('{schema}.log_fits(%s::pg_catalog.oid, %s::pg_catalog.oid, %L::pg_catalog.text[], %L::pg_catalog.oid[], %L::pg_catalog.oid[])',
+        relation, key_index, names, types, {schema}.log_plain_key_types());
     -- Within `present`, the name of a key column is that of the row; where it has none of that name, that of `absent`.
     side text := format('SELECT k.key, pg_catalog.row_to_json("watchkeeper row".*) AS image FROM (SELECT %s) AS "watchkeeper absent"
             CROSS JOIN %%I AS "watchkeeper row"
@@ -165,12 +193,21 @@ END $body$,
 END $make$;
 REVOKE ALL ON FUNCTION {schema}.log_make_plain(oid, oid, text[], text[], text) FROM PUBLIC;
 
--- Makes the function that logs the statements of a table, by what the table needs.
+-- Makes the functions that note that a statement on a table begins and log it when it ends, by what the table needs. The first one names its
+-- setting itself: taking the name from the arguments of the trigger takes a third of its time.
 CREATE OR REPLACE FUNCTION {schema}.log_make_best(relation oid, key_index oid, names text[], is_virtual boolean, entity text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $make$
 DECLARE
     needs text[] := {schema}.log_needs(relation, names);
 BEGIN
+    EXECUTE format('CREATE OR REPLACE FUNCTION {schema}.%I() RETURNS trigger LANGUAGE plpgsql AS %L', 'log_open_' || relation, format($body$
+DECLARE
+    state pg_catalog.text;
+BEGIN
+    state := pg_catalog.set_config('watchkeeper.open_%1$s', coalesce(pg_catalog.current_setting('watchkeeper.open_%1$s', true), '')
+        OPERATOR(pg_catalog.||) pg_catalog.left(TG_OP, 1), true);
+    RETURN NULL;
+END $body$, relation));
     IF NOT is_virtual AND NOT needs && ARRAY['settings', 'key'] AND {schema}.log_exact_sql(relation) IS NULL THEN
         PERFORM {schema}.log_make_plain(relation, key_index, names, needs, entity);
     ELSE

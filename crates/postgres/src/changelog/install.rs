@@ -94,8 +94,7 @@ async fn install_one(cx: &Cx, client: &Client, work: &Work, shape: &Shape, wake:
         &[(&shape.entity, Type::TEXT), (&client.schema(), Type::TEXT), (&shape.oid, Type::OID)];
     let was_logged: Option<bool> = work.query(cx, &sql, values).await?.first().map(|row| row.get(0));
     if was_logged == Some(false) {
-        let sql = client.sql("INSERT INTO {schema}.log (entity, operation) VALUES ($1, $2)");
-        work.query(cx, &sql, &[(&shape.entity, Type::TEXT), (&LOST, Type::TEXT)]).await?;
+        note_loss(cx, client, work, vec![shape.entity.clone()]).await?;
     }
     if shape.is_logged_by_statement {
         let sql = client.sql("SELECT {schema}.log_make_best($1, $2, $3, $4, $5)");
@@ -131,13 +130,20 @@ async fn drop_from_namesake(cx: &Cx, client: &Client, work: &Work, shape: &Shape
 
 /// A table that was logged under another name is told under its new one from now on: whoever reads it by the old one has to know.
 async fn end_former_name(cx: &Cx, client: &Client, work: &Work, shape: &Shape) -> Result<()> {
+    let sql =
+        client.sql("UPDATE {schema}.log_tables SET relation = 0 WHERE relation = $1 AND entity <> $2 RETURNING entity");
+    let rows = work.query(cx, &sql, &[(&shape.oid, Type::OID), (&shape.entity, Type::TEXT)]).await?;
+    note_loss(cx, client, work, rows.iter().map(|row| row.get(0)).collect()).await
+}
+
+/// Says in the log that history of these was lost: whoever reads up to here has to know.
+async fn note_loss(cx: &Cx, client: &Client, work: &Work, entities: Vec<String>) -> Result<()> {
     let sql = client.sql(
-        "WITH former AS (UPDATE {schema}.log_tables SET relation = 0 WHERE relation = $1 AND entity <> $2 RETURNING entity)
-            INSERT INTO {schema}.log (entity, operation) SELECT entity, $3 FROM former",
+        "WITH noted AS (INSERT INTO {schema}.log (entity, operation) SELECT unnest($1::text[]), $2 RETURNING entity, id)
+            UPDATE {schema}.log_tables AS t SET lost = n.id || ARRAY(SELECT l.id FROM {schema}.log l WHERE l.id = ANY (t.lost))
+            FROM noted n WHERE t.entity = n.entity",
     );
-    let values: &[crate::client::Value<'_>] =
-        &[(&shape.oid, Type::OID), (&shape.entity, Type::TEXT), (&LOST, Type::TEXT)];
-    work.query(cx, &sql, values).await.map(drop)
+    work.query(cx, &sql, &[(&entities, Type::TEXT_ARRAY), (&LOST, Type::TEXT)]).await.map(drop)
 }
 
 /// What a reader needs, by table.
@@ -202,7 +208,8 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
         {schema}.log_statement_sql(oid, text, boolean, boolean, text, text[]), {schema}.log_key_names(oid, oid, text[]),
         {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json), {schema}.log_exact(oid, json, text),
         {schema}.log_exact_sql(oid), {schema}.log_inexact(oid, text, int), {schema}.log_needs(oid, text[]),
-        {schema}.log_fits(oid, oid, text[], text[]), {schema}.log_plain_sql(oid, oid, text[], text[], text, text),
+        {schema}.log_fits(oid, oid, text[], oid[], oid[]), {schema}.log_plain_types(text[]),
+        {schema}.log_plain_key_types(), {schema}.log_plain_sql(oid, oid, text[], text[], text, text),
         {schema}.log_make_plain(oid, oid, text[], text[], text), {schema}.log_make_best(oid, oid, text[], boolean, text);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 
@@ -243,7 +250,7 @@ async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32, entity: &str)
 /// Drops the functions of tables that no trigger calls: those of tables that are not logged by statements any more, or are gone.
 async fn drop_unused(cx: &Cx, client: &Client, work: &Work) -> Result<()> {
     let sql = "SELECT format('DROP FUNCTION %I.%I()', n.nspname, p.proname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-        WHERE n.nspname = $1 AND p.proname ~ '^log_of_[0-9]+$' AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgfoid = p.oid)";
+        WHERE n.nspname = $1 AND p.proname ~ '^log_(of|open)_[0-9]+$' AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgfoid = p.oid)";
     for row in work.query(cx, sql, &[(&client.schema(), Type::TEXT)]).await? {
         work.run(cx, row.get(0)).await?;
     }

@@ -18,6 +18,9 @@ pub(super) const SCHEMA: Schema = Schema {
     steps: &[STEP_1, super::statement::STEP, super::guard::STEP, super::exact::STEP, super::fast_path::STEP],
 };
 
+/// From this version on, `log_tables` has the numbers of the losses.
+pub(super) const LOSSES_BY_TABLE: usize = 5;
+
 /// SQL of a subquery `key`: the `condition` under which a row of the table has the key of `$row`, or null without a key. Steps that use it
 /// are installed already: a change of it is a step of its own.
 macro_rules! key_condition {

@@ -85,7 +85,7 @@ impl Script<'_> {
         let (old, new) = (r#"OLD TABLE AS "watchkeeper old""#, r#"NEW TABLE AS "watchkeeper new""#);
         let both = format!("{old} {new}");
         let [open, insert, update, delete, partition] = STATEMENT;
-        let opened = format!("log_open('watchkeeper.open_{}')", shape.oid);
+        let opened = format!("log_open_{}()", shape.oid);
         self.make(open, &format!("BEFORE {ANY_ROW}"), table, EACH_STATEMENT, &opened, NOT_FOR_REPLICAS);
         for (name, when, rows) in
             [(insert, "AFTER INSERT", new), (update, "AFTER UPDATE", &*both), (delete, "AFTER DELETE", old)]

@@ -218,6 +218,10 @@ fn a_plain_table_that_changes_is_logged_right_by_sessions_that_know_the_old_one(
             let logged = told(&read(&mut *stream, 4).await);
             expected(logged[..2].to_vec(), &["[5]", "[5]"], r#""id":5"#);
             expected(logged[2..].to_vec(), &["[6]", "[6]"], r#""share":0.30000000000000004"#);
+            // A key of this type needs more than to be written as JSON.
+            shop.run("ALTER TABLE things ALTER id TYPE numeric").await;
+            session.batch_execute("INSERT INTO things SELECT 7.50").await.unwrap();
+            expected(told(&read(&mut *stream, 1).await), &["[7.5]"], r#""id":7.50"#);
             assert!(is_quiet(&mut *stream).await);
         });
     }
@@ -228,6 +232,7 @@ fn a_plain_table_that_changes_is_logged_right_by_sessions_that_know_the_old_one(
 fn other_tables_have_the_general_function() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
+        shop.run("CREATE TYPE mood AS ENUM ('well', 'ill')").await;
         for (columns, is_plain) in [
             ("id int PRIMARY KEY, span interval", false),
             ("id int PRIMARY KEY, price money", false),
@@ -237,6 +242,7 @@ fn other_tables_have_the_general_function() {
             ("id timestamptz PRIMARY KEY", false),
             ("id int, part text, PRIMARY KEY (id, part)", true),
             ("id uuid PRIMARY KEY, at timestamptz, bytes bytea, amount float8", true),
+            ("id int PRIMARY KEY, mood mood", true),
         ] {
             shop.run(&format!("DROP TABLE IF EXISTS other; CREATE TABLE other ({columns})")).await;
             install(&cx(), &shop.client, &["other"], Wake::Silent).await.unwrap();

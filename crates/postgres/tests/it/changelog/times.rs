@@ -150,7 +150,8 @@ fn times_of_commits_tell_where_to_begin() {
 /// Takes a log back to what it was before the third step of its schema.
 const OLDER: &str = "DROP TRIGGER watchkeeper_deleted ON watchkeeper.log; DROP TRIGGER watchkeeper_emptied ON watchkeeper.log;
     DROP FUNCTION watchkeeper.log_deleted(), watchkeeper.log_emptied(), watchkeeper.log_note_deletion(xid8, bigint);
-    ALTER TABLE watchkeeper.log DROP COLUMN oldest_open; UPDATE watchkeeper.meta SET value = '2' WHERE name = 'schema/log'";
+    ALTER TABLE watchkeeper.log DROP COLUMN oldest_open; ALTER TABLE watchkeeper.log_tables DROP COLUMN lost;
+    CREATE INDEX log_losses ON watchkeeper.log (id) WHERE operation = 'lost'; UPDATE watchkeeper.meta SET value = '2' WHERE name = 'schema/log'";
 
 /// A log of an older version does not say which transactions were open: it is read from its beginning.
 #[test]

@@ -30,11 +30,13 @@ const EARLIER_VERSION: &str = r#"
     ALTER TABLE things ENABLE ALWAYS TRIGGER "!watchkeeper_log_row";
     DO $$ DECLARE name text; BEGIN
         FOR name IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'watchkeeper'::regnamespace
-            AND (proname ~ '^log_of_' OR proname IN ('log_open', 'log_make', 'log_move', 'log_doubts_sql', 'log_statement_sql', 'log_key_names',
+            AND (proname ~ '^log_(of|open)_' OR proname IN ('log_open', 'log_make', 'log_move', 'log_doubts_sql', 'log_statement_sql', 'log_key_names',
                 'log_key_sql', 'log_key_part')) LOOP EXECUTE 'DROP FUNCTION ' || name; END LOOP; END $$;
     DROP TRIGGER watchkeeper_deleted ON watchkeeper.log; DROP TRIGGER watchkeeper_emptied ON watchkeeper.log;
     DROP FUNCTION watchkeeper.log_deleted(), watchkeeper.log_emptied(), watchkeeper.log_note_deletion(xid8, bigint);
     ALTER TABLE watchkeeper.log DROP COLUMN oldest_open;
+    ALTER TABLE watchkeeper.log_tables DROP COLUMN lost;
+    CREATE INDEX log_losses ON watchkeeper.log (id) WHERE operation = 'lost';
     UPDATE watchkeeper.meta SET value = '1' WHERE name = 'schema/log'"#;
 
 #[test]
@@ -66,6 +68,43 @@ fn a_log_of_an_earlier_version_is_read_and_brought_up_to_date() {
             assert_eq!(shown(&shop.client, left).await, [""; 0]);
         });
     }
+}
+
+/// As the log was when an index of the losses told where it begins.
+const WITH_AN_INDEX_OF_LOSSES: &str = "
+    ALTER TABLE watchkeeper.log_tables DROP COLUMN lost;
+    CREATE INDEX log_losses ON watchkeeper.log (id) WHERE operation = 'lost';
+    UPDATE watchkeeper.meta SET value = '4' WHERE name = 'schema/log'";
+
+/// The oldest place from which a log can be read is behind its newest loss, whichever version of the log noted that.
+#[test]
+fn a_log_begins_behind_its_newest_loss() {
+    block_on(async {
+        let shop = Shop::new(Version::V18).await;
+        let lose = async |id: i32| {
+            shop.run(&format!(
+                r#"ALTER TABLE things DISABLE TRIGGER "!watchkeeper_log_insert"; INSERT INTO things VALUES ({id})"#
+            ))
+            .await;
+            install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
+        };
+        let expect = async |keys: &[&str]| {
+            let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
+            assert_eq!(keyed(&read(&mut *stream, keys.len()).await), keys);
+            assert!(is_quiet(&mut *stream).await);
+        };
+        shop.run("INSERT INTO things VALUES (1)").await;
+        lose(2).await;
+        shop.run("INSERT INTO things VALUES (3)").await;
+        expect(&["insert [3]"]).await;
+        shop.run(WITH_AN_INDEX_OF_LOSSES).await;
+        expect(&["insert [3]"]).await;
+        install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
+        expect(&["insert [3]"]).await;
+        lose(4).await;
+        shop.run("INSERT INTO things VALUES (5)").await;
+        expect(&["insert [5]"]).await;
+    });
 }
 
 /// A table that is logged can be dropped, renamed and moved as before, and leaves nothing behind when it is uninstalled.
