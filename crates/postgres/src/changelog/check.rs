@@ -6,7 +6,7 @@ use watchkeeper_core::{Cx, Error, Finding, Result};
 
 use super::install::GRANTS;
 use super::triggers::PART;
-use super::{ChangeLog, Table, guard, outbox, shape};
+use super::{ChangeLog, Table, guard, outbox, shape, since_installed};
 use crate::check::{finding, lacking};
 use crate::table_name::written;
 
@@ -32,6 +32,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         let what = format!("{entity} has virtual columns since it was logged, which are told as null");
         found.push(finding(Severity::Warning, what, again(&entity)));
     }
+    found.extend(since_installed::findings(cx, log).await?);
     for (entity, child) in shape::children(cx, &log.client).await? {
         let what = format!("{child} inherits from {entity}, and its rows are not logged with those of {entity}");
         found.push(finding(Severity::Warning, what, format!("install {child} too, or leave it if that is meant")));
@@ -70,7 +71,7 @@ pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     Ok(shape::bereft(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
 }
 
-fn again(entity: &str) -> String {
+pub(super) fn again(entity: &str) -> String {
     format!("run `watchkeeper postgres install --url URL --table {}` again", written(entity))
 }
 

@@ -24,7 +24,7 @@ DROP INDEX {schema}.log_losses;
 
 -- Types of columns that are written alike under all settings, or under the one setting that each of these needs stands for.
 CREATE OR REPLACE FUNCTION {schema}.log_plain_types(needs text[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
     SELECT array_agg(t.type::oid) FROM (VALUES ('bool'::regtype, NULL), ('int2', NULL), ('int4', NULL), ('int8', NULL), ('numeric', NULL),
             ('text', NULL), ('varchar', NULL), ('bpchar', NULL), ('name', NULL), ('uuid', NULL), ('date', NULL), ('timestamp', NULL),
             ('json', NULL), ('jsonb', NULL), ('inet', NULL), ('cidr', NULL), ('float4', 'float'), ('float8', 'float'), ('bytea', 'bytea'),
@@ -34,14 +34,14 @@ $body$;
 
 -- Types of key columns that need no more than to be written as JSON.
 CREATE OR REPLACE FUNCTION {schema}.log_plain_key_types() RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
     SELECT '{int2,int4,int8,text,varchar,uuid}'::regtype[]::oid[]
 $body$;
 
 -- What a table needs beyond a plain one: 'float', 'bytea' and 'timezone' where one setting decides how they are written, 'settings' for types whose text
 -- depends on several settings or that are not known, 'key' for keys that need more than to be written as JSON.
 CREATE OR REPLACE FUNCTION {schema}.log_needs(relation oid, names text[]) RETURNS text[]
-LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $body$
     SELECT array_agg(DISTINCT n.need) FROM (
         SELECT CASE WHEN t.oid IN ('float4'::regtype, 'float8'::regtype) THEN 'float'
             WHEN t.oid = 'bytea'::regtype THEN 'bytea'
@@ -55,22 +55,20 @@ LANGUAGE sql STABLE SET search_path = pg_catalog AS $body$
     ) AS n
 $body$;
 
--- Whether the function of a table can still log it on the fast path: its columns have these types, those of its key are among these, and have
--- these names. Immutable for the planner, which asks once for each plan; a new connection asks at its first statement, so that this is kept cheap.
-CREATE OR REPLACE FUNCTION {schema}.log_fits(relation oid, key_index oid, names text[], types oid[], key_types oid[]) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog AS $body$
+-- Whether the function of a table can still log it on the fast path: its columns have these types, those of its key are among these, and the
+-- columns of the key have these names. Immutable for the planner, which asks once for each plan; a new connection asks at its first statement,
+-- so that this is kept cheap.
+CREATE OR REPLACE FUNCTION {schema}.log_fits(relation oid, key int2[], names text[], types oid[], key_types oid[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
-    FOR n IN 1 .. cardinality(names) LOOP
-        IF pg_get_indexdef(key_index, n, true) IS DISTINCT FROM quote_ident(names[n]) THEN RETURN false; END IF;
-    END LOOP;
-    RETURN pg_partition_root(relation) IS NULL AND NOT EXISTS (SELECT FROM pg_attribute a
-        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
-            AND (a.atttypid <> ALL (types) OR a.attname::text = ANY (names) AND a.atttypid <> ALL (key_types)));
+    RETURN pg_partition_root(relation) IS NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0
+        AND (NOT a.attisdropped AND a.atttypid <> ALL (types) OR a.attnum = ANY (key)
+            AND (a.attname::text <> names[array_position(key, a.attnum)] OR NOT a.attnotnull OR a.atttypid <> ALL (key_types))));
 END $body$;
 
 -- Logs the transition tables of a plain table: all rows of an INSERT or a DELETE, or the one row of an UPDATE.
-CREATE OR REPLACE FUNCTION {schema}.log_plain_sql(relation oid, key_index oid, names text[], needs text[], operation text, entity text) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog AS $body$
+CREATE OR REPLACE FUNCTION {schema}.log_plain_sql(relation oid, names text[], needs text[], operation text, entity text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $body$
 DECLARE
     absent text := (SELECT string_agg(format('NULL::pg_catalog.text AS %I', name), ', ') FROM unnest(names) AS name);
     key text := (SELECT '''['' OPERATOR(pg_catalog.||) ' || string_agg(format('pg_catalog.to_json(%I)::pg_catalog.text', k.name),
@@ -79,12 +77,14 @@ DECLARE
     -- An enumeration that a column has by now is as plain as the known types.
     types oid[] := {schema}.log_plain_types(needs) || ARRAY(SELECT DISTINCT t.oid FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND t.typtype = 'e');
-    fits text := format('{schema}.log_fits(%s::pg_catalog.oid, %s::pg_catalog.oid, %L::pg_catalog.text[], %L::pg_catalog.oid[], %L::pg_catalog.oid[])',
-        relation, key_index, names, types, {schema}.log_plain_key_types());
+    numbers int2[] := ARRAY(SELECT a.attnum FROM unnest(names) WITH ORDINALITY AS k (name, n)
+        JOIN pg_attribute a ON a.attrelid = relation AND a.attname = k.name ORDER BY k.n);
+    fits text := format('{schema}.log_fits(%s::pg_catalog.oid, %L::pg_catalog.int2[], %L::pg_catalog.text[], %L::pg_catalog.oid[], %L::pg_catalog.oid[])',
+        relation, numbers, names, types, {schema}.log_plain_key_types());
     -- Within `present`, the name of a key column is that of the row; where it has none of that name, that of `absent`.
     side text := format('SELECT k.key, pg_catalog.row_to_json("watchkeeper row".*) AS image FROM (SELECT %s) AS "watchkeeper absent"
             CROSS JOIN %%I AS "watchkeeper row"
-            CROSS JOIN LATERAL (SELECT %s AS key FROM (SELECT "watchkeeper row".*) AS "watchkeeper present") AS k WHERE %s', absent, key, fits);
+            CROSS JOIN LATERAL (SELECT %s AS key FROM (SELECT "watchkeeper row".*) AS "watchkeeper present") AS k WHERE %s', replace(absent, '%', '%%'), replace(key, '%', '%%'), replace(fits, '%', '%%'));
 BEGIN
     RETURN CASE operation
         WHEN 'INSERT' THEN format('INSERT INTO {schema}.log (entity, operation, key, after)
@@ -104,7 +104,7 @@ END $body$;
 
 -- Makes the function of a plain table, in place of the one that `log_make` has made for any table.
 CREATE OR REPLACE FUNCTION {schema}.log_make_plain(relation oid, key_index oid, names text[], needs text[], entity text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $make$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $make$
 BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION {schema}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %L', 'log_of_' || relation,
         format($body$
@@ -160,7 +160,7 @@ BEGIN
         pg_catalog.current_setting('bytea_output'), pg_catalog.current_setting('intervalstyle'),
         pg_catalog.current_setting('extra_float_digits'), pg_catalog.current_setting('datestyle'),
         pg_catalog.current_setting('lc_monetary')];
-    state := pg_catalog.set_config('search_path', 'pg_catalog', true);
+    state := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     state := concat(set_config('timezone', 'UTC', true), set_config('bytea_output', 'hex', true), set_config('intervalstyle', 'iso_8601', true),
         set_config('extra_float_digits', '1', true), set_config('datestyle', 'ISO', true), set_config('lc_monetary', 'C', true));
     <<general>>
@@ -182,9 +182,9 @@ END $body$,
         {schema}.log_statement_sql(relation, 'DELETE', false, false, quote_literal(entity), names),
         {schema}.log_statement_sql(relation, 'UPDATE', true, false, quote_literal(entity), names),
         {schema}.log_statement_sql(relation, 'UPDATE', false, false, quote_literal(entity), names),
-        {schema}.log_plain_sql(relation, key_index, names, needs, 'INSERT', entity),
-        {schema}.log_plain_sql(relation, key_index, names, needs, 'DELETE', entity),
-        {schema}.log_plain_sql(relation, key_index, names, needs, 'UPDATE', entity),
+        {schema}.log_plain_sql(relation, names, needs, 'INSERT', entity),
+        {schema}.log_plain_sql(relation, names, needs, 'DELETE', entity),
+        {schema}.log_plain_sql(relation, names, needs, 'UPDATE', entity),
         CASE WHEN 'float' = ANY (needs) THEN ' AND pg_catalog.current_setting(''extra_float_digits'')
             OPERATOR(pg_catalog.=) ANY (''{1,2,3}''::pg_catalog.text[])' ELSE '' END
         || CASE WHEN 'timezone' = ANY (needs) THEN ' AND pg_catalog.current_setting(''timezone'')
@@ -196,7 +196,7 @@ REVOKE ALL ON FUNCTION {schema}.log_make_plain(oid, oid, text[], text[], text) F
 -- Makes the functions that note that a statement on a table begins and log it when it ends, by what the table needs. The first one names its
 -- setting itself: taking the name from the arguments of the trigger takes a third of its time.
 CREATE OR REPLACE FUNCTION {schema}.log_make_best(relation oid, key_index oid, names text[], is_virtual boolean, entity text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $make$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $make$
 DECLARE
     needs text[] := {schema}.log_needs(relation, names);
 BEGIN

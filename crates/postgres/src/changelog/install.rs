@@ -208,8 +208,8 @@ const REMOVE: &str = "DROP TABLE {schema}.log, {schema}.log_meta, {schema}.log_t
         {schema}.log_statement_sql(oid, text, boolean, boolean, text, text[]), {schema}.log_key_names(oid, oid, text[]),
         {schema}.log_key_sql(oid, text[]), {schema}.log_key_part(json), {schema}.log_exact(oid, json, text),
         {schema}.log_exact_sql(oid), {schema}.log_inexact(oid, text, int), {schema}.log_needs(oid, text[]),
-        {schema}.log_fits(oid, oid, text[], oid[], oid[]), {schema}.log_plain_types(text[]),
-        {schema}.log_plain_key_types(), {schema}.log_plain_sql(oid, oid, text[], text[], text, text),
+        {schema}.log_fits(oid, int2[], text[], oid[], oid[]), {schema}.log_plain_types(text[]),
+        {schema}.log_plain_key_types(), {schema}.log_key_column(oid, int), {schema}.log_plain_sql(oid, text[], text[], text, text),
         {schema}.log_make_plain(oid, oid, text[], text[], text), {schema}.log_make_best(oid, oid, text[], boolean, text);
     DELETE FROM {schema}.meta WHERE name = 'schema/log'";
 

@@ -15,8 +15,18 @@ use crate::client::Schema;
 /// * Whatever a table takes, its triggers take: nothing of a row but its key is converted to a type that holds less.
 pub(super) const SCHEMA: Schema = Schema {
     role: "log",
-    steps: &[STEP_1, super::statement::STEP, super::guard::STEP, super::exact::STEP, super::fast_path::STEP],
+    steps: &[
+        STEP_1,
+        super::statement::STEP,
+        super::guard::STEP,
+        super::exact::STEP,
+        super::fast_path::STEP,
+        super::hardening::STEP,
+    ],
 };
+
+/// From this version on, the log knows which values JSON does not hold exactly.
+pub(super) const EXACT_VALUES: usize = 4;
 
 /// From this version on, `log_tables` has the numbers of the losses.
 pub(super) const LOSSES_BY_TABLE: usize = 5;

@@ -53,8 +53,21 @@ const LOOK: &str = "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::t
     (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
     EXISTS (SELECT FROM pg_inherits WHERE c.oid IN (inhrelid, inhparent)) OR c.relispartition,
     EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
-        AND g.tgtype & 3 = 1 AND g.tgname <> ALL ($4))
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
+        AND g.tgtype & 3 = 1 AND g.tgname <> ALL ($4)),
+    ";
+const OF_TABLE: &str = "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)";
+
+/// The condition that foreign keys which act on their rows lead from a table back to itself. What they write belongs to the same query: where
+/// that is a MERGE, the server forgets the rows of MERGE for the statement-level triggers.
+pub(super) fn is_cyclic(relation: &str) -> String {
+    format!(
+        "EXISTS (WITH RECURSIVE keys AS (SELECT k.conrelid AS child, k.confrelid AS parent FROM pg_constraint k
+                WHERE k.contype = 'f' AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))),
+            touched AS (SELECT child FROM keys WHERE parent = {relation}
+                UNION SELECT k.child FROM keys k JOIN touched t ON t.child = k.parent)
+            SELECT FROM touched WHERE child = {relation})"
+    )
+}
 
 impl Shape {
     /// Looks at a table.
@@ -67,7 +80,7 @@ impl Shape {
         let rows = work
             .query(
                 cx,
-                LOOK,
+                &format!("{LOOK}{} {OF_TABLE}", is_cyclic("c.oid")),
                 &[(&name, Type::TEXT), (&own, Type::TEXT), (&ROW, Type::TEXT), (&own_triggers, Type::TEXT_ARRAY)],
             )
             .await?;
@@ -123,8 +136,8 @@ impl Shape {
             return refuse(format!("{user} may not read {table}, as its triggers have to"), &remedy);
         }
         let (is_deferrable, has_virtual_columns, key_index): (bool, bool, u32) = (row.get(8), row.get(9), row.get(15));
-        let (is_related, has_row_triggers): (bool, bool) = (row.get(16), row.get(17));
-        let is_logged_by_statement = kind == "r" && !is_deferrable && !is_related && !has_row_triggers;
+        let (is_related, has_row_triggers, is_cyclic): (bool, bool, bool) = (row.get(16), row.get(17), row.get(18));
+        let is_logged_by_statement = kind == "r" && !is_deferrable && !is_related && !has_row_triggers && !is_cyclic;
         Ok(Self {
             oid: row.get(0),
             entity: format!("{schema}.{name}"),
