@@ -127,6 +127,10 @@ fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
         Some(group) => (group.settings.group.clone(), group.settings.lease.ttl),
         None => (String::new(), LeaseSettings::default().ttl),
     };
+    if group.is_none() && root.peek("stream").is_none() {
+        // Where the group can be read, the commands that need a stream refuse its absence.
+        collector.push(no_stream().at(root.origin()));
+    }
     let mut streams = Vec::new();
     for options in root.tables("stream")? {
         let before = collector.len();
@@ -140,6 +144,11 @@ fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
     Ok(group.map(|group| Config { group, streams }))
 }
 
+fn no_stream() -> Error {
+    Error::config("there is no stream in the file")
+        .remedy("write a [[stream]] with a name, a source and a [[stream.sink]]")
+}
+
 impl Config {
     /// Whether standard output belongs to a sink.
     pub(crate) fn writes_to_stdout(&self) -> bool {
@@ -150,8 +159,7 @@ impl Config {
     /// Refuses a file in which there is nothing to do.
     pub(crate) fn refuse_idle(&self) -> Result<()> {
         if self.streams.is_empty() {
-            let remedy = "write a [[stream]] with a name, a source and a [[stream.sink]]";
-            return Err(Error::config("there is no stream in the file").remedy(remedy).at(&self.group.lease_origin));
+            return Err(no_stream().at(&self.group.lease_origin));
         }
         Ok(())
     }
