@@ -257,3 +257,12 @@ fn an_empty_file_lacks_a_group_and_a_stream() {
     says(&checked, &["group: this table is missing"]);
     says(&checked, &["there is no stream in the file", "[[stream]]"]);
 }
+
+#[test]
+fn a_misspelt_head_is_one_error() {
+    let desk = Desk::with(&good().replace("[[stream]]", "[[streams]]"));
+    let checked = desk.run(&["check", "--offline"]);
+    says(&checked, &["watchkeeper.toml:6: streams: there is no such setting", "did you mean \"stream\"?"]);
+    let said = format!("{}{}", checked.out, checked.err);
+    assert_eq!(said.lines().filter(|line| line.contains("error: ")).count(), 1, "{said}");
+}
