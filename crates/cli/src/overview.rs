@@ -127,3 +127,6 @@ fn differences(members: &[Listed]) -> Vec<String> {
     ];
     remarks.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests;

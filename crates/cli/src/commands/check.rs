@@ -86,7 +86,10 @@ fn on_this_machine(config: &Config) -> Option<Error> {
 fn described(stream: &Stream) -> Answer {
     let profiles = stream.sinks.iter().filter_map(|target| target.profile.clone()).collect();
     let source = Part::of(titled("source", &stream.source), Ok(Vec::new()));
-    let sinks = stream.sinks.iter().map(|target| Part::of(sink_title(target), Ok(Vec::new())));
+    let sinks = stream
+        .sinks
+        .iter()
+        .map(|target| Part::of(sink_title(target), filter::require_listed_names(stream, target).map(|()| Vec::new())));
     let parts = [source].into_iter().chain(sinks).collect();
     Answer { name: stream.settings.name.clone(), profiles, parts, history: None, troubles: Vec::new() }
 }

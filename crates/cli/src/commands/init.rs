@@ -42,8 +42,9 @@ pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCod
     })?;
     let lines = [format!("{name} is written. What comes next:")].into_iter();
     let lines = lines.chain(source.first_step().map(str::to_owned)).chain([
-        "  watchkeeper check                                       # see whether all is well".to_owned(),
-        "  watchkeeper run                                         # once, or several times for relief".to_owned(),
+        "  watchkeeper check                                       # look whether all of it can work".to_owned(),
+        "  watchkeeper run                                         # twice or more: one delivers, the others stand by"
+            .to_owned(),
     ]);
     let lines = lines.collect();
     answer::say(&Report { lines, data: json!({ "written": name }) }, common.json)?;

@@ -12,7 +12,7 @@ mod variables;
 use std::path::Path;
 use std::sync::Arc;
 
-use watchkeeper::core::{Collector, Options};
+use watchkeeper::core::{Collector, Options, Setting, WrittenSetting};
 use watchkeeper::{Error, LeaseSettings, Result};
 
 pub(crate) use group::Group;
@@ -121,12 +121,18 @@ fn unreadable(name: &str, error: &std::io::Error) -> Error {
 /// The group and its streams, without those that something is wrong with; `None` when the group cannot be read.
 fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
     root.collect_into(Some(collector));
+    let has_group = root.peek("group").is_some();
     let read = group::read(&mut root);
     let group = root.reported(read)?.flatten().filter(|_| collector.is_empty());
     let (name, lease) = match &group {
         Some(group) => (group.settings.group.clone(), group.settings.lease.ttl),
         None => (String::new(), LeaseSettings::default().ttl),
     };
+    if !has_group && root.peek("stream").is_none() {
+        // Where there is a group, the commands that need a stream refuse its absence.
+        collector.push(no_stream().at(root.origin()));
+    }
+    leave_sinks_of_a_misspelt_head(&mut root);
     let mut streams = Vec::new();
     for options in root.tables("stream")? {
         let before = collector.len();
@@ -140,6 +146,22 @@ fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
     Ok(group.map(|group| Config { group, streams }))
 }
 
+/// `[[stream.sink]]` below `[[streams]]` makes a table of `stream`: the head is what is wrong, and is reported as unknown.
+fn leave_sinks_of_a_misspelt_head(root: &mut Options) {
+    let is_known = |name: &str| ["group", "instance", "stream"].contains(&name);
+    let is_list = |value: &WrittenSetting| matches!(value.setting, Setting::List(_));
+    let has_misspelt = root.iter_mut().any(|(name, value)| !is_known(name) && is_list(value));
+    let is_table = root.peek("stream").is_some_and(|value| matches!(value.setting, Setting::Table(_)));
+    if has_misspelt && is_table {
+        root.take("stream");
+    }
+}
+
+fn no_stream() -> Error {
+    Error::config("there is no stream in the file")
+        .remedy("write a [[stream]] with a name, a source and a [[stream.sink]]")
+}
+
 impl Config {
     /// Whether standard output belongs to a sink.
     pub(crate) fn writes_to_stdout(&self) -> bool {
@@ -150,8 +172,7 @@ impl Config {
     /// Refuses a file in which there is nothing to do.
     pub(crate) fn refuse_idle(&self) -> Result<()> {
         if self.streams.is_empty() {
-            let remedy = "write a [[stream]] with a name, a source and a [[stream.sink]]";
-            return Err(Error::config("there is no stream in the file").remedy(remedy).at(&self.group.lease_origin));
+            return Err(no_stream().at(&self.group.lease_origin));
         }
         Ok(())
     }

@@ -37,11 +37,10 @@ impl System {
 
     /// The system that these settings name, by `type` or by the scheme of `url`.
     pub(super) fn of(mut options: Options) -> Result<Self> {
-        let origin = options.origin_of(if options.peek("type").is_some() { "type" } else { "url" }).clone();
         let backend = match options.text("type")? {
-            Some(name) => registry::named(&name).map_err(|error| error.at(&origin))?,
+            Some(name) => registry::named(&name).map_err(|error| about(&options, "type", &error))?,
             None => match options.peek_text("url") {
-                Some(url) => registry::of_url(url).map_err(|error| error.at(&origin))?,
+                Some(url) => registry::of_url(url).map_err(|error| about(&options, "url", &error))?,
                 None => return Err(options.missing("url", "\"sqlite:state.db\"")),
             },
         };
@@ -103,4 +102,9 @@ impl System {
         options.finish()?;
         Ok(opened)
     }
+}
+
+/// The same error, of this setting and the place where it was written.
+fn about(options: &Options, name: &str, error: &Error) -> Error {
+    options.wrong(name, error.message()).remedy(error.advice().unwrap_or_default())
 }

@@ -15,6 +15,7 @@ mod manners;
 mod mongodb;
 mod moving;
 mod offline;
+mod pages;
 mod postgres;
 mod refusing;
 mod secrets;

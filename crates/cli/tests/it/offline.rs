@@ -231,3 +231,38 @@ fn variables_say_what_to_log() {
     assert_eq!(lines(&[("WATCHKEEPER_LOG", "error"), ("RUST_LOG", "trace")], &[]), 1);
     assert_eq!(lines(&[("WATCHKEEPER_LOG", "trace")], &["--log", "error"]), 1);
 }
+
+#[test]
+fn a_filter_that_names_none_of_the_listed_tables_is_found() {
+    let filtered = |tables: &str, name: &str| {
+        let source = format!("{{ url = \"sqlite:app.db\", tables = [{tables}] }}");
+        let file = good().replace("\"sqlite:app.db\"", &source);
+        Desk::with(&format!("{file}filter = {{ namespaces = [\"{name}\"] }}\n")).run(&["check", "--offline"])
+    };
+    let checked = filtered("\"orders\"", "order");
+    says(&checked, &["watchkeeper.toml:", "the filter names order, ", "the stream watches: orders"]);
+    assert!(!checked.out.contains("the file is well"), "{checked:?}");
+    // A name may lack its schema, be in another case, or stand for many; quotes may hide a dot.
+    for (tables, name) in
+        [("\"orders\"", "ORDERS"), ("\"orders\"", "main.orders"), ("\"orders\"", "sales.*"), ("'\"a.b\"'", "a.b")]
+    {
+        let checked = filtered(tables, name);
+        assert_eq!(checked.code, Some(0), "{tables} and {name}: {checked:?}");
+    }
+}
+
+#[test]
+fn an_empty_file_lacks_a_group_and_a_stream() {
+    let checked = Desk::with("").run(&["check", "--offline"]);
+    says(&checked, &["group: this table is missing"]);
+    says(&checked, &["there is no stream in the file", "[[stream]]"]);
+}
+
+#[test]
+fn a_misspelt_head_is_one_error() {
+    let desk = Desk::with(&good().replace("[[stream]]", "[[streams]]"));
+    let checked = desk.run(&["check", "--offline"]);
+    says(&checked, &["watchkeeper.toml:6: streams: there is no such setting", "did you mean \"stream\"?"]);
+    let said = format!("{}{}", checked.out, checked.err);
+    assert_eq!(said.lines().filter(|line| line.contains("error: ")).count(), 1, "{said}");
+}

@@ -138,12 +138,14 @@ fn the_write_ahead_log_is_read_although_its_reader_is_killed() {
     assert!(told.out.contains(&slots("true")[0]), "{told:?}");
 }
 
-/// The files that the guide shows for PostgreSQL, one after the other.
+/// The files that the guide shows for PostgreSQL, one after the other: a store with sinks, typed rows, the change log, replication.
 fn shown() -> Vec<String> {
-    let guide = include_str!("../../../../docs/guide/configuration.md");
-    let section = guide.split_once("**PostgreSQL.**").expect("the guide tells of PostgreSQL").1;
-    let section = section.split_once("\n## ").expect("something follows").0;
-    let files = section.split("```toml\n").skip(1);
+    let guide = concat!(
+        include_str!("../../../../docs/guide/postgresql.md"),
+        include_str!("../../../../docs/guide/postgresql-change-log.md"),
+        include_str!("../../../../docs/guide/postgresql-replication.md")
+    );
+    let files = guide.split("```toml\n").skip(1);
     files.map(|rest| rest.split_once("```").expect("a file has an end").0.to_owned()).collect()
 }
 

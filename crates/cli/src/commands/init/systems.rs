@@ -52,6 +52,7 @@ impl Source {
         match self {
             Self::Sqlite => {
                 "# The application's database. Log its tables first: watchkeeper sqlite install --db app.db --table orders\n\
+                 # Watchkeeper writes to it, too: give the application's connections a PRAGMA busy_timeout.\n\
                  source = { url = \"sqlite:app.db\", tables = [\"orders\"] }\n"
             }
             Self::MongoDb => {
@@ -88,7 +89,10 @@ impl Sink {
                 "# This one writes lines of JSON into files in a folder that exists.\n\
                  [[stream.sink]]\ntype = \"file\"\nfolder = \".\"\nprefix = \"orders\"\n\
                  format = \"native\"                # or \"debezium\", \"cloudevents\"\n\
-                 # rotate_bytes = \"64MiB\"\n"
+                 # rotate_bytes = \"64MiB\"       # never by default; also rotate_after = \"1h\"\n\
+                 # When lines are forced to the disk. \"flush\": before every commit, so that nothing is lost; a time such as \"1s\",\n\
+                 # or \"never\": a power failure may take what was not yet forced.\n\
+                 # fsync = \"flush\"\n"
             }
             Self::Stdout => {
                 "# This one writes lines of JSON to standard output.\n\

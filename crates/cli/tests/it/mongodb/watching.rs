@@ -89,10 +89,9 @@ fn a_check_tells_what_it_finds_and_changes_nothing() {
 
 #[test]
 fn the_settings_in_the_guide_are_accepted() {
-    let guide = include_str!("../../../../../docs/guide/configuration.md");
-    let section = guide.split_once("**MongoDB.**").expect("the guide tells of MongoDB").1;
+    let guide = include_str!("../../../../../docs/guide/mongodb.md");
     let (file, _) =
-        section.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("it shows a file");
+        guide.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("it shows a file");
     let harbour = Harbour::new();
     let hosts = harbour.url.split(['/', '?']).nth(2).expect("a URL names hosts");
     let own = harbour.database.name();

@@ -154,7 +154,7 @@ impl World {
         format!("{name} from {mode:?} into {sink}: {sql} is {text:?}, and {outcome}")
     }
 
-    /// Whether a change may be rejected: see docs/guide/configuration.md, which lists these.
+    /// Whether a change may be rejected: see docs/guide/values.md, which lists these.
     fn may_be_rejected(&self, mode: Mode, stored: &Stored) -> bool {
         match stored.quirk {
             Quirk::NulInJson => true,
