@@ -18,10 +18,14 @@ mod url;
 mod words;
 
 use address::Parameters;
-use around::{Process, Surroundings};
+use around::{Nothing, Process, Surroundings};
 pub(crate) use credentials::Credentials;
 use tls::Trust;
 use url::unreadable;
+
+/// Stands for a URL that was refused, so that the settings beside it are looked at too. Nothing of it depends on variables or files, which
+/// would be refused once more.
+const STAND_IN: &str = "postgres://nobody@localhost/postgres?sslmode=disable";
 
 /// The schema that holds the tables, unless another one is named.
 const SCHEMA: &str = "watchkeeper";
@@ -111,7 +115,7 @@ impl Config {
         // Where errors are collected the other settings are looked at too.
         let mut config = match options.reported(named)? {
             Some(config) => config,
-            None => Self::new("postgres://localhost/postgres")?,
+            None => Self::within(STAND_IN, &Nothing)?,
         };
         config.setting = options.path().to_owned();
         if let Some(schema) = options.text("schema")? {
@@ -288,14 +292,6 @@ fn session_attrs(said: Option<&str>, postgres: &tokio_postgres::Config) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Nothing;
-
-    impl Surroundings for Nothing {
-        fn variable(&self, _name: &str) -> Option<String> {
-            None
-        }
-    }
 
     #[test]
     fn a_url_names_servers_and_database() {

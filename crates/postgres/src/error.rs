@@ -96,8 +96,8 @@ const TABLE: &[Row] = &[
     Row {
         class: Class::Missing,
         codes: &["3D000", "3F000", "42P01", "42703", "42704", "42883"],
-        cause: "something is not there",
-        remedy: "restore or create what the cause names, or correct its name; Watchkeeper's own tables are made by `watchkeeper postgres setup`",
+        cause: "something does not exist",
+        remedy: "restore or create it, or correct its name; Watchkeeper's own tables are made by `watchkeeper postgres setup`",
     },
     Row {
         class: Class::Settings,
@@ -199,10 +199,58 @@ const QUOTED_CHARS_MAX: usize = 300;
 pub fn told(native: Native, doing: Doing, place: &str) -> Error {
     let class = Class::of(&native);
     let (cause, remedy) = class.words();
-    let remedy =
-        tls_remedy(&native).or_else(|| hidden_remedy(&native)).or_else(|| merged_remedy(&native)).unwrap_or(remedy);
-    let said: String = said(&native).replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
-    Error::new(class.kind(doing), format!("{place}: {cause} ({said})")).remedy(remedy).caused_by(native)
+    let remedy = nearer_remedy(&native).unwrap_or(remedy);
+    let quoted = |said: String| said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect::<String>();
+    let cause = match unconnected(&native).map(quoted) {
+        Some(said) => format!("{place}: {UNREACHABLE} ({said})"),
+        None => match named(&native, class) {
+            Some((missing, code)) => format!("{place}: {} ({code})", quoted(missing)),
+            None => format!("{place}: {cause} ({})", quoted(said(&native))),
+        },
+    };
+    Error::new(class.kind(doing), cause).remedy(remedy).caused_by(native)
+}
+
+/// What to do about an error of which more is known than its class.
+fn nearer_remedy(native: &Native) -> Option<&'static str> {
+    let by_code = || match native.code()?.code() {
+        "3D000" => Some("create the database, or correct its name in the URL"),
+        "42501" => Some("grant the privilege that the cause names"),
+        _ => None,
+    };
+    let unreachable = || unconnected(native).map(|_| REACH);
+    tls_remedy(native)
+        .or_else(|| hidden_remedy(native))
+        .or_else(|| merged_remedy(native))
+        .or_else(by_code)
+        .or_else(unreachable)
+}
+
+/// What is said where no connection came about.
+pub(crate) const UNREACHABLE: &str = "the server cannot be reached";
+
+/// What to do about it.
+pub(crate) const REACH: &str =
+    "start the server, or correct its host and port in the URL; look at the network and its firewalls";
+
+/// Why no connection came about, if that is what failed.
+fn unconnected(native: &Native) -> Option<String> {
+    if native.to_string() != "error connecting to server" {
+        return None;
+    }
+    native.source().map(|cause| without_number(&cause.to_string()))
+}
+
+/// The words of the operating system, without its number for them.
+pub(crate) fn without_number(said: &str) -> String {
+    said.split(" (os error").next().unwrap_or(said).to_owned()
+}
+
+/// The server's own words and code for what is missing: they name it.
+fn named(native: &Native, class: Class) -> Option<(String, &str)> {
+    let said = native.as_db_error().filter(|_| class == Class::Missing)?;
+    let detail = said.detail().map(|detail| format!("; {detail}")).unwrap_or_default();
+    Some((format!("{}{detail}", said.message()), said.code().code()))
 }
 
 /// What was said: the server's own words, or the innermost cause.

@@ -88,6 +88,9 @@ pub trait Apply: Send + Sync + 'static {
         self.prepare(cx, client).await.map(|()| true)
     }
 
+    /// Is told which sink of which stream is opened, before anything else: for those who log.
+    fn note_opening(&self, _context: &SinkContext) {}
+
     /// Applies changes in order, inside of the open transaction.
     ///
     /// # Errors
@@ -249,6 +252,7 @@ impl Sink for Transactional {
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         self.require_store(context)?;
+        self.apply.note_opening(context);
         self.apply.prepare(cx, self.checkpoints.client()).await?;
         Ok(self.writer())
     }
@@ -260,6 +264,7 @@ impl Sink for Transactional {
 
     async fn open_existing(&self, cx: &Cx, context: &SinkContext) -> Result<Option<OpenedSink>> {
         self.require_store(context)?;
+        self.apply.note_opening(context);
         let is_there = self.apply.prepare_existing(cx, self.checkpoints.client()).await?;
         Ok(is_there.then(|| self.writer()))
     }

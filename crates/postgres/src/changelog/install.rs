@@ -7,7 +7,7 @@ use super::read::LOST;
 use super::schema::SCHEMA;
 use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS, is_logging};
 use super::triggers::{self, PART};
-use crate::client::{Client, Work, quoted};
+use crate::client::{Client, Work, is_race, quoted};
 use crate::table_name::table_name;
 
 /// Whether writers tell readers of their changes. NOTIFY takes a lock on the whole server at every commit that has one to
@@ -48,18 +48,58 @@ pub(super) fn channel(client: &Client) -> String {
 /// # Errors
 /// `Config` for a table that can not be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
-    client.ensure(cx, SCHEMA).await?;
-    let work = client.begin(cx).await?;
+    install_for(cx, client, tables, wake, None).await
+}
+
+/// The same, and grants a role the least that it needs ([`grant`]), all of it or nothing.
+pub(super) async fn install_for(
+    cx: &Cx,
+    client: &Client,
+    tables: &[&str],
+    wake: Wake,
+    role: Option<&str>,
+) -> Result<Vec<String>> {
+    let work = begin(cx, client).await?;
+    let entities = install_within(cx, client, &work, tables, wake).await?;
+    if let Some(role) = role {
+        grant_within(cx, client, &work, role).await?;
+    }
+    work.commit(cx).await?;
+    Ok(entities)
+}
+
+/// How often to look again when another one makes the same log at the same time.
+const TRIES: usize = 5;
+
+/// Begins a transaction in which the log is there, in the shape that this program knows. One that is new is made by the same transaction. One
+/// that has writers is brought up to date before it: that takes locks on the log, for which a writer would wait while we wait for its table.
+async fn begin(cx: &Cx, client: &Client) -> Result<Work> {
+    for _ in 0..TRIES {
+        if client.version(cx, SCHEMA).await? > 0 {
+            client.ensure(cx, SCHEMA).await?;
+            return client.begin(cx).await;
+        }
+        let work = client.begin(cx).await?;
+        match client.make_within(cx, &work, SCHEMA).await {
+            Ok(()) => return Ok(work),
+            Err(error) if is_race(&error) => work.rollback(cx).await,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::unavailable(format!("{}: the log is made and removed all the time", client.place()))
+        .remedy("look who else installs it"))
+}
+
+async fn install_within(cx: &Cx, client: &Client, work: &Work, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
     work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
     let mut entities = Vec::new();
     for table in tables {
-        let shape = Shape::look(cx, client, &work, table).await?;
+        let shape = Shape::look(cx, client, work, table).await?;
         shape.require_unlogged_elsewhere()?;
-        refuse_kin(cx, client, &work, &shape).await?;
-        install_one(cx, client, &work, &shape, wake).await?;
+        refuse_kin(cx, client, work, &shape).await?;
+        install_one(cx, client, work, &shape, wake).await?;
         entities.push(shape.entity);
     }
-    work.commit(cx).await?;
     Ok(entities)
 }
 
@@ -161,12 +201,18 @@ pub(super) const GRANTS: [(&str, &str); 6] = [
 /// # Errors
 /// As the server says; then nothing was changed.
 pub async fn grant(cx: &Cx, client: &Client, role: &str) -> Result<()> {
-    let (work, role) = (client.begin(cx).await?, quoted(role));
+    let work = client.begin(cx).await?;
+    grant_within(cx, client, &work, role).await?;
+    work.commit(cx).await
+}
+
+async fn grant_within(cx: &Cx, client: &Client, work: &Work, role: &str) -> Result<()> {
+    let role = quoted(role);
     work.run(cx, &client.sql(&format!("GRANT USAGE ON SCHEMA {{schema}} TO {role}"))).await?;
     for (table, words) in GRANTS {
         work.run(cx, &client.sql(&format!("GRANT {words} ON {{schema}}.{table} TO {role}"))).await?;
     }
-    work.commit(cx).await
+    Ok(())
 }
 
 /// Stops logging these tables. With the last of them the log itself is removed.

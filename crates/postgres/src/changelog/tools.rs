@@ -81,7 +81,7 @@ impl Tool for Install {
         let client = open(cx, arguments).await?;
         let would_break = !silent && !notify && super::install::can_prepare(cx, &client).await?;
         let wake = if silent || would_break { Wake::Silent } else { Wake::Notify };
-        let logged = super::install(cx, &client, &names(&tables), wake).await?;
+        let logged = super::install::install_for(cx, &client, &names(&tables), wake, role.as_deref()).await?;
         let mut lines: Vec<_> = logged.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
         if would_break {
             lines.push(
@@ -91,7 +91,6 @@ impl Tool for Install {
             );
         }
         if let Some(role) = role {
-            super::grant(cx, &client, &role).await?;
             lines.push(format!("{role}: may read the log"));
         }
         Ok(Report { lines, data: json!({ "logged": logged }) })

@@ -96,6 +96,23 @@ impl Client {
 
     async fn make(&self, cx: &Cx, schema: Schema) -> Result<()> {
         let work = self.begin(cx).await?;
+        self.make_meta(cx, &work, schema).await?;
+        work.commit(cx).await?;
+        let work = self.begin(cx).await?;
+        self.migrate(cx, &work, schema).await.map_err(|error| may_not_make(schema, error))?;
+        work.commit(cx).await
+    }
+
+    /// Makes the tables of a role where there are none, in a transaction that goes on: without its commit there are none after it.
+    ///
+    /// # Errors
+    /// Also when another one makes the same at the same time ([`is_race`]).
+    pub(crate) async fn make_within(&self, cx: &Cx, work: &Work, schema: Schema) -> Result<()> {
+        self.make_meta(cx, work, schema).await?;
+        self.migrate(cx, work, schema).await.map_err(|error| may_not_make(schema, error))
+    }
+
+    async fn make_meta(&self, cx: &Cx, work: &Work, schema: Schema) -> Result<()> {
         // A schema that an administrator has made is used without asking for the right to make one.
         let there = "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1";
         if work.query(cx, there, &[(&self.schema().to_owned(), Type::TEXT)]).await?.is_empty() {
@@ -103,11 +120,7 @@ impl Client {
                 .await
                 .map_err(|error| may_not_make(schema, error))?;
         }
-        work.run(cx, &self.sql(META)).await.map_err(|error| may_not_make(schema, error))?;
-        work.commit(cx).await?;
-        let work = self.begin(cx).await?;
-        self.migrate(cx, &work, schema).await.map_err(|error| may_not_make(schema, error))?;
-        work.commit(cx).await
+        work.run(cx, &self.sql(META)).await.map_err(|error| may_not_make(schema, error))
     }
 
     /// The steps that are missing, one migration at a time.

@@ -23,6 +23,16 @@ impl Surroundings for Process {
     }
 }
 
+/// No surroundings at all: nothing but what a URL says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nothing;
+
+impl Surroundings for Nothing {
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
+}
+
 /// Surroundings that a test makes up.
 #[cfg(test)]
 pub(super) mod scripted {

@@ -20,7 +20,7 @@ use super::failure::told;
 use super::line::{Line, Socket};
 use super::wire::{Failure, Heard, Refusal, Wire};
 use crate::config::Config;
-use crate::error::unchanged;
+use crate::error::{UNREACHABLE, unchanged, without_number};
 
 /// What is said of a server that takes no encrypted connections.
 pub(super) const NO_TLS: &str = "the server does not speak TLS, which sslmode asks for";
@@ -143,7 +143,8 @@ impl Endpoint {
         let (socket, bound) = match (driver.get_hosts().get(at), address) {
             (Some(Host::Unix(folder)), _) => {
                 let path = folder.join(format!(".s.PGSQL.{port}"));
-                (Box::new(Line::Watched(UnixStream::connect(path).await?)) as Box<dyn Socket>, None)
+                let stream = UnixStream::connect(path).await.map_err(unreachable)?;
+                (Box::new(Line::Watched(stream)) as Box<dyn Socket>, None)
             }
             (Some(Host::Tcp(host)), None) => self.secured(dial((host.as_str(), port)).await?, host).await?,
             (Some(Host::Tcp(host)), Some(address)) => self.secured(dial((*address, port)).await?, host).await?,
@@ -270,12 +271,17 @@ fn session(application: &str, stream: &str) -> String {
     format!("{readable}#{:08x}", xxhash_rust::xxh3::xxh3_64(whole.as_bytes()) >> 32)
 }
 
+/// The same error, saying that there was no connection yet.
+fn unreachable(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{UNREACHABLE} ({})", without_number(&error.to_string())))
+}
+
 /// Connects to the first address that answers.
 ///
 /// A reader that is behind reads now and then: what arrives in between has to find room, or the server waits.
 async fn dial(host: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
-    for address in lookup_host(host).await? {
+    for address in lookup_host(host).await.map_err(unreachable)? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // The system may allow less, which is slower and nothing worse.
         let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
@@ -284,7 +290,7 @@ async fn dial(host: impl ToSocketAddrs) -> io::Result<TcpStream> {
             Err(error) => last = error,
         }
     }
-    Err(last)
+    Err(unreachable(last))
 }
 
 /// The number with which a version begins.

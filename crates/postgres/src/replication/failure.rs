@@ -6,7 +6,7 @@ use watchkeeper_core::{Error, ErrorKind};
 
 use super::connect::NO_TLS;
 use super::wire::{Failure, Refusal};
-use crate::error::{Class, Doing, WITHOUT_TLS};
+use crate::error::{Class, Doing, REACH, UNREACHABLE, WITHOUT_TLS};
 
 /// The core error of a failure while `doing` something that changes nothing, or nothing that a repetition would not find
 /// done.
@@ -24,6 +24,9 @@ pub(super) fn told(doing: &str, failure: Failure) -> Error {
         Failure::Io(error) if is_disagreement(error.kind()) => Error::config(format!("{doing}: {error}"))
             .remedy("name the authority that signed the server's certificate as sslrootcert, and the host as the certificate does; or correct sslmode and channel_binding")
             .caused_by(error),
+        Failure::Io(error) if error.to_string().starts_with(UNREACHABLE) => {
+            Error::unavailable(format!("{doing}: {error}")).remedy(REACH).caused_by(error)
+        }
         Failure::Io(error) => Error::unavailable(format!("{doing}: {error}"))
             .remedy("it is tried again; look at the server's log if it stays so")
             .caused_by(error),

@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use tokio_postgres::types::Type;
-use watchkeeper_core::{Change, Cx, Error, Operation, Result};
+use watchkeeper_core::{Change, Cx, Error, Operation, Result, SinkContext};
 
 pub use shape::Missing;
 pub use versioned::VersionedRows;
 
+use self::follow::Target;
 use self::origins::Origins;
 use self::plan::{Plan, Row, Statement};
 use self::shape::Shape;
@@ -45,6 +46,7 @@ pub struct Rows {
     origins: Origins,
     /// As the table was when a writer was opened last.
     shape: Arc<Mutex<Option<Arc<Shape>>>>,
+    target: Arc<Mutex<Target>>,
 }
 
 impl Rows {
@@ -54,12 +56,15 @@ impl Rows {
     /// # Errors
     /// `Config` when it can not be the name of a table.
     pub fn into(table: &str) -> Result<Self> {
+        let table = Table::new(table)?;
+        let target = Target { table: table.written().to_owned(), ..Target::default() };
         Ok(Self {
-            table: Table::new(table)?,
+            table,
             fields: Vec::new(),
             missing: Missing::default(),
             origins: Origins::default(),
             shape: Arc::default(),
+            target: Arc::new(Mutex::new(target)),
         })
     }
 
@@ -94,6 +99,10 @@ impl Rows {
     pub(crate) async fn look(&self, cx: &Cx, client: &Client) -> Result<()> {
         let shape = Shape::look(cx, client, &self.table, &self.fields, self.missing).await?;
         self.table.require_seen(cx, client).await?;
+        let shape = match self.shape() {
+            Ok(before) => shape.replacing(&before, &self.target()),
+            Err(_) => shape,
+        };
         self.keep(Arc::new(shape));
         Ok(())
     }
@@ -104,6 +113,16 @@ impl Rows {
         Ok(shape.columns.iter().filter(|column| column.in_key).map(|column| column.path.join(".")).collect())
     }
 
+    /// Notes whose sink writes the table from now on.
+    fn note_writer(&self, context: &SinkContext) {
+        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        (target.stream, target.sink) = (context.stream.clone(), context.sink.clone());
+    }
+
+    fn target(&self) -> Target {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn shape(&self) -> Result<Arc<Shape>> {
         let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();
         shape.ok_or_else(|| Error::internal("rows were written before their table was looked at"))
@@ -111,7 +130,7 @@ impl Rows {
 
     /// Looks at the table again, for columns that take the `strangers` among the fields.
     fn follow(&self, found: Shape, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
-        let next = Arc::new(found.following(&*self.shape()?, strangers));
+        let next = Arc::new(found.following(&*self.shape()?, strangers, &self.target()));
         self.keep(Arc::clone(&next));
         Ok(next)
     }
@@ -225,6 +244,10 @@ fn clears(change: &Change) -> bool {
 impl Apply for Rows {
     async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
         self.look(cx, client).await
+    }
+
+    fn note_opening(&self, context: &SinkContext) {
+        self.note_writer(context);
     }
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {

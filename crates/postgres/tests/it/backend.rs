@@ -1,10 +1,10 @@
 //! PostgreSQL as a file names it, and as the least that a role may.
 
 use watchkeeper_core::{
-    Acquired, Backend, Claim, Commit, Entropy, ErrorKind, Lease, Options, Origin, Put, Released, Renewal, Resolution,
-    Severity, WrittenSetting,
+    Acquired, Backend, Claim, Collector, Commit, Entropy, ErrorKind, Lease, Options, Origin, Put, Released, Renewal,
+    Resolution, Severity, WrittenSetting,
 };
-use watchkeeper_postgres::{Client, Events, Leases, Postgres};
+use watchkeeper_postgres::{Client, Config, Events, Leases, Postgres};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::sink::{INSERT, Stage, write};
@@ -211,4 +211,16 @@ fn a_store_is_peeked_at_without_making_anything_of_it() {
         let (made, seen) = (store.checkpoints.expect("it has them"), offer.checkpoints.expect("it has them"));
         assert_eq!(made.identity(&cx()).await.expect("it answers"), seen.identity(&cx()).await.expect("it answers"));
     });
+}
+
+#[test]
+fn a_url_that_is_wrong_is_the_only_error_of_its_settings() {
+    for url in ["postgres://app@localhost:notaport/shop", "postgres://app@localhost/shop?pasword=x", "postgres://"] {
+        let errors = Collector::default();
+        let mut settings = options(&[("url", url)]);
+        settings.collect_into(Some(&errors));
+        Config::from_options(&mut settings).expect("the error is collected");
+        let errors = errors.take();
+        assert_eq!(errors.len(), 1, "{url}: {errors:?}");
+    }
 }

@@ -125,7 +125,7 @@ fn a_column_that_is_dropped_or_renamed_in_flight_is_told_and_empties_nothing() {
         flow.carry("INSERT INTO things VALUES (1, 'one', '{\"city\": \"Brest\"}', 1), (2, 'two', '{}', 1)", 2).await;
         assert_eq!(flow.held().await, ["1 one Brest 1", "2 two - 1"]);
         flow.run("ALTER TABLE things DROP COLUMN v").await;
-        let cause = "public.things tells no column \"v\" (any more), which \"v\" of \"public\".\"copy\" is taken from";
+        let cause = "\"public\".\"copy\" has a column \"v\", but public.things reports no column \"v\" (any more) to fill it from";
         let first = flow.refused("UPDATE things SET n = 2 WHERE id = 1", cause).await;
         assert_eq!(flow.held().await, ["1 one Brest 1", "2 two - 1"], "nothing was written");
         // A person mends the target, and the stream goes on where it stood.
@@ -138,7 +138,7 @@ fn a_column_that_is_dropped_or_renamed_in_flight_is_told_and_empties_nothing() {
         assert_eq!(flow.held().await, ["1 one Brest 2", "2 two - 1"]);
         // The same for the inside of a field.
         flow.run("ALTER TABLE things RENAME place TO address").await;
-        let cause = "tells no column \"place\" (any more), which \"city\" of \"public\".\"copy\" is taken from";
+        let cause = "\"public\".\"copy\" has a column \"city\", but public.things reports no column \"place\" (any more) to fill it from";
         flow.refused("UPDATE things SET n = 3 WHERE id = 1", cause).await;
         assert_eq!(flow.held().await, ["1 one Brest 2", "2 two - 1"]);
     });
@@ -199,7 +199,7 @@ fn what_is_missing_is_told_or_kept_elsewhere_too() {
         let lacking = change("1", r#"{"id":1,"v":"a"}"#);
         let told = written(Missing::Refuse, &lacking).await;
         let cause = told.rejected.first().map(|fault| fault.error.to_string()).unwrap_or_default();
-        assert!(cause.contains("shop.orders tells no column \"n\""), "{cause}");
+        assert!(cause.contains("shop.orders reports no column \"n\""), "{cause}");
         let look = format!("SELECT id || ' ' || n || ' ' || v FROM {table} ORDER BY id");
         assert_eq!(stage.shown(&look).await, Vec::<String>::new());
         assert!(written(Missing::Keep, &lacking).await.rejected.is_empty());

@@ -189,7 +189,10 @@ fn who_is_not_let_in_is_told_why() {
     let server = shared(Version::V15);
     block_on(async {
         let open = async |url: &str| Client::open(&cx(), Config::new(url).expect("a URL")).await;
-        assert_told(open(&server.url("nowhere")).await, ErrorKind::Config, "3D000");
+        let unknown = open(&server.url("nowhere")).await;
+        let remedy = unknown.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
+        assert!(remedy.contains("in the URL"), "{remedy}");
+        assert_told(unknown, ErrorKind::Config, "/nowhere: database \"nowhere\" does not exist (3D000)");
         assert_told(open(&server.url_of("nobody_here", "postgres")).await, ErrorKind::Denied, "28000");
         let crowd = fresh_name();
         let sql = format!("CREATE ROLE {crowd} LOGIN CONNECTION LIMIT 0");
@@ -198,7 +201,8 @@ fn who_is_not_let_in_is_told_why() {
         // Nobody listens on a port that was just given back.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port();
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        assert_told(open(&url).await, ErrorKind::Unavailable, "connection to the server broke");
+        let cause = format!("127.0.0.1:{port}/postgres: the server cannot be reached (Connection refused)");
+        assert_told(open(&url).await, ErrorKind::Unavailable, &cause);
         let encrypted = open(&format!("{}?sslmode=verify-full", server.url("postgres"))).await;
         let remedy = encrypted.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
         assert!(remedy.contains("ssl = on") && !remedy.contains("authority"), "{remedy}");

@@ -8,6 +8,7 @@ use watchkeeper_core::{Batch, ErrorKind, OpenedSink, Operation, Sink, SinkContex
 use watchkeeper_postgres::{Apply, Client, Events, Mirror, Rows, Transactional, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
+use crate::logged::Logged;
 use crate::sink::{INSERT, Row, Stage, batch_of, grant, shown};
 use crate::support::{Base, assert_told, block_on, cx};
 
@@ -230,5 +231,135 @@ fn a_target_whose_rows_are_hidden_is_refused_and_nothing_is_passed_over_in_silen
         assert_told(made.prepare(&cx(), &client).await, ErrorKind::Config, "hide rows from this role");
         alter(&format!("ALTER ROLE {user} BYPASSRLS")).await;
         made.prepare(&cx(), &client).await.expect("it sees all rows");
+    });
+}
+
+/// Changes of a source with a field `amount` that the target has no column for, each in a batch of its own. By the time of all but the
+/// first the column of `item` has another name. The second tells one more field, for which the table is looked at before it is written.
+const RENAMED: [Row<'_>; 4] = [
+    (INSERT, Some("1"), r#"{"id":1,"item":"one","amount":1}"#),
+    (INSERT, Some("2"), r#"{"id":2,"item":"two","amount":2,"other":0}"#),
+    (INSERT, Some("3"), r#"{"id":3,"item":"three","amount":3,"other":0}"#),
+    (Operation::Update, Some("1"), r#"{"id":1,"item":"ONE","amount":1,"other":0}"#),
+];
+
+#[test]
+fn a_renamed_column_rejects_changes_also_where_another_field_has_no_column() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("renamed");
+    block_on(async {
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE TABLE $t (id int PRIMARY KEY, item text)").await;
+        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        commit(&mut stage, 1, &RENAMED[..1]).await;
+        alter("ALTER TABLE $t RENAME item TO thing").await;
+        for change in &RENAMED[1..] {
+            let answer = stage.deliver(2, &rows(&[*change])).await.expect("the server answers");
+            let Transacted::Rejected(faults) = &answer else { panic!("{change:?}: {answer:?}") };
+            assert!(faults[0].error.to_string().contains("\"thing\""), "{faults:?}");
+        }
+        let held = format!("SELECT t::text FROM {table} t ORDER BY id");
+        assert_eq!(stage.shown(&held).await, ["(1,one)"]);
+        // Under its old name it takes the field again.
+        alter("ALTER TABLE $t RENAME thing TO item").await;
+        let begun = std::time::Instant::now();
+        let again = rows(&RENAMED[1..]);
+        while !matches!(stage.deliver(2, &again).await.expect("the server answers"), Transacted::Committed) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the column is not found");
+        }
+        assert_eq!(stage.shown(&held).await, ["(1,ONE)", "(2,two)", "(3,three)"]);
+    });
+}
+
+#[test]
+fn a_renamed_column_rejects_changes_of_versioned_rows_too() {
+    let base = Base::schema(Version::V18);
+    let table = base.table("renamed_v");
+    block_on(async {
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE TABLE $t (id int PRIMARY KEY, item text)").await;
+        let client = base.client().await;
+        let target = Rows::into(&table).expect("a name");
+        let stage = Stage::new(client.clone(), target.clone()).await;
+        let writer = opened(&VersionedRows::new(client.clone(), target).expect("a name"), &stage).await;
+        let put = async |change: &Row<'_>| {
+            writer.write(&cx(), 0, &rows(&[*change]), &[0]).await.expect("the server answers").rejected
+        };
+        assert!(put(&RENAMED[0]).await.is_empty());
+        alter("ALTER TABLE $t RENAME item TO thing").await;
+        for change in &RENAMED[1..] {
+            let rejected = put(change).await;
+            assert!(
+                rejected.len() == 1 && rejected[0].error.to_string().contains("\"thing\""),
+                "{change:?}: {rejected:?}"
+            );
+        }
+        let held = shown(&client, &format!("SELECT t::text FROM {table} t ORDER BY id")).await;
+        assert_eq!(held, ["(1,one)"]);
+    });
+}
+
+#[test]
+fn a_field_that_loses_its_column_is_warned_of_with_the_stream_and_the_sink() {
+    let base = Base::schema(Version::V15);
+    let (here, there) = (base.table("dropped"), base.table("dropped_v"));
+    block_on(async {
+        let admin = base.admin().await;
+        for table in [&here, &there] {
+            let sql = format!("CREATE TABLE {table} (id int PRIMARY KEY, v text, lost int, gone int)");
+            admin.batch_execute(&sql).await.expect("it is new");
+        }
+        let logged = Logged::default();
+        let _logging = tracing::subscriber::set_default(logged.clone());
+        let client = base.client().await;
+        let mut stage = Stage::new(client.clone(), Rows::into(&here).expect("a name")).await;
+        let versioned = VersionedRows::new(client, Rows::into(&there).expect("a name")).expect("a name");
+        let writer = opened(&versioned, &stage).await;
+        // One column is missed where the table is looked at for another field, and one where it is written.
+        let bodies = [
+            ("1", r#"{"id":1,"v":"a","lost":1,"gone":1,"left":0}"#, "lost"),
+            ("2", r#"{"id":2,"v":"b","lost":2,"gone":2,"left":0,"other":0}"#, "gone"),
+            ("3", r#"{"id":3,"v":"c","lost":3,"gone":3,"left":0,"other":0}"#, "v"),
+        ];
+        for (seq, (key, body, dropped)) in (1..).zip(bodies) {
+            let change = [(INSERT, Some(key), body)];
+            commit(&mut stage, seq, &change).await;
+            let written = writer.write(&cx(), 0, &rows(&change), &[0]).await.expect("the server answers");
+            assert!(written.rejected.is_empty(), "{written:?}");
+            for table in [&here, &there] {
+                admin.batch_execute(&format!("ALTER TABLE {table} DROP {dropped}")).await.expect("it may");
+            }
+        }
+        for table in ["dropped_test", "dropped_v_test"] {
+            let has = |level: &str, field: &str| {
+                let field = format!("field=\"{field}\"");
+                logged.has(&["stream=\"orders\"", "sink=\"copy\"", table, level, &field])
+            };
+            assert!(has("INFO", "left"), "{table}: {:#?}", logged.lines());
+            for field in ["lost", "gone"] {
+                assert!(has("WARN", field) && !has("INFO", field), "{table}: {:#?}", logged.lines());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_column_that_comes_behind_one_that_is_not_told_has_its_own_type_also_beside_a_domain() {
+    let base = Base::schema(Version::V15);
+    let table = base.table("typed");
+    block_on(async {
+        let admin = base.admin().await;
+        let alter = async |sql: &str| admin.batch_execute(&sql.replace("$t", &table)).await.expect("it may");
+        alter("CREATE DOMAIN $t_name AS text; CREATE TABLE $t (id int PRIMARY KEY, v $t_name)").await;
+        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        commit(&mut stage, 1, &[(INSERT, Some("1"), r#"{"id":1,"v":"a"}"#)]).await;
+        alter("ALTER TABLE $t ADD x real, ADD y numeric").await;
+        commit(&mut stage, 2, &[(INSERT, Some("2"), r#"{"id":2,"v":"b","y":1.23456789012345}"#)]).await;
+        assert_eq!(
+            stage.shown(&format!("SELECT t::text FROM {table} t WHERE id = 2")).await,
+            ["(2,b,,1.23456789012345)"]
+        );
     });
 }

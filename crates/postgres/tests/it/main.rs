@@ -11,6 +11,7 @@ mod dotted;
 mod errors;
 mod following;
 mod hostile;
+mod logged;
 mod mirror;
 mod replication;
 mod rows;

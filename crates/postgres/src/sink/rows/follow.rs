@@ -44,52 +44,113 @@ impl Follows {
         !self.others.is_empty() && self.looked.elapsed() >= LOOK_AFTER
     }
 
-    fn remember(&mut self, fields: &BTreeSet<String>) {
-        let room = OTHERS_MAX.saturating_sub(self.others.len());
-        let fresh: Vec<_> = fields.iter().filter(|field| !self.knows(field)).take(room).cloned().collect();
-        self.others.extend(fresh);
+    fn remember<'a>(&mut self, fields: impl IntoIterator<Item = &'a String>) {
+        for field in fields {
+            if self.others.len() < OTHERS_MAX && !self.knows(field) {
+                self.others.insert(field.clone());
+            }
+        }
+    }
+
+    /// Columns of before that are not among those that were found.
+    fn lost(&self, found: &[Column]) -> BTreeSet<String> {
+        let found: BTreeSet<_> = found.iter().map(|column| &column.name).collect();
+        self.taken.iter().filter(|column| !found.contains(column)).cloned().collect()
+    }
+}
+
+/// Which table it is and whose sink writes it, for those who read the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) stream: String,
+    pub(super) sink: String,
+    pub(super) table: String,
+}
+
+impl Target {
+    fn report_lost(&self, columns: &BTreeSet<String>) {
+        let Self { stream, sink, table } = self;
+        for field in columns {
+            tracing::warn!(
+                stream,
+                sink,
+                table,
+                field,
+                "the table has no column for this field any more, so it is not written; if the column was renamed, rename it back, or name the columns to write (columns)"
+            );
+        }
+    }
+
+    fn report_added(&self, column: &str, is_late: bool) {
+        let Self { stream, sink, table } = self;
+        if is_late {
+            tracing::warn!(
+                stream,
+                sink,
+                table,
+                column,
+                "a column came after its field and is written from now on; rows that were written before lack it: update them in the source, or copy it"
+            );
+        } else {
+            tracing::info!(stream, sink, table, column, "a column came with its field and is written from now on");
+        }
+    }
+
+    fn report_untaken(&self, field: &str, is_new: bool) {
+        let Self { stream, sink, table } = self;
+        if is_new {
+            tracing::warn!(
+                stream,
+                sink,
+                table,
+                field,
+                "a field came that no column takes, so it is not written; add a column of its name before the source has it"
+            );
+        } else {
+            tracing::info!(stream, sink, table, field, "no column takes this field, so it is not written");
+        }
     }
 }
 
 impl Shape {
     /// This shape after another look, which found `self`: with the columns of before that are still there, and those that came for
     /// fields of the source. A column that came, but no field with it yet, is not taken: its changes would be rejected.
-    pub(super) fn following(mut self, before: &Self, strangers: &BTreeSet<String>) -> Self {
+    ///
+    /// Where a column went, all are taken, as they are when the table is opened: one of those that came may be the same column
+    /// under another name, and would be null from now on.
+    pub(super) fn following(mut self, before: &Self, strangers: &BTreeSet<String>, target: &Target) -> Self {
         let Some(old) = &before.follows else { return self };
-        self.columns.retain(|column| column.in_key || old.knows(&column.name) || strangers.contains(&column.name));
+        let lost = old.lost(&self.columns);
+        if lost.is_empty() {
+            self.retain(|column| column.in_key || old.knows(&column.name) || strangers.contains(&column.name));
+        }
         let mut follows = Follows::of(&self.columns);
         follows.began = true;
         follows.remember(&old.others);
+        follows.remember(&lost);
         follows.remember(strangers);
-        self.tell(old, &follows, strangers);
+        target.report_lost(&lost);
+        for column in follows.taken.difference(&old.taken) {
+            if old.others.contains(column) || strangers.contains(column) {
+                target.report_added(column, old.others.contains(column));
+            }
+        }
+        for field in strangers.difference(&follows.taken).filter(|field| !lost.contains(*field)) {
+            target.report_untaken(field, old.began);
+        }
         self.follows = Some(follows);
         self
     }
 
-    fn tell(&self, old: &Follows, new: &Follows, strangers: &BTreeSet<String>) {
-        let table = &self.table;
-        for column in new.taken.difference(&old.taken) {
-            if old.others.contains(column) {
-                tracing::warn!(
-                    table,
-                    column,
-                    "a column came after its field and is written from now on; rows that were written before lack it: update them in the source, or copy it"
-                );
-            } else {
-                tracing::info!(table, column, "a column came with its field and is written from now on");
-            }
-        }
-        for field in strangers.difference(&new.taken) {
-            if old.began {
-                tracing::warn!(
-                    table,
-                    field,
-                    "a field came that no column takes, so it is not written; add a column of its name before the source has it"
-                );
-            } else {
-                tracing::info!(table, field, "no column takes this field, so it is not written");
-            }
-        }
+    /// This shape in place of that of `before`, with whose columns the table was written until now.
+    pub(super) fn replacing(mut self, before: &Self, target: &Target) -> Self {
+        let (Some(old), Some(follows)) = (&before.follows, &mut self.follows) else { return self };
+        let lost = old.lost(&self.columns);
+        target.report_lost(&lost);
+        follows.began = old.began;
+        follows.remember(&old.others);
+        follows.remember(&lost);
+        self
     }
 
     /// The same, with fields remembered that no column takes.

@@ -116,7 +116,9 @@ impl Shape {
     pub(super) fn missing_field(&self, at: usize, source: &str) -> Error {
         let (Column { name, path, .. }, table) = (&self.columns[at], &self.table);
         let field = &path[0];
-        let cause = format!("{source} tells no column {field:?} (any more), which {name:?} of {table} is taken from");
+        let cause = format!(
+            "{table} has a column {name:?}, but {source} reports no column {field:?} (any more) to fill it from"
+        );
         let remedy = format!(
             "rename or drop {name:?} in {table}, name the columns to write (columns), or leave it as it is (missing = \"keep\"); then resume the stream"
         );
@@ -128,6 +130,17 @@ impl Shape {
         let (name, table) = (&self.columns[at].name, &self.table);
         Error::config(format!("{name:?} of {table} does not take this value: {cause}"))
             .remedy("give the column a type that holds it, or choose what becomes of refused changes (on_reject)")
+    }
+
+    /// Leaves out the columns that are not to be kept, each with its type.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&Column) -> bool) {
+        let kept: Vec<bool> = self.columns.iter().map(is_kept).collect();
+        let mut at = kept.iter();
+        self.columns.retain(|_| at.next().is_none_or(|kept| *kept));
+        if let Some(types) = &mut self.types {
+            let mut at = kept.iter();
+            types.retain(|_| at.next().is_none_or(|kept| *kept));
+        }
     }
 
     fn names<'a>(&'a self, wanted: impl Fn(usize, &Column) -> bool + 'a) -> impl Iterator<Item = String> + 'a {

@@ -97,6 +97,7 @@ impl Sink for VersionedRows {
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         let (client, versions) = (self.client.clone(), self.versions.sql().to_owned());
+        self.rows.note_writer(context);
         self.prepare(cx).await?;
         self.require_independence(cx, context.lanes).await?;
         Ok(OpenedSink::Plain(Arc::new(Writer { client, rows: self.rows.clone(), versions })))

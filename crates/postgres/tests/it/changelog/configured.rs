@@ -200,3 +200,51 @@ fn a_sink_does_not_write_into_what_its_own_stream_watches() {
         Postgres.check_sink(&cx(), &stream, &mut named).await.unwrap();
     });
 }
+
+#[test]
+fn an_installation_that_fails_changes_nothing() {
+    block_on(async {
+        let base = Base::new(Version::V18).await;
+        let admin = base.admin().await;
+        admin.batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)").await.unwrap();
+        let count = async |sql: &str| admin.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+        let made = "SELECT count(*) FROM pg_namespace WHERE nspname = 'watchkeeper'";
+        let triggers = "SELECT count(*) FROM pg_trigger";
+        let before = count(triggers).await;
+        let for_role = |tables: &[&str], role: &str| {
+            let mut options = with_tables(&base, "table", tables);
+            text(&mut options, "role", role);
+            options
+        };
+        let unknown = run("install", for_role(&["a", "nope"], "postgres")).await;
+        assert_told(unknown, ErrorKind::Config, "there is no table nope");
+        assert_eq!((count(made).await, count(triggers).await), (0, before));
+        let unknown = run("install", for_role(&["a"], "nobody_here")).await;
+        assert_told(unknown, ErrorKind::Config, "nobody_here");
+        assert_eq!((count(made).await, count(triggers).await), (0, before));
+        // A log that was there stays as it is.
+        run("install", with_tables(&base, "table", &["a"])).await.unwrap();
+        let with_a = count(triggers).await;
+        let unknown = run("install", for_role(&["b"], "nobody_here")).await;
+        assert_told(unknown, ErrorKind::Config, "nobody_here");
+        assert_eq!((count(made).await, count(triggers).await), (1, with_a));
+        let told = run("install", for_role(&["b"], "postgres")).await.unwrap();
+        assert_eq!(told, ["public.b: changes are logged from now on", "postgres: may read the log"]);
+    });
+}
+
+#[test]
+fn two_who_install_at_once_make_one_log() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let admin = base.admin().await;
+        admin.batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)").await.unwrap();
+        let one = run("install", with_tables(&base, "table", &["a"]));
+        let other = run("install", with_tables(&base, "table", &["b"]));
+        let (one, other) = tokio::join!(one, other);
+        assert_eq!(one.unwrap(), ["public.a: changes are logged from now on"]);
+        assert_eq!(other.unwrap(), ["public.b: changes are logged from now on"]);
+        let logged = admin.query_one("SELECT count(*) FROM watchkeeper.log_tables", &[]).await.unwrap();
+        assert_eq!(logged.get::<_, i64>(0), 2);
+    });
+}
