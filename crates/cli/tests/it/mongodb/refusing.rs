@@ -117,7 +117,7 @@ fn position(harbour: &Harbour) -> Document {
 fn assert_stays(harbour: &Harbour, parts: &[&str]) {
     let before = position(harbour);
     // Before anything runs, `check` tells the same.
-    assert_found(harbour, 1, &[&["checkpoint (mongodb): "], parts].concat());
+    assert_found(harbour, 1, &[&["position (mongodb): "], parts].concat());
     let mut only = harbour.desk.start("only");
     only.says(parts);
     only.ends_in_order();
