@@ -101,7 +101,7 @@ impl Site {
     /// Who is there and could run `stream`.
     pub(crate) async fn able(&self, cx: &Cx, stream: &str) -> Result<Vec<Listed>> {
         let mut members = self.members(cx).await?;
-        members.retain(|listed| listed.healthy && listed.member.streams.iter().any(|known| known == stream));
+        members.retain(|listed| !listed.is_silent() && listed.member.streams.iter().any(|known| known == stream));
         Ok(members)
     }
 
@@ -109,7 +109,7 @@ impl Site {
     pub(crate) async fn is_manned(&self, cx: &Cx, stream: &str) -> Result<bool> {
         let has = |listed: &Listed| {
             let told = listed.member.reports.iter().any(|report| report.stream == stream);
-            listed.healthy && (told || listed.member.streams.iter().any(|known| known == stream))
+            !listed.is_silent() && (told || listed.member.streams.iter().any(|known| known == stream))
         };
         Ok(self.members(cx).await?.iter().any(has))
     }

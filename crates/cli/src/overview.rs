@@ -16,7 +16,7 @@ use watchkeeper::{LeaseKey, Result};
 
 pub(crate) use health::Health;
 pub(crate) use stream::{Committed, OnInstance, Sink, State, Stream};
-pub(crate) use told::in_words;
+pub(crate) use told::{in_words, report, silence};
 
 use crate::site::Site;
 use crate::when::{iso, millis};
@@ -47,10 +47,12 @@ pub(crate) struct Member {
     pub(crate) name: String,
     /// This start of its process.
     pub(crate) instance: String,
-    /// Whether it was heard of recently.
+    /// Whether it was heard of recently: it has missed at most one heartbeat.
     pub(crate) healthy: bool,
     /// How long ago it was heard of, by the store's clock.
     pub(crate) silent_millis: u64,
+    /// How often it should be heard of, if it publishes that.
+    pub(crate) heartbeat_millis: Option<u64>,
     /// The version of its program.
     pub(crate) version: String,
     /// A hash of its settings.
@@ -99,8 +101,9 @@ fn member(listed: &Listed, streams: &[Stream]) -> Member {
     let holds = |stream: &&Stream| stream.watch.as_ref().is_some_and(|watch| watch.instance == instance);
     Member {
         name: listed.member.name.clone(),
-        healthy: listed.healthy,
+        healthy: !listed.is_silent(),
         silent_millis: millis(listed.age),
+        heartbeat_millis: listed.member.heartbeat_millis,
         version: listed.member.version.clone(),
         config_hash: listed.member.config_hash.clone(),
         holds: streams.iter().filter(holds).map(|stream| stream.name.clone()).collect(),
@@ -113,7 +116,7 @@ fn member(listed: &Listed, streams: &[Stream]) -> Member {
 fn differences(members: &[Listed]) -> Vec<String> {
     let by = |what: fn(&Listed) -> &str| {
         let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for listed in members.iter().filter(|listed| listed.healthy) {
+        for listed in members.iter().filter(|listed| !listed.is_silent()) {
             groups.entry(what(listed)).or_default().push(&listed.member.name);
         }
         let parties = groups.iter().map(|(value, names)| format!("{value} on {}", names.join(", ")));

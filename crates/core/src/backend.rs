@@ -250,6 +250,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
+    /// The records of a store that is there already, to write to: nothing is made or brought to a newer layout. `None` where there are
+    /// none yet.
+    ///
+    /// # Errors
+    /// As [`check_store`](Self::check_store).
+    async fn writable_records(&self, cx: &Cx, options: &mut Options) -> Result<Option<Arc<dyn Records>>> {
+        Ok(self.peek_store(cx, options).await?.and_then(|offer| offer.records))
+    }
+
     /// The checkpoint under `key` in the store at `url`, without changing anything there: a store that was never opened has
     /// none. A system that can not be read without being opened tells none either.
     ///

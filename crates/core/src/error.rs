@@ -171,6 +171,14 @@ impl Error {
         self
     }
 
+    /// The same error whose remedy names `stream` where a backend, which does not know it, wrote STREAM.
+    #[must_use]
+    pub fn name_stream(mut self, stream: &str) -> Self {
+        let named = |remedy: Box<str>| remedy.replace(" STREAM", &format!(" {stream}")).into_boxed_str();
+        self.remedy = self.remedy.map(named);
+        self
+    }
+
     /// The same error with the class that its backend sorts it into, finer than the kind: by it errors are counted.
     #[must_use]
     pub fn classed(mut self, class: &'static str) -> Self {

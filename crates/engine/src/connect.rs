@@ -98,13 +98,14 @@ impl Connecting {
         for attempt in 0.. {
             let error = match self.try_once().await {
                 Ok(spec) => return self.connected(spec, attempt),
-                Err(error) => error,
+                Err(error) => error.name_stream(self.post.name()),
             };
             let now = self.seams.clock.now();
             self.post.fail(PART, &error);
-            if limit.is_due(&error.to_string(), now) {
-                let (stream, attempts, failing_for) = (self.post.name(), attempt + 1, failing_for(now.since(began)));
-                tracing::warn!(stream, attempts, failing_for, %error, "the stream can not be opened here; trying again");
+            if let Some(due) = limit.due(&error.to_string(), now) {
+                let (stream, attempts, left_out) = (self.post.name(), attempt + 1, due.left_out);
+                let failing_for = failing_for(now.since(began));
+                tracing::warn!(stream, attempts, failing_for, left_out, %error, "the stream can not be opened here; trying again");
             }
             self.rest(AGAIN.delay(attempt, &self.seams.entropy)).await;
         }

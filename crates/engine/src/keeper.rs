@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Lease, LeaseStore, Moment, Renewal, Result, Task, TenureId};
+use watchkeeper_core::{Error, Lease, LeaseStore, Moment, Renewal, Result, Task, TenureId};
 
 use crate::hooks::{Hooks, Mutant};
+use crate::log_limit::OutageLog;
 use crate::metrics;
 use crate::seams::Seams;
 use crate::settings::LeaseSettings;
@@ -42,7 +43,14 @@ impl Keeper {
         stop: CancellationToken,
     ) -> Result<(Self, Task<()>)> {
         let shared = Arc::new(Shared { tenures: Mutex::default(), changed: Notify::new() });
-        let round = Round { seams: seams.clone(), leases, settings, hooks, shared: Arc::clone(&shared) };
+        let round = Round {
+            seams: seams.clone(),
+            leases,
+            settings,
+            hooks,
+            shared: Arc::clone(&shared),
+            outage: Mutex::default(),
+        };
         let task = Task::spawn_apart(&*seams.spawn, "watchkeeper-keeper", move || async move {
             round.keep(stop).await;
         })?;
@@ -80,6 +88,8 @@ struct Round {
     settings: LeaseSettings,
     hooks: Hooks,
     shared: Arc<Shared>,
+    /// For how long renewals have failed.
+    outage: Mutex<OutageLog>,
 }
 
 /// A renewal under way: what was asked at which moment, and the answer.
@@ -160,10 +170,14 @@ impl Round {
             Ok(answers) => answers,
             Err(error) => {
                 metrics::renewal_failed();
-                tracing::warn!(%error, "renewal failed; the leases last until their deadlines");
+                self.log_failure(&renewed.tenures, &error);
                 return true;
             }
         };
+        let ended = self.outage.lock().unwrap_or_else(PoisonError::into_inner).end(self.seams.clock.now());
+        if let Some(after) = ended {
+            tracing::info!(after, "the store of the leases answers again");
+        }
         let mut again = false;
         for (tenure, answer) in renewed.tenures.iter().zip(answers) {
             match answer {
@@ -173,6 +187,14 @@ impl Round {
             }
         }
         again
+    }
+
+    fn log_failure(&self, tenures: &[Arc<Tenure>], error: &Error) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(due) = outage.fail(&error.to_string(), self.seams.clock.now()) else { return };
+        let keys: Vec<_> = tenures.iter().map(|tenure| tenure.grant().key.to_string()).collect();
+        let leases = keys.join(", ");
+        tracing::warn!(leases, %error, left_out = due.left_out, "renewal failed; the leases last until their deadlines");
     }
 
     fn retry_after(&self) -> std::time::Duration {

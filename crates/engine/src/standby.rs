@@ -26,6 +26,7 @@ use watchkeeper_core::{Error, InstanceId, Moment, Result, Task, TenureId, Verdic
 use crate::delivery::backoff::Backoff;
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
+use crate::log_limit::span;
 use crate::tenure::Loss;
 use berth::Berth;
 pub(crate) use berth::TENURE;
@@ -205,7 +206,10 @@ impl Standby {
                     true => settings.bar,
                     false => berth.stay_away_alone(now, settings.retry_floor, settings.bar),
                 };
-                tracing::warn!(stream = berth.post.name(), ?bar, %error, "staying away");
+                if let Some(due) = berth.post.health.log_due("staying away", &error) {
+                    let (stream, next_try_in, left_out) = (berth.post.name(), span(bar), due.left_out);
+                    tracing::warn!(stream, next_try_in, %error, left_out, "staying away from the stream for a while");
+                }
                 berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.post.tell(|status| status.last_error = Some(error.to_string()));
                 berth.post.health.give_up(TENURE, &error);

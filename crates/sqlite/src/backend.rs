@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::{
     Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Pedigree, Position,
-    Positions, Purpose, Result, Severity, SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
+    Positions, Purpose, Records, Result, Severity, SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
 };
 
 use crate::feedback;
@@ -217,6 +217,19 @@ impl Backend for Sqlite {
             offer.records = Some(Arc::new(Notes::open(cx, client).await?));
         }
         Ok(Some(offer))
+    }
+
+    async fn writable_records(&self, cx: &Cx, options: &mut Options) -> Result<Option<Arc<dyn Records>>> {
+        let config = config(Config::new(file(options)?), options)?;
+        if !config.path.exists() {
+            return Ok(None);
+        }
+        let looking = Client::open(cx, config.clone().to_look()).await?;
+        if !looking.read(cx, |transaction| records::SCHEMA.is_there(transaction)).await? {
+            return Ok(None);
+        }
+        let client = Client::open(cx, Config { create: false, ..config }).await?;
+        Ok(Some(Arc::new(Notes::open(cx, client).await?)))
     }
 
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {

@@ -1,4 +1,4 @@
-//! `check`: whether everything in the file can work, without changing anything.
+//! `check`: whether everything in the file can work. It changes nothing: a small record that it writes to the store is taken back.
 
 mod filter;
 
@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use watchkeeper::core::{Checkpoint, Cx, Finding, Grade, Halted, Purpose, Report, Severity, SinkProfile, StartAt};
+use watchkeeper::core::{
+    Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Put, Records, Report, Severity, SinkProfile, StartAt,
+};
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
@@ -21,6 +25,12 @@ use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// The end of a note on what the first run makes at the source.
+const WILL_BE_MADE: &str = "is not there yet and will be made";
+
+/// Stands for the stream's name in remedies of those who do not know it.
+const NAME_HERE: &str = " STREAM";
 
 /// What was found out about one part of the file.
 #[derive(Debug, Default)]
@@ -60,13 +70,21 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
     if offline {
         streams.extend(config.streams.iter().map(described));
     } else {
-        stores.extend(self::stores(&cx, &config).await);
-        // Streams that could not be read are in the file nevertheless.
-        stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
-        let members = reported::members(&cx.within(LOOK_WITHIN), &config).await;
-        for stream in &config.streams {
-            let mut answer = look_at(&cx, &config, stream).await;
-            answer.troubles = reported::findings(&members, &stream.settings.name);
+        let systems = config.streams.iter().map(|stream| Systems::look_at(&cx, &config, stream));
+        // What does not answer is waited for once, and not part after part.
+        let (looked, systems) = futures_util::join!(self::stores(&cx, &config), join_all(systems));
+        let has_stores = looked.iter().all(|part| part.failed.is_none());
+        stores.extend(looked);
+        let mut members = Vec::new();
+        if has_stores {
+            // Streams that could not be read are in the file nevertheless.
+            stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
+            members = reported::members(&cx.within(LOOK_WITHIN), &config).await;
+        }
+        let answers = config.streams.iter().zip(systems);
+        let answers = answers.map(|(stream, systems)| look_at(&cx, &config, stream, systems, has_stores));
+        for mut answer in join_all(answers).await {
+            answer.troubles = reported::findings(&members, &answer.name);
             streams.push(answer);
         }
     }
@@ -104,6 +122,18 @@ impl Part {
         part
     }
 
+    fn has_error(&self) -> bool {
+        self.failed.is_some() || self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// Names the stream where a backend that does not know it wrote STREAM.
+    fn name_stream(&mut self, stream: &str) {
+        for finding in &mut self.findings {
+            finding.what = finding.what.replace(NAME_HERE, &format!(" {stream}"));
+            finding.remedy = finding.remedy.take().map(|remedy| remedy.replace(NAME_HERE, &format!(" {stream}")));
+        }
+    }
+
     /// What is wrong with the file itself.
     fn of_file(errors: &[Error]) -> Self {
         Self {
@@ -138,11 +168,49 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
     let mut parts = Vec::new();
     for (name, system) in named.into_iter().filter_map(|(name, system)| Some((name, system?))) {
         let cx = cx.within(LOOK_WITHIN);
-        let found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
+        let mut found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
+        let keeps_records = name == "records" || (name == "store" && group.records.is_none());
+        if found.is_ok()
+            && keeps_records
+            && let Err(error) = try_to_write(&cx, config, system).await
+        {
+            found = Err(error);
+        }
         parts.push(Part { file: system.store_file(), ..Part::of(titled(name, system), found) });
     }
-    parts.extend(lease(cx, config).await);
+    if parts.iter().all(|part| part.failed.is_none()) {
+        parts.extend(lease(cx, config).await);
+    }
     parts
+}
+
+/// Writes a small record to a store that is there already, and takes it back: one that answers may still take no writes, as on a full disk.
+async fn try_to_write(cx: &Cx, config: &Config, system: &System) -> Result<()> {
+    let name = format!("{}/check", config.group.settings.group);
+    let written = system.open(async |backend, options| {
+        let records = backend.writable_records(cx, options).await?;
+        match records {
+            Some(records) => cx.run(write_and_remove(cx, &*records, &name)).await,
+            None => Ok(()),
+        }
+    });
+    written.await.map_err(|error| {
+        let told = Error::new(error.kind(), format!("it takes no writes, so no instance can run: {}", error.message()));
+        let told = told.remedy(error.advice().unwrap_or("look at the disk and the rights of the store").to_owned());
+        if let Some(place) = error.place() { told.at(place) } else { told }
+    })
+}
+
+async fn write_and_remove(cx: &Cx, records: &dyn Records, name: &str) -> Result<()> {
+    let revision = match records.put_if(cx, name, None, Bytes::from_static(b"{}")).await? {
+        Put::Done(revision) => Some(revision),
+        // Left behind by a check that was interrupted, or of one that runs now.
+        _ => records.get(cx, name).await?.map(|record| record.revision),
+    };
+    match revision {
+        Some(revision) => records.delete_if(cx, name, revision).await.map(drop),
+        None => Ok(()),
+    }
 }
 
 /// What is left of streams that are not in the file any more.
@@ -168,57 +236,122 @@ fn titled(role: &str, system: &System) -> String {
     format!("{role} ({})", system.backend.name())
 }
 
-async fn look_at(cx: &Cx, config: &Config, stream: &Stream) -> Answer {
-    let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
-        .with_lanes(stream.settings.concurrency)
-        .reading(&*stream.source.backend, &stream.source.options);
-    let within = cx.within(LOOK_WITHIN);
-    let source = stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
-    let mut parts = vec![Part::of(titled("source", &stream.source), source.await)];
-    let (mut profiles, mut keeper) = (Vec::new(), &config.group.store);
-    for target in &stream.sinks {
+/// What was found out about the source and the sinks of a stream.
+struct Systems<'c> {
+    purpose: Purpose,
+    source: Part,
+    sinks: Vec<Part>,
+    profiles: Vec<SinkProfile>,
+    /// Where the checkpoint is kept, as far as that is known.
+    keeper: &'c System,
+}
+
+impl<'c> Systems<'c> {
+    async fn look_at(cx: &Cx, config: &'c Config, stream: &'c Stream) -> Self {
+        let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
+            .with_lanes(stream.settings.concurrency)
+            .reading(&*stream.source.backend, &stream.source.options);
         let within = cx.within(LOOK_WITHIN);
-        let looked = target.system.open(async |backend, options| backend.check_sink(&within, &purpose, options).await);
-        let mut found = looked.await.map(|inspection| {
-            if inspection.profile.grade == Grade::Transactional {
-                keeper = &target.system;
-            }
-            profiles.push(inspection.profile);
-            inspection.findings
+        let source =
+            stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
+        let sinks = stream.sinks.iter().map(|target| {
+            let (purpose, within) = (&purpose, &within);
+            target.system.open(async move |backend, options| backend.check_sink(within, purpose, options).await)
         });
-        if parts[0].failed.is_none()
-            && let Ok(findings) = &mut found
-        {
-            match filter::findings(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
-                Ok(more) => findings.extend(more),
-                Err(error) => found = Err(error),
+        let (source, looked) = futures_util::join!(source, join_all(sinks));
+        let source = Part::of(titled("source", &stream.source), source);
+        let (mut sinks, mut profiles, mut keeper) = (Vec::new(), Vec::new(), &config.group.store);
+        for (target, looked) in stream.sinks.iter().zip(looked) {
+            let mut found = looked.map(|inspection| {
+                if inspection.profile.grade == Grade::Transactional {
+                    keeper = &target.system;
+                }
+                profiles.push(inspection.profile);
+                inspection.findings
+            });
+            if source.failed.is_none()
+                && let Ok(findings) = &mut found
+            {
+                match filter::findings(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
+                    Ok(more) => findings.extend(more),
+                    Err(error) => found = Err(error),
+                }
             }
+            sinks.push(Part::of(sink_title(target), found));
         }
-        parts.push(Part::of(sink_title(target), found));
+        Self { purpose, source, sinks, profiles, keeper }
     }
-    let within = cx.within(LOOK_WITHIN);
-    let mut options = stream.source.options.clone();
-    // What keeps it from being looked at was told of the source already.
-    let outline = stream.source.backend.outline(&within, &mut options).await.unwrap_or_default();
+}
+
+async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>, has_stores: bool) -> Answer {
+    let Systems { purpose, source, sinks, profiles, keeper } = systems;
+    let source_failed = source.failed;
+    let outline = match source_failed {
+        // What keeps it from being looked at was told of the source already.
+        Some(_) => Outline::default(),
+        None => {
+            let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
+            stream.source.backend.outline(&within, &mut options).await.unwrap_or_default()
+        }
+    };
+    let mut parts: Vec<_> = [source].into_iter().chain(sinks).collect();
     // A target that could not be looked at may be the one that keeps the checkpoint.
     let keeper = (profiles.len() == stream.sinks.len()).then_some(keeper);
-    let mut stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
-    if let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) {
-        let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
-        match home::require(&within, config, name, keeper).await {
-            Ok(Some(true)) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
-            Ok(Some(false)) if stored.is_none() => {
-                let hint = home::former_tenure(&within, config, name).await;
-                parts.extend(hint.map(|hint| Part::of(titled("checkpoint", keeper), Ok(vec![hint]))));
-            }
-            Ok(_) => {}
-            Err(error) => parts.push(Part::of(titled("checkpoint", keeper), Err(error))),
-        }
+    let mut stored = None;
+    if has_stores {
+        let (found, more) = checkpoint(cx, config, stream, keeper).await;
+        stored = found;
+        parts.extend(more);
     }
-    parts.extend(place(cx, stream, &purpose, stored.as_ref(), parts[0].failed).await);
+    let halt = stored.as_ref().and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?)));
+    let known = halt.as_ref().map(|halt| halt.what.clone()).unwrap_or_default();
+    let kept_in = keeper.unwrap_or(&config.group.store);
+    parts.extend(halt.map(|halt| Part::of(titled("checkpoint", kept_in), Ok(vec![halt]))));
+    let mut place = place(cx, stream, &purpose, stored.as_ref(), source_failed).await;
+    if stored.is_some() && place.as_ref().is_some_and(Part::has_error) {
+        // What a begun stream has lost is not made by its next run.
+        let will_be_made =
+            |finding: &Finding| finding.severity == Severity::Note && finding.what.ends_with(WILL_BE_MADE);
+        parts[0].findings.retain(|finding| !will_be_made(finding));
+    }
+    // The halt has told of the same cause already.
+    place.iter_mut().for_each(|part| part.findings.retain(|finding| !is_told(&known, finding)));
+    parts.extend(place.filter(|part| !part.findings.is_empty()));
     let history = History::of(stored.as_ref(), outline.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
+    parts.iter_mut().for_each(|part| part.name_stream(&stream.settings.name));
     Answer { name: stream.settings.name.clone(), profiles, parts, history, troubles: Vec::new() }
+}
+
+/// Whether the cause of a halt says what a finding says.
+fn is_told(halt: &str, finding: &Finding) -> bool {
+    let cause = finding.what.rsplit_once(" [").map_or(&*finding.what, |(cause, _)| cause);
+    halt.contains(cause)
+}
+
+/// The checkpoint of a stream, and what is wrong with where it is kept.
+async fn checkpoint(
+    cx: &Cx,
+    config: &Config,
+    stream: &Stream,
+    keeper: Option<&System>,
+) -> (Option<Checkpoint>, Option<Part>) {
+    let mut stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
+    let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) else {
+        return (stored, None);
+    };
+    let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
+    let mut part = None;
+    match home::require(&within, config, name, keeper).await {
+        Ok(Some(true)) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
+        Ok(Some(false)) if stored.is_none() => {
+            let hint = home::former_tenure(&within, config, name).await;
+            part = hint.map(|hint| Part::of(titled("checkpoint", keeper), Ok(vec![hint])));
+        }
+        Ok(_) => {}
+        Err(error) => part = Some(Part::of(titled("checkpoint", keeper), Err(error))),
+    }
+    (stored, part)
 }
 
 /// Where the stream would go on or begin, if there is something to say of that.
@@ -229,9 +362,9 @@ async fn place(
     stored: Option<&Checkpoint>,
     failed: Option<ErrorKind>,
 ) -> Option<Part> {
-    let mut findings = Vec::from_iter(stored.and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?))));
+    let mut findings = Vec::new();
     let position = stored.and_then(|stored| stored.position.clone());
-    let name = if position.is_some() { "checkpoint" } else { "start" };
+    let name = if position.is_some() { "position" } else { "start" };
     let start = position.map_or_else(|| stream.settings.start.clone(), StartAt::After);
     let pedigree = stored.and_then(|stored| stored.pedigree.as_ref());
     let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
@@ -285,12 +418,19 @@ async fn repair(cx: &Cx, stream: &Stream, purpose: &Purpose, failed: Option<Erro
 
 /// That nobody may run the stream until a person lets it.
 fn halt(stream: &Stream, stored: &Checkpoint, halted: &Halted) -> Finding {
-    let what = format!("the stream stands halted [{}]: {}", halted.code, halted.cause);
     let name = &stream.settings.name;
+    // Nobody has written it: it stands for one that is missing or damaged.
+    let is_found_now = stored.facts.processed_by.is_empty();
+    let state = if is_found_now { "the stream will halt when it runs next" } else { "the stream stands halted" };
     let remedy = match stored.has_lost_position() {
         true => choose_position(name),
+        // Resuming it does not bring the history back: the cause says what to do instead.
+        false if halted.code == ErrorKind::PositionLost.code() => {
+            format!("only if the lost history is there again: watchkeeper resume {name}")
+        }
         false => format!("when the cause is dealt with: watchkeeper resume {name}"),
     };
+    let what = format!("{state} [{}]: {}", halted.code, halted.cause);
     Finding { severity: Severity::Error, what, remedy: Some(remedy) }
 }
 
@@ -314,8 +454,10 @@ impl Answer {
 
     /// What the weakest target can come to see.
     fn can_see(&self) -> Option<String> {
-        let late =
-            format!("for {} after a takeover late writes of the one before may still arrive", shown(self.settle()));
+        let late = format!(
+            "after a takeover, writes already sent by the previous holder may still arrive for up to {}",
+            shown(self.settle())
+        );
         Some(match self.grade()? {
             Grade::Transactional => "nothing is lost, and every change takes effect exactly once".to_owned(),
             Grade::Fenced => {
@@ -395,7 +537,7 @@ impl Found<'_> {
         }
         let verdict = match (self.worst, self.offline) {
             (0, false) if self.streams.iter().any(|stream| !stream.troubles.is_empty()) => {
-                "the file is well, but an instance reports trouble"
+                "the file is well, but an instance is in trouble"
             }
             (0, false) => "all is well",
             (0, true) => "the file is well; nothing was connected to",

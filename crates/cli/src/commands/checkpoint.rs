@@ -88,7 +88,7 @@ impl Earlier {
 
     fn line(&self) -> String {
         let Self { committed_at, position, changes, epoch, by, .. } = self;
-        format!("{committed_at}  {position}  {changes} changes  epoch {epoch}  by {by}")
+        format!("{committed_at}  {position}  {}  epoch {epoch}  by {by}", count(*changes, "change"))
     }
 }
 
@@ -114,8 +114,11 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
     let stream = site.stream(name)?;
     let cx = site.look();
     let history = site.history(stream);
-    let reading = cx.run(history.inspect(&cx, limit)).await?;
-    let mut checkpoints: Vec<_> = reading.entries.iter().map(Earlier::of).collect();
+    let reading = cx.run(history.inspect(&cx, usize::MAX)).await?;
+    let mut entries: Vec<_> = reading.entries.iter().collect();
+    // The history is in the order of epochs, which begin anew after a checkpoint was lost.
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.updated_at_millis));
+    let mut checkpoints: Vec<_> = entries.into_iter().take(limit).map(Earlier::of).collect();
     let is_begun = !checkpoints.is_empty();
     if !is_begun {
         let current = site.checkpoint(&cx, stream).await?;

@@ -6,9 +6,9 @@ use watchkeeper::engine::group::report::Doing;
 
 use super::home;
 use crate::config::Config;
-use crate::overview::in_words;
+use crate::overview::{in_words, report, silence};
 
-/// The healthy instances of the group. None where the records cannot be asked, which is reported elsewhere.
+/// The instances of the group. None where the records cannot be asked, which is reported elsewhere.
 pub(super) async fn members(cx: &Cx, config: &Config) -> Vec<Listed> {
     let group = &config.group;
     let Some(records) = home::records(cx, group.records.as_ref().unwrap_or(&group.store)).await else {
@@ -16,19 +16,34 @@ pub(super) async fn members(cx: &Cx, config: &Config) -> Vec<Listed> {
     };
     let registry = Registry::new(records, &group.settings.group).unhealthy_after(group.settings.unhealthy_after);
     let mut members = cx.run(registry.list(cx)).await.unwrap_or_default();
-    members.retain(|listed| listed.healthy);
     members.sort_by(|a, b| a.member.name.cmp(&b.member.name));
     members
 }
 
 /// What does not work for them with `stream`.
 pub(super) fn findings(members: &[Listed], stream: &str) -> Vec<Finding> {
-    let of_member = |listed: &Listed| {
-        let report = listed.member.reports.iter().find(|report| report.stream == stream)?;
+    let of_member = |listed: &&Listed| {
+        let report = report(stream, listed)?;
         let trouble = report.trouble.as_ref().filter(|_| report.doing != Doing::Stopped)?;
         let what = format!("{} is {}: {}", listed.member.name, report.doing, in_words(trouble));
         let remedy = format!("deal with the cause; `watchkeeper status {stream}` shows whether it is over");
         Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy) })
     };
-    members.iter().filter_map(of_member).collect()
+    let speaking = members.iter().filter(|listed| !listed.is_silent());
+    speaking.filter_map(|listed| of_member(&listed)).chain(unmanned(members, stream)).collect()
+}
+
+/// That all instances that have `stream` are silent. A group that does not run has none.
+fn unmanned(members: &[Listed], stream: &str) -> Option<Finding> {
+    let has = |listed: &&Listed| report(stream, listed).is_some();
+    let (silent, speaking): (Vec<_>, Vec<_>) = members.iter().filter(has).partition(|listed| listed.is_silent());
+    if silent.is_empty() || !speaking.is_empty() {
+        return None;
+    }
+    let told: Vec<_> = silent.into_iter().map(silence).collect();
+    Some(Finding {
+        severity: Severity::Warning,
+        what: format!("no running instance has this stream: {}", told.join(", ")),
+        remedy: Some("see whether the process still runs, or start an instance with `watchkeeper run`".to_owned()),
+    })
 }

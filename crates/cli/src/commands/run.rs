@@ -20,8 +20,10 @@ use super::connect::Described;
 use super::departed;
 use crate::args::Common;
 use crate::config::{self, Config};
+use crate::logging;
 use crate::signals::Signals;
 use crate::site::Site;
+use crate::when::span;
 
 /// Between two attempts to open the group's stores.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
@@ -33,6 +35,7 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     let config = config::load(&common.config)?;
     config.refuse_idle()?;
     refuse_sinkless(&config)?;
+    logging::name_instance(&config.group.settings.name);
     let mut signals = Signals::take()?.with_output(config.writes_to_stdout());
     let site = tokio::select! {
         biased;
@@ -106,7 +109,7 @@ async fn patiently(config: &Config) -> Result<Site> {
         told.retain(|_, told: &mut Instant| told.elapsed() < TELL_EVERY);
         if let Entry::Vacant(cause) = told.entry(error.to_string()) {
             cause.insert(Instant::now());
-            let waiting_for = format!("{:?}", Duration::from_secs(began.elapsed().as_secs()));
+            let waiting_for = (began.elapsed().as_secs() > 0).then(|| span(began.elapsed()));
             tracing::warn!(%error, waiting_for, "the group's store can not be opened yet; trying again");
         }
         tokio::time::sleep(AGAIN.delay(attempt, &entropy)).await;
@@ -132,13 +135,13 @@ async fn start(config: &Config, mut site: Site, say_wrong: &mpsc::Sender<Error>)
         site.seams.peers = Arc::new(TcpPeers::new(peers.clone())?);
     }
     let names: Vec<_> = site.streams.iter().map(|stream| stream.settings.name.clone()).collect();
-    let (group, name) = (site.settings.group.clone(), site.settings.name.clone());
+    let group = site.settings.group.clone();
     let entry = |stream| StreamEntry::Unconnected(Arc::new(Described::new(&group, stream, say_wrong.clone())));
     let streams = site.streams.into_iter().map(entry).collect();
     let running = Running::start_with(site.seams, site.stores, site.settings, streams).await;
     // All settings were validated where they are written: what is left is where to listen.
     let running = running.map_err(|error| error.at(&config.group.peers_origin))?;
-    let (instance, streams) = (running.id(), names.join(", "));
-    tracing::info!(group, name, %instance, streams, "started");
+    let (process, streams) = (running.id(), names.join(", "));
+    tracing::info!(group, %process, streams, "started");
     Ok(running)
 }

@@ -155,15 +155,28 @@ fn grade(grade: watchkeeper::Grade) -> String {
 }
 
 fn member_line(member: &Member, streams: &[Stream]) -> String {
-    let health = if member.healthy { "healthy" } else { "unhealthy" };
-    let silent = span(Duration::from_millis(member.silent_millis));
+    let heard = heard(member);
     let mut does: Vec<_> = streams.iter().filter_map(|stream| ails(member, stream)).collect();
     if !member.holds.is_empty() {
         does.insert(0, format!("has {}", member.holds.join(", ")));
     }
-    let does = if does.is_empty() { "stands by".to_owned() } else { does.join(", ") };
+    if does.is_empty() && member.healthy {
+        does.push("stands by".to_owned());
+    }
     let (name, version, hash) = (&member.name, &member.version, &member.config_hash);
-    format!("  {name}: {health}, heard of {silent} ago, {does}, version {version}, settings {hash}")
+    let parts = [heard].into_iter().chain(does).chain([format!("version {version}, settings {hash}")]);
+    format!("  {name}: {}", parts.collect::<Vec<_>>().join(", "))
+}
+
+/// When an instance was heard of.
+fn heard(member: &Member) -> String {
+    let silent = span(Duration::from_millis(member.silent_millis));
+    let expected =
+        member.heartbeat_millis.map(|every| format!(", expected every {}", span(Duration::from_millis(every))));
+    match member.healthy {
+        true => format!("healthy, heard of {silent} ago"),
+        false => format!("silent for {silent}{}", expected.unwrap_or_default()),
+    }
 }
 
 /// What keeps an instance from running a stream, as it says itself.

@@ -54,8 +54,8 @@ impl fmt::Display for State {
             Self::Paused => "paused",
             Self::Moving => "being moved by an operator",
             Self::Halted => "halted",
-            Self::Vacant => "waiting for an instance to take the watch",
-            Self::Unmanned => "not running: no instance is there",
+            Self::Vacant => "vacant: waiting for an instance to take the watch",
+            Self::Unmanned => "unmanned: no running instance has it",
         })
     }
 }
@@ -244,9 +244,11 @@ pub(super) async fn look(
     let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), &told);
     let on_watch = told.holder.as_ref();
     let now = site.seams.clock.wall_millis();
+    let age = age_of_report(holder.as_ref(), members);
+    let overtaken = Overtaken::of(on_watch, age, checkpoint.as_ref(), now);
     let checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
     let not_delivering = not_delivering(state, &told, farewell.as_ref(), checkpoint.as_ref());
-    let undelivered = on_watch.and_then(|report| report.undelivered_millis);
+    let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
     let mut stream = Stream {
         state,
         health: Health::Healthy,
@@ -260,13 +262,13 @@ pub(super) async fn look(
         checkpoint,
         stage: on_watch.and_then(|report| report.stage.clone()),
         unfinished_snapshots,
-        lag_millis: lag(state, on_watch, not_delivering),
+        lag_millis: lag(state, overtaken.lag.or_else(|| on_watch?.lag_millis), undelivered, not_delivering),
         undelivered_millis: undelivered,
         not_delivering_millis: not_delivering,
         not_delivering_since: not_delivering.map(|span| iso(now.saturating_sub(span))),
         trouble: told.holding.as_ref().and_then(|report| report.trouble.clone()),
         instances: told.instances,
-        remarks: unknown.iter().cloned().collect(),
+        remarks: unknown.iter().cloned().chain(told.silent_holder.map(|silence| format!("{silence}."))).collect(),
         unknown,
         name,
     };
@@ -274,12 +276,41 @@ pub(super) async fn look(
     Ok(stream)
 }
 
+/// What the holder last reported, as a checkpoint that is newer than its heartbeat corrects it.
+#[derive(Debug, Default)]
+struct Overtaken {
+    /// The lag behind the newest change of the heartbeat.
+    lag: Option<u64>,
+    /// The oldest change that waited then has been committed.
+    undelivered: bool,
+}
+
+impl Overtaken {
+    fn of(report: Option<&StreamReport>, age: Option<u64>, committed: Option<&Checkpoint>, now: u64) -> Self {
+        let (Some(report), Some(age), Some(committed)) = (report, age, committed) else { return Self::default() };
+        let committed_age = now.saturating_sub(committed.facts.updated_at_millis);
+        let position = committed.position.as_ref().and_then(|position| position.time);
+        let Some(reached) = committed.facts.last_event_time.max(position).filter(|_| committed_age < age) else {
+            return Self::default();
+        };
+        Self {
+            lag: report.newest_at_millis.map(|newest| newest.saturating_sub(reached.0)),
+            undelivered: report.oldest_at_millis.is_some_and(|oldest| oldest <= reached.0),
+        }
+    }
+}
+
+/// How long ago the holder was heard of.
+fn age_of_report(holder: Option<&Holder>, members: &[Listed]) -> Option<u64> {
+    let holder = holder?.candidate.instance;
+    members.iter().find(|listed| listed.member.instance == holder).map(|listed| millis(listed.age))
+}
+
 /// How far a stream in this state is behind, in milliseconds. What waits at the source is not known while its holder does not deliver: it
 /// may be as old as that has lasted. Without a holder nobody knows anything of it.
-fn lag(state: State, report: Option<&StreamReport>, not_delivering: Option<u64>) -> Option<u64> {
-    let known = report.and_then(|report| report.lag_millis);
+fn lag(state: State, known: Option<u64>, undelivered: Option<u64>, not_delivering: Option<u64>) -> Option<u64> {
     match state {
-        State::Recovering => known.max(report.and_then(|report| report.undelivered_millis)).max(not_delivering),
+        State::Recovering => known.max(undelivered).max(not_delivering),
         _ => known,
     }
 }
@@ -393,13 +424,12 @@ fn judge(
         }
         _ => "an operator paused it; resume it when it should run",
     };
-    let start = "start an instance with `watchkeeper run`";
     match holder {
         Some(_) if control.paused => (State::Pausing, Some(paused.to_owned())),
         Some(_) if told.is_recovering() => (State::Recovering, told.error()),
         Some(_) => (State::Running, None),
         None if control.paused => (State::Paused, Some(paused.to_owned())),
-        None if told.is_unmanned() => (State::Unmanned, Some(start.to_owned())),
+        None if told.is_unmanned() => (State::Unmanned, Some(told.unmanned())),
         None => match told.failing_everywhere() {
             Some(cause) => (State::Failing, Some(cause)),
             None if told.is_opening() => (State::Vacant, Some("its source and sinks are being opened".to_owned())),

@@ -20,13 +20,30 @@ pub(super) struct Told {
     pub(super) instances: Vec<OnInstance>,
     /// Its sinks, as any of them knows them.
     pub(super) sinks: Vec<SinkReport>,
+    /// Those that have it too, and have missed their heartbeats: nobody counts on them. Each in words.
+    silent: Vec<String>,
+    /// Whoever has the watch, in words, if it is among those.
+    pub(super) silent_holder: Option<String>,
 }
 
 impl Told {
     pub(super) fn of(stream: &str, holder: Option<&Holder>, members: &[Listed]) -> Self {
-        let mut told = Self { holder: None, holding: None, instances: Vec::new(), sinks: Vec::new() };
-        for listed in members.iter().filter(|listed| listed.healthy) {
+        let mut told = Self {
+            holder: None,
+            holding: None,
+            instances: Vec::new(),
+            sinks: Vec::new(),
+            silent: Vec::new(),
+            silent_holder: None,
+        };
+        for listed in members {
             let Some(report) = report(stream, listed) else { continue };
+            if listed.is_silent() {
+                let is_holder = holder.is_some_and(|holder| holder.candidate.instance == listed.member.instance);
+                told.silent_holder = told.silent_holder.or_else(|| is_holder.then(|| silence(listed)));
+                told.silent.push(silence(listed));
+                continue;
+            }
             told.instances.push(OnInstance {
                 name: listed.member.name.clone(),
                 instance: listed.member.instance.to_string(),
@@ -87,6 +104,18 @@ impl Told {
         self.instances.is_empty()
     }
 
+    /// What to do about a stream that nobody is there for.
+    pub(super) fn unmanned(&self) -> String {
+        let start = "start an instance with `watchkeeper run`";
+        match self.silent.is_empty() {
+            true => start.to_owned(),
+            false => format!(
+                "{}: it is dead or hangs, or the store takes no writes (`watchkeeper check` tries that); {start}",
+                self.silent.join(", ")
+            ),
+        }
+    }
+
     /// Whether it is opened for the first time by someone.
     pub(super) fn is_opening(&self) -> bool {
         self.instances.iter().any(|on| on.doing == Doing::Opening)
@@ -114,8 +143,15 @@ pub(crate) fn in_words(trouble: &Trouble) -> String {
     format!("{error} (for {lasting}, tried {times}{})", next_try.unwrap_or_default())
 }
 
+/// How long an instance has been silent, in words.
+pub(crate) fn silence(listed: &Listed) -> String {
+    let expected =
+        listed.heartbeat_every().map(|every| format!(", expected every {}", span(every))).unwrap_or_default();
+    format!("{} is silent for {}{expected}", listed.member.name, span(listed.age))
+}
+
 /// What an instance tells of a stream, with the time since it told. One of an older program only says that it could run it.
-fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
+pub(crate) fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
     let told = listed.member.reports.iter().find(|report| report.stream == stream).cloned();
     let plain = || StreamReport::new(stream, Doing::Standby);
     let is_able = listed.member.streams.iter().any(|known| known == stream);

@@ -39,11 +39,14 @@ fn a_check_tells_of_a_checkpoint_that_can_not_be_gone_on_from_and_of_a_halt() {
         assert_eq!(gone.code, Some(0), "{gone:?}");
         desk.log_orders();
         let parts = ["another log than the one that answers now", "WK-POSITION-LOST", "move the checkpoint on purpose"];
-        desk.run(&["check"]).assert_found(1, &[&["checkpoint (sqlite): "][..], &parts].concat());
+        desk.run(&["check"]).assert_found(1, &[&["position (sqlite): "][..], &parts].concat());
         let mut only = desk.start("only");
         only.says(&parts);
         only.ends_in_order();
-        desk.run(&["check"]).assert_found(1, &["the stream stands halted", "another log", "watchkeeper resume orders"]);
+        desk.run(&["check"]).assert_found(
+            1,
+            &["checkpoint (sqlite): the stream stands halted", "another log", "watchkeeper resume orders"],
+        );
     }
 }
 

@@ -245,3 +245,27 @@ impl Drop for Running {
         let _ = self.child.wait();
     }
 }
+
+/// Asserts that each warning was logged once: within a minute the same cause is not logged again. Counts and times of the attempts are not
+/// what a person reads a line for.
+#[track_caller]
+pub(crate) fn assert_no_repetition(seen: &[String]) {
+    let mut lines: Vec<_> = seen.iter().filter_map(|line| Some(without_counts(line.split_once(" WARN ")?.1))).collect();
+    lines.extend(seen.iter().filter_map(|line| Some(without_counts(line.split_once(" ERROR ")?.1))));
+    lines.sort();
+    let all = lines.clone();
+    lines.dedup();
+    assert_eq!(lines, all, "{seen:#?}");
+}
+
+fn without_counts(line: &str) -> String {
+    let mut line = line.to_owned();
+    for field in [" epoch=", " attempt=", " attempts=", " failing_for=\"", " next_try_in=\""] {
+        let Some(begin) = line.find(field) else { continue };
+        let value = &line[begin + field.len()..];
+        let end = if field.ends_with('"') { value.find('"').map(|end| end + 1) } else { value.find(' ') };
+        let end = begin + field.len() + end.unwrap_or(value.len());
+        line.replace_range(begin..end, "");
+    }
+    line
+}

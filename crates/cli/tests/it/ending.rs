@@ -58,7 +58,7 @@ fn a_drain_that_is_cut_off_ends_with_an_error_that_says_what_was_abandoned() {
     // Nothing can be delivered while another writer has the target.
     target.execute_batch("BEGIN IMMEDIATE").expect("it can be locked");
     desk.order(1..7);
-    running.says(&["a transaction was not answered"]);
+    running.says(&["a transaction failed"]);
     running.signal(Signal::TERM);
     assert_eq!(running.ends(), Some(1), "{:#?}", running.seen);
     let last = running.seen.last().expect("it says why");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, Running, until};
+use crate::desk::{Desk, GOOD, INTO_FILES, Running, assert_no_repetition, until};
 
 fn orders(desk: &Desk) -> Value {
     let answer = desk.run(&["status", "--json"]);
@@ -69,7 +69,11 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     until("nothing waits", || orders(&desk)["undelivered_millis"].is_null());
     assert_eq!(code(&desk), Some(0));
     desk.run(&["check"]).assert_well();
+    running.says(&["INFO", "the stream delivers again", "after="]);
     running.ends_in_order();
+    assert_no_repetition(&running.seen);
+    let reopened = running.seen.iter().filter(|line| line.contains("from=recovering to=running")).count();
+    assert_eq!(reopened, 0, "it was opened, and did not deliver: {:#?}", running.seen);
 }
 
 /// The check looks at another folder than the one that is full: only the running instance knows of it.
@@ -82,7 +86,7 @@ fn assert_check_tells_of_it(desk: &Desk) {
     let line = checked.out.lines().find(is_trouble).unwrap_or_else(|| panic!("{checked:?}"));
     assert!(line.contains("full") || line.contains("space"), "{line}");
     assert!(line.ends_with("`watchkeeper status orders` shows whether it is over"), "{line}");
-    assert!(checked.out.ends_with("the file is well, but an instance reports trouble\n"), "{checked:?}");
+    assert!(checked.out.ends_with("the file is well, but an instance is in trouble\n"), "{checked:?}");
     let told: Value = serde_json::from_str(&desk.run(&["check", "--json"]).out).expect("it is JSON");
     let findings = told["streams"][0]["findings"].as_array().expect("it is a list").clone();
     let is_trouble = |finding: &Value| finding["part"] == "instance" && finding["severity"] == "warning";

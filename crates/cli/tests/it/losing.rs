@@ -33,7 +33,7 @@ impl Case<'_> {
         let checked = desk.run(&["check"]);
         assert_ne!(checked.code, Some(0), "{checked:?}");
         assert!(checked.out.contains(self.told) && checked.out.contains(&position), "{checked:?}");
-        checked.assert_found(1, &["stands halted", "checkpoint reset orders"]);
+        checked.assert_found(1, &["the stream will halt when it runs next", "checkpoint reset orders"]);
         assert!(!checked.out.contains("watchkeeper resume"), "{checked:?}");
         assert_eq!(shown(desk)["state"], "halted", "{}", shown(desk));
         let mut only = desk.start("only");

@@ -20,6 +20,7 @@ mod postgres;
 mod refusing;
 mod secrets;
 mod shop;
+mod silence;
 mod storage;
 mod tailing;
 mod targets;

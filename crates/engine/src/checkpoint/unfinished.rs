@@ -28,7 +28,7 @@ pub fn remedy(stream: &str) -> String {
 #[must_use]
 pub fn advised(error: Error, source: &dyn Source, stream: &str, position: Option<&Position>) -> Error {
     let is_lost = error.kind() == ErrorKind::PositionLost;
-    if is_lost && is_unfinished(source, position) { error.remedy(remedy(stream)) } else { error }
+    if is_lost && is_unfinished(source, position) { error.remedy(remedy(stream)) } else { error.name_stream(stream) }
 }
 
 /// Refuses to go on at `to` without the rest of a snapshot: rows that the targets do not have yet would be missing for good.

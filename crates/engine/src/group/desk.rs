@@ -10,10 +10,12 @@ use watchkeeper_core::{Cx, ErrorKind, Latest, Moment, Records, Result};
 
 use super::control::{Control, Controls};
 use super::registry::{Beat, Member, Registry};
+use super::report::millis;
 use super::slots::Slots;
 use super::view::GroupView;
 use crate::delivery::backoff::Backoff;
 use crate::listener::Post;
+use crate::log_limit::OutageLog;
 use crate::seams::Seams;
 use crate::settings::InstanceSettings;
 
@@ -62,7 +64,8 @@ impl Desk {
         let able = self.posts.iter().filter(|post| post.connected().is_some());
         let streams = able.map(|post| post.name().to_owned()).collect();
         let reports = self.posts.iter().map(|post| post.report()).collect();
-        Member { streams, reports, ..self.member.clone() }
+        let heartbeat_millis = Some(millis(self.settings.heartbeat_every));
+        Member { streams, reports, heartbeat_millis, ..self.member.clone() }
     }
 
     fn slots(&self) -> Option<Slots> {
@@ -98,6 +101,7 @@ impl Desk {
         let registry = self.registry();
         let mut due = self.seams.clock.now();
         let mut unheard = 0;
+        let mut outage = OutageLog::default();
         loop {
             let now = self.seams.clock.now();
             // A hint is answered by looking only: heartbeats are hints too, and instances that answered
@@ -108,14 +112,29 @@ impl Desk {
             } else {
                 self.look(&registry).await
             };
-            if let Err(error) = done {
-                tracing::warn!(%error, "a heartbeat failed");
-            }
+            self.log(&mut outage, done);
             if !self.wait(&mut due, now, &mut unheard, &stop).await {
                 break;
             }
         }
         self.leave(&registry).await;
+    }
+
+    /// Logs that the store does not answer, each cause once a minute, and that it answers again.
+    fn log(&self, outage: &mut OutageLog, done: Result<()>) {
+        let now = self.seams.clock.now();
+        match done {
+            Err(error) => {
+                if let Some(due) = outage.fail(&error.to_string(), now) {
+                    tracing::warn!(%error, left_out = due.left_out, "a heartbeat failed; it is repeated");
+                }
+            }
+            Ok(()) => {
+                if let Some(after) = outage.end(now) {
+                    tracing::info!(after, "the store answers again");
+                }
+            }
+        }
     }
 
     /// Waits until there is a hint, or the next heartbeat is due; false when it is to stop. A stream that does something else than

@@ -40,6 +40,9 @@ pub struct Member {
     /// What it does with each of its streams.
     #[serde(default)]
     pub reports: Vec<StreamReport>,
+    /// How often it writes this record; older programs do not publish it.
+    #[serde(default)]
+    pub heartbeat_millis: Option<u64>,
 }
 
 impl Member {
@@ -53,6 +56,7 @@ impl Member {
             config_hash: String::new(),
             streams: Vec::new(),
             reports: Vec::new(),
+            heartbeat_millis: None,
         }
     }
 }
@@ -67,6 +71,27 @@ pub struct Listed {
     pub age: Duration,
     /// Whether that is recent enough.
     pub healthy: bool,
+}
+
+/// After so many missed heartbeats an instance is silent.
+const MISSED_MAX: u32 = 2;
+
+/// No instance is silent sooner: a heartbeat may wait for a busy store for as long.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+
+impl Listed {
+    /// How often it should be heard of, as it published itself.
+    pub fn heartbeat_every(&self) -> Option<Duration> {
+        self.member.heartbeat_millis.map(Duration::from_millis)
+    }
+
+    /// Whether it has missed two heartbeats, or is unhealthy: it may be dead or hung, so nobody should count on it. Takeover follows
+    /// the lease, not this.
+    pub fn is_silent(&self) -> bool {
+        // A heartbeat is due within its interval, and half an interval more is allowed for being late.
+        let missed = |every: Duration| self.age > (every * MISSED_MAX + every / 2).max(SILENCE_MIN);
+        !self.healthy || self.heartbeat_every().is_some_and(missed)
+    }
 }
 
 /// What a heartbeat found.

@@ -122,6 +122,12 @@ pub struct StreamReport {
     /// How long ago the oldest change happened that was read and is not committed, by both clocks.
     #[serde(default)]
     pub undelivered_millis: Option<u64>,
+    /// The source's time of the newest change that is known of, in milliseconds since 1970.
+    #[serde(default)]
+    pub newest_at_millis: Option<u64>,
+    /// The source's time of the oldest change that was read and is not committed, in milliseconds since 1970.
+    #[serde(default)]
+    pub oldest_at_millis: Option<u64>,
     /// For how long the stream has not delivered, if it does not: over all attempts, tenures and instances.
     #[serde(default)]
     pub not_delivering_millis: Option<u64>,
@@ -143,6 +149,8 @@ impl StreamReport {
             trouble: None,
             lag_millis: None,
             undelivered_millis: None,
+            newest_at_millis: None,
+            oldest_at_millis: None,
             not_delivering_millis: None,
             stage: None,
             sinks: Vec::new(),

@@ -82,8 +82,8 @@ impl Watch {
                         && tenure.loss().is_none()
                         && !self.should_give_up(began) =>
                 {
-                    if self.post.health.should_log("claim", &error) {
-                        tracing::warn!(stream = self.post.name(), %error, "a claim was not answered; it is repeated");
+                    if let Some(due) = self.post.health.log_due("claim", &error) {
+                        tracing::warn!(stream = self.post.name(), %error, left_out = due.left_out, "a claim was not answered; it is repeated");
                     }
                     let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
                     attempt += 1;

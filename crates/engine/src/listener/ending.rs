@@ -81,7 +81,7 @@ impl Watch {
                 Err(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
                 Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
             },
-            Some(Failure::Transient(error)) => error,
+            Some(Failure::Transient(error)) => error.name_stream(self.post.name()),
         };
         if why.is_some() {
             return Next::End(self.depart(voyage, why).await);
@@ -193,6 +193,9 @@ impl Watch {
             self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
         }
         self.put_down(tenure);
+        if matches!(loss, Loss::Deadline | Loss::Stalled) {
+            self.post.health.lose();
+        }
         self.post.go(ListenerState::Connecting, None, &loss.to_string());
         Outcome::Lost(loss)
     }
@@ -212,8 +215,12 @@ impl Watch {
 
     /// Leaves because it can not go on here.
     pub(super) async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error) -> Outcome {
+        let error = error.name_stream(self.post.name());
         metrics::listener_failed(self.post.name());
-        tracing::error!(stream = self.post.name(), epoch = tenure.grant().epoch.0, %error, "giving up the watch");
+        if let Some(due) = self.post.health.log_due("giving up", &error) {
+            let (stream, epoch, left_out) = (self.post.name(), tenure.grant().epoch.0, due.left_out);
+            tracing::error!(stream, epoch, %error, left_out, "giving up the watch");
+        }
         self.post.tell(|status| status.last_error = Some(error.to_string()));
         self.release(tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Barred(error)

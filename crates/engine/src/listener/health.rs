@@ -9,7 +9,7 @@ use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime, Stage};
 
 use crate::connect;
 use crate::group::report::{Doing, StreamReport, Trouble, millis};
-use crate::log_limit::{LogLimit, failing_for};
+use crate::log_limit::{Due, LogLimit, failing_for, span};
 use crate::pipeline::board::Board;
 
 /// The health of a stream on one instance. It outlasts tenures and openings.
@@ -28,8 +28,6 @@ struct Inner {
     failing: BTreeMap<String, Failing>,
     /// When what fails is tried again, where this instance stays away until then.
     next_try: Option<Moment>,
-    /// Since when something has failed without a break, if that was logged: then its end is logged too.
-    logged_since: Option<Moment>,
     limit: LogLimit,
     /// Where the stream stands, as this instance knows from its tenure.
     position: Option<Position>,
@@ -62,43 +60,49 @@ struct Outage {
     attempts: u64,
     /// The last error.
     error: String,
+    /// Something of it was logged, so its end is logged too.
+    is_logged: bool,
 }
 
 impl Inner {
     /// The outage under way, or one that begins now; it began earlier if other instances have reported so.
     fn outage(&mut self, now: Moment) -> &mut Outage {
         let since = self.heard.unwrap_or(now).min(now);
-        self.outage.get_or_insert_with(|| Outage { since, attempts: 0, error: String::new() })
+        self.outage.get_or_insert_with(|| Outage { since, attempts: 0, error: String::new(), is_logged: false })
     }
 
     /// An opening that has delivered nothing yet goes on with the outage that other instances have reported.
     fn inherit(&mut self, now: Moment) {
         if self.heard.is_some() && !self.is_proven {
-            self.outage(now);
+            // The instance that reported it has logged it.
+            self.outage(now).is_logged = true;
         }
     }
 
-    /// The stream delivered at `moment`: whatever was wrong before is over. Whether something was.
-    fn recover(&mut self, moment: Moment) -> bool {
+    /// The stream delivered at `moment`: whatever was wrong before is over. The answer is what was.
+    fn recover(&mut self, moment: Moment) -> Option<Outage> {
         (self.heard, self.delivered) = (None, self.delivered.max(Some(moment)));
-        self.outage.take().is_some()
+        self.outage.take()
     }
 
     fn log_failure(&mut self, stream: &str, part: &str, cause: &str, now: Moment) {
         // Whoever connects the stream logs that itself.
-        if part == connect::PART || !self.limit.is_due(cause, now) {
+        if part == connect::PART {
             return;
         }
-        let since = self.failing.values().map(|failing| failing.since).min().unwrap_or(now);
-        self.logged_since.get_or_insert(since);
+        let Some(due) = self.limit.due(cause, now) else { return };
+        let failing = self.failing.values().map(|failing| failing.since);
+        let since = failing.chain(self.outage.as_ref().map(|outage| outage.since)).min().unwrap_or(now);
+        self.outage.iter_mut().for_each(|outage| outage.is_logged = true);
         let failing_for = failing_for(now.since(since));
-        tracing::warn!(stream, part, failing_for, cause, "the stream does not deliver; trying again");
-    }
-
-    fn log_recovery(&mut self, stream: &str, now: Moment) {
-        let Some(since) = self.logged_since.take() else { return };
-        let failed_for = format!("{:?}", now.since(since));
-        tracing::info!(stream, failed_for, "the stream delivers again");
+        tracing::warn!(
+            stream,
+            part,
+            failing_for,
+            left_out = due.left_out,
+            cause,
+            "the stream does not deliver; trying again"
+        );
     }
 }
 
@@ -145,12 +149,17 @@ impl Health {
         let mut inner = self.lock();
         // Asked for every write, so not looked up in an empty map.
         let was_failing = !inner.failing.is_empty() && inner.failing.remove(part).is_some();
-        if was_failing && inner.failing.is_empty() {
-            inner.log_recovery(&self.stream, self.clock.now());
-        }
         drop(inner);
         if was_failing {
             self.stir();
+        }
+    }
+
+    /// Logs the end of an outage that was logged.
+    fn log_recovery(&self, outage: &Outage, now: Moment) {
+        if outage.is_logged {
+            let after = span(now.since(outage.since));
+            tracing::info!(stream = &*self.stream, after, "the stream delivers again");
         }
     }
 
@@ -158,9 +167,6 @@ impl Health {
     pub fn leave_to_others(&self, part: &str) {
         let mut inner = self.lock();
         let was_failing = inner.failing.remove(part).is_some();
-        if inner.failing.is_empty() {
-            inner.logged_since = None;
-        }
         drop(inner);
         if was_failing {
             self.stir();
@@ -169,11 +175,16 @@ impl Health {
 
     /// The tenure has ended: nothing of it is tried any more. If the stream did not deliver, it still does not.
     pub fn end(&self) {
-        let was_failing = !self.close().is_empty();
-        self.lock().logged_since = None;
-        if was_failing {
+        if !self.close().is_empty() {
             self.stir();
         }
+    }
+
+    /// The tenure was lost while nobody else had the lease: from now on the stream does not deliver, if it still did.
+    pub(super) fn lose(&self) {
+        let now = self.clock.now();
+        // That the lease was not renewed was logged.
+        self.lock().outage(now).is_logged = true;
     }
 
     /// The tenure has ended with a halt: from now on the stream does not deliver, if it still did.
@@ -181,8 +192,8 @@ impl Health {
         self.close();
         let now = self.clock.now();
         let mut inner = self.lock();
-        inner.logged_since = None;
-        inner.outage(now);
+        // The halt itself was logged.
+        inner.outage(now).is_logged = true;
         drop(inner);
         self.stir();
     }
@@ -213,9 +224,26 @@ impl Health {
     }
 
     /// Whether to log that `what` fails because of `error`: at most once a minute per cause.
-    pub fn should_log(&self, what: &str, error: &Error) -> bool {
-        let now = self.clock.now();
-        self.lock().limit.is_due(&format!("{what}: {error}"), now)
+    pub fn log_due(&self, what: &str, error: &Error) -> Option<Due> {
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        let due = inner.limit.due(&format!("{what}: {error}"), now);
+        if due.is_some() {
+            inner.outage.iter_mut().for_each(|outage| outage.is_logged = true);
+        }
+        due
+    }
+
+    /// Whether to log that the stream goes to another state for this cause: while it does not deliver every attempt repeats the same ones.
+    pub(super) fn should_log_state(&self, change: &str) -> bool {
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        let is_repeated = inner.outage.as_ref().is_some_and(|outage| outage.attempts > 0) && !inner.is_proven;
+        let is_due = inner.limit.is_due(change, now);
+        is_due || !is_repeated
+    }
+
+    /// Whether the stream delivers, as far as this opening has shown.
+    pub(super) fn is_recovered(&self) -> bool {
+        self.lock().outage.is_none()
     }
 
     /// The report says something else.
@@ -253,7 +281,8 @@ impl Health {
         inner.is_elsewhere = elsewhere.is_some();
         let here = (holds && inner.is_proven && inner.outage.is_none()).then_some(now);
         if let Some(moment) = elsewhere.or(here) {
-            inner.recover(moment);
+            // The instance that delivers logs it.
+            let _ = inner.recover(moment);
             return;
         }
         let reported = |(report, age): &(StreamReport, Duration)| {
@@ -290,13 +319,18 @@ impl Health {
     pub(super) fn stand_at(&self, position: Position) {
         let (now, mut inner) = (self.clock.now(), self.lock());
         (inner.position, inner.waiting, inner.is_unconfirmed, inner.is_proven) = (Some(position), None, false, true);
-        let was_out = inner.recover(now);
-        if !inner.failing.is_empty() {
+        let outage = inner.recover(now);
+        let still_fails = !inner.failing.is_empty();
+        if still_fails {
             // What was committed had been written before: the rest is not delivered.
-            inner.outage(now);
+            let was_logged = outage.as_ref().is_some_and(|outage| outage.is_logged);
+            inner.outage(now).is_logged = was_logged;
         }
         drop(inner);
-        if was_out {
+        if let Some(outage) = outage {
+            if !still_fails {
+                self.log_recovery(&outage, now);
+            }
             self.stir();
         }
     }
@@ -307,9 +341,10 @@ impl Health {
         inner.is_unconfirmed |= has_changes;
         let is_idle = !inner.is_unconfirmed && inner.waiting.is_none() && inner.failing.is_empty();
         inner.is_proven |= is_idle;
-        let was_out = is_idle && inner.recover(now);
+        let outage = if is_idle { inner.recover(now) } else { None };
         drop(inner);
-        if was_out {
+        if let Some(outage) = outage {
+            self.log_recovery(&outage, now);
             self.stir();
         }
     }
@@ -359,12 +394,23 @@ impl Health {
 
     /// How long ago the oldest change happened that was read and is not delivered, by both clocks.
     pub(super) fn undelivered(&self) -> Option<Duration> {
+        let oldest = self.oldest_undelivered()?;
+        Some(Duration::from_millis(self.clock.wall_millis().saturating_sub(oldest.0)))
+    }
+
+    /// The source's time of the oldest change that was read and is not delivered.
+    pub(super) fn oldest_undelivered(&self) -> Option<SourceTime> {
         let (board, waiting) = {
             let inner = self.lock();
             (inner.board.upgrade(), inner.waiting)
         };
-        let oldest = waiting.or_else(|| board?.oldest_undelivered())?;
-        Some(Duration::from_millis(self.clock.wall_millis().saturating_sub(oldest.0)))
+        waiting.or_else(|| board?.oldest_undelivered())
+    }
+
+    /// The source's time of the newest change that is known of.
+    pub(super) fn newest(&self) -> Option<SourceTime> {
+        let inner = self.lock();
+        inner.newest.max(inner.position.as_ref().and_then(|position| position.time))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {

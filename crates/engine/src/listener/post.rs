@@ -173,6 +173,8 @@ impl Post {
             trouble,
             lag_millis: health.and_then(|health| health.lag()).map(millis),
             undelivered_millis: health.and_then(|health| health.undelivered()).map(millis),
+            newest_at_millis: health.and_then(|health| health.newest()).map(|time| time.0),
+            oldest_at_millis: health.and_then(|health| health.oldest_undelivered()).map(|time| time.0),
             not_delivering_millis: self.health.not_delivering().map(millis),
             stage: stage.map(Into::into),
             sinks: sinks.map(|(name, profile)| SinkReport { name, grade: profile.grade }).collect(),
@@ -224,9 +226,17 @@ impl Post {
                     let stream = self.name();
                     metrics::state_changed(stream, from, next);
                     let epoch = epoch.map(|epoch| epoch.0);
+                    // Every attempt at a stream that fails takes it again, each time for a reason of its own.
+                    let reason = if next == ListenerState::Running { "" } else { cause };
+                    let should_log = self.health.should_log_state(&format!("{from} to {next}: {reason}"));
                     // A stream that stands still over an error is worth waking somebody, if it lasts.
                     match next {
+                        _ if !should_log => tracing::debug!(stream, %from, to = %next, epoch, cause, "state"),
                         ListenerState::Recovering => tracing::warn!(stream, %from, to = %next, epoch, cause, "state"),
+                        // It is open, but may fail at the next write: that it delivers again is logged when it does.
+                        ListenerState::Running if from == ListenerState::Recovering && !self.health.is_recovered() => {
+                            tracing::debug!(stream, %from, to = %next, epoch, cause, "state");
+                        }
                         _ => tracing::info!(stream, %from, to = %next, epoch, cause, "state"),
                     }
                 }

@@ -271,9 +271,21 @@ impl Committer {
     pub fn fenced(&self) -> Failure {
         metrics::fenced(&self.settings.name);
         let grant = self.tenure.grant();
-        tracing::warn!(key = %grant.key, epoch = grant.epoch.0, "fenced: a newer epoch has claimed the checkpoint");
+        tracing::warn!(stream = self.settings.name, key = %grant.key, epoch = grant.epoch.0, "fenced: a newer epoch has claimed the checkpoint");
         self.tenure.end(Loss::Fenced);
         Failure::Lost
+    }
+
+    /// Logs that a commit is repeated: each cause once a minute.
+    fn log_repeated(&self, error: &Error) {
+        let Some(due) = self.health.log_due(PART, error) else { return };
+        let (stream, left_out) = (&self.settings.name, due.left_out);
+        match error.kind() {
+            ErrorKind::Unknown => {
+                tracing::warn!(stream, %error, left_out, "a commit was not answered; it is repeated unchanged");
+            }
+            _ => tracing::warn!(stream, %error, left_out, "a commit failed; it is repeated unchanged"),
+        }
     }
 
     async fn stumble(&self, error: Error, attempt: &mut u32, began: Moment) -> Result<(), Failure> {
@@ -290,7 +302,7 @@ impl Committer {
         }
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unknown => {
-                tracing::warn!(stream = self.settings.name, %error, "a commit was not answered; it is repeated unchanged");
+                self.log_repeated(&error);
                 self.health.fail(PART, &error);
                 let delay = self.settings.retry.backoff.delay(*attempt, &self.seams.entropy);
                 *attempt += 1;

@@ -62,7 +62,7 @@ impl Standby {
             Ok(Acquired::Granted { grant, previous }) => self.begin(at, Relief { grant, sent, previous, proved }),
             Ok(Acquired::Held(holder)) => {
                 self.instance.roll.strike(tenure);
-                self.berths[at].see(Some(&holder), self.instance.seams.clock.now());
+                self.berths[at].see(self.instance.id, Some(&holder), self.instance.seams.clock.now());
                 self.watch(&holder);
             }
             Err(error) => {

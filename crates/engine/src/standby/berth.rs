@@ -121,12 +121,16 @@ impl Berth {
     }
 
     /// Notes who has the watch, and says so once.
-    pub(super) fn see(&mut self, holder: Option<&Holder>, now: Moment) {
+    pub(super) fn see(&mut self, me: InstanceId, holder: Option<&Holder>, now: Moment) {
         let tenure = |holder: &Holder| holder.candidate.tenure;
         if self.holder.as_ref().map(tenure) != holder.map(tenure) {
             if let Some(holder) = holder {
-                let (stream, name) = (self.post.name(), &holder.candidate.name);
-                tracing::info!(stream, holder = name, epoch = holder.epoch.0, "standing by");
+                let (stream, name, epoch) = (self.post.name(), &holder.candidate.name, holder.epoch.0);
+                match holder.candidate.instance == me {
+                    // Its own release or claim was not answered: nobody has the watch.
+                    true => tracing::info!(stream, epoch, "an own lease is still there; waiting for it to expire"),
+                    false => tracing::info!(stream, holder = name, epoch, "standing by"),
+                }
             }
             self.post.tell(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
         }

@@ -54,7 +54,7 @@ impl Standby {
         };
         let mut asks = Vec::new();
         for (berth, holder) in watched.into_iter().zip(holders) {
-            self.berths[berth].see(holder.as_ref(), now);
+            self.berths[berth].see(self.instance.id, holder.as_ref(), now);
             match self.weigh(berth, holder, now) {
                 Weighed::Ask(broken) => asks.push((berth, broken)),
                 Weighed::Wait(until) => next = next.min(until),

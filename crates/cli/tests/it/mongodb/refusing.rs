@@ -117,7 +117,7 @@ fn position(harbour: &Harbour) -> Document {
 fn assert_stays(harbour: &Harbour, parts: &[&str]) {
     let before = position(harbour);
     // Before anything runs, `check` tells the same.
-    assert_found(harbour, 1, &[&["checkpoint (mongodb): "], parts].concat());
+    assert_found(harbour, 1, &[&["position (mongodb): "], parts].concat());
     let mut only = harbour.desk.start("only");
     only.says(parts);
     only.ends_in_order();
@@ -200,7 +200,7 @@ fn a_checkpoint_whose_history_is_gone_and_may_be_passed() {
         assert_eq!(checked.code, Some(0), "{checked:?}");
         let line = checked.out.lines().find(|line| line.contains("the position has left the oplog"));
         let line = line.expect("it is told");
-        assert!(line.contains("warning: checkpoint") && line.contains(what), "{line}");
+        assert!(line.contains("warning: position") && line.contains(what), "{line}");
         assert!(!line.contains("choose what becomes"), "{line}");
     }
 }

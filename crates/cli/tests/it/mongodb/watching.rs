@@ -241,7 +241,7 @@ fn a_snapshot_whose_history_is_lost_is_begun_anew() {
     let other = Harbour::on(&set);
     other.order(&["rope", "tar"]);
     harbour.configure(&other.orders(""));
-    harbour.desk.run(&["check"]).assert_found(1, &["another cluster", "accept-gap STREAM --to snapshot"]);
+    harbour.desk.run(&["check"]).assert_found(1, &["another cluster", "accept-gap orders --to snapshot"]);
     let mut only = harbour.desk.start("only");
     only.says(&["the stream is halted", "another cluster", "`watchkeeper accept-gap orders --to snapshot`"]);
     let refused = harbour.desk.run(&["accept-gap", "orders", "--to", "now", "--yes"]);

@@ -78,7 +78,7 @@ impl Harbour {
 
     /// The same, after which nobody runs it until a person resumes it. `check` tells both.
     fn assert_halts(&self, parts: &[&str]) {
-        self.assert_found(1, &[&["checkpoint (postgres): "], parts].concat());
+        self.assert_found(1, &[&["position (postgres): "], parts].concat());
         self.assert_stays(parts);
         self.assert_found(1, &["the stream stands halted", parts[0], "watchkeeper resume orders"]);
         let status = self.desk.run(&["status", "--json"]);
@@ -253,7 +253,7 @@ fn a_backup_that_was_restored_in_the_place_of_the_server() {
     let read = "SELECT checkpoint ->> 'position' FROM watchkeeper.checkpoints";
     let before = sql(&store, read);
     let desk = desk(&restored.url("shop"));
-    desk.run(&["check"]).assert_found(1, &["checkpoint (postgres): ", "restored from a backup", "WK-POSITION-LOST"]);
+    desk.run(&["check"]).assert_found(1, &["position (postgres): ", "restored from a backup", "WK-POSITION-LOST"]);
     let mut only = desk.start("only");
     only.says(&["restored from a backup", "WK-POSITION-LOST", "; "]);
     only.ends_in_order();

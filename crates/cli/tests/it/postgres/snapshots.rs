@@ -156,7 +156,7 @@ fn broken_off(shop: &Shop) -> Desk {
     let desk = shop.desk("rows", "batch = { rows = 100 }");
     lose_history(shop, &desk);
     let remedy = "`watchkeeper accept-gap orders --to snapshot`";
-    desk.run(&["check"]).assert_found(1, &["is not there any more", "accept-gap STREAM --to snapshot"]);
+    desk.run(&["check"]).assert_found(1, &["is not there any more", "accept-gap orders --to snapshot"]);
     let mut halting = desk.start("halting");
     halting.says(&["the stream is halted", "is not there any more", remedy]);
     halting.ends_in_order();

@@ -40,7 +40,7 @@ impl Courier {
             let Some(fault) = stopped else { break };
             attempts += 1;
             if fault.kind == FaultKind::Fatal || attempts >= retry.counted_attempts() {
-                tracing::warn!(sink = self.spec.name, error = %fault.error, "a dead letter was rejected again");
+                tracing::warn!(stream = board.stream.settings.name, sink = self.spec.name, error = %fault.error, "a dead letter was rejected again");
                 return Ok(false);
             }
             self.rest(board, retry.backoff.delay(attempts - 1, &board.seams.entropy)).await?;

@@ -19,6 +19,7 @@ use super::lanes::Job;
 use super::safe_point::PieceNumber;
 use crate::delivery::breaker::{Breaker, Permit};
 use crate::delivery::parking::{OnReject, Park, ParkLimits, Parked, entry_for};
+use crate::log_limit::span;
 use crate::progress::Pulse;
 use crate::stream::SinkSpec;
 
@@ -235,21 +236,28 @@ impl Courier {
 
     /// Waits before the same rows are written again, for as long as the breaker says.
     async fn repeat_later(&self, board: &Board, load: &mut Load<'_>, error: &Error) -> Result<(), Failure> {
-        let (stream, sink, attempt) = (&board.stream.settings.name, &self.spec.name, load.unanswered + 1);
-        if error.is_late() {
-            let timeout = board.stream.settings.timeouts.write;
-            tracing::warn!(
-                stream, sink, %error, attempt, ?timeout,
-                "a sink or handler took longer than timeouts.write; the write was given up and is repeated. Let it answer sooner, or raise timeouts.write"
-            );
-        } else {
-            tracing::warn!(stream, sink, %error, attempt, "a sink did not take a change; the write is repeated");
+        if let Some(due) = board.health.log_due(&self.part, error) {
+            self.log_repeated(board, load.unanswered + 1, error, due.left_out);
         }
         self.breaker().failure(board.seams.clock.now(), &board.seams.entropy);
         board.health.fail(&self.part, error);
         let delay = board.stream.settings.retry.backoff.delay(load.unanswered, &board.seams.entropy);
         load.unanswered += 1;
         self.rest(board, delay).await
+    }
+
+    /// Logs that a write is repeated.
+    fn log_repeated(&self, board: &Board, attempt: u32, error: &Error, left_out: Option<u64>) {
+        let (stream, sink) = (&board.stream.settings.name, &self.spec.name);
+        if error.is_late() {
+            let timeout = span(board.stream.settings.timeouts.write);
+            tracing::warn!(
+                stream, sink, %error, attempt, timeout, left_out,
+                "a sink or handler took longer than timeouts.write; the write was given up and is repeated. Let it answer sooner, or raise timeouts.write"
+            );
+        } else {
+            tracing::warn!(stream, sink, %error, attempt, left_out, "a sink did not take a change; the write is repeated");
+        }
     }
 
     /// Waits while the breaker is open. Waiting is progress, unless another instance could do better.
@@ -263,7 +271,7 @@ impl Courier {
             let Permit::Wait(until) = permit else { return Ok(()) };
             let give_up = board.stream.settings.give_up;
             if open_since.is_some_and(|since| now.since(since) > give_up) && board.has_healthy_peer() {
-                let cause = format!("sink {:?} has not answered for {give_up:?} from here", self.spec.name);
+                let cause = format!("sink {:?} has not answered for {} from here", self.spec.name, span(give_up));
                 return Err(Failure::Instance(Error::unavailable(cause)));
             }
             self.rest(board, until.since(now).max(MOMENT)).await?;

@@ -81,7 +81,7 @@ impl Transactional {
         match settled {
             Ok(()) => Ok(true),
             Err(Failure::Stream(error) | Failure::Rejected { error, .. }) => {
-                tracing::warn!(sink = self.spec.name, %error, "a dead letter was rejected again");
+                tracing::warn!(stream = self.board.stream.settings.name, sink = self.spec.name, %error, "a dead letter was rejected again");
                 Ok(false)
             }
             Err(failure) => Err(failure),

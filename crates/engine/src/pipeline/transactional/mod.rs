@@ -33,6 +33,7 @@ use super::opening::{BeforeLastCommit, End};
 use super::reader::{AHEAD, Reader};
 use super::replay::{Letters, Wish};
 use crate::delivery::parking::{Parked, entry_for};
+use crate::log_limit::span;
 use crate::progress::Pulse;
 use crate::settings::RetrySettings;
 use crate::stream::SinkSpec;
@@ -306,12 +307,15 @@ impl Transactional {
                     let waited = self.board.seams.clock.now().since(began);
                     if waited > settings.give_up && self.board.has_healthy_peer() {
                         let cause =
-                            format!("sink {:?} has not taken a change for {waited:?} from here", self.spec.name);
+                            format!("sink {:?} has not taken a change for {} from here", self.spec.name, span(waited));
                         return Err(Failure::Instance(Error::unavailable(cause)));
                     }
                     if let Some(Fault { error, .. }) = faults.first() {
-                        let (stream, sink, attempt) = (&settings.name, &self.spec.name, retries + 1);
-                        tracing::warn!(stream, sink, %error, attempt, "a sink did not take a change; the transaction is repeated");
+                        if let Some(due) = self.board.health.log_due(PART, error) {
+                            let (stream, sink, attempt) = (&settings.name, &self.spec.name, retries + 1);
+                            let left_out = due.left_out;
+                            tracing::warn!(stream, sink, %error, attempt, left_out, "a sink did not take a change; the transaction is repeated");
+                        }
                         self.board.health.fail(PART, error);
                     }
                     let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
@@ -343,12 +347,23 @@ impl Transactional {
                         return Err(Failure::Instance(error));
                     }
                     self.board.health.fail(PART, &error);
-                    let (stream, sink) = (&settings.name, &self.spec.name);
-                    tracing::warn!(stream, sink, %error, "a transaction was not answered; it is repeated unchanged");
+                    self.log_repeated(&error);
                     let delay = settings.retry.backoff.delay(tries.failed - 1, &self.board.seams.entropy);
                     self.board.tenure.sleep(delay).await;
                 }
             }
+        }
+    }
+
+    /// Logs that a transaction is repeated: each cause once a minute.
+    fn log_repeated(&self, error: &Error) {
+        let Some(due) = self.board.health.log_due(PART, error) else { return };
+        let (stream, sink, left_out) = (&self.board.stream.settings.name, &self.spec.name, due.left_out);
+        match error.kind() {
+            ErrorKind::Unknown => {
+                tracing::warn!(stream, sink, %error, left_out, "a transaction was not answered; it is repeated unchanged");
+            }
+            _ => tracing::warn!(stream, sink, %error, left_out, "a transaction failed; it is repeated unchanged"),
         }
     }
 
