@@ -34,7 +34,7 @@ use watchkeeper_core::{
 pub(crate) use check::mentions;
 pub use harbours::Harbours;
 pub(crate) use harbours::share;
-pub(crate) use hidden::require_all_changes;
+pub(crate) use hidden::{FullDocument, require_all_changes};
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
@@ -264,7 +264,7 @@ impl Source for Feed {
     }
 
     fn require_all_changes(&self) -> Result<()> {
-        require_all_changes(&self.view.pipeline)
+        require_all_changes(&self.view)
     }
 
     fn has_unfinished_snapshot(&self, position: &Position) -> bool {
@@ -272,7 +272,7 @@ impl Source for Feed {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(BsonPayload::showing(self.view.full_document))
+        Arc::new(BsonPayload::showing(&self.view))
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {

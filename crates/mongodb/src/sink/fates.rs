@@ -171,7 +171,7 @@ impl Fates {
 fn incomplete(change: &Change) -> Error {
     let operation = change.operation().as_str();
     Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
-        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images)")
+        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images), and keep fullDocument in its pipeline")
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Reader {
     }
 
     fn builder(&self) -> BatchBuilder {
-        let payload = BsonPayload::showing(self.feed.view.full_document);
+        let payload = BsonPayload::showing(&self.feed.view);
         BatchBuilder::new(Arc::clone(&self.origin), Arc::new(payload))
     }
 
