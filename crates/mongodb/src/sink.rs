@@ -5,6 +5,7 @@ mod collections;
 mod document;
 mod fates;
 mod name;
+mod validity;
 mod versioned;
 mod writer;
 
