@@ -99,7 +99,7 @@ fn a_rename_over_a_mirrored_collection_passes_every_filter() {
             copied.insert("staging", 2);
             copied.rename("staging", "orders");
             let to = format!("renamed to {}.orders", copied.shop.name());
-            only.says(&["the stream is halted", ".staging", &to, "start = \"snapshot\""]);
+            only.says(&["the stream is halted", ".staging", &to, "`watchkeeper checkpoint set orders snapshot`"]);
             only.ends_in_order();
             assert_eq!(copied.copies("copy_of_orders"), [1], "nothing is written after it");
         }
