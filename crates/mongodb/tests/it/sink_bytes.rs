@@ -259,3 +259,28 @@ fn a_document_with_text_that_is_not_utf_8_beside_its_id_is_mirrored_as_it_is() {
         assert_eq!(stored(&shop, "copy", "_id").await, stored(&shop, "orders", "_id").await);
     });
 }
+
+#[test]
+fn a_tombstone_takes_the_place_of_a_stored_document_with_a_field_twice() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let mut stream = shop.watch(whole()).await;
+        insert(&shop, vec![rawdoc! { "_id": 1, "at": 1 }]).await;
+        shop.orders().delete_one(doc! {}).await.expect("it is taken");
+        let deleted = read(&mut *stream, 2).await.split_off(1);
+        // As an earlier build may have written it.
+        let mark = rawdoc! { "time": 1_i64, "ordinal": 0_i64 };
+        let stale = fields(&[("_id", 1.into()), ("a", 1.into()), ("a", 2.into()), ("_watchkeeper", mark.into())]);
+        let mut list = watchkeeper_mongodb::mongodb::bson::RawArrayBuf::new();
+        list.push(stale);
+        let mut command = rawdoc! { "insert": "copy" };
+        command.append(cstr!("documents"), list);
+        shop.database.run_raw_command(command).await.expect("it is taken");
+        let writer = versioned(&shop.base, "copy").await;
+        assert_eq!(write(&writer, &deleted).await, []);
+        let copies = stored(&shop, "copy", "_id").await;
+        assert!(
+            copies[0].get_document("_watchkeeper").is_ok_and(|mark| mark.get("deleted").is_ok_and(|at| at.is_some()))
+        );
+    });
+}
