@@ -155,7 +155,10 @@ pub struct FlushRejection {
 pub fn rename_rejection(change: &Change) -> Error {
     let to = change.renamed_to().map(|name| format!(" to {name}")).unwrap_or_default();
     Error::config(format!("{} was renamed{to}, which a mirror cannot follow", change.namespace()))
-        .remedy("empty the mirror and begin anew with start = \"snapshot\", or skip this change if the mirror may keep what it has")
+        .remedy(
+            "empty the mirror and read everything anew with `watchkeeper checkpoint set STREAM snapshot`, or skip this change if the \
+             mirror may keep what it has",
+        )
 }
 
 /// A target of changes.

@@ -217,7 +217,7 @@ impl Backend for MongoDb {
     }
 
     fn require_all_changes(&self, options: &mut Options) -> Result<()> {
-        require_all_changes(&SourceSettings::take(options)?.view.pipeline)
+        require_all_changes(&SourceSettings::take(options)?.view)
     }
 
     async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {

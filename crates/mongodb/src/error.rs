@@ -38,6 +38,14 @@ pub enum Class {
     Network,
     /// Someone else was in the way; the server undid what it had begun.
     Busy,
+    /// The server was short of memory or at work on a backup; it did nothing.
+    Overloaded,
+    /// The transaction was larger than the server takes; it was undone.
+    TransactionTooLarge,
+    /// The collection takes no writes in a transaction.
+    NotInTransaction,
+    /// The server gave the operation up for a reason of its own.
+    Failed,
     /// It took longer than it was allowed to.
     Late,
     /// The write was done, but it is not known whether by a majority.
@@ -127,7 +135,7 @@ const TABLE: &[Row] = &[
     },
     Row {
         class: Class::Network,
-        codes: &[6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 11600, 11602, 13388],
+        codes: &[6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 317, 9001, 11600, 11602, 13388],
         cause: "the servers can not be reached, or elect a primary",
         remedy: "look at the replica set and the network",
     },
@@ -137,6 +145,25 @@ const TABLE: &[Row] = &[
         cause: "another transaction was in the way",
         remedy: "it is tried again",
     },
+    Row {
+        class: Class::Overloaded,
+        codes: &[365, 50915],
+        cause: "the server is short of memory, or at work on a backup",
+        remedy: "it is tried again; look at the load of the server if that goes on",
+    },
+    Row {
+        class: Class::TransactionTooLarge,
+        codes: &[257],
+        cause: "the transaction is larger than the server takes",
+        remedy: "it is tried again with fewer changes; raise transactionSizeLimitBytes of the server if that goes on",
+    },
+    Row {
+        class: Class::NotInTransaction,
+        codes: &[263],
+        cause: "the collection takes no writes in a transaction",
+        remedy: "write into a collection that is not capped, or use a mode that writes without a transaction (mode = \"versioned\")",
+    },
+    Row { class: Class::Failed, codes: &[96], cause: FAILED.0, remedy: FAILED.1 },
     Row {
         class: Class::Late,
         codes: &[50, 202],
@@ -303,18 +330,21 @@ impl Class {
             Self::HistoryLost | Self::Overrun | Self::TokenUnseen => ErrorKind::PositionLost,
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
-            Self::NamespaceMissing | Self::Settings | Self::Untrusted => ErrorKind::Config,
+            Self::NamespaceMissing | Self::Settings | Self::Untrusted | Self::NotInTransaction => ErrorKind::Config,
             Self::Pipeline | Self::Reserved | Self::Unwatchable | Self::OtherSet => ErrorKind::Config,
             Self::Denied => ErrorKind::Denied,
             Self::NotPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
                 ErrorKind::Unavailable
             }
-            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone
+            Self::Overloaded | Self::TransactionTooLarge => ErrorKind::Unavailable,
+            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone | Self::Failed
                 if matches!(doing, Doing::Reading | Doing::Watching) =>
             {
                 ErrorKind::Unavailable
             }
-            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone => ErrorKind::Unknown,
+            Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone | Self::Failed => {
+                ErrorKind::Unknown
+            }
             Self::Duplicate | Self::Other => ErrorKind::Internal,
         }
     }
@@ -331,6 +361,10 @@ impl Class {
             Self::LostTouch => "lost-touch",
             Self::Network => "network",
             Self::Busy => "busy",
+            Self::Overloaded => "overloaded",
+            Self::TransactionTooLarge => "transaction-too-large",
+            Self::NotInTransaction => "not-in-transaction",
+            Self::Failed => "failed",
             Self::Late => "late",
             Self::NotYetMajority => "not-yet-majority",
             Self::HistoryLost => "history-lost",
@@ -491,7 +525,9 @@ const WITHOUT_TLS: &str = "a server that ends the TLS handshake takes no encrypt
 
 fn phrased(kind: ErrorKind, class: Class, (cause, remedy): (&str, &str), said: &str, place: &str) -> Error {
     let said: String = said.replace('\n', " ").chars().take(QUOTED_CHARS_MAX).collect();
-    Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy.to_owned()).classed(class.name())
+    let error = Error::new(kind, format!("{place}: {cause} ({said})")).remedy(remedy.to_owned()).classed(class.name());
+    // As after a transaction that takes too long, the next one is smaller.
+    if class == Class::TransactionTooLarge { error.late() } else { error }
 }
 
 #[cfg(test)]

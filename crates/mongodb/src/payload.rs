@@ -14,7 +14,8 @@ pub(crate) use key::Decimal;
 pub use key::canonical_key;
 use scan::{Field, Fields};
 
-use crate::Shown;
+use crate::source::FullDocument;
+use crate::{Shown, View};
 
 /// What an event has by itself; everything else was added by a pipeline.
 pub(crate) const OF_EVENTS: [&str; 18] = [
@@ -51,9 +52,10 @@ impl BsonPayload {
         Self { looked_up: true }
     }
 
-    /// Of events that show the document beside an update in this way.
-    pub(crate) fn showing(shown: Shown) -> Self {
-        Self { looked_up: shown == Shown::UpdateLookup }
+    /// Of the events of a stream with these settings. Where its pipeline may have made the null, that says nothing of the document.
+    pub(crate) fn showing(view: &View) -> Self {
+        let keeps_documents = FullDocument::behind(&view.pipeline) == FullDocument::Kept;
+        Self { looked_up: view.full_document == Shown::UpdateLookup && keeps_documents }
     }
 }
 
@@ -117,7 +119,9 @@ impl Payload for BsonPayload {
             walk_document(document(told)?, visit)?;
             return Ok(true);
         }
-        let gone = self.looked_up && image == Image::After && field.is_null();
+        // Only the document beside an update is looked up: that of every other change is told by the change itself.
+        let is_looked_up = self.looked_up && operation == Operation::Update;
+        let gone = is_looked_up && image == Image::After && field.is_null();
         if gone {
             visit.value(ValueRef::Null);
         }

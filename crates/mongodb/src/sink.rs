@@ -5,6 +5,7 @@ mod collections;
 mod document;
 mod fates;
 mod name;
+mod validity;
 mod versioned;
 mod writer;
 
@@ -83,8 +84,8 @@ fn is_duplicate(error: &Error) -> bool {
 }
 
 /// Codes of statements that fail the same way however often they are tried: values that do not fit, a violated index or
-/// validator, a document that is too large, a name that no collection can have.
-const OF_THE_CHANGE: [i32; 16] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 73, 121, 10334, 11000, 17280, 17419, 17420];
+/// validator, a document that is too large, a name that no collection can have, a collection that takes no transactions.
+const OF_THE_CHANGE: [i32; 17] = [2, 9, 14, 28, 40, 52, 55, 57, 66, 73, 121, 263, 10334, 11000, 17280, 17419, 17420];
 
 /// What changes do to the database: written by those who want more than [`Events`] or a [`Mirror`].
 ///

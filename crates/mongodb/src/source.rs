@@ -34,7 +34,7 @@ use watchkeeper_core::{
 pub(crate) use check::mentions;
 pub use harbours::Harbours;
 pub(crate) use harbours::share;
-pub(crate) use hidden::require_all_changes;
+pub(crate) use hidden::{FullDocument, require_all_changes};
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
@@ -57,6 +57,8 @@ pub struct Feed {
     stages: Arc<[Document]>,
     /// Whether something is kept aside in the events.
     aside: bool,
+    /// Whether it is read by those who look on, and never halts at an event.
+    is_for_onlookers: bool,
     /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
     witness: Arc<Mutex<Option<String>>>,
     /// How often cursors at the position that was opened last never answered.
@@ -76,11 +78,18 @@ impl Feed {
             view: Arc::new(view),
             stages: stages.into(),
             aside,
+            is_for_onlookers: false,
             witness: Arc::default(),
             unanswered: Arc::default(),
             searches: Arc::default(),
             refusals: Arc::default(),
         }
+    }
+
+    /// The same feed for those who look on: they are shown an event that is too large with what fits, also where the stream halts
+    /// at it, so that such an event can be passed over.
+    fn for_onlookers(&self) -> Self {
+        Self { is_for_onlookers: true, ..self.clone() }
     }
 
     /// What is watched, and how it is shown.
@@ -264,7 +273,7 @@ impl Source for Feed {
     }
 
     fn require_all_changes(&self) -> Result<()> {
-        require_all_changes(&self.view.pipeline)
+        require_all_changes(&self.view)
     }
 
     fn has_unfinished_snapshot(&self, position: &Position) -> bool {
@@ -272,7 +281,7 @@ impl Source for Feed {
     }
 
     fn payload(&self) -> Arc<dyn Payload> {
-        Arc::new(BsonPayload::showing(self.view.full_document))
+        Arc::new(BsonPayload::showing(&self.view))
     }
 
     async fn open(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
@@ -290,5 +299,9 @@ impl Source for Feed {
         let feed = if snapshot.is_some() { self.impatient() } else { self.clone() };
         let (opened, token) = feed.begin(cx, at).await?;
         Ok(Box::new(Reader::new(feed, opened, origin, token, lineage, cx.now()).joined_to(snapshot)))
+    }
+
+    async fn peek(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
+        self.for_onlookers().open(cx, at).await
     }
 }

@@ -12,6 +12,7 @@ pub(crate) const DOCUMENT: u8 = 0x03;
 const BINARY: u8 = 0x05;
 const DATE_TIME: u8 = 0x09;
 const NULL: u8 = 0x0a;
+const SCOPED_CODE: u8 = 0x0f;
 const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
@@ -30,6 +31,19 @@ impl<'a> Field<'a> {
     pub(crate) fn text(&self) -> Option<&'a [u8]> {
         match self.value {
             [_, _, _, _, text @ .., 0] if self.kind == TEXT => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The document, array or scope within, as bytes of fields.
+    pub(crate) fn inner(&self) -> Option<&'a [u8]> {
+        match self.kind {
+            DOCUMENT | ARRAY => Some(self.value),
+            SCOPED_CODE => {
+                // The length of all of it comes first, then that of the code.
+                let (length, rest) = self.value.get(4..)?.split_first_chunk()?;
+                rest.get(u32::from_le_bytes(*length) as usize..)
+            }
             _ => None,
         }
     }
@@ -120,7 +134,7 @@ fn length(kind: u8, rest: &[u8]) -> Option<usize> {
         0x01 | DATE_TIME | 0x11 | INT64 => Some(8),
         TEXT | 0x0d | 0x0e => beyond(4),
         // These count their own length.
-        DOCUMENT | ARRAY | 0x0f => stated(),
+        DOCUMENT | ARRAY | SCOPED_CODE => stated(),
         BINARY => beyond(5),
         0x06 | NULL | 0x7f | 0xff => Some(0),
         0x07 => Some(12),

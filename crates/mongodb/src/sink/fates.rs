@@ -9,6 +9,7 @@ use watchkeeper_core::{Change, Error, Operation};
 
 use super::collections::{DOCUMENT_BYTES_MAX, fits, unreadable};
 use super::document::{after, joined, mirrored_id};
+use super::validity::{has_unreadable_text, repeated_field};
 use super::{Failure, Open};
 use crate::payload::scan::{Field, Fields};
 
@@ -53,7 +54,39 @@ impl Fate {
             fits(at, document, around)?;
         }
         let is_new = matches!(change.operation(), Operation::Insert | Operation::Read);
-        Ok(Some(Self { at, id, document, is_new, bytes }))
+        let fate = Self { at, id, document, is_new, bytes };
+        if fate.document.is_some() {
+            fate.require_readable_id()?;
+        }
+        if fate.document.as_deref().is_some_and(needs_literal) {
+            fate.require_unique_fields()?;
+        }
+        Ok(Some(fate))
+    }
+
+    /// Refuses an `_id` that the answer to an upsert would repeat, so that the driver could not read that answer.
+    pub(super) fn require_readable_id(&self) -> Result<(), Failure> {
+        if !has_unreadable_text(&self.id) {
+            return Ok(());
+        }
+        let cause = "its _id holds text that is not UTF-8, which the answer of the target would repeat";
+        Err(Failure::Refused(
+            self.at,
+            Error::config(cause).remedy(
+                "give the document another _id at the source, or keep its changes as events (mode = \"events\")",
+            ),
+        ))
+    }
+
+    /// Refuses a document in which a field is there twice, or such an `_id`: a server that evaluates it in a pipeline may crash.
+    pub(super) fn require_unique_fields(&self) -> Result<(), Failure> {
+        let of_id = || repeated_field(rawdoc! { "_id": self.id.clone() }.as_bytes());
+        let Some(name) = self.document.as_ref().map_or_else(of_id, |document| repeated_field(document.as_bytes()))
+        else {
+            return Ok(());
+        };
+        let cause = format!("the document has the field {name} twice, with which servers do not evaluate a pipeline");
+        Err(Failure::Refused(self.at, Error::config(cause).remedy(ONCE)))
     }
 
     /// The statement that brings it about.
@@ -68,6 +101,10 @@ impl Fate {
         }
     }
 }
+
+/// What to do about a field that is there twice.
+const ONCE: &str = "write the document with each field once at the source; mode = \"mirror\" takes such a document unless a name in it begins \
+     with a dollar sign, and mode = \"events\" takes every one";
 
 /// The condition that a document has this `_id`, whatever that is made of.
 pub(super) fn with_id(id: RawBson) -> RawDocumentBuf {
@@ -171,7 +208,7 @@ impl Fates {
 fn incomplete(change: &Change) -> Error {
     let operation = change.operation().as_str();
     Error::config(format!("this {operation} does not tell the whole document, so it can not be mirrored"))
-        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images)")
+        .remedy("let the source tell it, with full_document = \"updateLookup\", or with stored images (watchkeeper mongodb setup --images), and keep fullDocument in its pipeline")
 }
 
 #[cfg(test)]

@@ -215,7 +215,12 @@ impl Writer {
     }
 
     fn fate(&self, at: usize, change: &Change, key: &[u8]) -> Result<Option<Fate>, Failure> {
-        Fate::of(at, change, key)?.map(unmarked).transpose()
+        let Some(fate) = Fate::of(at, change, key)? else { return Ok(None) };
+        let fate = unmarked(fate)?;
+        // Every statement is an upsert by a pipeline, also that of a tombstone.
+        fate.require_readable_id()?;
+        fate.require_unique_fields()?;
+        Ok(Some(fate))
     }
 
     async fn update(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[Fate]) -> Result<Vec<(usize, Error)>> {

@@ -60,6 +60,11 @@ impl<'a> Event<'a> {
         Ok(())
     }
 
+    /// Whether its key was left out, too: then it is about a document, and does not tell which.
+    pub(super) fn lacks_key(&self) -> bool {
+        self.is_cut && self.key.is_none() && self.operation.is_some_and(|name| operation(name).has_row())
+    }
+
     /// The collection and the `_id` that it is about.
     pub(super) fn subject(&self) -> Option<(&'a str, Field<'a>)> {
         let collection = RawDocument::from_bytes(self.namespace?).ok()?.get_str("coll").ok()?;
@@ -120,7 +125,7 @@ impl Scratch {
         self.token.start_after = operation == Operation::Invalidate;
         self.name(event.namespace, scope)?;
         self.key.clear();
-        let has_key = operation.has_row();
+        let has_key = operation.has_row() && !event.lacks_key();
         if has_key {
             let key = event.key.ok_or_else(|| dropped("documentKey"))?;
             canonical_key(RawDocument::from_bytes(key).map_err(damaged)?, &mut self.key)?;
@@ -134,7 +139,9 @@ impl Scratch {
     pub(super) fn description(&self, head: Head) -> String {
         let key = String::from_utf8_lossy(&self.key);
         let key: String = key.chars().take(KEY_CHARS_MAX).collect();
-        format!("{} of {} {key}", head.operation.as_str(), self.namespace).trim_end().to_owned()
+        let at = self.token.timestamp().filter(|_| !head.has_key);
+        let at = at.map(|at| format!("at the operation time {}:{}", at.time, at.increment)).unwrap_or_default();
+        format!("{} of {} {key}{at}", head.operation.as_str(), self.namespace).trim_end().to_owned()
     }
 
     /// Makes the position of the event. `progress` is that of a running snapshot.

@@ -288,6 +288,11 @@ impl Source for Harbours {
         let returning = self.chosen().filter(|at| *at > 0).map(|_| self.look_back(cx));
         Ok(Box::new(Moored { stream, harbours: self.clone(), returning }))
     }
+
+    async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
+        let feeds = self.feeds.iter().map(Feed::for_onlookers).collect();
+        Self { feeds, ..self.clone() }.open(cx, start).await
+    }
 }
 
 /// A URL that leads to another cluster than the one before it: positions of one are none of the other.

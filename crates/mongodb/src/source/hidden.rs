@@ -5,12 +5,15 @@
 //! to its name.
 
 mod condition;
+mod document;
 
 use mongodb::bson::{Bson, Document, doc};
 use watchkeeper_core::{Error, Result};
 
 use self::condition::{Event, Name, Verdict, names_in, passes};
+pub(crate) use self::document::FullDocument;
 use super::pipeline::{may_drop, parts};
+use super::view::{Shown, View};
 
 /// A name that no condition mentions.
 const UNNAMED: &str = "\u{1}another";
@@ -24,13 +27,15 @@ const NAMES_MAX: usize = 256;
 /// The operations of single documents.
 const OF_DOCUMENTS: [&str; 4] = ["insert", "update", "replace", "delete"];
 
-/// Refuses a pipeline that hides changes from a sink that mirrors what it lets through.
+/// Refuses a pipeline that hides changes, or their documents, from a sink that mirrors what it lets through.
 ///
 /// # Errors
 /// `Config`, with what is hidden.
-pub(crate) fn require_all_changes(pipeline: &[Document]) -> Result<()> {
-    let Some(conditions) = conditions(pipeline)? else { return Ok(()) };
-    let names = names_in(&conditions);
+pub(crate) fn require_all_changes(view: &View) -> Result<()> {
+    require_documents(view)?;
+    let Some(conditions) = conditions(&view.pipeline)? else { return Ok(()) };
+    let conditions = Conditions { conditions, are_collated: view.collation.as_ref().is_some_and(may_equate) };
+    let names = names_in(&conditions.conditions);
     if names.len() > NAMES_MAX {
         return Err(refused("names too many collections to tell what it hides").remedy(NO_PIPELINE));
     }
@@ -46,6 +51,30 @@ pub(crate) fn require_all_changes(pipeline: &[Document]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses a pipeline that leaves no document in `fullDocument`, or perhaps none where null would say that it was deleted since.
+fn require_documents(view: &View) -> Result<()> {
+    let is_looked_up = view.full_document == Shown::UpdateLookup;
+    match FullDocument::behind(&view.pipeline) {
+        FullDocument::Removed => Err(refused("drops fullDocument or sets it to null").remedy(DOCUMENTS)),
+        FullDocument::Uncertain if is_looked_up => {
+            Err(refused("may set fullDocument to null, as if the document had been deleted").remedy(DOCUMENTS))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a collation may take different texts for equal.
+fn may_equate(collation: &Document) -> bool {
+    collation.get_str("locale").ok() != Some("simple")
+}
+
+/// What `$match` stages choose by.
+struct Conditions {
+    conditions: Bson,
+    /// Whether texts are compared by a collation.
+    are_collated: bool,
 }
 
 /// The conditions of all `$match` stages; `None` if there are none.
@@ -85,8 +114,11 @@ fn changes_conditions(stage: &Document) -> bool {
 }
 
 /// Refuses conditions that hide some changes of this collection and let others through. `others` are names of other collections.
-fn require_all_of(conditions: &Bson, name: &Name, others: &[Name]) -> Result<()> {
-    let verdict = |operation: &'static str| passes(conditions, &Event { operation, name, to: None });
+fn require_all_of(choice: &Conditions, name: &Name, others: &[Name]) -> Result<()> {
+    let told = |operation, name, to| {
+        passes(&choice.conditions, &Event { operation, name, to, is_collated: choice.are_collated })
+    };
+    let verdict = |operation: &'static str| told(operation, name, None);
     if OF_DOCUMENTS.into_iter().all(|operation| verdict(operation) == Verdict::Hidden) {
         return Ok(());
     }
@@ -94,7 +126,7 @@ fn require_all_of(conditions: &Bson, name: &Name, others: &[Name]) -> Result<()>
         require(verdict(operation), || format!("hides every {operation}{}", of(name)))?;
     }
     for other in others {
-        let rename = |name, to| passes(conditions, &Event { operation: "rename", name, to: Some(to) });
+        let rename = |name, to| told("rename", name, Some(to));
         require(rename(name, other), || format!("hides every rename{}", of(name)))
             .map_err(|error| error.remedy(BOTH_NAMES))?;
         let cause = || format!("hides the rename of {} to {}", shown(other), shown(name));
@@ -111,8 +143,21 @@ fn require(verdict: Verdict, hidden: impl FnOnce() -> String) -> Result<()> {
             let cause = format!("chooses by {path}: what no longer matches would stay in the copy as it was");
             Err(refused(&cause).remedy(NO_PIPELINE))
         }
+        Verdict::ByCollation(path) => {
+            let cause =
+                format!("compares {path} by a collation, which may take other texts for the one that is written");
+            Err(refused(&cause).remedy(EXACT))
+        }
     }
 }
+
+/// What to write where a collation may let a condition match more than it says.
+const EXACT: &str =
+    "leave the collation out, or write operations and collections in the condition exactly as events have them";
+
+/// What to write where a pipeline takes the documents away.
+const DOCUMENTS: &str = "keep fullDocument, and leave out single fields of it, as in {\"$unset\": \"fullDocument.secret\"}; \
+     or keep the changes as events (mode = \"events\")";
 
 /// What to write instead where a pipeline hides changes.
 const NO_PIPELINE: &str = "choose by `collection`, by `namespaces` in the filter of the sink, or by a $match on ns, to and documentKey._id that drops \
@@ -142,9 +187,17 @@ fn is_named(name: &Name) -> bool {
 mod tests {
     use super::*;
 
+    fn view(pipeline: &str) -> View {
+        let pipeline = serde_json::from_str(pipeline).expect("stages");
+        View { pipeline, full_document: Shown::UpdateLookup, ..View::collection("orders") }
+    }
+
     fn said(pipeline: &str) -> Option<String> {
-        let stages: Vec<Document> = serde_json::from_str(pipeline).expect("stages");
-        let error = require_all_changes(&stages).err()?;
+        said_of(&view(pipeline))
+    }
+
+    fn said_of(view: &View) -> Option<String> {
+        let error = require_all_changes(view).err()?;
         assert!(error.advice().is_some(), "{error}");
         Some(error.message().to_owned())
     }
@@ -209,6 +262,10 @@ mod tests {
                 r#"[{"$match": {"$or": [{"ns.coll": "a"}, {"to.coll": "b"}]}}]"#,
                 "hides the rename of another collection to a",
             ),
+            (r#"[{"$match": {"to": {"$exists": 0.0}}}]"#, "hides every rename"),
+            (r#"[{"$match": {"to": {"$exists": {"$numberDecimal": "0"}}}}]"#, "hides every rename"),
+            (r#"[{"$match": {"to": {"$exists": {"$undefined": true}}}}]"#, "hides every rename"),
+            (r#"[{"$match": {"to": {"$exists": {"$numberLong": "0"}}}}]"#, "hides every rename"),
             (r#"[{"$redact": "$$PRUNE"}]"#, "$redact"),
             (
                 r#"[{"$set": {"operationType": "x"}}, {"$match": {"operationType": "x"}}]"#,
@@ -222,7 +279,54 @@ mod tests {
     }
 
     #[test]
+    fn pipelines_that_take_the_documents_away_are_refused() {
+        for (pipeline, cause) in [
+            (r#"[{"$set": {"fullDocument": null}}]"#, "drops fullDocument or sets it to null"),
+            (r#"[{"$project": {"fullDocument": null, "ns": 1}}]"#, "drops fullDocument or sets it to null"),
+            (r#"[{"$unset": "fullDocument"}]"#, "drops fullDocument or sets it to null"),
+            (
+                r#"[{"$set": {"fullDocument": {"$cond": ["$fullDocument.open", "$fullDocument", null]}}}]"#,
+                "may set fullDocument to null",
+            ),
+        ] {
+            let said = said(pipeline);
+            assert!(said.as_ref().is_some_and(|said| said.contains(cause)), "{pipeline}: {said:?}");
+        }
+        // Without a lookup null says nothing, and the change is rejected when it comes.
+        let uncertain = view(r#"[{"$set": {"fullDocument": "$other"}}]"#);
+        assert_eq!(said_of(&View { full_document: Shown::Required, ..uncertain }), None);
+    }
+
+    #[test]
+    fn a_collation_lets_conditions_match_more_than_they_say() {
+        let collated = |pipeline: &str, locale: &str| {
+            said_of(&View { collation: Some(doc! { "locale": locale, "strength": 2 }), ..view(pipeline) })
+        };
+        for pipeline in [
+            r#"[{"$match": {"operationType": {"$ne": "DELETE"}}}]"#,
+            r#"[{"$match": {"operationType": {"$nin": ["create", "de-lete"]}}}]"#,
+            r#"[{"$match": {"operationType": {"$in": ["INSERT", "UPDATE"]}}}]"#,
+            r#"[{"$match": {"operationType": {"$ne": "délete"}}}]"#,
+            r#"[{"$match": {"$or": [{"ns": {"db": "s", "coll": "a"}, "operationType": "insert"}, {"ns": {"db": "s", "coll": "A"}}]}}]"#,
+        ] {
+            let said = collated(pipeline, "en");
+            assert!(said.as_ref().is_some_and(|said| said.contains("by a collation")), "{pipeline}: {said:?}");
+            let exactly = collated(pipeline, "simple");
+            assert!(exactly.as_ref().is_none_or(|said| !said.contains("by a collation")), "{pipeline}: {exactly:?}");
+        }
+        for pipeline in [
+            r#"[{"$match": {"operationType": {"$nin": ["create", "modify"]}}}]"#,
+            r#"[{"$match": {"$or": [{"ns.coll": "orders"}, {"to.coll": "orders"}]}}]"#,
+            r#"[{"$match": {"operationType": {"$in": ["insert", "update", "replace", "delete", "drop", "rename"]}}}]"#,
+        ] {
+            assert_eq!(collated(pipeline, "en"), None, "{pipeline}");
+        }
+        let hidden = collated(r#"[{"$match": {"operationType": {"$ne": "delete"}}}]"#, "en");
+        assert!(hidden.as_ref().is_some_and(|said| said.contains("hides every delete")), "{hidden:?}");
+    }
+
+    #[test]
     fn a_condition_that_is_none_is_left_to_the_server() {
-        assert!(require_all_changes(&[doc! { "$match": 7 }]).is_ok());
+        assert_eq!(said(r#"[{"$match": 7}]"#), None);
     }
 }

@@ -31,8 +31,8 @@ fn rank(kind: u8) -> u8 {
     }
 }
 
-/// Which of two values comes first, by their bytes, since servers also store what the driver makes no value of; `None` for types that
-/// no `_id` has in practice.
+/// Which of two values comes first, by their bytes, since servers also store what the driver makes no value of; `None` for bytes that
+/// are no value of their type.
 pub(super) fn compare(a: &Field<'_>, b: &Field<'_>) -> Option<Ordering> {
     let ranks = rank(a.kind).cmp(&rank(b.kind));
     if ranks != Ordering::Equal {
@@ -49,8 +49,29 @@ pub(super) fn compare(a: &Field<'_>, b: &Field<'_>) -> Option<Ordering> {
         10 => a.millis()?.cmp(&b.millis()?),
         11 => time(a)?.cmp(&time(b)?),
         12 => expression(a)?.cmp(&expression(b)?),
+        // A pointer has a length as texts have it, a name and an identity.
+        13 => (a.value.len(), a.value).cmp(&(b.value.len(), b.value)),
+        14 => text(a)?.cmp(text(b)?),
+        15 => return scoped(a, b),
         _ => return None,
     })
+}
+
+/// Code with a scope: the code first, then the scope.
+fn scoped(a: &Field<'_>, b: &Field<'_>) -> Option<Ordering> {
+    let ((code_of_a, scope_of_a), (code_of_b, scope_of_b)) = (code_and_scope(a)?, code_and_scope(b)?);
+    match code_of_a.cmp(code_of_b) {
+        Ordering::Equal => documents(scope_of_a, scope_of_b),
+        order => Some(order),
+    }
+}
+
+/// The text of code with a scope, and the document that is its scope.
+fn code_and_scope<'a>(field: &Field<'a>) -> Option<(&'a [u8], &'a [u8])> {
+    // The length of all of it comes first, then that of the code.
+    let (length, rest) = field.value.get(4..)?.split_first_chunk()?;
+    let (code, scope) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    Some((code.strip_suffix(&[0])?, scope))
 }
 
 fn number(field: &Field<'_>) -> Option<Decimal> {
@@ -111,9 +132,25 @@ fn documents(a: &[u8], b: &[u8]) -> Option<Ordering> {
 
 #[cfg(test)]
 mod tests {
-    use mongodb::bson::{Bson, DateTime, Decimal128, RawDocumentBuf, doc, oid::ObjectId};
+    use mongodb::bson::{
+        Bson, DateTime, Decimal128, Document, JavaScriptCodeWithScope, RawDocumentBuf, doc, oid::ObjectId,
+    };
 
     use super::*;
+
+    fn code(text: &str) -> Bson {
+        Bson::JavaScriptCode(text.to_owned())
+    }
+
+    fn scoped_code(text: &str, scope: Document) -> Bson {
+        Bson::JavaScriptCodeWithScope(JavaScriptCodeWithScope { code: text.to_owned(), scope })
+    }
+
+    fn pointer(name: &str, last: u8) -> Bson {
+        let id = ObjectId::from_bytes([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]).to_hex();
+        let pointer = serde_json::json!({ "$dbPointer": { "$ref": name, "$id": { "$oid": id } } });
+        serde_json::from_value(pointer).expect("a pointer")
+    }
 
     fn decimal(digits: &str) -> Bson {
         digits.parse::<Decimal128>().expect("a decimal number").into()
@@ -178,6 +215,17 @@ mod tests {
             Bson::Boolean(true),
             DateTime::from_millis(-1).into(),
             DateTime::from_millis(1).into(),
+            pointer("z", 9),
+            pointer("db.a", 1),
+            pointer("db.a", 2),
+            pointer("db.b", 1),
+            code(""),
+            code("f()"),
+            code("f(1)"),
+            scoped_code("f()", doc! {}),
+            scoped_code("f()", doc! { "x": 1 }),
+            scoped_code("f()", doc! { "x": code("g()") }),
+            scoped_code("g()", doc! {}),
             Bson::MaxKey,
         ];
         for (n, a) in ascending.iter().enumerate() {

@@ -6,7 +6,7 @@
 //! * What Watchkeeper itself writes is left out of streams on a whole database or cluster, which would else feed on their own
 //!   checkpoints for ever.
 
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Decimal128, Document, doc};
 use watchkeeper_core::{Error, Result};
 
 use super::view::{Before, Scope, Shown, View};
@@ -106,20 +106,38 @@ pub(super) fn may_drop(stage: &Document) -> bool {
 }
 
 /// Whether a `$project` names what to leave out, and not what to keep. Either may be said of fields within fields.
-fn excludes(fields: &Document) -> bool {
+pub(super) fn excludes(fields: &Document) -> bool {
     fields.iter().any(|(path, value)| path != "_id" && leaves_out(value))
 }
 
 /// Whether a `$project` says by this value that something is left out.
 fn leaves_out(value: &Bson) -> bool {
     match value {
+        // To a $project these are values.
+        Bson::Null | Bson::Undefined => false,
+        Bson::Document(inner) => inner.iter().any(|(name, value)| !name.starts_with('$') && leaves_out(value)),
+        value => is_falsy(value),
+    }
+}
+
+/// Whether servers take a value for false where they want a flag.
+pub(super) fn is_falsy(value: &Bson) -> bool {
+    match value {
+        Bson::Boolean(flag) => !flag,
         Bson::Int32(number) => *number == 0,
         Bson::Int64(number) => *number == 0,
         Bson::Double(number) => *number == 0.0,
-        Bson::Boolean(keep) => !keep,
-        Bson::Document(inner) => inner.iter().any(|(name, value)| !name.starts_with('$') && leaves_out(value)),
+        Bson::Decimal128(number) => is_zero(number),
+        Bson::Null | Bson::Undefined => true,
         _ => false,
     }
+}
+
+/// Whether a decimal is zero, whatever its sign and its exponent.
+fn is_zero(number: &Decimal128) -> bool {
+    let text = number.to_string();
+    let digits = text.split(['e', 'E']).next().unwrap_or_default();
+    digits.chars().all(|digit| matches!(digit, '-' | '+' | '0' | '.'))
 }
 
 /// Refuses stages that surely change or drop `_id`, which is the position of an event: servers take them, and fail with the
@@ -162,7 +180,12 @@ fn loses_position(stage: &Document) -> bool {
 
 /// Whether a `$project` says by this value that a field is kept.
 fn keeps(value: &Bson) -> bool {
-    matches!(value, Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_) | Bson::Boolean(_)) && !leaves_out(value)
+    is_flag(value) && !is_falsy(value)
+}
+
+/// Whether a `$project` takes a value for "keep" or "leave out".
+pub(super) fn is_flag(value: &Bson) -> bool {
+    matches!(value, Bson::Boolean(_) | Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_) | Bson::Decimal128(_))
 }
 
 /// Parts of an event that have an `_id` of their own.
@@ -219,6 +242,24 @@ mod tests {
 
     fn view(pipeline: Vec<Document>) -> View {
         View { pipeline, ..View::collection("orders") }
+    }
+
+    fn decimal(text: &str) -> Bson {
+        Bson::Decimal128(text.parse().expect("a number"))
+    }
+
+    #[test]
+    fn a_flag_is_false_as_servers_have_it() {
+        let falsy = [Bson::Boolean(false), Bson::Int32(0), Bson::Int64(0), Bson::Double(0.0), Bson::Double(-0.0)];
+        for value in falsy.into_iter().chain([Bson::Null, Bson::Undefined, decimal("0"), decimal("-0E+7")]) {
+            assert!(is_falsy(&value), "{value}");
+        }
+        let truthy = [Bson::Boolean(true), Bson::Int32(-1), Bson::Int64(1 << 40), Bson::Double(f64::NAN)];
+        let texts = [Bson::from(""), Bson::from("0"), Bson::Array(Vec::new()), Bson::Document(doc! {})];
+        let decimals = [decimal("0.1"), decimal("NaN"), decimal("Infinity"), decimal("1E-6176")];
+        for value in truthy.into_iter().chain(texts).chain(decimals) {
+            assert!(!is_falsy(&value), "{value}");
+        }
     }
 
     #[test]
@@ -284,6 +325,7 @@ mod tests {
             doc! { "$project": { "fullDocument.secret": 0 } },
             doc! { "$project": { "fullDocument": { "secret": 0 } } },
             doc! { "$project": { "fullDocument": { "_id": false, "card": { "number": 0.0 } } } },
+            doc! { "$project": { "fullDocument.secret": decimal("-0.00E+3") } },
             doc! { "$unset": ["lsid", "txnNumber"] },
         ];
         for stage in harmless {

@@ -17,7 +17,6 @@ use super::open::{Opened, post_batch_token};
 use super::pedigree::{Lineage, mark};
 use super::snapshot::{Snapshot, has_passed};
 use super::still::Stillness;
-use super::view::Large;
 use crate::payload::scan::{ARRAY, Fields};
 use crate::payload::{BsonPayload, canonical_key};
 use crate::position::{Token, source_time};
@@ -136,7 +135,7 @@ impl Reader {
     }
 
     fn builder(&self) -> BatchBuilder {
-        let payload = BsonPayload::showing(self.feed.view.full_document);
+        let payload = BsonPayload::showing(&self.feed.view);
         BatchBuilder::new(Arc::clone(&self.origin), Arc::new(payload))
     }
 
@@ -189,9 +188,9 @@ impl Reader {
             if self.reaches_the_range(&scratch.token) {
                 break;
             }
-            if event.is_cut && self.feed.view.large_events == Large::Halt {
+            if self.feed.halts_at(&event) {
                 if builder.is_empty() {
-                    return Err(self.feed.too_large(&scratch.description(head)));
+                    return Err(self.feed.too_large(&event, &scratch.description(head)));
                 }
                 // What comes before it is delivered first.
                 break;

@@ -29,6 +29,9 @@ const NAMING: [&str; 12] = [
     ASIDE,
 ];
 
+/// The key of an event, which is left out only where what names the change is too large by itself.
+const KEY: &str = "documentKey";
+
 const BEFORE: &str = "fullDocumentBeforeChange";
 const AFTER: &str = "fullDocument";
 const DIFFERENCE: &str = "updateDescription";
@@ -67,7 +70,7 @@ fn missing(view: &View) -> Document {
 }
 
 /// Stages that leave out what does not fit, and name it together with the missing images.
-fn leave_out() -> [Document; 3] {
+fn leave_out() -> [Document; 4] {
     // One by one: all fields together may be larger than what can be measured.
     let sizes = doc! { "$map": {
         "input": { "$objectToArray": "$$ROOT" }, "as": "field",
@@ -84,13 +87,14 @@ fn leave_out() -> [Document; 3] {
         let bytes = doc! { "$map": { "input": some, "as": "size", "in": "$$size.bytes" } };
         doc! { "$lte": [{ "$sum": bytes }, FIELDS_BYTES_MAX] }
     };
+    let but_for_key = doc! { "$concatArrays": [names(but_for(&NAMING)), [KEY]] };
     let choice = doc! { "$switch": {
         "branches": [
             { "case": fits(Bson::Boolean(true)), "then": [] },
             { "case": fits(but_for(&[BEFORE]).into()), "then": names(named(&[BEFORE])) },
             { "case": fits(but_for(&[BEFORE, DIFFERENCE]).into()), "then": names(named(&[BEFORE, DIFFERENCE])) },
         ],
-        "default": names(but_for(&NAMING)),
+        "default": { "$cond": [fits(named(&NAMING).into()), names(but_for(&NAMING)), but_for_key] },
     } };
     let left_out = doc! { "$let": { "vars": { "sizes": sizes }, "in": choice } };
     let all = doc! { "$setUnion": [format!("${ASIDE}.missing"), format!("${ASIDE}.left")] };
@@ -98,8 +102,11 @@ fn leave_out() -> [Document; 3] {
     let degraded = doc! { "$cond": [{ "$eq": [all.clone(), []] }, "$degraded", all] };
     let stays = doc! { "$not": [{ "$in": ["$$field.k", format!("${ASIDE}.left")] }] };
     let rest = doc! { "$filter": { "input": { "$objectToArray": "$$ROOT" }, "as": "field", "cond": stays } };
+    let lacks_key = doc! { "$in": [KEY, format!("${ASIDE}.left")] };
+    let kept_key = doc! { "$cond": [lacks_key, "$$REMOVE", format!("${ASIDE}.k")] };
     [
         doc! { "$addFields": { ASIDE: { "left": left_out } } },
+        doc! { "$addFields": { ASIDE: { "k": kept_key } } },
         doc! { "$replaceWith": { "$arrayToObject": rest } },
         doc! { "$addFields": { "degraded": degraded } },
     ]

@@ -281,7 +281,8 @@ impl Range {
     fn skip_bound(&mut self, from: &Option<Id>) -> Result<bool> {
         let (Some(from), Some((start, end))) = (from, self.rows.first().copied()) else { return Ok(false) };
         let first = Id::of(&self.bytes[start..end])?;
-        let is_bound = order::compare(&first.as_field(), &from.as_field()) == Some(Ordering::Equal);
+        // The same bytes are the same value, whatever they are.
+        let is_bound = first == *from || order::compare(&first.as_field(), &from.as_field()) == Some(Ordering::Equal);
         if is_bound && self.rows.len() > 1 {
             self.rows.remove(0);
             return Ok(false);

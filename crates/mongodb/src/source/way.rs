@@ -10,9 +10,10 @@ use watchkeeper_core::{Cx, Error, Result};
 
 use super::Feed;
 use super::check::mentions;
+use super::event::Event;
 use super::open::Start;
 use super::reduce::reduced;
-use super::view::{Before, Shown};
+use super::view::{Before, Large, Shown};
 use crate::error::{Class, code};
 use crate::position::Token;
 
@@ -114,6 +115,8 @@ impl Feed {
             // A server refuses an answer as a whole. What comes before the event can be had only like this, also where the stream
             // halts at the event itself.
             Class::TooLarge if way.shape != Shape::Reduced => Ok(Way { shape: Shape::Reduced, ..way }),
+            // The answer also has the token behind its last event, which is as large until the server has looked further.
+            Class::TooLarge => Err(self.waits_for_later()),
             Class::ImageMissing if way.shape != Shape::Reduced && self.requires_images() => {
                 self.do_without_image(way, native)
             }
@@ -128,15 +131,37 @@ impl Feed {
         Ok(Way { by_time: true, ..way })
     }
 
+    /// Whether the stream halts at an event of which something is left out.
+    pub(super) fn halts_at(&self, event: &Event<'_>) -> bool {
+        let is_refused = self.view.large_events == Large::Halt || event.lacks_key();
+        event.is_cut && is_refused && !self.is_for_onlookers
+    }
+
     /// What an event that is too large means where the stream halts at it.
-    pub(super) fn too_large(&self, event: &str) -> Error {
-        let cause = format!(
-            "{}: an event is larger than 16 MiB, and this server can not split it: {event}",
-            self.client.place()
-        );
+    pub(super) fn too_large(&self, event: &Event<'_>, described: &str) -> Error {
+        let place = self.client.place();
+        if event.lacks_key() {
+            let cause = format!("{place}: the _id of a document is too large to be told by an event: {described}");
+            return Error::corrupt(cause)
+                .remedy(
+                    "skip the change with `watchkeeper skip STREAM`, and give the document a smaller _id at the source",
+                )
+                .classed(Class::TooLarge.name());
+        }
+        let cause = format!("{place}: an event is larger than 16 MiB, and this server can not split it: {described}");
         // A person has to look, and no other instance can do better: as with what is damaged, the stream halts.
         Error::corrupt(cause)
-            .remedy("write large_events = \"degrade\", or use a server of version 6.0.9 or 7.0, then resume the stream")
+            .remedy(
+                "write large_events = \"degrade\", or use a server of version 6.0.9 or 7.0, then resume the stream; or skip the \
+                 change with `watchkeeper skip STREAM`",
+            )
+            .classed(Class::TooLarge.name())
+    }
+
+    fn waits_for_later(&self) -> Error {
+        let cause = format!("{}: an event names a document whose _id is too large for one answer", self.client.place());
+        Error::unavailable(cause)
+            .remedy("it is asked for again, until a later operation has been written that the answer can end with")
             .classed(Class::TooLarge.name())
     }
 

@@ -8,6 +8,7 @@ mod harbours;
 mod reach;
 mod refusing_proxy;
 mod sink;
+mod sink_bytes;
 mod sink_documents;
 mod sink_fields;
 mod sink_names;

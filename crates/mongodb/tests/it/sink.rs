@@ -65,7 +65,10 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn new(base: &Base, apply: impl Apply) -> Self {
-        let client = base.client().await;
+        Self::of(base.client().await, apply).await
+    }
+
+    pub(crate) async fn of(client: Client, apply: impl Apply) -> Self {
         let sink = Transactional::open(&cx(), client.clone(), apply).await.expect("the collections can be made");
         // Several may stand side by side in one database.
         let key = LeaseKey::new(fresh_name());

@@ -92,6 +92,45 @@ fn an_update_without_the_image_that_was_wanted_is_no_sign_that_the_document_is_g
     });
 }
 
+#[test]
+fn a_document_that_a_pipeline_hides_is_not_taken_for_deleted() {
+    let open = doc! { "$cond": ["$fullDocument.open", "$fullDocument", null] };
+    let update = doc! { "$eq": ["$operationType", "update"] };
+    for (hidden, places) in [
+        (doc! { "$set": { "fullDocument": null } }, &[0, 1, 2][..]),
+        (
+            doc! { "$project": { "operationType": 1, "documentKey": 1, "fullDocument": { "$literal": null } } },
+            &[0, 1, 2],
+        ),
+        (doc! { "$set": { "fullDocument": open } }, &[2]),
+        (doc! { "$set": { "fullDocument": { "$cond": [update, null, "$fullDocument"] } } }, &[1, 2]),
+    ] {
+        block_on(async {
+            let shop = Shop::open().await;
+            let mut stream = shop.watch(whole(vec![hidden.clone()])).await;
+            shop.insert(doc! { "_id": 1, "open": true }).await;
+            let mut changes = read(&mut *stream, 1).await;
+            for set in [doc! { "n": 1 }, doc! { "open": false }] {
+                shop.orders().update_one(doc! {}, doc! { "$set": set }).await.expect("it is taken");
+                // Each is read before the next, since it comes with the document as it is then.
+                changes.extend(read(&mut *stream, 1).await);
+            }
+            let mut stage = stage(&shop).await;
+            let mut rejected = Vec::new();
+            for (at, change) in changes.iter().enumerate() {
+                if let Transacted::Rejected(faults) = stage.offer(change).await {
+                    rejected.push(at);
+                    let said = faults[0].error.to_string();
+                    assert!(said.contains("does not tell the whole document") && said.contains("; "), "{said}");
+                }
+            }
+            assert_eq!(rejected, places, "{hidden}");
+            let writer = versioned(&shop.base, "other").await;
+            assert_eq!(write(&writer, &changes).await.len(), places.len(), "{hidden}");
+        });
+    }
+}
+
 /// A document with a value of every type that drivers seldom write.
 fn rare() -> Document {
     let pointer =

@@ -1,12 +1,13 @@
 //! What the collections of a sink refuse, and what must not be refused.
 
-use watchkeeper_core::{Fault, Operation, Transacted};
+use watchkeeper_core::{ErrorKind, Fault, Operation, Transacted};
 use watchkeeper_mongodb::mongodb::bson::{DateTime, Document, Timestamp, doc};
 use watchkeeper_mongodb::{Audit, Client, Mirror, Shown, View};
 
+use crate::errors::in_turn;
 use crate::sink::{INSERT, Row, Stage, batch, versioned};
 use crate::source::{Shop, read};
-use crate::support::{Base, block_on, cx, in_order};
+use crate::support::{Base, block_on, cx, fail, in_order};
 
 async fn mirror(base: &Base) -> Stage {
     Stage::new(base, Mirror::into("copy").expect("a name")).await
@@ -127,6 +128,38 @@ fn a_validator_is_told_as_such() {
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
         let told = faults[0].error.to_string();
         assert!(told.contains("a validator of the target refuses") && told.contains("; mend the validator"), "{told}");
+    });
+}
+
+#[test]
+fn a_collection_that_takes_no_transactions_is_told_as_such() {
+    let base = Base::new();
+    block_on(async {
+        let client = base.client().await;
+        let database = client.database(&cx()).await.expect("it is open");
+        let capped = doc! { "create": "copy", "capped": true, "size": 1_000_000 };
+        database.run_command(capped).await.expect("it is taken");
+        let mut stage = mirror(&base).await;
+        let refused = stage.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
+        let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
+        let told = faults[0].error.to_string();
+        assert!(told.contains("takes no writes in a transaction") && told.contains("that is not capped"), "{told}");
+    });
+}
+
+#[test]
+fn a_transaction_that_is_too_large_counts_as_one_that_takes_too_long() {
+    in_turn(|set| {
+        let base = Base::on(set);
+        block_on(async {
+            let client = base.client().await;
+            let mut stage = Stage::of(base.named_client("large").await, Mirror::into("copy").expect("a name")).await;
+            let rows: [Row<'_>; 1] = [(INSERT, Some("a"), r#"{"n":1}"#)];
+            fail(&client, "large", "update", 1, doc! { "errorCode": 257 }).await;
+            let error = stage.transact(1, &rows).await.expect_err("the server was told to fail");
+            assert!(error.is_late() && error.kind() == ErrorKind::Unavailable, "{error:?}");
+            stage.committed(1, &rows).await;
+        });
     });
 }
 

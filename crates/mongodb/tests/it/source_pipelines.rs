@@ -56,6 +56,24 @@ fn only_changes_of_the_status() {
 }
 
 #[test]
+fn a_collation_decides_what_a_condition_matches() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let pipeline = vec![doc! { "$match": { "operationType": { "$ne": "DELETE" }, "ns.coll": "Orders" } }];
+        let collation = Some(doc! { "locale": "en", "strength": 2 });
+        let view = View { pipeline, collation, full_document: Shown::UpdateLookup, ..View::collection("orders") };
+        let mut stream = shop.watch(view.clone()).await;
+        shop.insert(doc! { "_id": 1 }).await;
+        shop.orders().delete_one(doc! {}).await.expect("it is taken");
+        shop.insert(doc! { "_id": 2 }).await;
+        let changes = read(&mut *stream, 2).await;
+        assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert], "the delete is hidden");
+        let refused = shop.feed(view).require_all_changes();
+        assert_told(refused, ErrorKind::Config, "by a collation");
+    });
+}
+
+#[test]
 fn documents_in_a_pipeline_keep_the_order_of_their_fields() {
     block_on(async {
         let shop = Shop::open().await;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use watchkeeper_core::{Change, ChangeStream, ErrorKind, Operation, Position, Source, StartAt, ValueRef};
 use watchkeeper_mongodb::mongodb::bson::raw::cstr;
-use watchkeeper_mongodb::mongodb::bson::{Bson, DateTime, Document, RawBson, RawDocumentBuf, doc, oid::ObjectId};
+use watchkeeper_mongodb::mongodb::bson::{
+    Bson, DateTime, Document, JavaScriptCodeWithScope, RawBson, RawDocumentBuf, doc, oid::ObjectId,
+};
 use watchkeeper_mongodb::{Scope, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
 
@@ -207,6 +209,79 @@ async fn read_past_the_snapshot(shop: &Shop, names: &[&str], late: &str) -> Mirr
         }
     }
     mirror
+}
+
+/// Values of types that drivers seldom write, which may be an `_id`.
+fn rare_ids() -> Vec<Bson> {
+    let code = |text: &str| Bson::JavaScriptCode(text.to_owned());
+    let scoped = |text: &str, scope: Document| {
+        Bson::JavaScriptCodeWithScope(JavaScriptCodeWithScope { code: text.to_owned(), scope })
+    };
+    let pointer = |name: &str, id: &str| {
+        let pointer = serde_json::json!({ "$dbPointer": { "$ref": name, "$id": { "$oid": id } } });
+        serde_json::from_value::<Bson>(pointer).expect("a pointer")
+    };
+    let (one, two) = ("070707070707070707070707", "080808080808080808080808");
+    vec![
+        doc! { "code": code("f()") }.into(),
+        doc! { "code": scoped("f()", doc! { "x": 1 }) }.into(),
+        doc! { "pointer": pointer("db.c", one) }.into(),
+        pointer("z", two),
+        pointer("db.c", one),
+        pointer("db.c", two),
+        code(""),
+        code("f()"),
+        code("f(1)"),
+        scoped("f()", doc! {}),
+        scoped("f()", doc! { "x": 1 }),
+        scoped("g()", doc! { "x": code("h()") }),
+    ]
+}
+
+#[test]
+fn a_snapshot_ends_behind_ids_of_every_type() {
+    block_on(async {
+        for id in rare_ids() {
+            let shop = Shop::open().await;
+            let before = doc! { "_id": 1, "n": 1_i64 };
+            shop.orders().insert_many([before, doc! { "_id": id.clone(), "n": 1_i64 }]).await.expect("they are taken");
+            let feed = shop.feed(View::collection("orders"));
+            let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+            let mut rows = Vec::new();
+            for _ in 0..20 {
+                rows.extend(next(&mut *stream).await);
+                if stream.position().is_some_and(|position| feed.stage(&position).is_none()) {
+                    break;
+                }
+            }
+            assert_eq!(rows.len(), 2, "every row comes once, with {id}");
+            assert_eq!(stream.position().and_then(|position| feed.stage(&position)), None, "it is over, with {id}");
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_of_ids_of_rare_types_goes_on_wherever_it_was_left() {
+    block_on(async {
+        let shop = Shop::open().await;
+        let documents = rare_ids().into_iter().map(|id| doc! { "_id": id, "n": 1_i64 });
+        shop.orders().insert_many(documents).await.expect("they are taken");
+        let feed = shop.feed(View::collection("orders"));
+        let one = watchkeeper_core::Limits { rows: 1, wait: Duration::from_millis(200), ..LIMITS };
+        let (mut start, mut mirror, mut rows) = (StartAt::Snapshot, Mirror::default(), 0);
+        for _ in 0..10 * rare_ids().len() {
+            let mut stream = feed.open(&cx(), start).await.expect("it opens");
+            let batch = Arc::new(stream.next_batch(&cx(), one).await.expect("it reads"));
+            (0..).take(batch.len()).for_each(|row| mirror.apply(&Change::new(Arc::clone(&batch), row)));
+            rows += batch.len();
+            if feed.stage(&batch.end).is_none() {
+                break;
+            }
+            start = StartAt::After(batch.end.clone());
+        }
+        assert_eq!(mirror, Mirror::of(&shop, &["orders"]).await);
+        assert_eq!(rows, rare_ids().len(), "every row comes once");
+    });
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The ways round what a server refuses: events that are too large, and images that are missing.
 
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use watchkeeper_core::{Change, ErrorKind, Limits, Operation, Source, StartAt, ValueRef};
+use watchkeeper_core::{Change, Error, ErrorKind, Limits, Operation, Position, Source, StartAt, ValueRef};
 use watchkeeper_mongodb::mongodb::bson::{Document, RawDocument, doc};
 use watchkeeper_mongodb::{Before, Large, Shown, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
@@ -234,6 +235,72 @@ fn a_condition_on_a_missing_image_is_not_guessed() {
             }
         };
         assert_told::<()>(Err(error), ErrorKind::Config, "a $match decides by it");
+    });
+}
+
+/// What a stream halts with after so many changes, however often it has to be opened again before.
+async fn halt_after(shop: &Shop, begin: Position, count: usize) -> (Position, Error) {
+    let feed = shop.feed(View::collection("orders"));
+    let until = Instant::now() + Duration::from_secs(60);
+    let (mut end, mut changes) = (begin, 0);
+    while Instant::now() < until {
+        let mut stream = feed.open(&cx(), StartAt::After(end.clone())).await.expect("it opens");
+        let error = loop {
+            match stream.next_batch(&cx(), LIMITS).await {
+                Ok(batch) => {
+                    changes += batch.len();
+                    end = batch.end.clone();
+                }
+                Err(error) => break error,
+            }
+            assert!(Instant::now() < until, "{changes} changes came, and no halt");
+        };
+        if error.kind() != ErrorKind::Unavailable {
+            assert_eq!(changes, count, "{error}");
+            return (end, error);
+        }
+    }
+    panic!("{changes} changes came, and no halt");
+}
+
+#[test]
+fn a_stream_halts_before_an_event_whose_id_is_too_large_and_may_be_led_past_it() {
+    block_on(async {
+        for bytes in [4_500_000, 5_500_000, 7_500_000] {
+            let shop = Shop::on(Base::on(spacious())).await;
+            let begin = shop.watch(View::collection("orders")).await.position().expect("it is known");
+            shop.insert(doc! { "_id": 1 }).await;
+            shop.insert(doc! { "_id": "x".repeat(bytes) }).await;
+            shop.insert(doc! { "_id": 2 }).await;
+            let (end, error) = halt_after(&shop, begin, 1).await;
+            let cause = "the _id of a document is too large to be told by an event: insert of ";
+            assert_told::<()>(Err(error), ErrorKind::Corrupt, cause);
+
+            let feed = shop.feed(View::collection("orders"));
+            let mut onlooker = feed.peek(&cx(), StartAt::After(end)).await.expect("it opens");
+            let seen = read_patiently(&mut *onlooker, 2).await;
+            assert_eq!((seen[0].operation(), seen[0].key()), (Operation::Insert, None));
+            assert_eq!(seen[1].key(), Some(&b"2"[..]));
+            let mut rest = feed.open(&cx(), StartAt::After(seen[0].position())).await.expect("it opens");
+            assert_eq!(read_patiently(&mut *rest, 1).await[0].key(), Some(&b"2"[..]));
+        }
+    });
+}
+
+#[test]
+fn those_who_look_on_are_shown_what_a_stream_halts_at() {
+    block_on(async {
+        let shop = Shop::on(Base::on(spacious())).await;
+        let pipeline = vec![doc! { "$addFields": { "copy": "$fullDocument" } }];
+        let feed = shop.feed(View { pipeline, large_events: Large::Halt, ..View::collection("orders") });
+        let begin = feed.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
+        shop.insert(doc! { "_id": 1, "text": "x".repeat(LARGE) }).await;
+        shop.insert(doc! { "_id": 2 }).await;
+        let mut onlooker = feed.peek(&cx(), StartAt::After(begin)).await.expect("it opens");
+        let seen = read_patiently(&mut *onlooker, 2).await;
+        assert_eq!(degraded(&seen[0]), ["copy", "fullDocument"]);
+        let mut rest = feed.open(&cx(), StartAt::After(seen[0].position())).await.expect("it opens");
+        assert_eq!(read_patiently(&mut *rest, 1).await[0].key(), Some(&b"2"[..]));
     });
 }
 

@@ -36,6 +36,7 @@ fn errors_of_the_server_are_bridged_told_or_halt_the_stream() {
     what_a_person_has_to_change_is_told(&set);
     what_is_lost_halts_the_stream(&set);
     what_is_too_large_halts_the_stream_if_so_configured(&set);
+    what_is_too_large_is_skipped_alone(&set);
 }
 
 /// A document that servers take although the driver can make no value of its `_id`: six bytes of the old binary subtype, which give
@@ -87,6 +88,28 @@ fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alon
     assert_eq!(delivered, ["rope", "tar", "sail"]);
 }
 
+#[test]
+fn a_document_whose_id_is_too_large_halts_the_stream_and_is_skipped_alone() {
+    let harbour = Harbour::new();
+    harbour.configure(&harbour.orders(""));
+    let mut only = harbour.start("only");
+    harbour.order(&["rope"]);
+    let orders = harbour.database.collection::<Document>("orders");
+    let whale = doc! { "_id": "x".repeat(5_000_000), "item": "whale" };
+    harbour.block_on(async { orders.insert_one(whale).await }).expect("it is taken");
+    harbour.order(&["tar"]);
+    only.says(&["halted", "the _id of a document is too large", "insert of ", ".orders", "watchkeeper skip orders"]);
+    only.ends_in_order();
+    assert_eq!(harbour.delivered(), ["rope"]);
+    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(skipped.code, Some(0), "{}", &skipped.err[..skipped.err.len().min(2_000)]);
+    let mut only = harbour.desk.start("only");
+    until("it goes on behind it", || harbour.delivered() == ["rope", "tar"]);
+    harbour.order(&["sail"]);
+    until("and further", || harbour.delivered() == ["rope", "tar", "sail"]);
+    only.ends_in_order();
+}
+
 fn what_passes_is_bridged(set: &ReplicaSet) {
     let (harbour, mut only) = running(set, "");
     let mut written = Vec::new();
@@ -123,23 +146,44 @@ fn what_is_lost_halts_the_stream(set: &ReplicaSet) {
     }
 }
 
-fn what_is_too_large_halts_the_stream_if_so_configured(set: &ReplicaSet) {
+/// A stream that has delivered `rope`, and stands halted before a document that is too large to be told.
+fn halted_before_the_whale(set: &ReplicaSet) -> Harbour {
     // An event with the document in it twice.
     let pipeline = r#", pipeline = '[{"$addFields": {"copy": "$fullDocument"}}]'"#;
     let (harbour, mut only) = running(set, &format!("{pipeline}, large_events = \"halt\""));
     let orders = harbour.database.collection::<Document>("orders");
-    let documents = [doc! { "item": "rope" }, doc! { "item": "whale", "text": "x".repeat(9 << 20) }];
+    let whale = doc! { "_id": "whale", "item": "whale", "text": "x".repeat(9 << 20) };
+    let documents = [doc! { "item": "rope" }, whale, doc! { "item": "tar" }];
     harbour.block_on(async { orders.insert_many(documents).await }).expect("orders are taken");
-    only.says(&["WK-CORRUPT", "larger than 16 MiB", "insert", ".orders", "large_events"]);
+    only.says(&["WK-CORRUPT", "larger than 16 MiB", "insert", "whale", "large_events", "watchkeeper skip orders"]);
     only.ends_in_order();
     assert_eq!(harbour.delivered(), ["rope"], "what comes before is delivered");
+    harbour
+}
+
+fn what_is_too_large_is_skipped_alone(set: &ReplicaSet) {
+    let harbour = halted_before_the_whale(set);
+    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(skipped.code, Some(0), "{skipped:?}");
+    assert!(skipped.out.contains("\"whale\""), "{skipped:?}");
+    let mut only = harbour.desk.start("only");
+    until("it goes on behind it", || harbour.delivered() == ["rope", "tar"]);
+    only.ends_in_order();
+    let ledger = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let ledger: serde_json::Value = serde_json::from_str(&ledger.out).expect("it is JSON");
+    let [entry] = ledger["letters"].as_array().expect("a list").as_slice() else { panic!("one entry: {ledger}") };
+    assert_eq!((&entry["kind"], &entry["key"]), (&"skipped".into(), &"\"whale\"".into()), "{entry}");
+}
+
+fn what_is_too_large_halts_the_stream_if_so_configured(set: &ReplicaSet) {
+    let harbour = halted_before_the_whale(set);
     let file = std::fs::read_to_string(harbour.desk.path("watchkeeper.toml")).expect("it is there");
     harbour.desk.write("watchkeeper.toml", &file.replace("\"halt\"", "\"degrade\""));
     let resumed = harbour.desk.run(&["resume", "orders"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
     let mut only = harbour.desk.start("only");
     let lines = || std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
-    until("it arrives with what fits", || lines().lines().count() == 2 && lines().contains("\"degraded\""));
+    until("it arrives with what fits", || lines().lines().count() == 3 && lines().contains("\"degraded\""));
     only.ends_in_order();
 }
 

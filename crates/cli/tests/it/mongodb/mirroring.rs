@@ -99,7 +99,7 @@ fn a_rename_over_a_mirrored_collection_passes_every_filter() {
             copied.insert("staging", 2);
             copied.rename("staging", "orders");
             let to = format!("renamed to {}.orders", copied.shop.name());
-            only.says(&["the stream is halted", ".staging", &to, "start = \"snapshot\""]);
+            only.says(&["the stream is halted", ".staging", &to, "`watchkeeper checkpoint set orders snapshot`"]);
             only.ends_in_order();
             assert_eq!(copied.copies("copy_of_orders"), [1], "nothing is written after it");
         }
@@ -197,4 +197,41 @@ fn pipelines_that_hide_changes_from_a_mirror_are_refused() {
     copied.rename("staging", "orders");
     only.says(&["the stream is halted", "renamed to"]);
     only.ends_in_order();
+}
+
+#[test]
+fn pipelines_that_take_the_documents_away_from_a_mirror_are_refused() {
+    let copied = Copied::idle();
+    for (pipeline, cause) in [
+        (r#"[{"$set": {"fullDocument": null}}]"#, "drops fullDocument or sets it to null"),
+        (r#"[{"$project": {"fullDocument": null, "operationType": 1}}]"#, "drops fullDocument or sets it to null"),
+        (
+            r#"[{"$set": {"fullDocument": {"$cond": ["$fullDocument.open", "$fullDocument", null]}}}]"#,
+            "may set fullDocument to null",
+        ),
+    ] {
+        for mode in MODES {
+            let source = format!("collection = \"orders\"\npipeline = '{pipeline}'");
+            assert_refused(&copied, &source, &copies_with(mode, ""), &[cause, "$unset", "WK-CONFIG"]);
+        }
+    }
+    let parts = r#"[{"$set": {"fullDocument.checked": true}}, {"$unset": "fullDocument.secret"}]"#;
+    copied.configure(&format!("collection = \"orders\"\npipeline = '{parts}'"), &copies_with("mirror", ""));
+    let checked = copied.harbour.desk.run(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[test]
+fn a_collation_by_which_a_pipeline_may_hide_changes_from_a_mirror_is_refused() {
+    let copied = Copied::idle();
+    let source = "collection = \"orders\"\ncollation = { locale = \"en\", strength = 2 }\n\
+                  pipeline = '[{\"$match\": {\"operationType\": {\"$ne\": \"DELETE\"}}}]'";
+    for mode in MODES {
+        assert_refused(
+            &copied,
+            source,
+            &copies_with(mode, ""),
+            &["compares operationType by a collation", "WK-CONFIG"],
+        );
+    }
 }

@@ -2,6 +2,8 @@
 
 use mongodb::bson::{Bson, Document};
 
+use super::super::pipeline::is_falsy;
+
 /// A collection that an event may be about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
@@ -25,6 +27,8 @@ pub(super) struct Event<'a> {
     pub(super) name: &'a Name,
     /// The new name, of a rename.
     pub(super) to: Option<&'a Name>,
+    /// Whether texts are compared by a collation, which may take different ones for equal.
+    pub(super) is_collated: bool,
 }
 
 /// What a condition says of an event.
@@ -36,6 +40,8 @@ pub(super) enum Verdict {
     ByKey,
     /// It depends on what is at this path, which may be another with the next change of the same document.
     ByContent(String),
+    /// It depends on whether a collation takes what is at this path for another text.
+    ByCollation(String),
 }
 
 impl Verdict {
@@ -55,7 +61,8 @@ impl Verdict {
         match (self, other) {
             (Self::Hidden, _) | (_, Self::Hidden) => Self::Hidden,
             (Self::Passes, other) => other,
-            (content @ Self::ByContent(_), _) | (_, content @ Self::ByContent(_)) => content,
+            (depends @ (Self::ByContent(_) | Self::ByCollation(_)), _) => depends,
+            (_, depends @ (Self::ByContent(_) | Self::ByCollation(_))) => depends,
             _ => Self::ByKey,
         }
     }
@@ -72,6 +79,40 @@ enum Value<'a> {
     Text(&'a str, Option<bool>),
     Name(&'a Name),
     Unknown(Verdict),
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy)]
+struct Operand<'a> {
+    path: &'a str,
+    is_collated: bool,
+}
+
+impl Operand<'_> {
+    /// What the comparison of two texts says.
+    fn compare(self, text: &str, wanted: &str) -> Verdict {
+        if text != wanted && self.is_collated && may_be_equal(text, wanted) {
+            return Verdict::ByCollation(self.path.to_owned());
+        }
+        Verdict::of(text == wanted)
+    }
+}
+
+/// Whether there may be a collation that takes these texts for equal.
+fn may_be_equal(one: &str, other: &str) -> bool {
+    // Case, punctuation and leading zeros may count for nothing, y for i in Lithuanian, and w for v in Estonian.
+    let folded = |text: &str| -> String {
+        let counts = text.chars().filter(|letter| letter.is_ascii_alphanumeric() && *letter != '0');
+        counts
+            .map(|letter| letter.to_ascii_lowercase())
+            .map(|letter| match letter {
+                'y' => 'i',
+                'w' => 'v',
+                letter => letter,
+            })
+            .collect()
+    };
+    !one.is_ascii() || !other.is_ascii() || folded(one) == folded(other)
 }
 
 /// Which events have which images.
@@ -124,7 +165,7 @@ fn part_passes(name: &str, part: &Bson, event: &Event<'_>) -> Verdict {
         "$nor" => each().fold(Verdict::Hidden, Verdict::or).not(),
         "$comment" => Verdict::Passes,
         _ if name.starts_with('$') => Verdict::ByContent(name.to_owned()),
-        path => meets(&value(event, path), part, path),
+        path => meets(&value(event, path), part, Operand { path, is_collated: event.is_collated }),
     }
 }
 
@@ -133,62 +174,59 @@ fn operators(condition: &Bson) -> Option<&Document> {
     condition.as_document().filter(|parts| parts.keys().next().is_some_and(|name| name.starts_with('$')))
 }
 
-fn meets(value: &Value<'_>, condition: &Bson, path: &str) -> Verdict {
+fn meets(value: &Value<'_>, condition: &Bson, of: Operand<'_>) -> Verdict {
     match (value, operators(condition)) {
         (Value::Unknown(verdict), _) => verdict.clone(),
-        (_, None) => equals(value, condition, path),
+        (_, None) => equals(value, condition, of),
         (_, Some(operators)) => {
-            let each = operators.iter().map(|(name, operand)| operator(value, name, operand, path));
+            let each = operators.iter().map(|(name, operand)| operator(value, name, operand, of));
             each.fold(Verdict::Passes, Verdict::and)
         }
     }
 }
 
-fn operator(value: &Value<'_>, name: &str, operand: &Bson, path: &str) -> Verdict {
+fn operator(value: &Value<'_>, name: &str, operand: &Bson, of: Operand<'_>) -> Verdict {
     let among = || {
-        let listed = operand.as_array().into_iter().flatten().map(|one| equals(value, one, path));
+        let listed = operand.as_array().into_iter().flatten().map(|one| equals(value, one, of));
         listed.fold(Verdict::Hidden, Verdict::or)
     };
     match name {
-        "$eq" => equals(value, operand, path),
-        "$ne" => equals(value, operand, path).not(),
+        "$eq" => equals(value, operand, of),
+        "$ne" => equals(value, operand, of).not(),
         "$in" => among(),
         "$nin" => among().not(),
-        "$exists" => {
-            let is_wanted = !matches!(operand, Bson::Boolean(false) | Bson::Int32(0) | Bson::Int64(0) | Bson::Null);
-            Verdict::of(matches!(value, Value::Missing) != is_wanted)
-        }
-        "$not" => meets(value, operand, path).not(),
-        "$regex" => fits(value, path),
+        "$exists" => Verdict::of(matches!(value, Value::Missing) == is_falsy(operand)),
+        "$not" => meets(value, operand, of).not(),
+        "$regex" => fits(value, of),
         // Belongs to $regex.
         "$options" => Verdict::Passes,
         // What is missing is neither more nor less than anything.
         "$gt" | "$gte" | "$lt" | "$lte" if matches!(value, Value::Missing) && *operand != Bson::Null => Verdict::Hidden,
-        _ => Verdict::ByContent(path.to_owned()),
+        _ => Verdict::ByContent(of.path.to_owned()),
     }
 }
 
 /// Whether a value is this one, or fits it if it is a pattern.
-fn equals(value: &Value<'_>, wanted: &Bson, path: &str) -> Verdict {
+fn equals(value: &Value<'_>, wanted: &Bson, of: Operand<'_>) -> Verdict {
     match (value, wanted) {
         (Value::Unknown(verdict), _) => verdict.clone(),
-        (_, Bson::RegularExpression(_)) => fits(value, path),
+        (_, Bson::RegularExpression(_)) => fits(value, of),
         (Value::Missing, wanted) => Verdict::of(*wanted == Bson::Null),
-        (Value::Text(text, _), wanted) => Verdict::of(wanted.as_str() == Some(text)),
+        (Value::Text(text, _), Bson::String(wanted)) => of.compare(text, wanted),
+        (Value::Text(..), _) => Verdict::Hidden,
         (Value::Name(name), Bson::Document(wanted)) => {
-            let part = |part: &str| wanted.get_str(part).ok();
-            Verdict::of(
-                part("db") == Some(&name.database) && part("coll") == Some(&name.collection) && wanted.len() == 2,
-            )
+            let part = |part: &str, is: &str| wanted.get_str(part).map_or(Verdict::Hidden, |text| of.compare(is, text));
+            let parts = part("db", &name.database).and(part("coll", &name.collection));
+            Verdict::of(wanted.len() == 2).and(parts)
         }
         (Value::Name(_), _) => Verdict::Hidden,
     }
 }
 
-fn fits(value: &Value<'_>, path: &str) -> Verdict {
+fn fits(value: &Value<'_>, of: Operand<'_>) -> Verdict {
     match value {
         Value::Text(_, Some(fits)) => Verdict::of(*fits),
-        Value::Text(_, None) => Verdict::ByContent(path.to_owned()),
+        Value::Text(_, None) => Verdict::ByContent(of.path.to_owned()),
         Value::Unknown(verdict) => verdict.clone(),
         Value::Missing | Value::Name(_) => Verdict::Hidden,
     }
