@@ -52,7 +52,8 @@ fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
 impl<T> Latest<T> {
     /// A teller whose latest value is `value`.
     pub fn new(value: T) -> Self {
-        let shared = Shared { value: Arc::new(value), version: 0, silent: false, next_ticket: 0, waiting: BTreeMap::new() };
+        let shared =
+            Shared { value: Arc::new(value), version: 0, silent: false, next_ticket: 0, waiting: BTreeMap::new() };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
