@@ -227,11 +227,11 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own, so that the test fails where it would hang")]
     fn values_are_held_beside_others_and_beside_changes() {
         let latest = Latest::new(1);
         let mut follower = latest.follow();
-        let (done, finished) = std::sync::mpsc::channel();
-        // In a thread of its own, so that the test fails where it would hang.
+        let (done, finished) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let (first, second) = (follower.clone().get(), latest.get());
             let seen = follower.see();

@@ -171,7 +171,9 @@ async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
         let cx = cx.within(LOOK_WITHIN);
         let mut found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
         let keeps_records = name == "records" || (name == "store" && group.records.is_none());
-        if found.is_ok()
+        // What the look found names the remedy; that nothing can be written would only hide it.
+        let is_well = |found: &Vec<Finding>| found.iter().all(|finding| finding.severity != Severity::Error);
+        if found.as_ref().is_ok_and(is_well)
             && keeps_records
             && let Err(error) = try_to_write(&cx, config, system).await
         {
