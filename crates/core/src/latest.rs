@@ -28,7 +28,8 @@ pub struct Silent;
 
 #[derive(Debug)]
 struct Shared<T> {
-    value: T,
+    /// Shared with those who look at it, so that nobody holds the lock meanwhile.
+    value: Arc<T>,
     version: u64,
     silent: bool,
     next_ticket: u64,
@@ -51,7 +52,8 @@ fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
 impl<T> Latest<T> {
     /// A teller whose latest value is `value`.
     pub fn new(value: T) -> Self {
-        let shared = Shared { value, version: 0, silent: false, next_ticket: 0, waiting: BTreeMap::new() };
+        let shared =
+            Shared { value: Arc::new(value), version: 0, silent: false, next_ticket: 0, waiting: BTreeMap::new() };
         Self { shared: Arc::new(Mutex::new(shared)) }
     }
 
@@ -63,9 +65,22 @@ impl<T> Latest<T> {
 
     /// Tells a new value.
     pub fn tell(&self, value: T) {
-        self.change(|current| *current = value);
+        let mut shared = lock(&self.shared);
+        let before = std::mem::replace(&mut shared.value, Arc::new(value));
+        let waiting = shared.news();
+        drop(shared);
+        // Outside the lock: a value's drop may run other code.
+        drop(before);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
+    /// The value of now.
+    pub fn get(&self) -> Value<T> {
+        Value(Arc::clone(&lock(&self.shared).value))
+    }
+}
+
+impl<T: Clone> Latest<T> {
     /// Changes the value and tells it.
     pub fn change(&self, change: impl FnOnce(&mut T)) {
         self.change_if(|value| {
@@ -74,19 +89,16 @@ impl<T> Latest<T> {
         });
     }
 
-    /// Changes the value, and tells it if `change` says that it is news.
+    /// Changes the value, and tells it if `change` says that it is news. Whoever looks at the value before keeps it as it was.
+    ///
+    /// `change` may not look at this value again: it is locked.
     pub fn change_if(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let mut shared = lock(&self.shared);
-        let is_news = change(&mut shared.value);
+        let is_news = change(Arc::make_mut(&mut shared.value));
         let waiting = if is_news { shared.news() } else { Vec::new() };
         drop(shared);
         waiting.into_iter().for_each(Waker::wake);
         is_news
-    }
-
-    /// The value of now.
-    pub fn get(&self) -> Value<'_, T> {
-        Value(lock(&self.shared))
     }
 }
 
@@ -100,29 +112,29 @@ impl<T> Drop for Latest<T> {
     }
 }
 
-/// The latest value, locked while it is looked at: not to be held over an await.
+/// A value as it was when it was looked at. It locks nothing: it may be held for as long as one likes, also over an await.
 #[derive(Debug)]
-pub struct Value<'a, T>(MutexGuard<'a, Shared<T>>);
+pub struct Value<T>(Arc<T>);
 
-impl<T> Deref for Value<'_, T> {
+impl<T> Deref for Value<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0.value
+        &self.0
     }
 }
 
 impl<T> Follower<T> {
     /// The value of now, whether it has been seen or not.
-    pub fn get(&self) -> Value<'_, T> {
-        Value(lock(&self.shared))
+    pub fn get(&self) -> Value<T> {
+        Value(Arc::clone(&lock(&self.shared).value))
     }
 
     /// The value of now, which counts as seen.
-    pub fn see(&mut self) -> Value<'_, T> {
+    pub fn see(&mut self) -> Value<T> {
         let shared = lock(&self.shared);
         self.seen = shared.version;
-        Value(shared)
+        Value(Arc::clone(&shared.value))
     }
 
     /// Takes the value of now for seen.
@@ -212,6 +224,23 @@ mod tests {
         latest.tell(1);
         let expected: Vec<_> = (0..20).filter(|number| *number != 3).collect();
         assert_eq!(*woken.lock().expect("no panic before"), expected);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own, so that the test fails where it would hang")]
+    fn values_are_held_beside_others_and_beside_changes() {
+        let latest = Latest::new(1);
+        let mut follower = latest.follow();
+        let (done, finished) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let (first, second) = (follower.clone().get(), latest.get());
+            let seen = follower.see();
+            latest.tell(2);
+            let values = (*first, *second, *seen, *follower.get());
+            done.send(values).expect("the test waits");
+        });
+        let values = finished.recv_timeout(std::time::Duration::from_secs(10)).expect("nobody waits for a lock");
+        assert_eq!(values, (1, 1, 1, 2), "a value stays what it was when it was looked at");
     }
 
     #[test]

@@ -154,6 +154,14 @@ pub struct LedgerEntry {
     pub change: Option<StoredChange>,
 }
 
+impl LedgerEntry {
+    /// The code of the error that is its cause, such as `WK-REJECTED`; `None` of an entry that is no error's, such as a parked change.
+    pub fn code(&self) -> Option<&str> {
+        let code = &self.cause[self.cause.find("[WK-")? + 1..];
+        code.split_once(']').map(|(code, _)| code)
+    }
+}
+
 /// An entry as the store gives it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

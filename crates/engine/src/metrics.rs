@@ -95,8 +95,13 @@ recorded! {
     }
 
     /// So many changes are safe, the newest of which happened `lag` ago.
-    fn delivered(stream: &str, changes: u64, lag: Duration) {
+    fn delivered(stream: &str, changes: u64, lag: Option<Duration>) {
         metrics::counter!("watchkeeper_changes_total", "stream" => stream.to_owned()).increment(changes);
+        lag.into_iter().for_each(|lag| lag_seen(stream, lag));
+    }
+
+    /// How far a stream is behind.
+    fn lag_seen(stream: &str, lag: Duration) {
         metrics::gauge!("watchkeeper_checkpoint_lag_seconds", "stream" => stream.to_owned()).set(lag.as_secs_f64());
     }
 

@@ -21,7 +21,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::spawn::panic_text;
-use watchkeeper_core::{Error, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups};
+use watchkeeper_core::{Error, Halted, InstanceId, Moment, Result, Task, TenureId, Verdict, Wakeups};
 
 use crate::delivery::backoff::Backoff;
 use crate::instance::Instance;
@@ -36,6 +36,8 @@ use look::Looked;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 type Burying = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What became of reading the halt of the stream at this berth: `None` if it is not halted.
+type Reading = Pin<Box<dyn Future<Output = (usize, Result<Option<Halted>>)> + Send>>;
 type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
 
 /// The standby of one instance.
@@ -53,6 +55,8 @@ pub struct Standby {
     dead: BTreeMap<InstanceId, Moment>,
     /// Those of them that are being removed from the registry.
     burying: FuturesUnordered<Burying>,
+    /// Halts that only the control record tells of, and whose cause is being read.
+    reading: FuturesUnordered<Reading>,
     /// How often in a row the store has not answered.
     setbacks: u32,
 }
@@ -82,6 +86,7 @@ impl Standby {
             watched: BTreeSet::new(),
             dead: BTreeMap::new(),
             burying: FuturesUnordered::new(),
+            reading: FuturesUnordered::new(),
             setbacks: 0,
         }
     }
@@ -154,6 +159,10 @@ impl Standby {
                 Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
                 // Nothing to look for.
                 Some(()) = self.burying.next() => continue,
+                Some((berth, halted)) = self.reading.next() => {
+                    self.berths[berth].take_halt(halted);
+                    continue;
+                }
                 hint = &mut released => Wake::Released(hint),
                 () = self.news.notified() => Wake::News,
                 () = self.instance.seams.clock.sleep_until(next) => Wake::Time,
@@ -208,7 +217,8 @@ impl Standby {
                 };
                 if let Some(due) = berth.post.health.log_due("staying away", &error) {
                     let (stream, next_try_in, left_out) = (berth.post.name(), span(bar), due.left_out);
-                    tracing::warn!(stream, next_try_in, %error, left_out, "staying away from the stream for a while");
+                    // The cause was logged when the watch was given up.
+                    tracing::warn!(stream, next_try_in, left_out, "staying away from the stream for a while");
                 }
                 berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.post.tell(|status| status.last_error = Some(error.to_string()));
@@ -217,9 +227,7 @@ impl Standby {
             }
             Outcome::Halted(cause) => {
                 berth.halt(now + settings.bar);
-                berth.post.tell(|status| status.halted = true);
-                berth.post.go(ListenerState::Stopped, None, &cause);
-                berth.post.health.halt();
+                berth.show_halt(&cause);
             }
         }
     }
@@ -230,6 +238,7 @@ fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any 
     instance.keeper.abandon(tenure);
     instance.roll.strike(tenure);
     let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
+    tracing::error!(stream = post.name(), %error, "giving up the watch");
     post.go(ListenerState::Connecting, None, error.message());
     Outcome::Barred(error)
 }

@@ -92,7 +92,7 @@ pub(crate) async fn store(cx: &Cx, client: &Client, roles: &[Schema]) -> Result<
         let what = format!("{what}, and will be made");
         return Ok(vec![Finding { severity: Severity::Note, what, remedy: None }]);
     }
-    let remedy = "run `watchkeeper postgres setup --url … --role NAME` once, as a user who may create schemas";
+    let remedy = format!("run `{}` once, as a user who may create schemas", client.setup_command());
     Ok(vec![finding(Severity::Error, format!("{what}, and this user may not make them"), remedy)])
 }
 

@@ -121,6 +121,21 @@ impl Client {
         &self.place
     }
 
+    /// The server and the database as a command takes them. Whoever runs it does so as a user with other rights than this one.
+    pub(crate) fn url_for_command(&self) -> String {
+        match self.config.is_none() || self.place.starts_with('/') {
+            // A pool of the application, or a socket, whose folder is no part of a URL.
+            true => "URL".to_owned(),
+            false => format!("postgres://USER@{}", self.place),
+        }
+    }
+
+    /// The command that makes the tables, for the user of this client.
+    pub(crate) fn setup_command(&self) -> String {
+        let role = self.config.as_ref().map(|config| config.user()).filter(|user| !user.is_empty());
+        format!("watchkeeper postgres setup --url {} --role {}", self.url_for_command(), role.unwrap_or("NAME"))
+    }
+
     /// The schema that holds the tables.
     pub fn schema(&self) -> &str {
         &self.schema

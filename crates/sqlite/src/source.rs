@@ -124,7 +124,8 @@ impl ChangeLog {
     /// The identity of the log that is there now.
     fn current(&self, connection: &Connection) -> Result<String, Failure> {
         let uninstalled = || {
-            let command = install_command(self.file(), "TABLE");
+            let table = self.tables.as_ref().and_then(|tables| tables.first()).map_or("TABLE", |table| table.as_str());
+            let command = install_command(self.file(), table);
             Error::position_lost(format!("the log of {} was uninstalled", self.file().display()))
                 .remedy(format!("run `{command}`, then accept the gap: what changed meanwhile is not in the log"))
         };

@@ -59,7 +59,8 @@ impl StreamOperator {
         Ok(cx.run(self.controls().read(&cx, self.name())).await?.paused)
     }
 
-    /// Lets the stream run again, and lifts its halt if it has one; the answer is that halt.
+    /// Lets the stream run again, and lifts its halt if it has one; the answer is that halt. Instances that gave the stream up and
+    /// stay away from it for a while try it at once.
     ///
     /// # Errors
     /// What the stores say, and `Unavailable` when whoever holds a halted stream does not leave within a lease and the grace of a
@@ -76,6 +77,7 @@ impl StreamOperator {
         };
         self.want(|control| {
             control.unpause();
+            control.try_now();
             control.halted_hint = false;
         })
         .await?;

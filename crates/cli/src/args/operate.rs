@@ -100,6 +100,23 @@ pub(crate) enum Operate {
 }
 
 impl Operate {
+    /// The stream that it is about, if it is about one.
+    pub(crate) fn stream(&self) -> Option<&str> {
+        match self {
+            Self::Status { stream, .. } => stream.as_deref(),
+            Self::Tail(Tail { stream, .. })
+            | Self::Why { stream, .. }
+            | Self::Seek { stream, .. }
+            | Self::Skip { stream, .. }
+            | Self::AcceptGap { stream, .. }
+            | Self::Handoff { stream, .. }
+            | Self::Pause { stream, .. }
+            | Self::Resume { stream, .. } => Some(stream),
+            Self::Checkpoint { command } => Some(command.stream()),
+            Self::DeadLetters { command } => Some(command.stream()),
+        }
+    }
+
     /// Whether the command makes sense before the group has ever run, so that it may make the group's store.
     pub(crate) fn may_begin(&self) -> bool {
         matches!(self, Self::Seek { .. } | Self::Checkpoint { command: Checkpoint::Set { .. } })
@@ -214,6 +231,18 @@ pub(crate) struct Back {
     pub(crate) steps: Option<usize>,
 }
 
+impl Checkpoint {
+    fn stream(&self) -> &str {
+        match self {
+            Self::Show { stream, .. }
+            | Self::History { stream, .. }
+            | Self::Rewind { stream, .. }
+            | Self::Set { stream, .. }
+            | Self::Reset { stream, .. } => stream,
+        }
+    }
+}
+
 /// Commands about dead letters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadLetters {
@@ -245,6 +274,14 @@ pub(crate) enum DeadLetters {
         #[command(flatten)]
         decision: Decision,
     },
+}
+
+impl DeadLetters {
+    fn stream(&self) -> &str {
+        match self {
+            Self::List { which, .. } | Self::Replay { which, .. } | Self::Purge { which, .. } => &which.stream,
+        }
+    }
 }
 
 /// Which dead letters.

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use watchkeeper::core::{
     Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Put, Records, Report, Severity, SinkProfile, StartAt,
 };
+use watchkeeper::engine::checkpoint::history::HistoryEntry;
+use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
-use super::pause::choose_position;
 use super::{departed, home, reported};
 use crate::answer;
 use crate::args::Common;
@@ -305,7 +306,11 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>
         stored = found;
         parts.extend(more);
     }
-    let halt = stored.as_ref().and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?)));
+    let newest = match stored.as_ref().is_some_and(Checkpoint::has_lost_position) {
+        true => home::newest(cx, config, &stream.settings.name).await,
+        false => None,
+    };
+    let halt = stored.as_ref().and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?, newest.as_ref())));
     let known = halt.as_ref().map(|halt| halt.what.clone()).unwrap_or_default();
     let kept_in = keeper.unwrap_or(&config.group.store);
     parts.extend(halt.map(|halt| Part::of(titled("checkpoint", kept_in), Ok(vec![halt]))));
@@ -419,13 +424,13 @@ async fn repair(cx: &Cx, stream: &Stream, purpose: &Purpose, failed: Option<Erro
 }
 
 /// That nobody may run the stream until a person lets it.
-fn halt(stream: &Stream, stored: &Checkpoint, halted: &Halted) -> Finding {
+fn halt(stream: &Stream, stored: &Checkpoint, halted: &Halted, newest: Option<&HistoryEntry>) -> Finding {
     let name = &stream.settings.name;
     // Nobody has written it: it stands for one that is missing or damaged.
     let is_found_now = stored.facts.processed_by.is_empty();
     let state = if is_found_now { "the stream will halt when it runs next" } else { "the stream stands halted" };
     let remedy = match stored.has_lost_position() {
-        true => choose_position(name),
+        true => lost::choose_position(name, newest),
         // Resuming it does not bring the history back: the cause says what to do instead.
         false if halted.code == ErrorKind::PositionLost.code() => {
             format!("only if the lost history is there again: watchkeeper resume {name}")

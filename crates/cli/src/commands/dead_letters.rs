@@ -50,6 +50,8 @@ struct Letter {
     key: Option<String>,
     time: Option<String>,
     cause: String,
+    /// The code of that error; none of what only waits behind another entry.
+    code: Option<String>,
     resolution: Option<Resolution>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<Value>,
@@ -66,6 +68,7 @@ impl Letter {
             namespace: kept.map(|change| change.namespace.to_string()),
             key: kept.and_then(|change| change.key.as_deref().map(readable)),
             time: kept.map(|change| iso(change.time.0)),
+            code: entry.code().map(str::to_owned),
             sink: entry.sink,
             change: entry.change_id,
             cause: entry.cause,

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use watchkeeper::Result;
 use watchkeeper::core::{Checkpoint, Cx, Entropy, Finding, Put, Record, Records, Revision, Severity, StoreIdentity};
-use watchkeeper::engine::checkpoint::history::History;
+use watchkeeper::engine::checkpoint::history::{History, HistoryEntry};
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::group::home::Homes;
 use watchkeeper::engine::group::journal::Journal;
@@ -50,12 +50,15 @@ pub(super) async fn former_tenure(cx: &Cx, config: &Config, stream: &str) -> Opt
 
 /// The checkpoint of a stream that has lost it, as `status` shows it.
 pub(super) async fn lost(cx: &Cx, config: &Config, stream: &str, what: &str) -> Checkpoint {
-    let group = &config.group;
-    let newest = match records(cx, group.records.as_ref().unwrap_or(&group.store)).await {
-        Some(records) => lost::newest(cx, &history(records, config, stream)).await,
-        None => None,
-    };
+    let newest = newest(cx, config, stream).await;
     Checkpoint::lost(None, &lost::lost(stream, what, newest.as_ref()))
+}
+
+/// The newest position of a stream's history, as far as it can be read.
+pub(super) async fn newest(cx: &Cx, config: &Config, stream: &str) -> Option<HistoryEntry> {
+    let group = &config.group;
+    let records = records(cx, group.records.as_ref().unwrap_or(&group.store)).await?;
+    lost::newest(cx, &history(records, config, stream)).await
 }
 
 pub(super) async fn records(cx: &Cx, system: &System) -> Option<Arc<dyn Records>> {

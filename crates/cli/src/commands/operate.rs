@@ -9,8 +9,15 @@ use crate::answer::say;
 use crate::args::{Common, Operate};
 use crate::site::Site;
 
-/// Runs one of them, on the site that the file describes.
+/// Runs one of them, on the site that the file describes. Remedies of engine and backends name the stream.
 pub(crate) async fn run(common: &Common, command: &Operate) -> Result<ExitCode> {
+    perform(common, command).await.map_err(|error| match command.stream() {
+        Some(stream) => error.name_stream(stream),
+        None => error,
+    })
+}
+
+async fn perform(common: &Common, command: &Operate) -> Result<ExitCode> {
     let site = match command.may_begin() {
         true => &Site::open(common).await?,
         false => &Site::open_existing(common).await?,

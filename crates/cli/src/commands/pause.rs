@@ -1,14 +1,19 @@
 //! `pause` and `resume`: what people want of a stream, and waiting until it is so.
 
+use std::time::Duration;
+
 use serde::Serialize;
-use watchkeeper::core::Report;
+use watchkeeper::core::{Halted, Holder, Report};
+use watchkeeper::engine::checkpoint::history::HistoryEntry;
+use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::checkpoint::operator::{Move, MoveReport};
-use watchkeeper::{Error, ErrorKind, Result};
+use watchkeeper::{CheckpointStore, Epoch, Error, ErrorKind, Result};
 
 use crate::answer::report;
 use crate::args::Patience;
 use crate::config::Stream;
 use crate::console::until;
+use crate::overview::{self, in_words};
 use crate::site::Site;
 use crate::when::{millis, span};
 
@@ -54,18 +59,23 @@ struct Resumed<'a> {
     /// Who has the watch now.
     running_on: Option<String>,
     epoch: Option<u64>,
+    /// What keeps it from being delivered all the same.
+    trouble: Option<String>,
 }
 
-/// Lets `name` run again, has instances that stay away from it try it at once, and waits until someone has its watch.
+/// Lets `name` run again, has instances that stay away from it try it at once, and waits until someone has its watch. A stream that
+/// was halted is looked at for a while longer, since what halted it may do so again.
 ///
 /// # Errors
-/// `PositionLost` when its halt was lifted for nothing: it halts again as soon as an instance takes it.
+/// `PositionLost` when its halt was lifted for nothing: it halts again as soon as an instance takes it. The kind and the cause of the
+/// new halt when it has halted again.
 pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
     let done = lift(site, stream, patience).await?;
     let was_paused = run_again(site, name).await?;
     if let Some(cause) = done.as_ref().and_then(|done| done.halts_again.as_ref()) {
-        return Err(halts_again(name, cause));
+        let newest = lost::newest(&site.look(), &site.history(stream)).await;
+        return Err(halts_again(name, cause, newest.as_ref()));
     }
     let lifted = done.and_then(|done| done.lifted);
     let mut lines: Vec<_> =
@@ -73,7 +83,11 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     let is_manned = site.is_manned(&site.look(), name).await?;
     let holder = match is_manned {
         false => None,
-        true => until(&site.wait(patience), async || site.holder(&site.look(), stream).await).await?,
+        true => resumed(site, stream, lifted.is_some(), patience).await?,
+    };
+    let trouble = match &holder {
+        Some(holder) => trouble(site, name, holder).await?,
+        None => None,
     };
     lines.push(match (&holder, lifted.is_some() || was_paused) {
         (Some(holder), true) => format!("{name} runs again: {} has it, epoch {}.", holder.candidate.name, holder.epoch),
@@ -85,9 +99,67 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
         }
         (None, _) => format!("{name} may run, but nobody is there; start an instance with `watchkeeper run`."),
     });
+    lines.extend(trouble.iter().map(|trouble| format!("It does not deliver yet: {trouble}.")));
     let running_on = holder.as_ref().map(|holder| holder.candidate.name.clone());
     let epoch = holder.map(|holder| holder.epoch.0);
-    report(lines, &Resumed { stream: name, lifted, was_paused, running_on, epoch })
+    report(lines, &Resumed { stream: name, lifted, was_paused, running_on, epoch, trouble })
+}
+
+/// How long a stream that was halted may take to commit, or to halt again, before it is left alone.
+const PROVES_WITHIN: Duration = Duration::from_secs(3);
+
+/// Waits until someone has the watch of `stream`, and, if it `was_halted`, until it commits or a few seconds have passed.
+async fn resumed(site: &Site, stream: &Stream, was_halted: bool, patience: Patience) -> Result<Option<Holder>> {
+    // A sink that keeps the checkpoint and does not answer cannot say whether the stream halted again.
+    let store = site.keeper(stream).await?.ok();
+    let refuse_halt = async || match &store {
+        Some(store) => refuse_halt(site, stream, &**store).await,
+        None => Ok(None),
+    };
+    let taken = async || {
+        refuse_halt().await?;
+        site.holder(&site.look(), stream).await
+    };
+    let Some(holder) = until(&site.wait(patience), taken).await? else { return Ok(None) };
+    if !was_halted {
+        return Ok(Some(holder));
+    }
+    let wait = patience.wait.unwrap_or(PROVES_WITHIN).min(PROVES_WITHIN);
+    let has_committed = async || Ok(refuse_halt().await?.filter(|epoch| *epoch >= holder.epoch));
+    until(&site.seams.cx().within(wait), has_committed).await?;
+    site.holder(&site.look(), stream).await
+}
+
+/// The epoch of the newest checkpoint of `stream`.
+///
+/// # Errors
+/// Its halt, if it is halted.
+async fn refuse_halt(site: &Site, stream: &Stream, store: &dyn CheckpointStore) -> Result<Option<Epoch>> {
+    let Some(checkpoint) = site.checkpoint_in(&site.look(), store, stream).await? else { return Ok(None) };
+    match &checkpoint.halted {
+        Some(halted) => Err(halted_again(&stream.settings.name, halted)),
+        None => Ok(Some(checkpoint.epoch)),
+    }
+}
+
+/// The error of a stream that was resumed, and halted again.
+fn halted_again(name: &str, halted: &Halted) -> Error {
+    let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == halted.code).copied();
+    // The halt has a code and a remedy of its own.
+    let (cause, rest) = halted.cause.split_once(" [WK-").unwrap_or((&halted.cause, ""));
+    let usual = format!("deal with the cause, then `watchkeeper resume {name}` again");
+    let remedy = rest.split_once("]; ").map_or(usual.as_str(), |(_, remedy)| remedy);
+    Error::new(kind.unwrap_or(ErrorKind::Internal), format!("{name} is not running: it halted again at once: {cause}"))
+        .remedy(remedy)
+}
+
+/// What keeps `holder` from delivering `name`, as it reports itself.
+async fn trouble(site: &Site, name: &str, holder: &Holder) -> Result<Option<String>> {
+    let members = site.members(&site.look()).await?;
+    let listed = members.iter().find(|listed| listed.member.instance == holder.candidate.instance);
+    let report = listed.and_then(|listed| overview::report(name, listed));
+    let report = report.filter(|report| report.epoch == Some(holder.epoch));
+    Ok(report.and_then(|report| report.trouble).map(|trouble| in_words(&trouble)))
 }
 
 /// Writes that people want `name` to run, at once. The answer is whether it was paused.
@@ -104,19 +176,11 @@ async fn run_again(site: &Site, name: &str) -> Result<bool> {
 }
 
 /// The error of a halt that is lifted for nothing.
-fn halts_again(name: &str, cause: &str) -> Error {
+fn halts_again(name: &str, cause: &str, newest: Option<&HistoryEntry>) -> Error {
     // The halt has a code and a remedy of its own.
     let cause = cause.split(" [WK-").next().unwrap_or(cause);
     let cause = format!("{name} is not running: it halts again at once, since its position is lost: {cause}");
-    Error::new(ErrorKind::PositionLost, cause).remedy(choose_position(name))
-}
-
-/// How a person decides where a stream goes on that has lost its position.
-pub(super) fn choose_position(name: &str) -> String {
-    format!(
-        "choose where it goes on: `watchkeeper checkpoint set {name} POSITION` (`watchkeeper checkpoint history {name}` lists its last \
-         positions), or begin anew with `watchkeeper checkpoint reset {name}`"
-    )
+    Error::new(ErrorKind::PositionLost, cause).remedy(lost::choose_position(name, newest))
 }
 
 /// Lifts a halt, which only a commit can. `None` of a stream that is not halted.

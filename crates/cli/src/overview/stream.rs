@@ -246,7 +246,10 @@ pub(super) async fn look(
     let now = site.seams.clock.wall_millis();
     let age = age_of_report(holder.as_ref(), members);
     let overtaken = Overtaken::of(on_watch, age, checkpoint.as_ref(), now);
-    let checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
+    let mut checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
+    if let Some(checkpoint) = &mut checkpoint {
+        checkpoint.failovers += uncommitted_failovers(site, &name, holder.as_ref(), checkpoint.epoch).await?;
+    }
     let not_delivering = not_delivering(state, &told, farewell.as_ref(), checkpoint.as_ref());
     let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
     let mut stream = Stream {
@@ -274,6 +277,19 @@ pub(super) async fn look(
     };
     stream.health = Health::of(&stream);
     Ok(stream)
+}
+
+/// So many takeovers are looked through for those that no commit has counted yet.
+const TAKEOVERS: usize = 20;
+
+/// How many failovers there were since `committed`, the epoch of the checkpoint, which has counted those before.
+async fn uncommitted_failovers(site: &Site, name: &str, holder: Option<&Holder>, committed: u64) -> Result<u64> {
+    if holder.is_none_or(|holder| holder.epoch.0 <= committed) {
+        return Ok(0);
+    }
+    let cx = site.look();
+    let recent = cx.run(site.journal().recent(&cx, name, TAKEOVERS)).await?;
+    Ok(recent.iter().filter(|takeover| takeover.epoch.0 > committed && takeover.is_failover).count() as u64)
 }
 
 /// What the holder last reported, as a checkpoint that is newer than its heartbeat corrects it.

@@ -183,7 +183,7 @@ fn a_halted_stream_is_resumed_without_its_source() {
     std::fs::rename(desk.path("app.db"), desk.path("moved.db")).expect("the file can be moved");
     assert!(is(&desk, "orders", "halted"));
     let resumed = desk.run(&["resume", "orders"]);
-    resumed.assert_refused(1, &["halts again at once", "watchkeeper checkpoint set orders POSITION"]);
+    resumed.assert_refused(1, &["halts again at once", "watchkeeper checkpoint set orders 0000000000000001`"]);
     assert!(!resumed.err.contains("app.db"), "the source is not asked: {resumed:?}");
 }
 

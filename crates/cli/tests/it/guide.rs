@@ -4,6 +4,7 @@ use crate::desk::{Answer, Desk, Running, until};
 
 const README: &str = include_str!("../../../../README.md");
 const QUESTIONS: &str = include_str!("../../../../docs/guide/questions.md");
+const TROUBLESHOOTING: &str = include_str!("../../../../docs/guide/troubleshooting.md");
 
 /// The blocks of this language, in order.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
@@ -84,4 +85,20 @@ fn the_filters_in_the_questions_are_accepted() {
     let checked = desk.run(&["check"]);
     assert_eq!(checked.code, Some(1), "{checked:?}");
     assert!(!checked.out.contains("WK-CONFIG") && !checked.err.contains("WK-CONFIG"), "{checked:?}");
+}
+
+#[test]
+fn troubleshooting_has_every_error_code() {
+    let (_, section) = TROUBLESHOOTING.split_once("\n## Error codes\n").expect("there is such a section");
+    let section = section.split("\n## ").next().expect("it has an end");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")).filter_map(|line| line.split_once("` |"));
+    let listed: Vec<_> = rows
+        .map(|(code, rest)| {
+            let cells = rest.split(" | ").filter(|cell| !cell.trim_matches([' ', '|']).is_empty()).count();
+            assert_eq!(cells, 2, "{code} has a meaning and a remedy");
+            code
+        })
+        .collect();
+    let known: Vec<_> = watchkeeper::ErrorKind::ALL.iter().map(|kind| kind.code()).collect();
+    assert_eq!(listed, known);
 }

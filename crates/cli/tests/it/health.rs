@@ -112,6 +112,25 @@ fn a_standby_is_shown_as_one() {
 }
 
 #[test]
+fn a_failover_is_counted_before_the_next_commit() {
+    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = desk.start("first");
+    desk.order(0..1);
+    until("it is committed", || orders(&desk)["checkpoint"]["changes"] == 1);
+    let mut second = desk.start("second");
+    until("the second one stands by", || orders(&desk)["standing_by"][0] == "second");
+    assert_eq!(orders(&desk)["checkpoint"]["failovers"], 0);
+    let handed = desk.run(&["handoff", "orders"]);
+    assert_eq!(handed.code, Some(0), "{handed:?}");
+    until("it is counted, though there is nothing to commit", || orders(&desk)["checkpoint"]["failovers"] == 1);
+    desk.order(1..2);
+    until("another change is committed", || orders(&desk)["checkpoint"]["changes"] == 2);
+    assert_eq!(orders(&desk)["checkpoint"]["failovers"], 1, "it is not counted twice");
+    second.ends_in_order();
+    first.ends_in_order();
+}
+
+#[test]
 fn machines_are_told_by_the_exit_code() {
     let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
     assert_eq!(code(&desk), Some(2), "there is no store yet, or it is looked for in the wrong folder");

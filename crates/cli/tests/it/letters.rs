@@ -29,6 +29,7 @@ fn a_rejected_change_is_listed_replayed_and_gone() {
         (&"dead-letter".into(), &"[2]".into(), &"events".into())
     );
     assert!(letters[0]["cause"].as_str().is_some_and(|cause| cause.contains("no poison here")), "{letters:?}");
+    assert_eq!(letters[0]["code"], "WK-REJECTED", "{letters:?}");
     assert_eq!(shop.orders()["checkpoint"]["dead_letters"], 2);
     let said = shop.run(&["dead-letters", "list", "orders"]).said;
     assert!(said.contains("dead letter: insert of [2] in orders at events"), "{said}");

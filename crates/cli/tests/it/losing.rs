@@ -52,7 +52,10 @@ impl Case<'_> {
         let halted = shown(desk);
         assert!(halted["not_delivering_millis"].is_u64() && halted["lag_millis"].is_null(), "{halted}");
         let resumed = desk.run(&["resume", "orders", "--wait", "1s"]);
-        resumed.assert_refused(1, &["halts again at once", self.told, "watchkeeper checkpoint set orders POSITION"]);
+        resumed.assert_refused(
+            1,
+            &["halts again at once", self.told, &format!("watchkeeper checkpoint set orders {position}`")],
+        );
         only.says(&["halted until a person resumes it"]);
         assert_eq!(delivered(), [0, 1, 2], "nothing is passed over");
 

@@ -336,6 +336,14 @@ fn a_failing_stream_is_tried_at_once_when_a_person_resumes_it() {
     until("the order arrives", || ids(&arrived()) == [0]);
     second.ends_in_order();
     first.ends_in_order();
+    for instance in [&first, &second] {
+        let gave_up = |line: &&String| line.contains("giving up the watch");
+        let line = instance.seen.iter().find(gave_up).expect("it gave up");
+        let (cause, _) =
+            line.split_once("error=").and_then(|(_, error)| error.split_once(" [WK-")).expect("it says why");
+        let told = instance.seen.iter().filter(|line| line.contains(cause)).count();
+        assert_eq!(told, 1, "one line has the cause {cause:?}: {:#?}", instance.seen);
+    }
 }
 
 #[test]

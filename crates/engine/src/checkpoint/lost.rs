@@ -15,11 +15,21 @@ pub fn lost(stream: &str, what: &str, newest: Option<&HistoryEntry>) -> Error {
         None => "its history has no position".to_owned(),
     };
     Error::corrupt(format!("the checkpoint of stream {stream:?} {what}, although it was committed before; {history}"))
-        .remedy(format!(
-            "choose where the stream goes on: `watchkeeper checkpoint set {stream} POSITION` (`watchkeeper checkpoint history \
-             {stream}` lists its last positions), or let it begin anew with `watchkeeper checkpoint reset {stream}`"
-        ))
+        .remedy(choose_position(stream, newest))
         .raised_by(&Component::Checkpoints)
+}
+
+/// How a person decides where a stream goes on that has lost its position: most often at the newest one of its history.
+pub fn choose_position(stream: &str, newest: Option<&HistoryEntry>) -> String {
+    let anew = format!("begin anew with `watchkeeper checkpoint reset {stream}`");
+    match newest {
+        Some(entry) => format!(
+            "choose where it goes on: `watchkeeper checkpoint set {stream} {}`, another position that `watchkeeper checkpoint history \
+             {stream}` lists, or {anew}",
+            entry.position
+        ),
+        None => format!("choose where it goes on: `watchkeeper checkpoint set {stream} POSITION`, or {anew}"),
+    }
 }
 
 /// Whether a checkpoint of `stream` was ever stored in `store`. The home record says so, but not for streams that began before it was

@@ -129,7 +129,7 @@ impl Operator {
         let remarks = self.clean_up(cx, subject, tenure, after).await;
         match outcome {
             Ok((report, _)) => Ok(MoveReport { remarks: [report.remarks, remarks].concat(), ..report }),
-            Err(error) if remarks.is_empty() => Err(error),
+            Err(error) if remarks.is_empty() => Err(error.name_stream(subject.stream)),
             Err(error) => {
                 let both = format!("{} {}", error.message(), remarks.join(" "));
                 Err(Error::new(error.kind(), both).caused_by(error))

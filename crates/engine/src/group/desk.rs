@@ -61,6 +61,7 @@ impl Desk {
 
     /// This instance as it presents itself now: with the streams that it could run, and what it does with each.
     fn present(&self) -> Member {
+        self.posts.iter().for_each(|post| post.refresh());
         let able = self.posts.iter().filter(|post| post.connected().is_some());
         let streams = able.map(|post| post.name().to_owned()).collect();
         let reports = self.posts.iter().map(|post| post.report()).collect();

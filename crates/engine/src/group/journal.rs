@@ -91,6 +91,9 @@ pub struct Takeover {
     pub cause: Cause,
     /// How long nobody had the watch.
     pub vacant_millis: u64,
+    /// Whether the watch passed to an instance that was there to take it over. A checkpoint counts that with its next commit.
+    #[serde(default)]
+    pub is_failover: bool,
     /// What the one before said when it left, or what the operator did. Empty if it could say nothing, as after a crash.
     #[serde(default)]
     pub note: String,
@@ -99,7 +102,17 @@ pub struct Takeover {
 impl Takeover {
     /// A takeover at this wall-clock time, of which nothing else is known: nobody had the watch before, and it was never vacant.
     pub fn new(at_millis: u64, epoch: Epoch, to: impl Into<String>, cause: Cause) -> Self {
-        Self { at_millis, epoch, tenure: None, from: None, to: to.into(), cause, vacant_millis: 0, note: String::new() }
+        Self {
+            at_millis,
+            epoch,
+            tenure: None,
+            from: None,
+            to: to.into(),
+            cause,
+            vacant_millis: 0,
+            is_failover: false,
+            note: String::new(),
+        }
     }
 
     /// The takeover as people tell it.
@@ -238,6 +251,7 @@ mod tests {
             to: "b".into(),
             cause: Cause::Crashed,
             vacant_millis: 127,
+            is_failover: true,
             note: String::new(),
         };
         let told = "At 2026-01-22 10:11:12 UTC, b relieved a (crashed) after 0.12 s without a holder, epoch 7.";

@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Epoch, Grade, Stage};
 
+use crate::listener::ListenerState;
+
 /// What an instance does with a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,6 +29,21 @@ pub enum Doing {
     /// Something that a newer program tells.
     #[serde(other)]
     Other,
+}
+
+impl Doing {
+    /// What an instance does with a stream whose listener is in this state, where something `fails` or nothing does.
+    pub(crate) fn of(state: ListenerState, fails: bool) -> Self {
+        match state {
+            ListenerState::Stopped => Self::Stopped,
+            ListenerState::Recovering => Self::Recovering,
+            ListenerState::Running if fails => Self::Recovering,
+            ListenerState::Running => Self::Running,
+            ListenerState::Initializing | ListenerState::Connecting if fails => Self::Failing,
+            ListenerState::Initializing => Self::Opening,
+            ListenerState::Connecting => Self::Standby,
+        }
+    }
 }
 
 impl std::fmt::Display for Doing {

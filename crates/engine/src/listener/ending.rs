@@ -363,6 +363,8 @@ impl Watch {
         self.instance.keeper.remove(tenure.grant().tenure);
         self.instance.roll.strike(tenure.grant().tenure);
         if self.post.machine().state() != ListenerState::Stopped {
+            // What failed was logged where that was decided.
+            let text = if cause == Cause::Failed { "it failed here" } else { text };
             self.post.go(ListenerState::Connecting, None, text);
         }
     }

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use watchkeeper_core::{Clock, Error, Moment, Position, SourceTime, Stage};
+use watchkeeper_core::{Clock, Error, Follower, Latest, Moment, Position, SourceTime, Stage};
 
+use super::post::StreamStatus;
 use crate::connect;
 use crate::group::report::{Doing, StreamReport, Trouble, millis};
 use crate::log_limit::{Due, LogLimit, failing_for, span};
+use crate::metrics;
 use crate::pipeline::board::Board;
 
 /// The health of a stream on one instance. It outlasts tenures and openings.
@@ -19,6 +21,8 @@ pub struct Health {
     clock: Arc<dyn Clock>,
     /// Told when the report of the stream says something else.
     stirred: Arc<Notify>,
+    /// What people see of the stream on this instance.
+    status: Latest<StreamStatus>,
     inner: Mutex<Inner>,
 }
 
@@ -118,7 +122,52 @@ struct Failing {
 impl Health {
     /// Nothing is known yet.
     pub fn new(stream: &str, clock: Arc<dyn Clock>, stirred: Arc<Notify>) -> Self {
-        Self { stream: stream.into(), clock, stirred, inner: Mutex::default() }
+        let status = Latest::new(StreamStatus::new(stream));
+        Self { stream: stream.into(), clock, stirred, status, inner: Mutex::default() }
+    }
+
+    /// Follows what people see.
+    pub(super) fn status(&self) -> Follower<StreamStatus> {
+        self.status.follow()
+    }
+
+    /// Changes what people see. What does not work is part of it.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut StreamStatus)) {
+        self.status.change_if(|status| {
+            let before = status.clone();
+            change(status);
+            status.trouble = self.trouble(status.state.is_on_watch());
+            status.doing = Doing::of(status.state, status.trouble.is_some());
+            status.not_delivering = self.not_delivering();
+            *status != before
+        });
+    }
+
+    /// Shows how far the stream is behind now: no commit does that while nothing is delivered.
+    pub(super) fn refresh(&self) {
+        let (lag, before) = (self.behind(), self.status.get());
+        match lag {
+            Some(lag) => metrics::lag_seen(&self.stream, lag),
+            // What is not known here any more is shown by whoever has the watch.
+            None if before.lag.is_some() && !before.state.is_on_watch() => {
+                metrics::lag_seen(&self.stream, Duration::ZERO);
+            }
+            None => {}
+        }
+        self.tell(|status| status.lag = lag);
+    }
+
+    /// How far the stream is behind, as far as this instance knows: behind the newest change that it knows of, by the age of the oldest
+    /// change that waits, or since it has not been delivered.
+    fn behind(&self) -> Option<Duration> {
+        let not_delivering = self.not_delivering();
+        if !self.status.get().state.is_on_watch() {
+            return not_delivering;
+        }
+        let waiting = self.undelivered().max(not_delivering);
+        // An opening that has shown nothing yet does not know what the source has.
+        let is_proven = self.lock().is_proven;
+        if is_proven { Some(self.lag().max(waiting).unwrap_or_default()) } else { waiting }
     }
 
     /// Counts a failure of `part` of the work, which is tried again.
@@ -201,8 +250,13 @@ impl Health {
     /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
     pub fn give_up(&self, part: &str, error: &Error) {
         let before = self.close().into_values().min_by_key(|failing| failing.since);
-        self.lock().failing.extend(before.map(|before| (part.to_owned(), before)));
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        inner.failing.extend(before.map(|before| (part.to_owned(), before)));
+        // That this instance gives up was logged, with the cause.
+        let _ = inner.limit.is_due(&error.to_string(), now);
+        drop(inner);
         self.fail(part, error);
+        self.lock().outage.iter_mut().for_each(|outage| outage.is_logged = true);
     }
 
     /// Forgets what belongs to a tenure only: what failed in it.
@@ -248,6 +302,7 @@ impl Health {
 
     /// The report says something else.
     pub fn stir(&self) {
+        self.tell(|_| {});
         self.stirred.notify_one();
     }
 

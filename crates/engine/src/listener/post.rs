@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::Notify;
-use watchkeeper_core::{CheckpointStore, Clock, Epoch, Error, Follower, Latest, LeaseKey, Position};
+use watchkeeper_core::{CheckpointStore, Clock, Epoch, Error, Follower, LeaseKey, Position};
 
 use super::health::Health;
 use super::state::{ListenerState, StateMachine};
 use crate::connect::Connected;
 use crate::group::control::Control;
-use crate::group::report::{Doing, SinkReport, StreamReport, millis};
+use crate::group::report::{Doing, SinkReport, StreamReport, Trouble, millis};
 use crate::metrics;
 use crate::pipeline::transactional::Portion;
 use crate::settings::StreamSettings;
@@ -25,13 +25,20 @@ pub struct StreamStatus {
     pub stream: String,
     /// Where its listener stands here.
     pub state: ListenerState,
+    /// What this instance does with it: `Running` only if it also delivers, `Recovering` while it has the watch and something does not
+    /// work.
+    pub doing: Doing,
+    /// What does not work here, if something does not, as of the last heartbeat.
+    pub trouble: Option<Trouble>,
+    /// For how long the stream has not been delivered, if it is not, here or elsewhere, as of the last heartbeat.
+    pub not_delivering: Option<Duration>,
     /// The epoch under which this instance has the watch.
     pub epoch: Option<Epoch>,
     /// Who has the watch, as last seen by a standby.
     pub holder: Option<String>,
     /// Why the last tenure here ended, or why there is none.
     pub last_error: Option<String>,
-    /// Set while nobody may run it.
+    /// Set while nobody may run it: `last_error` is the cause then, whichever instance halted it.
     pub halted: bool,
     /// What a shutdown left unfinished, if it did.
     pub unfinished: Option<String>,
@@ -43,8 +50,33 @@ pub struct StreamStatus {
     pub openings: u64,
     /// The newest position that this instance has committed.
     pub position: Option<Position>,
-    /// How long before its commit the newest committed change happened at the source, by both clocks.
+    /// How far the stream is behind. With a commit: how long before it the newest committed change happened at the source, by both
+    /// clocks. With each heartbeat after that: the age of the oldest change that waits, or for how long nothing has been delivered;
+    /// zero when nothing waits. `None` where nothing of that is known, as on an instance that stands by.
     pub lag: Option<Duration>,
+}
+
+impl StreamStatus {
+    /// Nothing is known of the stream yet.
+    pub(super) fn new(stream: &str) -> Self {
+        Self {
+            stream: stream.to_owned(),
+            state: ListenerState::Initializing,
+            doing: Doing::Opening,
+            trouble: None,
+            not_delivering: None,
+            epoch: None,
+            holder: None,
+            last_error: None,
+            halted: false,
+            unfinished: None,
+            tenures: 0,
+            deadlines_hit: 0,
+            openings: 0,
+            position: None,
+            lag: None,
+        }
+    }
 }
 
 /// A stream's post.
@@ -67,7 +99,6 @@ pub struct Post {
     /// Replaced when a halted stream is resumed: a stopped listener never runs again, a new one does.
     state: Mutex<StateMachine>,
     clock: Arc<dyn Clock>,
-    status: Latest<StreamStatus>,
     /// Serialises updates of state and status.
     gate: Mutex<()>,
 }
@@ -83,20 +114,6 @@ impl Post {
     ) -> Self {
         let name = settings.name.clone();
         let key = key_of(group, &name);
-        let status = StreamStatus {
-            stream: name.clone(),
-            state: ListenerState::Initializing,
-            epoch: None,
-            holder: None,
-            last_error: None,
-            halted: false,
-            unfinished: None,
-            tenures: 0,
-            deadlines_hit: 0,
-            openings: 0,
-            position: None,
-            lag: None,
-        };
         Self {
             settings,
             key,
@@ -107,7 +124,6 @@ impl Post {
             health: Arc::new(Health::new(&name, Arc::clone(&clock), stirred)),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
-            status: Latest::new(status),
             gate: Mutex::default(),
         }
     }
@@ -148,18 +164,9 @@ impl Post {
 
     /// What this instance does with it, as it tells the group.
     pub fn report(&self) -> StreamReport {
-        let status = self.status.follow().get().clone();
-        let holds = matches!(status.state, ListenerState::Running | ListenerState::Recovering);
-        let trouble = self.health.trouble(holds);
-        let doing = match status.state {
-            ListenerState::Stopped => Doing::Stopped,
-            ListenerState::Recovering => Doing::Recovering,
-            ListenerState::Running if trouble.is_some() => Doing::Recovering,
-            ListenerState::Running => Doing::Running,
-            ListenerState::Initializing | ListenerState::Connecting if trouble.is_some() => Doing::Failing,
-            ListenerState::Initializing => Doing::Opening,
-            ListenerState::Connecting => Doing::Standby,
-        };
+        let status = self.status().get().clone();
+        let trouble = self.health.trouble(status.state.is_on_watch());
+        let doing = Doing::of(status.state, trouble.is_some());
         let is_holder = matches!(doing, Doing::Running | Doing::Recovering);
         let spec = self.connected().map(|connected| &connected.spec);
         let health = is_holder.then_some(&self.health);
@@ -183,8 +190,7 @@ impl Post {
 
     /// Takes in what the other instances report of the stream, each with the age of the report.
     pub fn hear(&self, others: &[(StreamReport, Duration)]) {
-        let state = self.status.follow().get().state;
-        self.health.hear(matches!(state, ListenerState::Running | ListenerState::Recovering), others);
+        self.health.hear(self.status().get().state.is_on_watch(), others);
     }
 
     /// The listener's state machine.
@@ -204,16 +210,17 @@ impl Post {
 
     /// Follows what people see.
     pub fn status(&self) -> Follower<StreamStatus> {
-        self.status.follow()
+        self.health.status()
+    }
+
+    /// Shows how far the stream is behind now.
+    pub fn refresh(&self) {
+        self.health.refresh();
     }
 
     /// Changes what people see.
     pub fn tell(&self, change: impl FnOnce(&mut StreamStatus)) {
-        self.status.change_if(|status| {
-            let before = status.clone();
-            change(status);
-            *status != before
-        });
+        self.health.tell(change);
     }
 
     /// Goes to `next`, with one log line that says why. Staying is no transition.
@@ -244,7 +251,7 @@ impl Post {
             }
         }
         drop(gate);
-        if machine.state() != self.status.follow().get().state {
+        if machine.state() != self.status().get().state {
             self.health.stir();
         }
         self.tell(|status| {

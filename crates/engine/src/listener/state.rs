@@ -25,6 +25,11 @@ pub enum ListenerState {
 }
 
 impl ListenerState {
+    /// Whether an instance in this state has the watch.
+    pub fn is_on_watch(self) -> bool {
+        matches!(self, Self::Running | Self::Recovering)
+    }
+
     /// Whether `next` may follow.
     pub fn may_become(self, next: Self) -> bool {
         use ListenerState::{Connecting, Initializing, Recovering, Running, Stopped};

@@ -299,6 +299,7 @@ impl Watch {
                 to: instance.settings.name.clone(),
                 cause,
                 vacant_millis: u64::try_from(vacant.as_millis()).unwrap_or(u64::MAX),
+                is_failover,
                 note: farewell.map(|farewell| farewell.text).unwrap_or_default(),
             };
             if let Err(error) = cx.run(instance.journal.append(&cx, post.name(), &takeover)).await {

@@ -161,8 +161,10 @@ impl Committer {
     /// Takes in that `write` is committed.
     pub fn record(&mut self, write: &CheckpointWrite) {
         let changes = write.facts.changes.saturating_sub(self.facts.changes);
-        let event = write.facts.last_event_time.map_or(0, |time| time.0);
-        let lag = Duration::from_millis(self.seams.clock.wall_millis().saturating_sub(event));
+        let now = self.seams.clock.wall_millis();
+        // A commit of no change says nothing of how old changes are.
+        let newest = write.facts.last_event_time.filter(|_| changes > 0);
+        let lag = newest.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
         metrics::delivered(&self.settings.name, changes, lag);
         for entry in &write.ledger {
             metrics::ledgered(&self.settings.name, entry.kind);

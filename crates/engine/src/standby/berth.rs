@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{Epoch, Holder, InstanceId, Moment, Task, TenureId};
+use watchkeeper_core::{Epoch, Halted, Holder, InstanceId, Moment, Result, Task, TenureId};
 
+use crate::connect::Connected;
 use crate::instance::Instance;
-use crate::listener::Post;
+use crate::listener::{ListenerState, Post};
 
 /// What fails when a tenure could not go on here.
 pub(crate) const TENURE: &str = "tenure";
@@ -32,6 +33,8 @@ pub(super) struct Berth {
     tries: u64,
     /// Whether the control record says so, as last seen.
     hinted: bool,
+    /// The halt is known only from the control record, which does not tell its cause.
+    needs_reading: bool,
     pub(super) holder: Option<Holder>,
     /// Since when the lease has been left to a preferred instance.
     pub(super) deferring: Option<Moment>,
@@ -55,6 +58,7 @@ impl Berth {
             resumed: None,
             tries: post.control.get().tries,
             hinted: false,
+            needs_reading: false,
             holder: None,
             deferring: None,
             free_since: None,
@@ -108,8 +112,42 @@ impl Berth {
         let hinted = self.post.control.get().halted_hint;
         if hinted && !std::mem::replace(&mut self.hinted, hinted) && self.running.is_none() {
             self.halt(until);
+            self.needs_reading = true;
         }
         self.hinted = hinted;
+    }
+
+    /// The parts of a stream whose halt is to be read now, if it is.
+    pub(super) fn begin_reading(&mut self) -> Option<Arc<Connected>> {
+        let connected = self.post.connected().filter(|_| self.needs_reading && self.halted)?;
+        self.needs_reading = false;
+        Some(Arc::clone(connected))
+    }
+
+    /// Takes in the halt that was read, or why it could not be: it is read again with the next look then.
+    pub(super) fn take_halt(&mut self, read: Result<Option<Halted>>) {
+        if !self.halted || self.running.is_some() {
+            return;
+        }
+        match read {
+            Ok(Some(halted)) => self.show_halt(&halted.cause),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(stream = self.post.name(), %error, "the cause of a halt was not read");
+                self.needs_reading = true;
+            }
+        }
+    }
+
+    /// Shows people that nobody may run it, and why.
+    pub(super) fn show_halt(&mut self, cause: &str) {
+        self.needs_reading = false;
+        self.post.tell(|status| {
+            status.halted = true;
+            status.last_error = Some(cause.to_owned());
+        });
+        self.post.go(ListenerState::Stopped, None, cause);
+        self.post.health.halt();
     }
 
     /// Leaves a halted stream alone until it is resumed, and for a while in any case.

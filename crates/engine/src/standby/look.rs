@@ -1,5 +1,6 @@
 //! Looks at all leases that could be had, in one round trip.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{Holder, Moment};
@@ -35,6 +36,7 @@ impl Standby {
         let now = self.instance.seams.clock.now();
         let bar = now + self.instance.settings.bar;
         self.berths.iter_mut().for_each(|berth| berth.heed_hint(bar));
+        self.read_halts();
         let mut next = now + self.instance.seams.entropy.jitter(self.instance.settings.retry_floor);
         let bars = self.berths.iter().filter(|berth| berth.running.is_none()).filter_map(|berth| berth.bar(now));
         // Nobody tells when a bar ends.
@@ -67,6 +69,19 @@ impl Standby {
         let faster = asked.iter().filter_map(|berth| self.berths[*berth].holder.as_ref());
         let next = faster.map(|holder| now + holder.remaining + JUST_AFTER).fold(next, Moment::min);
         Looked { next, failed: asked.iter().any(|berth| self.berths[*berth].unanswered.is_some()) }
+    }
+
+    /// Begins to read the halts that only the control record tells of, for people to see: their checkpoints know the cause.
+    fn read_halts(&mut self) {
+        for (at, berth) in self.berths.iter_mut().enumerate() {
+            let Some(connected) = berth.begin_reading() else { continue };
+            let (instance, key) = (Arc::clone(&self.instance), berth.post.key.clone());
+            self.reading.push(Box::pin(async move {
+                let cx = instance.cx();
+                let loaded = cx.run(connected.checkpoints.load(&cx, &key)).await;
+                (at, loaded.map(|checkpoint| checkpoint.and_then(|checkpoint| checkpoint.halted)))
+            }));
+        }
     }
 
     /// Whether to ask for a lease that is held by `holder`, or until when to wait.

@@ -53,8 +53,8 @@ fn assert_halts(what: &str, damage: impl Fn(&Rig)) {
     rig.until("the stream is halted", || cause_of_halt(&rig).is_some());
     let cause = cause_of_halt(&rig).expect("it is halted");
     let newest = Log::position(3, None).to_string();
-    for part in ["checkpoint store: ", what, &newest, "watchkeeper checkpoint set orders POSITION", "checkpoint reset"]
-    {
+    let set = format!("watchkeeper checkpoint set orders {newest}`");
+    for part in ["checkpoint store: ", what, &newest, &set, "checkpoint reset"] {
         assert!(cause.contains(part), "{part:?} is not in: {cause}");
     }
     rig.run_for(10 * SECOND);

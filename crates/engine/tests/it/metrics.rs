@@ -251,3 +251,27 @@ fn how_far_a_snapshot_is_can_be_seen() {
         assert_eq!(board.get("watchkeeper_snapshot_rows"), 0.0);
     });
 }
+
+#[test]
+fn the_lag_grows_while_nothing_is_delivered_and_falls_when_nothing_waits() {
+    let board = Board::default();
+    ::metrics::with_local_recorder(&board, || {
+        let rig = Rig::new();
+        let plan = rig.instance("a");
+        let sink = plan.faults.sink.clone();
+        let _a = plan.start();
+        let lag = || board.get("watchkeeper_checkpoint_lag_seconds");
+        rig.append_many(1);
+        rig.until("it is committed", || rig.committed() == 1);
+        rig.until("nothing waits", || lag() == 0.0);
+        sink.always("write", Fault::Reject(ErrorKind::Unavailable));
+        rig.append_many(1);
+        rig.until("it grows", || lag() >= 5.0);
+        let seen = lag();
+        rig.run_for(3 * SECOND);
+        assert!(lag() >= seen + 1.0, "it goes on to grow: {} after {seen}", lag());
+        sink.heal("write");
+        rig.until("it is committed", || rig.committed() == 2);
+        rig.until("nothing waits any more", || lag() == 0.0);
+    });
+}

@@ -5,9 +5,11 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Cx, Error, Finding, Result};
 
 use super::install::GRANTS;
+use super::named::install_command;
 use super::triggers::PART;
 use super::{ChangeLog, Table, guard, outbox, shape, since_installed};
 use crate::check::{finding, lacking};
+use crate::client::Client;
 use crate::table_name::written;
 
 /// What a look at the log finds.
@@ -24,13 +26,13 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         found.extend(lacking(cx, &log.client, &log.client.sql(&format!("{{schema}}.{table}")), words).await?);
     }
     for (entity, why) in shape::unlogged(cx, &log.client, log.wanted.as_deref()).await? {
-        found.push(finding(Severity::Error, format!("{entity} {why}"), again(&entity)));
+        found.push(finding(Severity::Error, format!("{entity} {why}"), again(&log.client, &entity)));
     }
     found.extend(guard::findings(cx, log).await?);
     found.extend(bereft(cx, log).await?);
     for entity in shape::blank(cx, &log.client).await? {
         let what = format!("{entity} has virtual columns since it was logged, which are told as null");
-        found.push(finding(Severity::Warning, what, again(&entity)));
+        found.push(finding(Severity::Warning, what, again(&log.client, &entity)));
     }
     found.extend(since_installed::findings(cx, log).await?);
     for (entity, child) in shape::children(cx, &log.client).await? {
@@ -47,7 +49,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         let what = format!(
             "{entity} has partitions since it was logged, such as {leaf}: that they are truncated would not be told"
         );
-        found.push(finding(Severity::Warning, what, again(&entity)));
+        found.push(finding(Severity::Warning, what, again(&log.client, &entity)));
     }
     if !shape::all_wake(cx, &log.client).await? {
         let what = "writers do not tell of their changes: they are looked for from time to time".to_owned();
@@ -65,14 +67,15 @@ pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         let what = format!(
             "partitions of {entity} were dropped or detached since it was installed: nobody told of their rows"
         );
-        let remedy = format!("delete those rows in the targets if they should go too, then {}", again(&entity));
+        let remedy =
+            format!("delete those rows in the targets if they should go too, then {}", again(&log.client, &entity));
         finding(Severity::Warning, what, remedy)
     };
     Ok(shape::bereft(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
 }
 
-pub(super) fn again(entity: &str) -> String {
-    format!("run `watchkeeper postgres install --url URL --table {}` again", written(entity))
+pub(super) fn again(client: &Client, entity: &str) -> String {
+    format!("run `{}` again", install_command(client, &written(entity)))
 }
 
 /// Refuses to go on as if nothing happened when a table is not logged any more.
@@ -84,6 +87,6 @@ pub(super) async fn require_logged(cx: &Cx, log: &ChangeLog) -> Result<()> {
     let Some((entity, why)) = unlogged.first() else { return Ok(()) };
     Err(Error::position_lost(format!("{entity} {why}")).remedy(format!(
         "{}, copy the table, and accept the gap: watchkeeper accept-gap STREAM; or uninstall it if it was dropped",
-        again(entity)
+        again(&log.client, entity)
     )))
 }

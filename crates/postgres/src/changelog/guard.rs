@@ -3,7 +3,7 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Finding, Result, Severity};
 
-use super::ChangeLog;
+use super::{ChangeLog, named};
 use crate::check::finding;
 
 /// A step of the log's schema.
@@ -81,7 +81,11 @@ pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         return Ok(Vec::new());
     }
     let what = "rows that somebody deletes from the log before they are read would be skipped without notice: its own triggers are missing or disabled";
-    let remedy = "run `watchkeeper postgres install --url URL --table TABLE` for a logged table, which brings an older log up to date; \
-        or enable them: ALTER TABLE … ENABLE ALWAYS TRIGGER watchkeeper_deleted, ENABLE ALWAYS TRIGGER watchkeeper_emptied";
+    let install = named::install_command(&log.client, log.first_table());
+    let remedy = format!(
+        "run `{install}` for a logged table, which brings an older log up to date; or enable them: ALTER TABLE {}.log ENABLE ALWAYS \
+         TRIGGER watchkeeper_deleted, ENABLE ALWAYS TRIGGER watchkeeper_emptied",
+        log.client.schema()
+    );
     Ok(vec![finding(Severity::Warning, what, remedy)])
 }

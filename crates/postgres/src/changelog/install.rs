@@ -116,7 +116,8 @@ async fn refuse_kin(cx: &Cx, client: &Client, work: &Work, shape: &Shape) -> Res
         shape.entity
     );
     Err(Error::config(cause).remedy(format!(
-        "log one of them only: watchkeeper postgres uninstall --url URL --table {kin}, or leave {} out",
+        "log one of them only: watchkeeper postgres uninstall --url {} --table {kin}, or leave {} out",
+        client.url_for_command(),
         shape.entity
     )))
 }

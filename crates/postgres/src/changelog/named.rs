@@ -75,7 +75,7 @@ pub(super) async fn logged(cx: &Cx, client: &Client, tables: &[String]) -> Resul
     for table in tables {
         let named = find(cx, client, &known, table).await?;
         if !named.is_logged {
-            return Err(not_logged(table, &known));
+            return Err(not_logged(client, table, &known));
         }
         entities.push(named.entity);
     }
@@ -97,7 +97,7 @@ pub(super) async fn spelled(
     for name in names {
         let named = find(cx, client, known, &name).await?;
         if !named.is_logged && !named.is_certain {
-            return Err(not_logged(&name, known));
+            return Err(not_logged(client, &name, known));
         }
         spelled.push(named.entity);
     }
@@ -116,16 +116,21 @@ pub(super) async fn ever_logged(cx: &Cx, client: &Client, names: Vec<String>) ->
         let named = find(cx, client, &known, &name).await?;
         let was_logged = named.is_logged || !client.read(cx, &sql, &[(&named.entity, Type::TEXT)]).await?.is_empty();
         if !was_logged {
-            return Err(not_logged(&name, &known));
+            return Err(not_logged(client, &name, &known));
         }
         entities.push(named.entity);
     }
     Ok(entities)
 }
 
-fn not_logged(table: &str, known: &[(String, u32)]) -> Error {
+/// The command that logs a table.
+pub(super) fn install_command(client: &Client, table: &str) -> String {
+    format!("watchkeeper postgres install --url {} --table {table}", client.url_for_command())
+}
+
+fn not_logged(client: &Client, table: &str, known: &[(String, u32)]) -> Error {
     let mut names: Vec<_> = known.iter().map(|(entity, _)| written(entity)).collect();
     names.sort();
     Error::config(format!("the table {table} is not logged; those that are: {}", names.join(", ")))
-        .remedy(format!("run `watchkeeper postgres install --url URL --table {table}`"))
+        .remedy(format!("run `{}`", install_command(client, table)))
 }

@@ -47,7 +47,12 @@ impl ChangeLog {
             return Ok(());
         }
         Err(Error::config(format!("{}: no table of this database is logged", self.client.place()))
-            .remedy("run `watchkeeper postgres install --url URL --table TABLE`"))
+            .remedy(format!("run `{}`", named::install_command(&self.client, self.first_table()))))
+    }
+
+    /// A table whose changes are wanted, as it was written; all may be, whatever they are called.
+    pub(super) fn first_table(&self) -> &str {
+        self.tables.as_ref().and_then(|tables| tables.first()).map_or("TABLE", |table| table.as_str())
     }
 
     /// Whether there is a log of our own, in whatever version; an outbox is looked at elsewhere.

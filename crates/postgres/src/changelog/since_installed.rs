@@ -37,7 +37,7 @@ pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     let rows = log.client.read(cx, &sql, &[(&ROW, Type::TEXT), (&wanted, Type::TEXT_ARRAY)]).await?;
     let told = |row: &tokio_postgres::Row| {
         let (entity, what): (String, String) = (row.get(0), row.get(1));
-        finding(Severity::Warning, format!("{entity} {what}"), again(&entity))
+        finding(Severity::Warning, format!("{entity} {what}"), again(&log.client, &entity))
     };
     Ok(rows.iter().map(told).collect())
 }

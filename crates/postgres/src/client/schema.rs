@@ -99,7 +99,7 @@ impl Client {
         self.make_meta(cx, &work, schema).await?;
         work.commit(cx).await?;
         let work = self.begin(cx).await?;
-        self.migrate(cx, &work, schema).await.map_err(|error| may_not_make(schema, error))?;
+        self.migrate(cx, &work, schema).await.map_err(|error| may_not_make(self, schema, error))?;
         work.commit(cx).await
     }
 
@@ -109,7 +109,7 @@ impl Client {
     /// Also when another one makes the same at the same time ([`is_race`]).
     pub(crate) async fn make_within(&self, cx: &Cx, work: &Work, schema: Schema) -> Result<()> {
         self.make_meta(cx, work, schema).await?;
-        self.migrate(cx, work, schema).await.map_err(|error| may_not_make(schema, error))
+        self.migrate(cx, work, schema).await.map_err(|error| may_not_make(self, schema, error))
     }
 
     async fn make_meta(&self, cx: &Cx, work: &Work, schema: Schema) -> Result<()> {
@@ -118,9 +118,9 @@ impl Client {
         if work.query(cx, there, &[(&self.schema().to_owned(), Type::TEXT)]).await?.is_empty() {
             work.run(cx, &self.sql("CREATE SCHEMA IF NOT EXISTS {schema}"))
                 .await
-                .map_err(|error| may_not_make(schema, error))?;
+                .map_err(|error| may_not_make(self, schema, error))?;
         }
-        work.run(cx, &self.sql(META)).await.map_err(|error| may_not_make(schema, error))
+        work.run(cx, &self.sql(META)).await.map_err(|error| may_not_make(self, schema, error))
     }
 
     /// The steps that are missing, one migration at a time.
@@ -156,15 +156,15 @@ pub(crate) fn is_race(error: &Error) -> bool {
     code.is_some_and(|code| ["23505", "42P06", "42P07", "42710", "XX000"].contains(&code.code()))
 }
 
-fn may_not_make(schema: Schema, error: Error) -> Error {
+fn may_not_make(client: &Client, schema: Schema, error: Error) -> Error {
     if error.kind() != watchkeeper_core::ErrorKind::Denied {
         return error;
     }
     error.remedy(match schema.role {
         "log" => {
             "run it as a user who may create schemas (GRANT CREATE ON DATABASE …) and owns the tables; with `--role NAME` \
-             another one may then read the log"
+             another one may then read the log".to_owned()
         }
-        _ => "run `watchkeeper postgres setup --url … --role NAME` once, as a user who may create schemas",
+        _ => format!("run `{}` once, as a user who may create schemas", client.setup_command()),
     })
 }

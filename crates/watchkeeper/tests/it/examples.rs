@@ -29,6 +29,12 @@ mod open_session;
 #[path = "../../examples/pull.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod pull;
+#[path = "../../examples/service_mongodb.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod service_mongodb;
+#[path = "../../examples/service_postgres.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod service_postgres;
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
@@ -112,5 +118,75 @@ async fn one_listener_goes_on_where_the_other_has_ended() {
         client.write(&open::cx(), orders, &[]).await.expect("orders are taken");
         let listened = tokio::time::timeout(Duration::from_secs(60), listeners::run(&url, name, 2)).await;
         assert_eq!(listened.expect("it ends soon").expect("it succeeds"), had);
+    }
+}
+
+/// Runs a service until `is_done`; it ends in order then.
+async fn serve<F>(service: impl FnOnce(tokio::sync::oneshot::Receiver<()>) -> F, is_done: impl AsyncFn() -> bool)
+where
+    F: Future<Output = watchkeeper::Result<()>>,
+{
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let watch = async {
+        while !is_done().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        end.send(()).expect("the service runs");
+        Ok(())
+    };
+    soon(async { tokio::try_join!(service(ended), watch) }).await;
+}
+
+#[tokio::test]
+async fn the_service_on_postgres_keeps_a_shipment_per_order_over_two_runs() {
+    let server = Server::start(Version::V18);
+    let url = server.url("postgres");
+    let config = watchkeeper::postgres::Config::new(&url).expect("it is a URL");
+    let client = watchkeeper::postgres::Client::open(&open::cx(), config).await.expect("the server is there");
+    let write = async |sql: &str| client.write(&open::cx(), sql, &[]).await.expect("the statement is good");
+    write("CREATE TABLE orders (id bigint PRIMARY KEY, item text, amount int, note text)").await;
+    write("CREATE TABLE shipments (order_id bigint PRIMARY KEY, item text, amount int, version text)").await;
+    write("INSERT INTO orders VALUES (1, 'rope', 2, 'before the start')").await;
+    for (change, expected) in [
+        ("INSERT INTO orders VALUES (2, 'lamp', 1)", "rope 2, lamp 1"),
+        ("UPDATE orders SET amount = 5 WHERE id = 1", "rope 5, lamp 1"),
+    ] {
+        write(change).await;
+        let kept = "SELECT coalesce(string_agg(item || ' ' || amount, ', ' ORDER BY order_id), '') FROM shipments";
+        let is_kept = async || {
+            let rows = client.read(&open::cx(), kept, &[]).await.expect("the statement is good");
+            rows.first().map(|row| row.get::<_, String>(0)).as_deref() == Some(expected)
+        };
+        serve(|ended| service_postgres::run(&url, async { drop(ended.await) }), is_kept).await;
+    }
+}
+
+#[tokio::test]
+async fn the_service_on_mongodb_keeps_a_shipment_per_order_over_two_runs() {
+    let set = ReplicaSet::start(1);
+    let url = set.url("shop");
+    let client = mongodb::Client::with_uri_str(&url).await.expect("the server is there");
+    let orders = client.database("shop").collection::<Document>("orders");
+    let shipments = client.database("shipping").collection::<Document>("shipments");
+    orders.insert_one(doc! { "_id": 1_i64, "item": "rope", "amount": 2_i64 }).await.expect("orders are taken");
+    for round in [1_i64, 2] {
+        let amount = doc! { "$set": { "amount": 10 * round } };
+        orders.update_one(doc! { "_id": 1_i64 }, amount).await.expect("orders are changed");
+        let is_kept = async || {
+            let kept = shipments.find_one(doc! { "_id": 1_i64 }).await.expect("the server is there");
+            kept.is_some_and(|kept| kept.get_i64("amount").ok() == Some(10 * round))
+        };
+        serve(|ended| service_mongodb::run(&url, async { drop(ended.await) }), is_kept).await;
+    }
+}
+
+#[test]
+fn the_guide_shows_the_services_as_they_are() {
+    let guide = include_str!("../../../../docs/guide/library.md");
+    for service in
+        [include_str!("../../examples/service_postgres.rs"), include_str!("../../examples/service_mongodb.rs")]
+    {
+        let (_, code) = service.split_once("\n\n").expect("the code follows the description");
+        assert!(guide.contains(code.trim_end()), "the guide shows another program than this:\n{code}");
     }
 }

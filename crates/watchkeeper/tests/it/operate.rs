@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
 use watchkeeper::{
-    HandlerError, HandlerSettings, OnReject, Operation, Operations, Park, Seams, SourceTime, StartAt, StoreIdentity,
-    Stores, Stream, StreamOperator, Watch, Watchkeeper,
+    Doing, HandlerError, HandlerSettings, ListenerState, OnReject, Operation, Operations, Park, Seams, SourceTime,
+    StartAt, StoreIdentity, Stores, Stream, StreamOperator, StreamStatus, Watch, Watchkeeper,
 };
 
 struct Shop {
@@ -37,7 +37,8 @@ impl Shop {
         self.log.append(change, SourceTime(0));
     }
 
-    /// An instance whose handler tells what it has, and rejects what is forbidden.
+    /// An instance whose handler tells what it has, and rejects what is forbidden. It calls that fatal after a `!`, and after a `?`
+    /// its target is away.
     async fn start(&self, name: &str, on_reject: OnReject, forbidden: &Arc<std::sync::Mutex<&'static str>>) -> Started {
         let (told, arrived) = mpsc::channel(10);
         let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
@@ -46,13 +47,21 @@ impl Shop {
             .start_at(StartAt::Oldest)
             .handlers(at_once)
             .on_reject(on_reject)
-            .configure(|settings| settings.checkpoint.every = Duration::from_millis(10))
+            .configure(|settings| {
+                settings.checkpoint.every = Duration::from_millis(10);
+                settings.retry.fatal_instances = 10;
+                settings.retry.backoff.max = Duration::from_millis(50);
+            })
             .on("orders", Operations::ANY, move |change| {
                 let (told, forbidden) = (told.clone(), Arc::clone(&forbidden));
                 async move {
                     let item = String::from_utf8_lossy(change.body()).into_owned();
-                    if *forbidden.lock().expect("nobody panics with it") == item {
-                        return Err(HandlerError::reject(std::io::Error::other("forbidden")));
+                    let forbidden = *forbidden.lock().expect("nobody panics with it");
+                    match forbidden.strip_suffix(item.as_str()) {
+                        Some("") => return Err(HandlerError::reject(std::io::Error::other("forbidden"))),
+                        Some("!") => return Err(HandlerError::fatal(std::io::Error::other("fatal"))),
+                        Some("?") => return Err(HandlerError::retry(std::io::Error::other("away"))),
+                        _ => {}
                     }
                     told.send(item).await.map_err(HandlerError::retry)
                 }
@@ -78,6 +87,11 @@ impl Started {
     async fn next(&mut self) -> String {
         let next = tokio::time::timeout(Duration::from_secs(20), self.arrived.recv()).await.expect("it comes in time");
         next.expect("the handlers live as long as their stream")
+    }
+
+    async fn until_status(&self, what: &str, is_so: impl Fn(&StreamStatus) -> bool) {
+        let status = self.watch.status("orders").expect("the stream is there");
+        until(what, async || is_so(&status.get())).await;
     }
 
     async fn until_holding(&self, holds: bool) {
@@ -160,4 +174,72 @@ async fn a_halt_is_lifted() {
     let lifted = only.operator.resume().await.expect("the stores answer").expect("it was halted");
     assert!(lifted.cause.contains("forbidden"), "{}", lifted.cause);
     assert_eq!(only.next().await, "rope");
+}
+
+#[tokio::test]
+async fn a_halt_is_shown_by_instances_that_start_later() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("rope"));
+    let first = shop.start("first", OnReject::Stop, &forbidden).await;
+    shop.order("rope");
+    first.until_status("it is halted", |status| status.halted).await;
+    first.watch.shutdown().await.expect("it has joined");
+
+    let mut second = shop.start("second", OnReject::Stop, &forbidden).await;
+    let names_cause = |status: &StreamStatus| status.last_error.as_ref().is_some_and(|it| it.contains("forbidden"));
+    let is_shown =
+        |status: &StreamStatus| status.halted && status.state == ListenerState::Stopped && names_cause(status);
+    second.until_status("the halt of the first one is shown", is_shown).await;
+    *forbidden.lock().expect("nobody panics with it") = "";
+    second.operator.resume().await.expect("the stores answer").expect("it was halted");
+    assert_eq!(second.next().await, "rope");
+    second.until_status("it is halted no more", |status| !status.halted).await;
+}
+
+#[tokio::test]
+async fn instances_that_gave_up_try_a_resumed_stream_at_once() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("!rope"));
+    let mut first = shop.start("first", OnReject::Stop, &forbidden).await;
+    let mut second = shop.start("second", OnReject::Stop, &forbidden).await;
+    shop.order("rope");
+    for instance in [&first, &second] {
+        let has_given_up = |status: &StreamStatus| status.epoch.is_none() && status.last_error.is_some();
+        instance.until_status("it has given up", has_given_up).await;
+    }
+    *forbidden.lock().expect("nobody panics with it") = "";
+    assert_eq!(first.operator.resume().await.expect("the store answers"), None);
+    let arrived = tokio::time::timeout(Duration::from_secs(20), async {
+        tokio::select! {
+            item = first.arrived.recv() => item,
+            item = second.arrived.recv() => item,
+        }
+    });
+    assert_eq!(arrived.await.expect("nobody waits for the end of a bar").as_deref(), Some("rope"));
+}
+
+#[tokio::test]
+async fn a_status_says_that_a_target_is_away() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("?lamp"));
+    let mut only = shop.start("only", OnReject::Stop, &forbidden).await;
+    shop.order("rope");
+    assert_eq!(only.next().await, "rope");
+    only.until_status("it runs", |status| status.doing == Doing::Running && status.trouble.is_none()).await;
+    shop.order("lamp");
+    let is_away = |status: &StreamStatus| {
+        let trouble = status.trouble.as_ref();
+        status.doing == Doing::Recovering && trouble.is_some_and(|it| it.error.contains("away") && it.attempts > 1)
+    };
+    only.until_status("its target is away", is_away).await;
+    let lasts = |status: &StreamStatus| status.not_delivering >= Some(Duration::from_millis(200));
+    only.until_status("it is said for how long", lasts).await;
+    let lags = |status: &StreamStatus| status.lag >= Some(Duration::from_millis(200));
+    only.until_status("it lags the longer the longer that lasts", lags).await;
+    *forbidden.lock().expect("nobody panics with it") = "";
+    assert_eq!(only.next().await, "lamp");
+    let is_well = |status: &StreamStatus| {
+        status.doing == Doing::Running && status.trouble.is_none() && status.not_delivering.is_none()
+    };
+    only.until_status("it delivers again", is_well).await;
 }

@@ -48,7 +48,11 @@ fn a_table_that_was_swapped_or_dropped_stops_its_own_stream_only() {
                     "{told:?}"
                 );
                 let remedy = told.remedy.as_deref().unwrap_or_default();
-                assert!(remedy.contains("postgres install --url URL --table public.swapped"), "{remedy}");
+                assert!(
+                    remedy.contains("postgres install --url postgres://USER@")
+                        && remedy.contains(" --table public.swapped`"),
+                    "{remedy}"
+                );
                 let mut stream = swapped.open(&cx(), StartAt::Oldest).await.unwrap();
                 assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, why);
             }
