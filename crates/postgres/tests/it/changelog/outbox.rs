@@ -64,7 +64,11 @@ fn a_row_without_a_transaction_is_not_overtaken_by_newer_ones() {
         }
         let mut again = log.open(&cx(), StartAt::After(first[0].position())).await.unwrap();
         for stream in [&mut stream, &mut again] {
-            assert_eq!(numbers(&read(&mut **stream, 2).await), [2, 3], "the window that was begun before is read to its end");
+            assert_eq!(
+                numbers(&read(&mut **stream, 2).await),
+                [2, 3],
+                "the window that was begun before is read to its end"
+            );
             for _ in 0..2 {
                 assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
             }
