@@ -15,19 +15,21 @@
 //! | MongoDB regular expression | a struct or map with `pattern` and `options` |
 //! | document, row, JSON object | a struct or map |
 //! | array | a sequence or tuple |
-//! | a large value that PostgreSQL did not send because it did not change | the field is absent |
+//! | a large value that PostgreSQL did not send because it did not change | [`Unchangeable`]; every other type is an error |
 //!
 //! A type that takes whatever comes (`serde_json::Value`, a decimal type) is given a decimal as a number where a `double` holds all
 //! of its digits, and as text otherwise: no digit is lost. Fields that a type does not name are ignored, as serde does.
 
 mod build;
 mod deserialize;
+mod unchangeable;
 
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 
 pub use deserialize::DecodeError;
+pub use unchangeable::Unchangeable;
 
 use crate::change::Change;
 use crate::error::{Error, Result};
@@ -40,6 +42,8 @@ use build::Builder;
 #[derive(Debug, Clone, PartialEq)]
 enum Value {
     Null,
+    /// The source did not send it, since it did not change.
+    Unchanged,
     Bool(bool),
     Whole(i64),
     Double(f64),
@@ -170,7 +174,9 @@ impl Change {
         let (before, after) = (self.image_value(Image::Before)?, self.image_value(Image::After)?);
         let (Some(Value::Map(before)), Some(Value::Map(after))) = (before, after) else { return Ok(None) };
         let old: BTreeMap<_, _> = before.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        let changed = after.iter().filter(|(key, value)| old.get(key.as_str()) != Some(&value));
+        let is_changed =
+            |key: &String, value: &Value| *value != Value::Unchanged && old.get(key.as_str()) != Some(&value);
+        let changed = after.iter().filter(|(key, value)| is_changed(key, value));
         let set = Value::Map(changed.cloned().collect());
         let is_there = |name: &str| after.iter().any(|(key, _)| key == name);
         let removed = before.iter().map(|(key, _)| key).filter(|key| !is_there(key)).cloned().collect();
@@ -217,7 +223,7 @@ impl Change {
         T::deserialize(value).map_err(|error| {
             let wanted = std::any::type_name::<T>();
             Error::corrupt(format!("change {} of {} does not fit {wanted}: {error}", self.id(), self.namespace()))
-                .remedy("change the type, or dead-letter what does not fit it")
+                .remedy(error.remedy())
         })
     }
 }

@@ -104,6 +104,12 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
         true
     }
 
+    /// Whether bytes are always told as [`ValueRef::Binary`], so that a [`ValueRef::Str`] is text and nothing else. If not, the text `\x41` may
+    /// stand for bytes, as in JSON that PostgreSQL has written.
+    fn has_binary_bytes(&self) -> bool {
+        false
+    }
+
     /// Visits what stands under `key` of the outermost document. Answers whether there is such a key;
     /// if not, nothing is visited.
     fn walk_field(&self, body: &[u8], key: &str, visit: &mut dyn Visit) -> Result<bool> {

@@ -53,6 +53,7 @@ use crate::error::{Doing, unchanged};
 use crate::table_name::table_name;
 use ask::{Line, Script};
 use begin::Beginning;
+use columns::blank;
 use pedigree::{Identity, Look};
 use place::Place;
 use reader::{Reader, Start};
@@ -251,6 +252,7 @@ impl ChangeLog {
                 about: self.client.sql(
                     "(SELECT log_uuid::text FROM {schema}.log_meta), (SELECT pruned_through::text FROM {schema}.log_meta)",
                 ),
+                unreachable: blank(true).to_owned(),
                 wanted,
                 expects_few: false,
             },
@@ -259,6 +261,7 @@ impl ChangeLog {
                 columns: Columns::clone(columns),
                 raw: false,
                 about: "NULL::text, NULL::text".to_owned(),
+                unreachable: outbox::first_unreachable(name, columns),
                 wanted,
                 expects_few: false,
             },

@@ -6,6 +6,7 @@ mod payload;
 mod place;
 mod read;
 mod reader;
+mod real;
 mod requirements;
 mod times;
 

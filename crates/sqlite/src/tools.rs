@@ -7,6 +7,7 @@ pub(crate) mod marks;
 mod name;
 mod shape;
 mod triggers;
+mod written;
 
 use std::path::Path;
 

@@ -29,6 +29,7 @@ const EXHAUSTIVE: [(&str, &str); 16] = [
     ("Setting", "value of a setting: secrets are hidden, and variables expanded, in every kind of it"),
     ("Takes", "request of a backend: a program that does not know a form of argument cannot read it"),
     ("Transacted", "answer of a transactional sink: an instance must know whether it is fenced"),
+    ("Unchangeable", "field of a user's type: a value was sent or not, and there is no third case"),
     ("Verdict", "answer of peers: only a proof of death may break a lease"),
 ];
 

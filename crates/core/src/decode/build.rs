@@ -75,7 +75,7 @@ fn map<const N: usize>(fields: [(&str, Value); N]) -> Value {
 impl Visit for Builder {
     fn value(&mut self, value: ValueRef<'_>) {
         let value = match value {
-            ValueRef::Unchanged => return,
+            ValueRef::Unchanged => Value::Unchanged,
             ValueRef::Json(json) => return self.json(&json),
             ValueRef::Null => Value::Null,
             ValueRef::Bool(truth) => Value::Bool(truth),

@@ -6,7 +6,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::Value;
+use super::{Value, unchangeable};
 use crate::format::iso_date;
 
 /// Why a value does not fit a type, and where in the row it is.
@@ -15,9 +15,25 @@ pub struct DecodeError {
     /// The field, as a path; empty for the row itself.
     path: String,
     message: String,
+    /// Whether the source did not send the value, so that no other type of it would do.
+    is_unsent: bool,
 }
 
 impl DecodeError {
+    fn unsent() -> Self {
+        let message = "the source did not send this value, since the update did not change it".to_owned();
+        Self { path: String::new(), message, is_unsent: true }
+    }
+
+    /// What to do about it.
+    pub(super) fn remedy(&self) -> &'static str {
+        if self.is_unsent {
+            "ALTER TABLE … REPLICA IDENTITY FULL at the source, read what changed with update(), or give the field the type decode::Unchangeable"
+        } else {
+            "change the type, or dead-letter what does not fit it"
+        }
+    }
+
     fn below(mut self, part: &str) -> Self {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{part}{dot}{}", self.path);
@@ -38,7 +54,7 @@ impl std::error::Error for DecodeError {}
 
 impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self { path: String::new(), message: message.to_string() }
+        Self { path: String::new(), message: message.to_string(), is_unsent: false }
     }
 }
 
@@ -120,6 +136,7 @@ impl<'de> Deserializer<'de> for Value {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self {
             Self::Null => visitor.visit_unit(),
+            Self::Unchanged => Err(DecodeError::unsent()),
             Self::Bool(truth) => visitor.visit_bool(truth),
             Self::Whole(whole) => visitor.visit_i64(whole),
             Self::Double(double) => visitor.visit_f64(double),
@@ -191,10 +208,17 @@ impl<'de> Deserializer<'de> for Value {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        visitor.visit_newtype_struct(self)
+        match self {
+            Self::Unchanged if name == unchangeable::NAME => visitor.visit_unit(),
+            value => visitor.visit_newtype_struct(value),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        visitor.visit_unit()
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -216,7 +240,7 @@ impl<'de> Deserializer<'de> for Value {
     }
 
     forward_to_deserialize_any! {
-        bool char unit unit_struct tuple tuple_struct map struct identifier ignored_any
+        bool char unit unit_struct tuple tuple_struct map struct identifier
     }
 }
 

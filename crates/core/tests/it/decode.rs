@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use watchkeeper_core::decode::Unchangeable;
 use watchkeeper_core::{Change, ErrorKind, Operation, Payload, Result, RowParts, ValueRef, Visit};
 
 use crate::support::{builder_of, change, end, parts};
@@ -101,7 +102,8 @@ fn values_of_documents_have_a_form_that_types_read() {
         millis: i64,
         stamp: BTreeMap<String, u32>,
         nested: serde_json::Value,
-        large: Option<String>,
+        large: Unchangeable<Option<String>>,
+        small: Unchangeable<Option<String>>,
     }
     let document = fixed(vec![
         ("_id", ValueRef::ObjectId([0x65; 12])),
@@ -110,13 +112,14 @@ fn values_of_documents_have_a_form_that_types_read() {
         ("stamp", ValueRef::Timestamp(7, 2)),
         ("nested", ValueRef::Json(Cow::Borrowed(r#"{"a":[1,2.50,0.12345678901234567890]}"#))),
         ("large", ValueRef::Unchanged),
+        ("small", ValueRef::Null),
     ]);
     let read: Document = document.after().expect("it fits").expect("it has an image");
     assert_eq!(read._id, "65".repeat(12));
     assert_eq!((read.at.as_str(), read.millis), ("2000-02-29T00:00:00.123Z", 951_782_400_123));
     assert_eq!(read.stamp, BTreeMap::from([("t".to_owned(), 7), ("i".to_owned(), 2)]));
     assert_eq!(read.nested, serde_json::json!({ "a": [1, 2.5, "0.12345678901234567890"] }));
-    assert_eq!(read.large, None);
+    assert_eq!((read.large, read.small), (Unchangeable::Unchanged, Unchangeable::Value(None)));
 }
 
 #[test]
@@ -189,4 +192,25 @@ fn the_payload_is_shown_as_json() {
     let shown = fixed(vec![("id", ValueRef::Int32(7)), ("at", ValueRef::DateTime(0))]).json().expect("it is readable");
     assert_eq!(shown, r#"{"id":7,"at":{"$date":"1970-01-01T00:00:00.000Z"}}"#);
     assert_eq!(json(Operation::Truncate, "").json().expect("there is nothing to read"), "null");
+}
+
+#[test]
+fn a_value_that_was_not_sent_is_an_error_and_no_missing_one() {
+    #[derive(Debug, Deserialize)]
+    struct Article {
+        #[serde(default)]
+        text: Option<String>,
+    }
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Title {
+        id: i64,
+    }
+    let article = || fixed(vec![("id", ValueRef::Int64(1)), ("text", ValueRef::Unchanged)]);
+    let answer = article().after::<Article>().map(|article| article.map(|article| article.text));
+    let error = answer.expect_err("it is not known");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("text: the source did not send this value"), "{error}");
+    assert!(error.advice().is_some_and(|advice| advice.contains("REPLICA IDENTITY FULL")), "{error}");
+    article().after::<BTreeMap<String, Option<String>>>().expect_err("a map would lack it without a word");
+    assert_eq!(article().after::<Title>().expect("it asks for nothing else"), Some(Title { id: 1 }));
 }

@@ -57,6 +57,8 @@ pub(super) struct Script {
     pub(super) raw: bool,
     /// Identity and pruning of a log of our own, as two texts; both are null without one.
     pub(super) about: String,
+    /// The first row that says no transaction, as a text; null where every row says one.
+    pub(super) unreachable: String,
     /// The only entities that are given out.
     pub(super) wanted: Option<Arc<[String]>>,
     /// Whether a new window is expected to be small, since the one before was read to its end. A server that has not
@@ -72,11 +74,13 @@ impl Script {
         let selected = self.columns.selected(self.wanted.as_deref(), self.raw);
         let (table, id) = (&self.table, crate::client::quoted(&self.columns.id));
         let unread = self.unread(after);
+        // Rows that no window holds are looked for at the moment of a new window. The rest of one that was begun then has no rows after them.
+        let unreachable = if after.target.is_none() { &self.unreachable } else { blank(self.raw) };
         // An expression is in no index, so that the transactions' is used and its rows are sorted.
         let order = if self.expects_few && after.target.is_none() { format!("{id} + 0") } else { id };
         format!(
             "WITH head AS MATERIALIZED (SELECT NULL::bigint, NULL::timestamptz, pg_current_snapshot()::text,
-                {about}, {UNFLUSHED}, {blank}, {blank}, {blank})
+                {about}, {UNFLUSHED}, {unreachable}, {blank}, {blank})
             SELECT * FROM head UNION ALL (SELECT {selected} FROM {table} WHERE {unread} ORDER BY {order} LIMIT {most})",
             about = self.about,
             blank = blank(self.raw),
@@ -115,6 +119,8 @@ pub(super) struct About {
     pub(super) pruned: Option<Snapshot>,
     /// How far the write-ahead log has to be on the disk for it to be certain.
     pub(super) unflushed: Option<String>,
+    /// The first row of an outbox that says no transaction, where a new window begins.
+    pub(super) unreachable: Option<String>,
 }
 
 type Asking = Pin<Box<dyn Future<Output = Result<RowStream, Native>> + Send>>;
@@ -203,6 +209,7 @@ mod tests {
             columns,
             raw: true,
             about: "NULL::text, NULL::text".to_owned(),
+            unreachable: "NULL::json".to_owned(),
             wanted: None,
             expects_few: false,
         };

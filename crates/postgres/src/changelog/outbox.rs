@@ -51,8 +51,9 @@ async fn without_index(cx: &Cx, client: &Client, name: &str, xid: &str) -> Resul
 
 /// Rows that lack the transaction by which they are read, or may lack it.
 async fn without_transactions(cx: &Cx, client: &Client, name: &str, columns: &Columns) -> Result<Option<Finding>> {
-    if let Some(row) = first_unreachable(cx, client, name, columns).await? {
-        return Ok(Some(finding(Severity::Error, missing(name, columns, row), repair(name, columns))));
+    let unreachable = client.read(cx, &format!("SELECT {}", first_unreachable(name, columns)), &[]).await?;
+    if let Some(row) = unreachable.first().and_then(|row| row.get::<_, Option<String>>(0)) {
+        return Ok(Some(finding(Severity::Error, missing(name, columns, &row), repair(name, columns))));
     }
     let sql = "SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attnotnull";
     if client.read(cx, sql, &[(&name, Type::TEXT), (&columns.xid, Type::TEXT)]).await?.is_empty() {
@@ -66,14 +67,15 @@ async fn without_transactions(cx: &Cx, client: &Client, name: &str, columns: &Co
     Ok(Some(finding(Severity::Warning, what, remedy)))
 }
 
-/// The first row that belongs to no window, since it says no transaction.
-async fn first_unreachable(cx: &Cx, client: &Client, name: &str, columns: &Columns) -> Result<Option<i64>> {
+/// The first row that belongs to no window, since it says no transaction: a query in parentheses, of a text.
+///
+/// The smallest number itself would be looked for along all numbers, through rows that all say a transaction.
+pub(super) fn first_unreachable(name: &str, columns: &Columns) -> String {
     let (id, xid) = (quoted(&columns.id), quoted(&columns.xid));
-    let sql = format!("SELECT min({id})::bigint FROM {name} WHERE {xid} IS NULL");
-    Ok(client.read(cx, &sql, &[]).await?.first().and_then(|row| row.get(0)))
+    format!("(SELECT min({id}::bigint + 0)::text FROM {name} WHERE {xid} IS NULL)")
 }
 
-fn missing(name: &str, columns: &Columns, row: i64) -> String {
+fn missing(name: &str, columns: &Columns, row: &str) -> String {
     format!("row {row} of the outbox {name} has no {}, and so would never be delivered", quoted(&columns.xid))
 }
 
@@ -85,11 +87,11 @@ fn repair(name: &str, columns: &Columns) -> String {
     )
 }
 
-/// Refuses to go on past rows that no window holds: they would never be delivered.
-pub(super) async fn require_transactions(cx: &Cx, log: &ChangeLog) -> Result<()> {
-    let Table::Outbox { name, columns, .. } = &log.table else { return Ok(()) };
-    let Some(row) = first_unreachable(cx, &log.client, name, columns).await? else { return Ok(()) };
-    Err(Error::corrupt(missing(name, columns, row)).remedy(repair(name, columns)))
+/// That a new window begins with rows that no window holds. Nothing of it is given out: the remedy makes these rows changes of a window that
+/// ends later, so that newer changes of their keys would come before them.
+pub(super) fn without_transaction(log: &ChangeLog, row: &str) -> Option<Error> {
+    let Table::Outbox { name, columns, .. } = &log.table else { return None };
+    Some(Error::corrupt(missing(name, columns, row)).remedy(repair(name, columns)))
 }
 
 /// Refuses an outbox whose numbers do not tell the order of changes.

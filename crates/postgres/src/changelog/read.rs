@@ -59,7 +59,8 @@ pub(super) fn about(row: &Row) -> Result<About> {
     let log = parts.text(3)?.map(str::to_owned);
     let pruned = parts.text(4)?.map(str::parse).transpose()?;
     let unflushed = parts.text(5)?.map(str::to_owned);
-    Ok(About { now, log, pruned, unflushed })
+    let unreachable = parts.text(6)?.map(str::to_owned);
+    Ok(About { now, log, pruned, unflushed, unreachable })
 }
 
 /// A batch that is being made, from rows of one window.

@@ -76,8 +76,6 @@ pub(super) struct Reader {
     noted: Moment,
     /// When the tables were last seen to be logged.
     logged: Option<Moment>,
-    /// When rows without a transaction were last looked for.
-    rows_looked_at: Moment,
     /// The highest number that was read, or was when a lower one was warned of.
     highest: u64,
     /// What was warned of that partitions are gone.
@@ -108,7 +106,6 @@ impl Reader {
             acknowledged,
             noted,
             logged: None,
-            rows_looked_at: cx.now(),
             highest,
             bereft: Vec::new(),
             note,
@@ -183,6 +180,9 @@ impl Reader {
             require_unpruned(pruned, &self.place)?;
             self.pruned = pruned.clone();
         }
+        if let Some(error) = about.unreachable.as_ref().and_then(|row| outbox::without_transaction(&self.log, row)) {
+            return Err(error);
+        }
         // The rest of a window that was begun is as certain as what was given out of it.
         self.unflushed = about.unflushed.clone().filter(|_| self.place.target.is_none());
         self.target = Some(self.place.target.clone().unwrap_or_else(|| about.now.clone()));
@@ -250,7 +250,6 @@ impl Reader {
     async fn look_at_tables(&mut self, cx: &Cx) -> Result<()> {
         if self.logged.is_none_or(|logged| cx.now().since(logged) >= TABLES_EVERY) {
             check::require_logged(cx, &self.log).await?;
-            self.look_at_rows(cx).await?;
             if let Some(found) = outbox::restarted(cx, &self.log, self.highest).await? {
                 self.warn(&found);
                 self.highest = self.place.last;
@@ -261,13 +260,6 @@ impl Reader {
             self.bereft = bereft;
             self.logged = Some(cx.now());
         }
-        Ok(())
-    }
-
-    /// Rows that would never come are told also where others come all the time.
-    async fn look_at_rows(&mut self, cx: &Cx) -> Result<()> {
-        outbox::require_transactions(cx, &self.log).await?;
-        self.rows_looked_at = cx.now();
         Ok(())
     }
 
@@ -303,9 +295,6 @@ impl ChangeStream for Reader {
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
-        if cx.now().since(self.rows_looked_at) >= TABLES_EVERY {
-            self.look_at_rows(cx).await?;
-        }
         loop {
             if let Some(batch) = cx.run(self.read(cx, limits)).await.map_err(unchanged)? {
                 self.told = (batch.end.clone(), cx.now());

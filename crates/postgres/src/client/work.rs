@@ -41,7 +41,9 @@ pub(super) const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', 
 
 /// Settings of a role, a database or a server that would have a type's input function read a text as another value, or refuse it. They are
 /// set for the transaction only.
-const READS: &str = "SET LOCAL array_nulls = on; SET LOCAL lc_monetary = 'C'; SET LOCAL xmloption = content";
+/// Times without a zone are those of UTC. Dates are read with the year first, so that `01/02/2024`, which may be either, is refused.
+const READS: &str = "SET LOCAL array_nulls = on; SET LOCAL lc_monetary = 'C'; SET LOCAL xmloption = content; SET LOCAL TimeZone = 'UTC'; \
+    SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL IntervalStyle = 'postgres'";
 
 impl Work {
     pub(super) async fn begin(client: &Client, cx: &Cx) -> Result<Self> {

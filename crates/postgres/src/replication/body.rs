@@ -261,6 +261,10 @@ impl Payload for RowPayload {
         false
     }
 
+    fn has_binary_bytes(&self) -> bool {
+        true
+    }
+
     fn image(&self, body: &[u8], operation: Operation, image: Image, visit: &mut dyn Visit) -> Result<bool> {
         if body.is_empty() || !operation.has_row() {
             return Ok(false);

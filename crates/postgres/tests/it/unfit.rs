@@ -63,6 +63,45 @@ fn what_a_conversion_refuses_is_a_rejected_change_whatever_error_it_raises() {
     }
 }
 
+/// Words that the server reads as a time of its own clock, a date whose order of day and month is a setting, and what is no bytes.
+const CHANGING: [&str; 8] = [
+    r#""at":"now""#,
+    r#""at":"Today 12:00""#,
+    r#""day":"tomorrow""#,
+    r#""days":["2024-01-01","yesterday"]"#,
+    r#""span":"[today,)""#,
+    r#""day":"02/03/2024""#,
+    r#""bytes":12"#,
+    r#""bytes":{"a":"b"}"#,
+];
+
+#[test]
+fn values_that_depend_on_when_and_where_they_are_read_are_rejected() {
+    block_on(async {
+        let base = Base::new(Version::V18).await;
+        let table = "CREATE TABLE copy (id int PRIMARY KEY, at timestamptz, day date, days date[], span daterange, bytes bytea);
+            DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Tokyo''', current_database());
+            EXECUTE format('ALTER DATABASE %I SET datestyle = ''ISO, DMY''', current_database()); END $$";
+        base.admin().await.batch_execute(table).await.expect("they are new");
+        let bodies: Vec<String> = (0..).zip(CHANGING).map(|(id, field)| format!(r#"{{"id":{id},{field}}}"#)).collect();
+        let keys: Vec<String> = (0..CHANGING.len()).map(|id| id.to_string()).collect();
+        let mut changes: Vec<Row<'_>> =
+            keys.iter().zip(&bodies).map(|(key, body)| (INSERT, Some(key.as_str()), body.as_str())).collect();
+        let good =
+            r#"{"id":99,"at":"2024-03-02 01:02:03","day":"infinity","bytes":"\\x0041","span":"[epoch,2024-01-01)"}"#;
+        changes.push((INSERT, Some("99"), good));
+        let mut stage = Stage::new(base.client().await, Rows::into("public.copy").expect("a name")).await;
+        let answer = stage.transact(1, &changes).await.expect("it is no error of the server");
+        let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
+        let mut found: Vec<u32> = faults.iter().map(|fault| fault.row).collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..8).collect::<Vec<_>>());
+        stage.committed(1, &changes[8..]).await;
+        let look = "SELECT concat_ws(' ', at AT TIME ZONE 'UTC', day, bytes, span) FROM copy";
+        assert_eq!(stage.shown(look).await, [r"2024-03-02 01:02:03 infinity \x0041 [1970-01-01,2024-01-01)"]);
+    });
+}
+
 /// What is wrong with the table itself is nobody's rejected change.
 #[test]
 fn a_table_that_is_gone_rejects_nothing() {

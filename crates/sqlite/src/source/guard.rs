@@ -131,7 +131,9 @@ fn difference(table: &str, known: &[String], now: &[String]) -> String {
         (false, true) => format!("{table} has columns that its changes lack: {new}"),
         (false, false) => format!("{table} has columns that its changes show under their old names ({old}): {new}"),
         (true, false) => format!("{table} no longer has columns that its triggers know: {old}"),
-        (true, true) => format!("{table} has other keys or unique indexes than its triggers know, or they were edited"),
+        (true, true) => format!(
+            "{table} has other keys or unique indexes than its triggers know, or they were edited, or another version of Watchkeeper made them"
+        ),
     }
 }
 

@@ -44,6 +44,10 @@ impl Payload for LogRows {
     fn has_json_strings(&self) -> bool {
         false
     }
+
+    fn has_binary_bytes(&self) -> bool {
+        true
+    }
 }
 
 /// The value that a mark stands for.

@@ -13,6 +13,7 @@ use super::ChangeLog;
 use super::mend::mended;
 use super::payload::LogRows;
 use super::place::Place;
+use super::real::with_numbers;
 use crate::error::Failure;
 use crate::tools::marks::{self, LOST};
 
@@ -73,7 +74,7 @@ fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> 
 /// The text of a column of the log; nothing for NULL.
 fn text(value: ValueRef<'_>) -> Cow<'_, str> {
     match value {
-        ValueRef::Text(bytes) => mended(bytes),
+        ValueRef::Text(bytes) => with_numbers(mended(bytes)),
         _ => Cow::Borrowed(""),
     }
 }

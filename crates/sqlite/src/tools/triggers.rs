@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use rusqlite::Connection;
 
 use super::shape::{Compared, Shape};
+use super::written::value;
 use crate::error::Failure;
 
 const KINDS: [&str; 5] = ["before_insert", "after_insert", "after_delete", "before_update", "after_update"];
@@ -200,19 +201,6 @@ fn key(shape: &Shape, side: &str) -> String {
         )
     });
     format!("({} || ']')", parts.collect::<Vec<_>>().join(" || "))
-}
-
-/// A value as JSON text. Bytes and infinities, which JSON lacks, are marked.
-fn value(column: &str) -> String {
-    format!(
-        "CASE typeof({column})
-            WHEN 'blob' THEN '{{\"$hex\":\"' || hex({column}) || '\"}}'
-            WHEN 'real' THEN CASE
-                WHEN {column} > 1.7976931348623157e308 THEN '{{\"$numberDouble\":\"Infinity\"}}'
-                WHEN {column} < -1.7976931348623157e308 THEN '{{\"$numberDouble\":\"-Infinity\"}}'
-                ELSE json_quote({column}) END
-            ELSE json_quote({column}) END"
-    )
 }
 
 /// An identifier.

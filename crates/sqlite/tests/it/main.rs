@@ -7,6 +7,7 @@ mod deleted;
 mod evict;
 mod log;
 mod odd;
+mod reals;
 mod rebuilt;
 mod replaced;
 mod restored;

@@ -24,8 +24,31 @@ pub(super) enum Special {
     Hstore,
     /// A type of texts, which takes every text.
     Text,
+    /// A type of dates or times, whose input function also reads words that mean another time at each reading.
+    Time,
     /// `int2vector` and `oidvector`, which are no arrays to JSON: the server would make broken ones of them.
     Vector,
+}
+
+/// Types of ranges of dates and times.
+const TIME_RANGES: [&str; 6] =
+    ["daterange", "tsrange", "tstzrange", "datemultirange", "tsmultirange", "tstzmultirange"];
+
+/// What the server takes for a time of its own clock, alone or with a time of day (`today 12:00`), and its word for midnight.
+const RELATIVE: [&str; 5] = ["now", "today", "tomorrow", "yesterday", "allballs"];
+
+/// What text of a source may stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Texts {
+    /// See [`Payload::has_json_strings`](watchkeeper_core::Payload::has_json_strings).
+    pub(super) has_json_strings: bool,
+    /// See [`Payload::has_binary_bytes`](watchkeeper_core::Payload::has_binary_bytes).
+    pub(super) has_binary_bytes: bool,
+}
+
+impl Texts {
+    /// Those of JSON.
+    pub(super) const JSON: Self = Self { has_json_strings: true, has_binary_bytes: false };
 }
 
 /// How values get into a column.
@@ -45,6 +68,7 @@ impl Kind {
             "hstore" => Special::Hstore,
             "int2vector" | "oidvector" => Special::Vector,
             _ if category == "S" => Special::Text,
+            _ if category == "D" || TIME_RANGES.contains(&name) => Special::Time,
             _ => Special::Nothing,
         };
         Self { special, is_array }
@@ -72,13 +96,13 @@ pub(super) enum Encoder {
 }
 
 impl Encoder {
-    /// For a column of this kind. `has_json_strings` says of the source whether text may be a string of JSON.
-    pub(super) fn new(kind: Kind, has_json_strings: bool) -> Self {
+    /// For a column of this kind, from a source with such texts.
+    pub(super) fn new(kind: Kind, texts: Texts) -> Self {
         match kind {
-            Kind { special: Special::Json, is_array: true } => Self::Array(ArrayLiteral::new(has_json_strings)),
+            Kind { special: Special::Json, is_array: true } => Self::Array(ArrayLiteral::new(texts.has_json_strings)),
             Kind { special: Special::Hstore, .. } => Self::Hstore(HstoreLiteral::default()),
             Kind { special: Special::Vector, is_array } => Self::Vector(VectorLiteral::new(is_array)),
-            Kind { special, .. } => Self::Json(JsonValue { special, has_json_strings, ..JsonValue::default() }),
+            Kind { special, is_array } => Self::Json(JsonValue { special, is_array, texts, ..JsonValue::default() }),
         }
     }
 
@@ -105,7 +129,8 @@ impl Encoder {
 #[derive(Debug, Default)]
 pub(super) struct JsonValue {
     special: Special,
-    has_json_strings: bool,
+    is_array: bool,
+    texts: Texts,
     json: Vec<u8>,
     comma: bool,
     /// How many documents and arrays are open.
@@ -138,7 +163,7 @@ impl JsonValue {
     fn whole_json(&mut self, value: &ValueRef<'_>) {
         let text = match value {
             ValueRef::Json(text) => text,
-            ValueRef::Str(text) if !self.has_json_strings => {
+            ValueRef::Str(text) if !self.texts.has_json_strings => {
                 if !is_json(text) {
                     return self.refuse("text that is not JSON does not fit into JSON");
                 }
@@ -149,6 +174,20 @@ impl JsonValue {
         };
         self.is_json_null = text.trim_ascii() == "null";
         self.json.extend_from_slice(text.as_bytes());
+    }
+
+    /// Whether what is visited is the value of the column, or an element of its array, and no part of either.
+    fn is_own_value(&self) -> bool {
+        self.documents == 0 && self.is_array == (self.arrays > 0)
+    }
+
+    /// Writes what is no bytes into a column of bytes. The server would read the text of a number, and take `\x41` in any text for a byte.
+    fn text_as_bytes(&mut self, value: &ValueRef<'_>) {
+        match value {
+            ValueRef::Str(text) if self.texts.has_binary_bytes => self.bytes(0, text.as_bytes()),
+            ValueRef::Str(_) | ValueRef::Null => write_value(&mut self.json, value),
+            _ => self.refuse("bytea takes bytes and text, and no other value"),
+        }
     }
 
     fn bytes(&mut self, subtype: u8, bytes: &[u8]) {
@@ -174,11 +213,18 @@ impl Visit for JsonValue {
             ValueRef::Binary(subtype, bytes) if self.special != Special::Json && !is_inside => {
                 self.bytes(*subtype, bytes)
             }
+            value if self.special == Special::Bytes && self.is_own_value() => self.text_as_bytes(value),
+            ValueRef::Str(text) if self.special == Special::Time && is_relative(text) => {
+                self.refuse("the server would read it as a time of its own clock")
+            }
             value => write_value(&mut self.json, value),
         }
     }
 
     fn begin_document(&mut self) {
+        if self.special == Special::Bytes {
+            self.refuse("bytea takes bytes and text, and no documents");
+        }
         self.separate();
         self.documents += 1;
         self.json.push(b'{');
@@ -210,6 +256,12 @@ impl Visit for JsonValue {
         self.json.push(b']');
         self.comma = true;
     }
+}
+
+/// Whether a text of a time has a word in it that means another time whenever it is read.
+fn is_relative(text: &str) -> bool {
+    let mut words = text.split(|character: char| !character.is_ascii_alphabetic());
+    words.any(|word| RELATIVE.iter().any(|relative| word.eq_ignore_ascii_case(relative)))
 }
 
 fn is_json(text: &str) -> bool {
@@ -280,7 +332,8 @@ mod tests {
     use super::*;
 
     fn encoded(special: Special, has_json_strings: bool, value: ValueRef<'_>) -> Encoded {
-        let mut encoder = Encoder::new(Kind { special, is_array: false }, has_json_strings);
+        let texts = Texts { has_json_strings, has_binary_bytes: !has_json_strings };
+        let mut encoder = Encoder::new(Kind { special, is_array: false }, texts);
         encoder.visit().value(value);
         encoder.finish()
     }
@@ -305,6 +358,31 @@ mod tests {
         assert_eq!(encoded(Special::Uuid, true, bytes(0)), Encoded::Json(format!("\"{hex}\"").into()));
         for special in [Special::Text, Special::Json, Special::Nothing] {
             assert!(matches!(encoded(special, true, bytes(0)), Encoded::Refused(_)), "{special:?}");
+        }
+    }
+
+    #[test]
+    fn text_in_bytes_is_bytes_where_it_can_be_nothing_else() {
+        let json = |text: &str| Encoded::Json(text.into());
+        let text = |text: &'static str| ValueRef::Str(text.into());
+        assert_eq!(encoded(Special::Bytes, false, text("\\x41")), json(r#""\\x5c783431""#));
+        assert_eq!(encoded(Special::Bytes, true, text("\\x41")), json(r#""\\x41""#), "JSON of PostgreSQL");
+        assert_eq!(encoded(Special::Bytes, false, ValueRef::Null), json("null"));
+        for value in [ValueRef::Int64(5), ValueRef::Double(0.5), ValueRef::Bool(true), ValueRef::Json("{}".into())] {
+            assert!(matches!(encoded(Special::Bytes, false, value), Encoded::Refused(_)));
+        }
+    }
+
+    #[test]
+    fn words_that_mean_another_time_each_time_are_no_times() {
+        let time = |text: &str| encoded(Special::Time, false, ValueRef::Str(text.to_owned().into()));
+        for text in ["now", " NOW ", "today 12:00", "12:00Tomorrow", "yesterday allballs", "[today,)", "{now}"] {
+            assert!(matches!(time(text), Encoded::Refused(_)), "{text}");
+        }
+        for text in
+            ["infinity", "-infinity", "epoch", "2024-01-01 12:00:00", "Nov 19 2026", "20240101T000000 America/New_York"]
+        {
+            assert!(matches!(time(text), Encoded::Json(_)), "{text}");
         }
     }
 

@@ -3,7 +3,7 @@
 use watchkeeper_core::Result;
 use watchkeeper_core::payload::{JsonPayload, Payload, ValueRef, Visit};
 
-use super::encode::{Encoded, Encoder, Kind};
+use super::encode::{Encoded, Encoder, Kind, Texts};
 
 /// Which field of a document a column is taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl From<Encoded> for Told {
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     columns: &'a [Column],
-    /// Whether text may be a string of JSON: see [`Payload::has_json_strings`].
-    has_json_strings: bool,
+    /// What text of the source may stand for.
+    texts: Texts,
     told: Vec<Told>,
     /// The keys on the way to what is visited; none inside of arrays.
     way: Vec<Step>,
@@ -75,8 +75,10 @@ impl<'a> Fields<'a> {
     /// The `columns` of a document of this payload.
     pub(super) fn of(columns: &'a [Column], payload: &dyn Payload) -> Self {
         let inner = (0..columns.len()).filter(|at| columns[*at].path.len() > 1).collect();
-        let (told, has_json_strings) = (vec![Told::Missing; columns.len()], payload.has_json_strings());
-        Self { columns, has_json_strings, told, way: Vec::new(), open: Vec::new(), inner }
+        let told = vec![Told::Missing; columns.len()];
+        let (has_json_strings, has_binary_bytes) = (payload.has_json_strings(), payload.has_binary_bytes());
+        let texts = Texts { has_json_strings, has_binary_bytes };
+        Self { columns, texts, told, way: Vec::new(), open: Vec::new(), inner }
     }
 
     /// What there is of each column.
@@ -130,7 +132,7 @@ impl<'a> Fields<'a> {
     fn begin_columns(&mut self) {
         for (column, wanted) in self.columns.iter().enumerate() {
             if !self.is_found(column) && self.is_at(&wanted.path) {
-                let encoder = Encoder::new(wanted.kind, self.has_json_strings);
+                let encoder = Encoder::new(wanted.kind, self.texts);
                 self.open.push(Open { column, depth: self.way.len(), encoder });
             }
         }
@@ -148,9 +150,9 @@ impl<'a> Fields<'a> {
 
     /// Visits the inside of a JSON document. Its texts are strings of JSON, whatever those of the source are.
     fn enter_json(&mut self, text: &str) -> Result<()> {
-        let has_json_strings = std::mem::replace(&mut self.has_json_strings, true);
+        let texts = std::mem::replace(&mut self.texts, Texts::JSON);
         let walked = JsonPayload.walk(text.as_bytes(), self);
-        self.has_json_strings = has_json_strings;
+        self.texts = texts;
         walked
     }
 

@@ -1,12 +1,12 @@
 //! Outboxes that do not keep what they promise.
 
 use watchkeeper_core::source::Severity;
-use watchkeeper_core::{ErrorKind, Finding, Source, StartAt};
+use watchkeeper_core::{Change, ErrorKind, Finding, Limits, Source, StartAt};
 use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, read, told};
+use super::support::{LIMITS, read, read_with, told};
 use crate::support::{Base, assert_told, block_on, cx};
 
 async fn outbox(base: &Base, columns: Columns) -> ChangeLog {
@@ -38,15 +38,53 @@ fn rows_without_a_transaction_are_not_passed_over() {
         application.batch_execute("INSERT INTO outbox (about) VALUES (2)").await.unwrap();
         let found = log.check(&cx()).await.unwrap();
         assert!(of(&found, Severity::Error, "row 2 of the outbox \"outbox\" has no \"xid\""), "{found:?}");
-        // A reader that looks for it anew, as it does every few seconds.
         let mut again = log.open(&cx(), StartAt::Oldest).await.unwrap();
-        assert_eq!(read(&mut *again, 1).await.len(), 1, "what can be read comes first");
         assert_told(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 2 of the outbox");
         application.batch_execute("UPDATE outbox SET xid = pg_current_xact_id() WHERE xid IS NULL").await.unwrap();
         assert_eq!(told(&read(&mut *stream, 1).await)[0].1, "2");
         application.batch_execute("ALTER TABLE outbox ALTER COLUMN xid SET NOT NULL").await.unwrap();
         assert_eq!(log.check(&cx()).await.unwrap(), []);
     });
+}
+
+/// The remedy makes a row without a transaction one of the newest transaction; what is newer of its key must not have come before.
+#[test]
+fn a_row_without_a_transaction_is_not_overtaken_by_newer_ones() {
+    block_on(async {
+        let base = Base::new(Version::V15).await;
+        let application = base.admin().await;
+        let sql = "CREATE TABLE outbox (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, about int, xid xid8 DEFAULT pg_current_xact_id());
+            CREATE INDEX ON outbox (xid); INSERT INTO outbox (about) VALUES (1), (2), (3)";
+        application.batch_execute(sql).await.unwrap();
+        let log = outbox(&base, about()).await;
+        let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
+        let first = read_with(&mut *stream, 1, Limits { rows: 1, ..LIMITS }).await;
+        for sql in ["INSERT INTO outbox (about, xid) VALUES (4, NULL)", "INSERT INTO outbox (about) VALUES (4)"] {
+            application.batch_execute(sql).await.unwrap();
+        }
+        let mut again = log.open(&cx(), StartAt::After(first[0].position())).await.unwrap();
+        for stream in [&mut stream, &mut again] {
+            assert_eq!(
+                numbers(&read(&mut **stream, 2).await),
+                [2, 3],
+                "the window that was begun before is read to its end"
+            );
+            for _ in 0..2 {
+                assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
+            }
+        }
+        let mut fresh = log.open(&cx(), StartAt::Oldest).await.unwrap();
+        assert_told(fresh.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
+        application.batch_execute("UPDATE outbox SET xid = pg_current_xact_id() WHERE xid IS NULL").await.unwrap();
+        for stream in [&mut stream, &mut again] {
+            assert_eq!(numbers(&read(&mut **stream, 2).await), [4, 5]);
+        }
+        assert_eq!(numbers(&read(&mut *fresh, 5).await), [1, 2, 3, 4, 5]);
+    });
+}
+
+fn numbers(changes: &[Change]) -> Vec<u64> {
+    changes.iter().map(|change| change.version().time).collect()
 }
 
 /// Sessions that keep numbers in stock give a later change a lower number, whoever owns the sequence.

@@ -82,7 +82,14 @@ fn rows(run: &Run) -> Vec<Row> {
     for bytes in [&b""[..], b"\x00\xff\x10", b"\\x41", b"text", b"{\"$hex\":\"00\"}"] {
         add("b", Stored::Blob(bytes.to_vec()), false);
     }
-    add("b", Stored::Text(b"A\xffB".to_vec()), false);
+    for text in [&b"A\xffB"[..], b"\\x41", b"\\101", b"a\\b", b"text", b"", b"12"] {
+        add("b", Stored::Text(text.to_vec()), false);
+    }
+    add("b", Stored::Whole(12), true);
+    add("b", Stored::Real(0.5), true);
+    for relative in ["now", "TODAY", "tomorrow", "yesterday 12:00", "today allballs", "02/03/2024"] {
+        add("m", Stored::Text(relative.into()), true);
+    }
     add("t", Stored::Blob(b"bytes".to_vec()), true);
     add("u", Stored::Blob((0..16).collect()), false);
     for json in
@@ -141,8 +148,9 @@ async fn held(url: &str, table: &str) -> BTreeMap<usize, (Option<Stored>, Option
 
 async fn into_rows(url: &str, mode: &str, stored: &[Row], batches: &[Arc<Batch>], wrong: &mut Vec<String>) {
     let (table, application) = (format!("copy_{mode}"), connect(url).await);
-    let make =
-        format!("CREATE TABLE {table} (id bigint PRIMARY KEY, i bigint, r float8, t text, b bytea, u uuid, j jsonb)");
+    let make = format!(
+        "CREATE TABLE {table} (id bigint PRIMARY KEY, i bigint, r float8, t text, b bytea, u uuid, j jsonb, m timestamptz)"
+    );
     application.batch_execute(&make).await.expect("it is new");
     let mut delivery = Delivery::to(&[("url", url), ("mode", mode), ("table", &table)]).await;
     delivery.deliver(batches).await;
@@ -197,7 +205,7 @@ async fn values_of_sqlite_arrive_equal_or_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let (url, run) = (server.url("postgres"), Run::new());
     let file = folder.path().join("app.db");
-    let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, i, r, t, b, u, j)";
+    let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, i, r, t, b, u, j, m)";
     let application = logged(&file, "things", table).await;
     let stored = rows(&run);
     for (id, Row { column, value, .. }) in stored.iter().enumerate() {
