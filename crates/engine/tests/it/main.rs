@@ -25,6 +25,7 @@ mod searching;
 mod setbacks;
 mod settling;
 mod sinks;
+mod slow;
 mod stale;
 mod standby;
 mod support;

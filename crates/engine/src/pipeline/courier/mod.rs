@@ -112,7 +112,9 @@ impl Courier {
             self.wait_for_breaker(board).await?;
             let chunk = &load.rows[..load.rows.len().min(self.profile.rows_max)];
             let call = board.tenure.call(&self.pulses[lane], board.stream.settings.timeouts.write);
-            let answer = call.run(&self.component, self.writer.write(call.cx(), lane, &job.batch, chunk)).await;
+            // What is done by then can be committed. Half of the interval, since commits have a rhythm of their own.
+            let cx = call.cx().with_progress_every(board.stream.settings.checkpoint.every / 2);
+            let answer = call.run(&self.component, self.writer.write(&cx, lane, &job.batch, chunk)).await;
             drop(call);
             match answer {
                 Ok(written) => self.take(board, &mut load, written).await?,
