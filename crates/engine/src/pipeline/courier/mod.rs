@@ -17,7 +17,7 @@ use watchkeeper_core::{
 use super::board::{Board, Failure};
 use super::lanes::Job;
 use super::safe_point::PieceNumber;
-use crate::delivery::breaker::{Breaker, Permit};
+use crate::delivery::breaker::{Breaker, BreakerState, Permit};
 use crate::delivery::parking::{OnReject, Park, ParkLimits, Parked, entry_for};
 use crate::log_limit::span;
 use crate::progress::Pulse;
@@ -262,17 +262,19 @@ impl Courier {
         }
     }
 
-    /// Waits while the breaker is open. Waiting is progress, unless another instance could do better.
+    /// Waits while the breaker is open. Waiting is progress, unless another instance could do better. While a probe is under way
+    /// nobody can say that: its answer is waited for.
     async fn wait_for_breaker(&self, board: &Board) -> Result<(), Failure> {
         loop {
             let now = board.seams.clock.now();
-            let (permit, open_since) = {
+            let (permit, open_since, is_probed) = {
                 let mut breaker = self.breaker();
-                (breaker.permit(now), breaker.open_since())
+                (breaker.permit(now), breaker.open_since(), breaker.state() == BreakerState::HalfOpen)
             };
             let Permit::Wait(until) = permit else { return Ok(()) };
             let give_up = board.stream.settings.give_up;
-            if open_since.is_some_and(|since| now.since(since) > give_up) && board.has_healthy_peer() {
+            let is_overdue = open_since.is_some_and(|since| now.since(since) > give_up);
+            if is_overdue && !is_probed && board.has_healthy_peer() {
                 let cause = format!("sink {:?} has not answered for {} from here", self.spec.name, span(give_up));
                 return Err(Failure::Instance(Error::unavailable(cause)));
             }
