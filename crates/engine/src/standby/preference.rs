@@ -57,10 +57,7 @@ mod tests {
     use super::*;
 
     fn control(preferred: &str, hand_over: Option<u64>) -> Control {
-        let mut control = Control::default();
-        control.preferred = Some(preferred.to_owned());
-        control.hand_over = hand_over.map(Epoch);
-        control
+        Control { preferred: Some(preferred.to_owned()), hand_over: hand_over.map(Epoch), ..Control::default() }
     }
 
     fn heeding(preferred: &str, hand_over: Option<u64>, before: &[(&str, u64)]) -> Preference {
