@@ -7,7 +7,7 @@ use watchkeeper_testkit::faults::Fault;
 
 use crate::support::*;
 
-/// An instance that is restarted in place of another takes what is free at once, and looks again at what is not.
+/// What a takeover may take that waits for nobody.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// `a` on watch, and `b` standing by; one change is committed.
@@ -202,7 +202,8 @@ fn a_rewind_into_what_the_log_has_pruned_halts_the_stream_if_the_log_cannot_say_
     rig.want(|control| control.unpause());
     rig.append(&["b"]);
     rig.until("it is committed", || rig.committed() == 2);
-    (a.stop(&rig), b.stop(&rig));
+    a.stop(&rig);
+    b.stop(&rig);
     let c = rig.instance("c").grade(Grade::Fenced).start();
     rig.until("c has the watch", || c.is_running());
     // The log in memory prunes what is acknowledged, and verifies only whose position it is given.
