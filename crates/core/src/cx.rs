@@ -22,12 +22,13 @@ pub struct Cx {
     /// call and must never wait for anyone.
     lease: Option<Arc<AtomicU64>>,
     cancel: CancellationToken,
+    progress_every: Option<Duration>,
 }
 
 impl Cx {
     /// A context without a deadline.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, deadline: None, lease: None, cancel: CancellationToken::new() }
+        Self { clock, deadline: None, lease: None, cancel: CancellationToken::new(), progress_every: None }
     }
 
     /// The same context, ended at the latest `timeout` from now.
@@ -48,6 +49,18 @@ impl Cx {
     #[must_use]
     pub fn cancelled_by(&self, cancel: CancellationToken) -> Self {
         Self { cancel, ..self.clone() }
+    }
+
+    /// The same context, whose caller would like an answer after `every`: see [`progress_every`](Self::progress_every).
+    #[must_use]
+    pub fn with_progress_every(&self, every: Duration) -> Self {
+        Self { progress_every: Some(every), ..self.clone() }
+    }
+
+    /// After how long a call that works through several items one by one should return with those that are done, so that they count
+    /// before the others are. `None` when the caller does not care. It is a wish: a call that cannot stop early ignores it.
+    pub fn progress_every(&self) -> Option<Duration> {
+        self.progress_every
     }
 
     /// The clock of this instance.
@@ -71,7 +84,11 @@ impl Cx {
 
     /// How much time is left; `None` when there is no deadline.
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline().map(|deadline| deadline.since(self.now()))
+        self.remaining_at(self.now())
+    }
+
+    fn remaining_at(&self, now: Moment) -> Option<Duration> {
+        self.deadline().map(|deadline| deadline.since(now))
     }
 
     /// How much is left of the call's own time-out, whatever the lease has left: that is renewed meanwhile. `None` without a time-out.
@@ -94,10 +111,15 @@ impl Cx {
 
     /// As [`check`](Self::check), and how much time is left, by one look at the clock.
     pub fn left(&self) -> Result<Option<Duration>> {
+        self.left_at(self.now())
+    }
+
+    /// As [`left`](Self::left), for a caller who has just looked at the clock.
+    pub fn left_at(&self, now: Moment) -> Result<Option<Duration>> {
         if self.cancel.is_cancelled() {
             return Err(Error::unavailable("the caller has given up"));
         }
-        match self.remaining() {
+        match self.remaining_at(now) {
             Some(Duration::ZERO) => Err(Error::unavailable("the deadline had passed before the call")),
             left => Ok(left),
         }

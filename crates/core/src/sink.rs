@@ -281,7 +281,8 @@ pub enum OpenedSink {
 /// Writes through lanes.
 #[async_trait]
 pub trait SinkWriter: Send + Sync + std::fmt::Debug {
-    /// Accepts rows, in order; it may buffer them.
+    /// Accepts rows, in order; it may buffer them. A writer that takes them one by one answers with those that are done after
+    /// [`Cx::progress_every`], so that they can be committed while the others wait.
     ///
     /// # Behavior
     /// * K2: rows of one lane take effect in the order of the calls and of `rows`. One call per lane is

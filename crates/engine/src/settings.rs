@@ -147,7 +147,7 @@ pub struct InstanceSettings {
     pub max_listeners: Option<usize>,
     /// How long a graceful shutdown may take.
     pub shutdown_grace: Duration,
-    /// How long this instance stays away from a stream that failed here.
+    /// How long this instance leaves a stream that failed here to the others, as long as one of them can and does take it.
     pub bar: Duration,
     /// See [`FastTakeover`].
     pub takeover: FastTakeover,

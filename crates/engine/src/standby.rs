@@ -7,6 +7,7 @@ mod ask;
 mod berth;
 mod death;
 mod look;
+mod preference;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -174,11 +175,7 @@ impl Standby {
         let berth = &mut self.berths[at];
         // Never so: what is not connected is not asked for. The lease would expire.
         let Some(connected) = berth.post.connected().cloned() else { return };
-        berth.holder = None;
-        berth.deferring = None;
-        berth.free_since = None;
-        berth.last = Some(self.instance.id);
-        berth.began = Some(self.instance.seams.clock.now());
+        berth.begin(&self.instance, relief.grant.epoch);
         berth.post.health.set_next_try(None);
         berth.post.tell(|status| status.holder = None);
         let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), &connected, self.shutdown.clone());
@@ -208,13 +205,14 @@ impl Standby {
             // Whoever was asked to leave lets the others go first.
             Outcome::Released => berth.yielding = others.then(|| now + settings.lease.ttl),
             // Whoever was stuck lets the others go first, too.
-            Outcome::Lost(Loss::Stalled) => berth.stay_away_until(Some(now + settings.bar)),
+            Outcome::Lost(Loss::Stalled) => {
+                let alone = berth.stay_away_alone(now, settings.retry_floor, settings.bar);
+                berth.stay_away_until(now + settings.bar, now + alone);
+            }
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
-                let bar = match others {
-                    true => settings.bar,
-                    false => berth.stay_away_alone(now, settings.retry_floor, settings.bar),
-                };
+                let alone = berth.stay_away_alone(now, settings.retry_floor, settings.bar);
+                let bar = if others { settings.bar } else { alone };
                 if let Some(due) = berth.post.health.log_due("staying away", &error) {
                     let (stream, next_try_in, left_out) = (berth.post.name(), span(bar), due.left_out);
                     // The cause was logged when the watch was given up.
@@ -223,7 +221,7 @@ impl Standby {
                 berth.post.go(ListenerState::Connecting, None, error.message());
                 berth.post.tell(|status| status.last_error = Some(error.to_string()));
                 berth.post.health.give_up(TENURE, &error);
-                berth.stay_away_until(Some(now + bar));
+                berth.stay_away_until(now + bar, now + alone);
             }
             Outcome::Halted(cause) => {
                 berth.halt(now + settings.bar);

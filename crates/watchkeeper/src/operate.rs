@@ -84,8 +84,9 @@ impl StreamOperator {
         Ok(lifted)
     }
 
-    /// Asks whoever has the watch to leave in order: to the instance of the name `to`, which is preferred from here on, or to any other.
-    /// Returns whether somebody was asked.
+    /// Asks whoever has the watch to leave in order: to the instance of the name `to`, or to any other. The named instance is preferred for
+    /// one takeover: once it has had the watch, or did not take it within the time of a lease, all are alike again. Returns whether
+    /// somebody was asked.
     ///
     /// # Errors
     /// What the stores say.
@@ -94,9 +95,7 @@ impl StreamOperator {
         let epoch =
             holder.as_ref().filter(|holder| to != Some(holder.candidate.name.as_str())).map(|holder| holder.epoch);
         self.want(|control| {
-            if let Some(to) = to {
-                control.preferred = Some(to.to_owned());
-            }
+            control.preferred = to.map(str::to_owned);
             control.hand_over = control.hand_over.max(epoch);
         })
         .await?;

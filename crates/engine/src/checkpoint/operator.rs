@@ -18,8 +18,8 @@ use watchkeeper_core::{
 
 pub use super::moves::{Back, Move, Subject, outranked, require_gap, swallowing};
 
-use super::history::{CAPACITY, History};
-use super::lost::{has_committed, lost, newest};
+use super::history::{BLOCK_ENTRIES, CAPACITY, History};
+use super::lost::{self, has_committed, lost, newest};
 use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
 use crate::group::home::Homes;
@@ -106,8 +106,8 @@ impl Operator {
 
     /// Performs a move and answers with what it did.
     ///
-    /// It waits until the holder has left, for as long as `cx` allows. Whatever happens, the lease is
-    /// given back and the pause lifted.
+    /// A move that can be seen to be impossible is refused before the stream is paused. Otherwise it waits until the holder has left,
+    /// for as long as `cx` allows. Whatever happens, the lease is given back and the pause lifted.
     ///
     /// # Errors
     /// `Config` when the move makes no sense, `Unavailable` when the holder did not leave in time,
@@ -118,6 +118,7 @@ impl Operator {
     /// Not cancel safe: dropped, it leaves the stream paused until a person lifts that. End it
     /// through `cx` instead.
     pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, wish: Move) -> Result<MoveReport> {
+        self.refuse_impossible(cx, subject, &wish).await?;
         let tenure = self.entropy.tenure();
         let outcome = match self.controls().update(cx, subject.stream, |control| control.begin_move(tenure)).await {
             Ok(_) => self.perform(cx, subject, tenure, wish).await,
@@ -135,6 +136,31 @@ impl Operator {
                 Err(Error::new(error.kind(), both).caused_by(error))
             }
         }
+    }
+
+    /// Refuses what no holder can make possible by leaving: the stream is not paused for it. What cannot be found out is left to the
+    /// move itself.
+    async fn refuse_impossible(&self, cx: &Cx, subject: &Subject<'_>, wish: &Move) -> Result<()> {
+        let history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
+        let homes = Homes::new(Arc::clone(&self.records), &self.group);
+        let (stores, names) = ((&*self.checkpoints, &homes), (subject.stream, subject.key));
+        let Ok(holder) = self.holder(cx, subject).await else { return Ok(()) };
+        let Ok(current) = lost::load(cx, stores, names, &history).await else { return Ok(()) };
+        let checkpoints = &*self.checkpoints;
+        let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
+        let Err(error) = planner.plan(cx, wish.clone()).await else { return Ok(()) };
+        let is_lost = error.kind() == ErrorKind::PositionLost;
+        let is_definite = match wish {
+            _ if holder.is_none() => is_lost || matches!(error.kind(), ErrorKind::Config | ErrorKind::Corrupt),
+            Move::AcceptGap { .. } => is_lost || error.kind() == ErrorKind::Config,
+            // A holder that leaves writes the end of the history, at most a block.
+            Move::Rewind(Back::Steps(steps)) => {
+                is_lost || history.read(cx, usize::MAX).await.is_ok_and(|known| *steps > known.len() + BLOCK_ENTRIES)
+            }
+            // A holder that leaves commits once more: what is not there yet may be then.
+            _ => is_lost,
+        };
+        if is_definite { Err(error) } else { Ok(()) }
     }
 
     async fn perform(

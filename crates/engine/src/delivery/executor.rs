@@ -214,12 +214,15 @@ impl SinkWriter for HandlerWriter {
         let Some(&first) = rows.first() else { return Ok(Written::default()) };
         let mut halfway = self.recall(lane, batch, first);
         let mut lookup = Lookup::new(&self.routes, batch, first);
+        let began = cx.now();
         let half_time = cx.remaining().map(|remaining| remaining / 2);
         for (done, &row) in rows.iter().enumerate() {
-            // The clock is asked once for both questions: it is a good part of what a quick handler costs.
-            let left = cx.left();
-            if done > 0 && left.as_ref().is_ok_and(|left| *left < half_time) {
-                // Slow handlers: what is done counts, instead of running into the time-out together.
+            // The clock is asked once for all questions: it is a good part of what a quick handler costs.
+            let now = cx.now();
+            let left = cx.left_at(now);
+            let is_late = left.as_ref().is_ok_and(|left| *left < half_time);
+            if done > 0 && (is_late || cx.progress_every().is_some_and(|every| now.since(began) >= every)) {
+                // Slow handlers: what is done counts, instead of waiting for the rest or running into the time-out with it.
                 self.routes.count_delivered(batch, &rows[..done]);
                 return Ok(Written { done, ..Written::default() });
             }

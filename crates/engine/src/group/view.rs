@@ -77,9 +77,11 @@ impl GroupView {
         self.place.follow()
     }
 
-    /// Whether another instance could run `stream`, and perhaps do better than this one.
+    /// Whether another instance could run `stream`, and perhaps do better than this one. One that stays away from it, since it failed
+    /// there, could not.
     pub fn has_healthy_peer(&self, stream: &str) -> bool {
-        self.any_healthy_peer(|listed| listed.member.streams.iter().any(|known| known == stream))
+        let runs = |listed: &Listed| listed.member.streams.iter().any(|known| known == stream);
+        self.any_healthy_peer(|listed| runs(listed) && !stays_away(listed, stream))
     }
 
     /// Whether another instance of this name is there.
@@ -96,4 +98,11 @@ impl GroupView {
     pub fn members(&self) -> Vec<Listed> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// Whether an instance stays away from `stream` for a while, as it reported and as time has gone on since.
+fn stays_away(listed: &Listed, stream: &str) -> bool {
+    let report = listed.member.reports.iter().find(|report| report.stream == stream);
+    let next_try = report.and_then(|report| report.trouble.as_ref()?.next_try_millis);
+    next_try.is_some_and(|millis| listed.age < Duration::from_millis(millis))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use watchkeeper_core::{Epoch, Halted, Holder, InstanceId, Moment, Result, Task, TenureId};
 
+use super::preference::Preference;
 use crate::connect::Connected;
 use crate::instance::Instance;
 use crate::listener::{ListenerState, Post};
@@ -19,9 +20,13 @@ pub(super) struct Berth {
     pub(super) running: Option<Task<()>>,
     /// An ask whose answer was lost: it is repeated for the same tenure.
     pub(super) unanswered: Option<TenureId>,
-    /// Not before this moment.
+    /// Not before this moment, unless nobody else takes it.
     pub(super) barred: Option<Moment>,
-    /// How long it stayed away the last time that nobody else could have gone on, and since when it has had the watch again.
+    /// Not before this moment, whether anybody else takes it or not.
+    retry_at: Option<Moment>,
+    /// Nobody else could take it, or nobody did for a while.
+    is_left_alone: bool,
+    /// For how long it left the stream alone after the last failure if nobody else went on, and since when it has had the watch again.
     pub(super) alone: Option<Duration>,
     pub(super) began: Option<Moment>,
     /// Not before this moment, unless another has had it meanwhile.
@@ -38,6 +43,7 @@ pub(super) struct Berth {
     pub(super) holder: Option<Holder>,
     /// Since when the lease has been left to a preferred instance.
     pub(super) deferring: Option<Moment>,
+    preference: Preference,
     /// Since when it has been seen to be free.
     pub(super) free_since: Option<Moment>,
     /// Who had it last.
@@ -51,6 +57,8 @@ impl Berth {
             running: None,
             unanswered: None,
             barred: None,
+            retry_at: None,
+            is_left_alone: false,
             alone: None,
             began: None,
             yielding: None,
@@ -61,28 +69,51 @@ impl Berth {
             needs_reading: false,
             holder: None,
             deferring: None,
+            preference: Preference::default(),
             free_since: None,
             last: None,
         }
     }
 
-    /// Stays away from it until `barred`, if that is some moment, and reports it.
-    pub(super) fn stay_away_until(&mut self, barred: Option<Moment>) {
-        self.barred = barred;
-        self.post.health.set_next_try(barred);
+    /// Stays away from it until `barred`, but only until `retry_at` if nobody else takes it, and reports that it stays away.
+    pub(super) fn stay_away_until(&mut self, barred: Moment, retry_at: Moment) {
+        (self.barred, self.retry_at) = (Some(barred), Some(retry_at.min(barred)));
+        self.post.health.set_next_try(Some(barred));
+    }
+
+    /// Stays away from it no longer.
+    fn come_back(&mut self) {
+        (self.barred, self.retry_at) = (None, None);
+        self.post.health.set_next_try(None);
     }
 
     /// People want it to be tried at once: what kept this instance away may be repaired.
     pub(super) fn heed_wish_to_try(&mut self) {
         let tries = self.post.control.get().tries;
         if std::mem::replace(&mut self.tries, tries) < tries && !self.halted {
-            self.stay_away_until(None);
+            self.come_back();
         }
     }
 
-    /// Until when this instance stays away from it.
+    /// Until when this instance stays away from it. After a failure others go first; where nobody else takes it, it is tried again as
+    /// soon as if nobody else were there.
     pub(super) fn bar(&self, now: Moment) -> Option<Moment> {
-        self.barred.filter(|barred| *barred > now)
+        let others_go_first = self.halted || !self.is_left_alone;
+        let until = if others_go_first { self.barred } else { self.retry_at };
+        until.filter(|until| *until > now)
+    }
+
+    /// Notes whether anybody else could take the stream: nobody does who has not done so for the time of a lease.
+    pub(super) fn note_others(&mut self, instance: &Instance, now: Moment) {
+        let free = self.free_since.map_or(Duration::ZERO, |since| now.since(since));
+        self.is_left_alone = free >= instance.settings.lease.ttl || !instance.view.has_healthy_peer(self.post.name());
+    }
+
+    /// While people want nobody to have it, nobody is waited for.
+    pub(super) fn forget_waits_while_paused(&mut self) {
+        if self.running.is_none() && self.post.control.get().paused {
+            (self.yielding, self.deferring, self.free_since) = (None, None, None);
+        }
     }
 
     /// How long to stay away after a failure when nobody else can go on: from `floor`, and twice as long after each failure that came
@@ -172,9 +203,11 @@ impl Berth {
             }
             self.post.tell(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
         }
+        self.preference.heed(&self.post.control.get());
         match holder {
             None => drop(self.free_since.get_or_insert(now)),
             Some(holder) => {
+                self.preference.note_holder(&holder.candidate.name, holder.epoch);
                 if self.bar(now).is_none() {
                     // What failed here before is left to whoever has it now.
                     self.post.health.leave_to_others(TENURE);
@@ -198,14 +231,22 @@ impl Berth {
 
     /// Whether the lease is left to a preferred instance, for a while.
     fn defers(&mut self, instance: &Instance, now: Moment) -> bool {
-        let preferred = self.post.control.get().preferred.clone();
-        let other = preferred.filter(|name| *name != instance.settings.name);
-        if !other.is_some_and(|name| instance.view.has_healthy_named(&name)) {
+        let other = self.preference.name().filter(|name| *name != instance.settings.name);
+        if !other.is_some_and(|name| instance.view.has_healthy_named(name)) {
             self.deferring = None;
             return false;
         }
         let since = *self.deferring.get_or_insert(now);
         now.since(since) < instance.settings.lease.ttl
+    }
+
+    /// This instance has it now, under `epoch`.
+    pub(super) fn begin(&mut self, instance: &Instance, epoch: Epoch) {
+        (self.holder, self.deferring, self.free_since) = (None, None, None);
+        self.preference.heed(&self.post.control.get());
+        self.preference.note_holder(&instance.settings.name, epoch);
+        self.last = Some(instance.id);
+        self.began = Some(instance.seams.clock.now());
     }
 
     /// People have resumed what was halted: it may be had again.

@@ -35,7 +35,10 @@ impl Standby {
     pub(super) async fn look(&mut self) -> Looked {
         let now = self.instance.seams.clock.now();
         let bar = now + self.instance.settings.bar;
-        self.berths.iter_mut().for_each(|berth| berth.heed_hint(bar));
+        self.berths.iter_mut().for_each(|berth| {
+            berth.heed_hint(bar);
+            berth.forget_waits_while_paused();
+        });
         self.read_halts();
         let mut next = now + self.instance.seams.entropy.jitter(self.instance.settings.retry_floor);
         let bars = self.berths.iter().filter(|berth| berth.running.is_none()).filter_map(|berth| berth.bar(now));
@@ -57,6 +60,7 @@ impl Standby {
         let mut asks = Vec::new();
         for (berth, holder) in watched.into_iter().zip(holders) {
             self.berths[berth].see(self.instance.id, holder.as_ref(), now);
+            self.berths[berth].note_others(&self.instance, now);
             match self.weigh(berth, holder, now) {
                 Weighed::Ask(broken) => asks.push((berth, broken)),
                 Weighed::Wait(until) => next = next.min(until),

@@ -291,6 +291,18 @@ fn no_handler_is_called_after_the_lease_has_ended() {
 }
 
 #[test]
+fn what_is_done_is_answered_as_often_as_the_caller_wishes() {
+    // A row takes 20 ns, so that the first look after the given time is that before the third, the second and the last row.
+    for (every, done) in [(25, 2), (1, 1), (60, 3), (61, 4)] {
+        let (writer, _, cx, _) = timed(1_000);
+        let cx = cx.with_progress_every(Duration::from_nanos(every));
+        let rows = batch(0, &["w", "x", "y", "z"]);
+        let written = now(writer.write(&cx, 0, &rows, &[0, 1, 2, 3])).expect("there is time");
+        assert_eq!(summary(&written), (done, vec![], None), "every {every} ns");
+    }
+}
+
+#[test]
 fn what_ran_before_the_deadline_does_not_run_again_if_the_row_goes_on() {
     let (writer, calls, cx, deadline) = timed(5);
     let batch = batch(0, &["x"]);

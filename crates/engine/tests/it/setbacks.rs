@@ -112,7 +112,8 @@ fn a_bar_ends_when_it_ends() {
         let (a, b) = barred(&rig, bar);
         let since = rig.now();
         rig.until("b has the watch", || b.is_running());
-        b.stop(&rig);
+        // It stays in the registry, so `a` leaves the stream to it for as long as the bar lasts.
+        b.node.kill();
         rig.until("a has the watch again", || a.is_running());
         let away = rig.now().since(since);
         assert!(away >= bar - MILLI && away < bar + 10 * MILLI, "{away:?} instead of {bar:?}");
@@ -123,6 +124,10 @@ fn a_bar_ends_when_it_ends() {
 fn whoever_is_barred_watches_the_holder_and_relieves_it_when_the_bar_ends() {
     let rig = Rig::new();
     let bar = 2 * SECOND;
+    // It counts as healthy, so that the stream could be left to it, and never takes anything.
+    let c = rig.instance("c").grade(Grade::Fenced);
+    c.faults.leases.always("holders", REFUSED);
+    let _c = c.start();
     let (a, b) = barred(&rig, bar);
     let since = rig.now();
     rig.until("b has the watch", || b.is_running());

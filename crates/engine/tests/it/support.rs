@@ -217,7 +217,13 @@ impl Rig {
     }
 
     /// Performs an operator's move.
+    #[track_caller]
     pub(crate) fn perform(&self, wish: Move) -> MoveReport {
+        self.try_move(&self.log, wish).expect("the move is made")
+    }
+
+    /// Asks for an operator's move in the log `source`, which may be refused.
+    pub(crate) fn try_move(&self, source: &Log, wish: Move) -> Result<MoveReport> {
         let operator = Operator {
             leases: Arc::new(self.leases.clone()),
             checkpoints: Arc::new(self.checkpoints.clone()),
@@ -227,8 +233,8 @@ impl Rig {
             ttl: TTL,
         };
         let key = self.key();
-        let subject = Subject { stream: "orders", key: &key, source: &self.log, sinks: &[] };
-        self.block_on(operator.move_to(&self.cx(), &subject, wish)).expect("the move is made")
+        let subject = Subject { stream: "orders", key: &key, source, sinks: &[] };
+        self.block_on(operator.move_to(&self.cx(), &subject, wish))
     }
 
     /// The name of the instance that holds the lease, and its epoch.

@@ -17,7 +17,7 @@ use watchkeeper_core::{
 use super::board::{Board, Failure};
 use super::lanes::Job;
 use super::safe_point::PieceNumber;
-use crate::delivery::breaker::{Breaker, Permit};
+use crate::delivery::breaker::{Breaker, BreakerState, Permit};
 use crate::delivery::parking::{OnReject, Park, ParkLimits, Parked, entry_for};
 use crate::log_limit::span;
 use crate::progress::Pulse;
@@ -112,7 +112,9 @@ impl Courier {
             self.wait_for_breaker(board).await?;
             let chunk = &load.rows[..load.rows.len().min(self.profile.rows_max)];
             let call = board.tenure.call(&self.pulses[lane], board.stream.settings.timeouts.write);
-            let answer = call.run(&self.component, self.writer.write(call.cx(), lane, &job.batch, chunk)).await;
+            // What is done by then can be committed. Half of the interval, since commits have a rhythm of their own.
+            let cx = call.cx().with_progress_every(board.stream.settings.checkpoint.every / 2);
+            let answer = call.run(&self.component, self.writer.write(&cx, lane, &job.batch, chunk)).await;
             drop(call);
             match answer {
                 Ok(written) => self.take(board, &mut load, written).await?,
@@ -260,17 +262,19 @@ impl Courier {
         }
     }
 
-    /// Waits while the breaker is open. Waiting is progress, unless another instance could do better.
+    /// Waits while the breaker is open. Waiting is progress, unless another instance could do better. While a probe is under way
+    /// nobody can say that: its answer is waited for.
     async fn wait_for_breaker(&self, board: &Board) -> Result<(), Failure> {
         loop {
             let now = board.seams.clock.now();
-            let (permit, open_since) = {
+            let (permit, open_since, is_probed) = {
                 let mut breaker = self.breaker();
-                (breaker.permit(now), breaker.open_since())
+                (breaker.permit(now), breaker.open_since(), breaker.state() == BreakerState::HalfOpen)
             };
             let Permit::Wait(until) = permit else { return Ok(()) };
             let give_up = board.stream.settings.give_up;
-            if open_since.is_some_and(|since| now.since(since) > give_up) && board.has_healthy_peer() {
+            let is_overdue = open_since.is_some_and(|since| now.since(since) > give_up);
+            if is_overdue && !is_probed && board.has_healthy_peer() {
                 let cause = format!("sink {:?} has not answered for {} from here", self.spec.name, span(give_up));
                 return Err(Failure::Instance(Error::unavailable(cause)));
             }

@@ -1,0 +1,157 @@
+//! A target that is away for everybody: whoever could go on does so soon after it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use watchkeeper_core::{Epoch, ErrorKind, Grade, Sink, Verdict};
+use watchkeeper_engine::delivery::breaker::BreakerSettings;
+use watchkeeper_engine::delivery::{ObserverExecutor, Operations, Routes, handler};
+use watchkeeper_engine::listener::ListenerState::Connecting;
+use watchkeeper_testkit::faults::Fault;
+
+use crate::support::*;
+
+const REFUSED: Fault = Fault::Reject(ErrorKind::Unavailable);
+
+/// Handlers that write to a database, which does not answer while `is_away`.
+fn writes_unless(is_away: &Arc<AtomicBool>) -> Arc<dyn Sink> {
+    let is_away = Arc::clone(is_away);
+    let writes = handler(move |_| {
+        let is_away = is_away.load(Ordering::Relaxed);
+        async move { if is_away { Err(std::io::Error::other("connection refused").into()) } else { Ok(()) } }
+    });
+    Arc::new(ObserverExecutor::new(Routes::new().on("*", Operations::ANY, writes)).sink())
+}
+
+#[test]
+fn a_holder_whose_probe_delivers_keeps_the_watch() {
+    let rig = Rig::new();
+    let a = rig.instance("a").grade(Grade::Idempotent).stream(|stream| stream.concurrency = 2).start();
+    rig.until("a has the watch", || a.is_running());
+    let _b = rig.instance("b").grade(Grade::Idempotent).start();
+    rig.run_for(6 * SECOND);
+    a.faults.sink.always("write", REFUSED);
+    rig.append_many(20);
+    rig.until("the breaker is open", || a.faults.sink.calls("write") >= 5);
+    rig.run_for(9_500 * MILLI);
+    // The target is back, and slow: the probe is under way while the other lane waits for longer than `give_up`.
+    a.faults.sink.always("write", Fault::Delay(3 * SECOND));
+    rig.until("all is committed", || rig.committed() == 20);
+    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))), "it gave the watch up while its probe delivered");
+}
+
+/// How long it takes until a change is committed after the target of both instances was away for `away`, and the longest time for
+/// which nobody had the watch meanwhile.
+fn outage_of_everybody(away: Duration) -> (Duration, Duration) {
+    let (rig, is_away) = (Rig::new(), Arc::new(AtomicBool::new(false)));
+    let a = rig.instance("a").into_sink(writes_unless(&is_away)).start();
+    rig.until("a has the watch", || a.is_running());
+    let _b = rig.instance("b").into_sink(writes_unless(&is_away)).start();
+    rig.run_for(6 * SECOND);
+    is_away.store(true, Ordering::Relaxed);
+    rig.append_many(20);
+    let (until, mut vacant, mut longest) = (rig.now() + away, Duration::ZERO, Duration::ZERO);
+    let step = 50 * MILLI;
+    while rig.now() < until {
+        rig.run_for(step);
+        vacant = if rig.holder().is_some() { Duration::ZERO } else { vacant + step };
+        longest = longest.max(vacant);
+    }
+    is_away.store(false, Ordering::Relaxed);
+    let began = rig.now();
+    rig.until("all is committed", || rig.committed() == 20);
+    (rig.now().since(began), longest)
+}
+
+#[test]
+fn a_target_that_is_back_for_everybody_gets_its_changes_soon() {
+    let (took, vacant) = outage_of_everybody(30 * SECOND);
+    assert!(took < 10 * SECOND && vacant < SECOND, "after {took:?}, and nobody had the watch for {vacant:?}");
+    // After a long outage it takes as long as the breaker is open at most.
+    for away in [50, 80, 140, 300] {
+        let (took, vacant) = outage_of_everybody(away * SECOND);
+        let waits = BreakerSettings::default().open_max + SECOND;
+        assert!(took < waits && vacant < SECOND, "{away} s: {took:?}, and nobody had the watch for {vacant:?}");
+    }
+}
+
+/// `a` barred, since the source was denied to it, and `b`, which has relieved it.
+fn barred(rig: &Rig) -> (Actor, Actor) {
+    let a = rig.instance("a").grade(Grade::Fenced).start();
+    rig.until("a has the watch", || a.is_running());
+    let b = rig.instance("b").grade(Grade::Fenced).start();
+    rig.run_for(6 * SECOND);
+    a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Denied));
+    rig.append(&["a"]);
+    rig.until("a is barred", || a.state() == Connecting);
+    rig.until("b has the watch", || b.is_running());
+    (a, b)
+}
+
+#[test]
+fn of_instances_that_are_all_barred_the_one_that_was_barred_first_tries_again_first_and_soon() {
+    let rig = Rig::new();
+    let (a, b) = barred(&rig);
+    rig.run_for(3 * SECOND);
+    b.faults.source.next("next_batch", Fault::Reject(ErrorKind::Denied));
+    rig.append(&["b"]);
+    rig.until("b is barred", || b.state() == Connecting);
+    let began = rig.now();
+    rig.until("a has the watch again", || a.is_running());
+    assert!(rig.now().since(began) < 500 * MILLI, "{:?}", rig.now().since(began));
+    rig.until("all is committed", || rig.committed() == 2);
+}
+
+#[test]
+fn instances_that_are_all_barred_again_and_again_try_ever_more_seldom() {
+    let rig = Rig::new();
+    let plans = ["a", "b"].map(|name| rig.instance(name));
+    plans.iter().for_each(|plan| plan.faults.source.always("open", Fault::Reject(ErrorKind::Config)));
+    let actors = plans.map(Plan::start);
+    let opens = || actors.iter().map(|actor| actor.faults.source.calls("open")).sum::<u64>();
+    rig.run_for(20 * SECOND);
+    let soon = opens();
+    assert!((4..=14).contains(&soon), "{soon} times in twenty seconds");
+    rig.run_for(600 * SECOND);
+    let later = opens() - soon;
+    assert!((10..=40).contains(&later), "{later} times in ten minutes");
+}
+
+#[test]
+fn a_bar_is_over_when_nobody_else_is_there_any_more() {
+    let rig = Rig::new();
+    let (a, b) = barred(&rig);
+    rig.run_for(3 * SECOND);
+    let began = rig.now();
+    b.stop(&rig);
+    rig.until("a has the watch again", || a.is_running());
+    assert!(rig.now().since(began) < 500 * MILLI, "{:?}", rig.now().since(began));
+}
+
+#[test]
+fn a_bar_is_over_at_once_when_the_only_other_instance_is_proved_dead() {
+    let rig = Rig::new();
+    let (a, b) = barred(&rig);
+    rig.run_for(3 * SECOND);
+    b.node.kill();
+    rig.town.judge("b", Verdict::Dead);
+    let began = rig.now();
+    rig.until("a has the watch again", || a.is_running());
+    assert!(rig.now().since(began) < 50 * MILLI, "{:?}", rig.now().since(began));
+}
+
+#[test]
+fn a_bar_is_over_when_nobody_takes_the_watch() {
+    let rig = Rig::new();
+    let (a, b) = barred(&rig);
+    // It stays in the registry, and counts as healthy for a minute.
+    b.node.kill();
+    let began = rig.now();
+    rig.until("a has the watch again", || a.is_running());
+    let waited = rig.now().since(began);
+    assert!(
+        waited >= TTL && waited < 2 * TTL + SECOND,
+        "another instance may go first for a lease, not longer: {waited:?}"
+    );
+}
