@@ -203,10 +203,14 @@ fn a_copy_is_right_whatever_changes_the_table_during_a_statement() {
         "COPY things (id, v) FROM PROGRAM 'printf \"50\\tnext\\n51\\tdone\\n\"'",
         "TRUNCATE things CASCADE; INSERT INTO things VALUES (1, 'done')",
     ];
-    for (version, rows) in [(Version::V15, 1_000), (Version::V18, 1), (Version::V18, 1_000)] {
+    // A table whose foreign keys lead back to it has row-level triggers.
+    let plain = table.replace(" REFERENCES things ON DELETE CASCADE ON UPDATE CASCADE", "");
+    let runs = [(Version::V15, 1_000), (Version::V18, 1), (Version::V18, 1_000)];
+    let runs = runs.into_iter().flat_map(|(version, rows)| [(version, rows, table), (version, rows, &*plain)]);
+    for (version, rows, made) in runs {
         block_on(async {
-            let shop = Shop::with(version, table, "things").await;
-            assert!(logs_statements(&shop, "things").await);
+            let shop = Shop::with(version, made, "things").await;
+            assert_eq!(logs_statements(&shop, "things").await, made == plain);
             let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let mut seq = 0;
