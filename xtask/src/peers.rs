@@ -1,6 +1,6 @@
 //! Others' programs that `cargo xtask bench mongodb` and `bench postgres` compare with, installed beside the servers.
 //!
-//! Python 3 with pip, a Java development kit (17 or newer) and, for MongoDB, Node with npm have to be there. What can not be installed is told, and nothing is
+//! Python 3 with pip, a Java development kit (17 or newer) and, for MongoDB, Node with npm have to be there. What cannot be installed is told, and nothing is
 //! measured: a table in which somebody is missing would look as good as a whole one.
 
 use std::fs;
@@ -34,7 +34,7 @@ pub(crate) const LEFT_OUT: &str = "--no-peers";
 /// Installs those that are missing.
 pub(crate) fn install(peers: &[Peer]) -> Result<(), String> {
     for (name, install, [program, version]) in peers {
-        let failed = |cause| format!("{name} can not be measured: {cause}; leave the peers out with {LEFT_OUT}");
+        let failed = |cause| format!("{name} cannot be measured: {cause}; leave the peers out with {LEFT_OUT}");
         let starts = Command::new(program).arg(version).output().is_ok_and(|output| output.status.success());
         if !starts {
             return Err(failed(format!("there is no {program}")));

@@ -13,7 +13,7 @@ use crate::generator::{Bodies, Generator, ROWS};
 use crate::group::{Group, runtime, stream};
 use crate::meter::heap_in_use;
 use crate::report::{Report, Table, bytes, millions};
-use crate::sinks::{HangingCommits, Manner, NullSink};
+use crate::sinks::{HangingCommits, NullSink, SinkBehaviour};
 use crate::tally::Tally;
 
 const CHANGES: u64 = 10_000_000;
@@ -41,8 +41,8 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// Measures the three ways of not answering.
 pub(crate) fn measure(report: &mut Report) -> Result<()> {
-    let write = runtime()?.block_on(blocked_sink(Manner::NeverWrites))?;
-    let flush = runtime()?.block_on(blocked_sink(Manner::NeverFlushes))?;
+    let write = runtime()?.block_on(blocked_sink(SinkBehaviour::NeverWrites))?;
+    let flush = runtime()?.block_on(blocked_sink(SinkBehaviour::NeverFlushes))?;
     let commit = runtime()?.block_on(hanging_commits())?;
 
     let window = commit.window_bytes;
@@ -71,7 +71,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
 }
 
 /// What was seen.
-struct Seen {
+struct Observation {
     /// The most heap in use by the stream.
     peak: usize,
     /// Batches that the source was asked for.
@@ -83,7 +83,7 @@ struct Seen {
     window_bytes: usize,
 }
 
-impl Seen {
+impl Observation {
     fn windows_since(&self) -> u64 {
         self.since * self.batch_bytes as u64 / self.window_bytes as u64
     }
@@ -118,7 +118,7 @@ impl Trial {
     }
 
     /// A stream whose window is bounded by its bytes.
-    fn stream(&self, manner: Manner) -> StreamSpec {
+    fn stream(&self, manner: SinkBehaviour) -> StreamSpec {
         let mut spec = stream("orders", self.source.clone(), NullSink::new(manner, &self.delivered));
         spec.settings.window_pieces = 4_096;
         spec
@@ -133,15 +133,15 @@ impl Trial {
         self.began.elapsed() < GIVE_UP && heap < 2 * (window_bytes + ALLOWANCE)
     }
 
-    fn seen(&self, since: u64, window_bytes: usize) -> Seen {
+    fn seen(&self, since: u64, window_bytes: usize) -> Observation {
         let given = self.source.peaks().into_iter().max().unwrap_or_default().saturating_sub(self.before);
         let (batches, batch_bytes) = (self.source.batches(), self.source.batch_bytes());
-        Seen { peak: self.sampled.max(given), batches, since, batch_bytes, window_bytes }
+        Observation { peak: self.sampled.max(given), batches, since, batch_bytes, window_bytes }
     }
 }
 
 /// A sink that never returns, until the heap stands still for a second.
-async fn blocked_sink(manner: Manner) -> Result<Seen> {
+async fn blocked_sink(manner: SinkBehaviour) -> Result<Observation> {
     const SAMPLES: usize = 50;
     const STILL: usize = 64 << 10;
     let mut trial = Trial::new();
@@ -162,16 +162,16 @@ async fn blocked_sink(manner: Manner) -> Result<Seen> {
     if seen.batches == 0 {
         return Err(Error::unavailable("nothing was read"));
     }
-    // As a crash would end it: what hangs can not be waited for.
+    // As a crash would end it: what hangs cannot be waited for.
     drop(running);
     Ok(seen)
 }
 
 /// Commits that never return, until enough was delivered since the first of them and it was tried again.
-async fn hanging_commits() -> Result<Seen> {
+async fn hanging_commits() -> Result<Observation> {
     let mut trial = Trial::new();
     let attempts = Arc::new(Tally::up_to(1));
-    let mut spec = trial.stream(Manner::Takes);
+    let mut spec = trial.stream(SinkBehaviour::Takes);
     spec.checkpoints = Some(Arc::new(HangingCommits::new(trial.group.checkpoints.clone(), &attempts)));
     spec.settings.checkpoint.every = Duration::from_millis(20);
     spec.settings.timeouts.commit = Duration::from_millis(200);

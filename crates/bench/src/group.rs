@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
-use watchkeeper_core::memory::{Checkpoints, Leases, Notes};
+use watchkeeper_core::memory::{Checkpoints, Leases, RecordStore};
 use watchkeeper_core::{
     BootClock, Checkpoint, CheckpointStore, Clock, Cx, Entropy, Error, Result, Sink, Source, StartAt,
 };
@@ -46,7 +46,7 @@ impl Group {
         let stores = Stores {
             leases: Arc::new(Leases::new(Arc::clone(&clock))),
             checkpoints: Arc::new(checkpoints.clone()),
-            records: Arc::new(Notes::new(clock)),
+            records: Arc::new(RecordStore::new(clock)),
         };
         Self { stores, checkpoints }
     }

@@ -9,7 +9,7 @@ use crate::generator::{Bodies, Generator};
 use crate::group::{Group, runtime, stream};
 use crate::meter::{Meter, heap_in_use};
 use crate::report::{Report, Table, bytes, millions};
-use crate::sinks::{Manner, NullSink};
+use crate::sinks::{NullSink, SinkBehaviour};
 use crate::tally::Tally;
 
 /// The most heap in the last third of a run, as a multiple of the most in its first.
@@ -43,7 +43,7 @@ async fn run(changes: u64) -> Result<([usize; 3], f64)> {
     let source = Generator::new(changes, Bodies::Owned);
     let delivered = Arc::new(Tally::up_to(changes));
     let group = Group::new();
-    let spec = stream("orders", source.clone(), NullSink::new(Manner::Yields, &delivered));
+    let spec = stream("orders", source.clone(), NullSink::new(SinkBehaviour::Yields, &delivered));
     let meter = Meter::start();
     let mut running = group.start("one", vec![spec]).await?;
     delivered.reached().await?;

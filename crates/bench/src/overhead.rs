@@ -17,7 +17,7 @@ use crate::generator::{Bodies, Generator};
 use crate::group::{Group, WORKERS, runtime, single_thread, stream};
 use crate::meter::{Cost, Meter};
 use crate::report::{Report, Spread, Table, millions};
-use crate::sinks::{Manner, NullSink};
+use crate::sinks::{NullSink, SinkBehaviour};
 use crate::tally::Tally;
 
 /// CPU seconds per million changes, source and sink included.
@@ -147,7 +147,7 @@ pub(crate) fn measure(options: Options, report: &mut Report) -> Result<()> {
 async fn baseline(changes: u64) -> Result<Cost> {
     let source = Generator::new(changes, Bodies::Shared);
     let delivered = Arc::new(Tally::up_to(changes));
-    let sink: Arc<dyn SinkWriter> = Arc::new(NullSink::new(Manner::Takes, &delivered));
+    let sink: Arc<dyn SinkWriter> = Arc::new(NullSink::new(SinkBehaviour::Takes, &delivered));
     let limits = Limits { rows: 1_000, bytes: 4 << 20, wait: Duration::from_secs(1) };
     let cx = Cx::new(Arc::new(BootClock));
     let meter = Meter::start();
@@ -169,7 +169,7 @@ async fn engine(case: Case, changes: u64) -> Result<Cost> {
     let mut spec = match case {
         Case::Handler => stream("orders", source.clone(), handlers(&delivered)?),
         Case::Transactional => stream("orders", source.clone(), TransactionalTable::new(group.checkpoints.clone())),
-        _ => stream("orders", source.clone(), NullSink::new(Manner::Takes, &delivered)),
+        _ => stream("orders", source.clone(), NullSink::new(SinkBehaviour::Takes, &delivered)),
     };
     spec.settings.concurrency = case.lanes();
     if case == Case::EveryChange {

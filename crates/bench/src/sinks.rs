@@ -1,4 +1,4 @@
-//! A sink that only counts, in several manners; and checkpoints that can not be committed.
+//! A sink that only counts, in several manners; and checkpoints that cannot be committed.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tally::Tally;
 
 /// How a sink takes what it is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum SinkBehaviour {
     /// At once.
     Takes,
     /// After letting the other tasks run.
@@ -30,13 +30,13 @@ pub(crate) enum Manner {
 /// Counts rows and forgets them.
 #[derive(Debug, Clone)]
 pub(crate) struct NullSink {
-    manner: Manner,
+    manner: SinkBehaviour,
     delivered: Arc<Tally>,
 }
 
 impl NullSink {
     /// A sink of this manner that counts into `delivered`.
-    pub(crate) fn new(manner: Manner, delivered: &Arc<Tally>) -> Self {
+    pub(crate) fn new(manner: SinkBehaviour, delivered: &Arc<Tally>) -> Self {
         Self { manner, delivered: Arc::clone(delivered) }
     }
 }
@@ -60,16 +60,16 @@ impl Sink for NullSink {
 impl SinkWriter for NullSink {
     async fn write(&self, _cx: &Cx, _lane: usize, _batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
         match self.manner {
-            Manner::NeverWrites => pending().await,
-            Manner::Yields => tokio::task::yield_now().await,
-            Manner::Takes | Manner::NeverFlushes => {}
+            SinkBehaviour::NeverWrites => pending().await,
+            SinkBehaviour::Yields => tokio::task::yield_now().await,
+            SinkBehaviour::Takes | SinkBehaviour::NeverFlushes => {}
         }
         self.delivered.add(rows.len() as u64);
         Ok(Written::all(rows))
     }
 
     async fn flush(&self, _cx: &Cx) -> Result<Vec<FlushRejection>> {
-        if self.manner == Manner::NeverFlushes {
+        if self.manner == SinkBehaviour::NeverFlushes {
             pending().await
         }
         Ok(Vec::new())

@@ -13,7 +13,7 @@ use crate::generator::{Bodies, Generator};
 use crate::group::{Group, runtime, stream};
 use crate::meter::heap_in_use;
 use crate::report::{Report, Table, bytes};
-use crate::sinks::{Manner, NullSink};
+use crate::sinks::{NullSink, SinkBehaviour};
 use crate::tally::{PATIENCE, Tally};
 
 /// Bytes of heap per stream of a standby.
@@ -50,7 +50,7 @@ async fn holder_and_standby(streams: usize) -> Result<(usize, usize)> {
 
 fn idle_streams(streams: usize) -> Vec<StreamSpec> {
     let source = Generator::new(0, Bodies::Shared);
-    let sink = NullSink::new(Manner::Takes, &Arc::new(Tally::up_to(u64::MAX)));
+    let sink = NullSink::new(SinkBehaviour::Takes, &Arc::new(Tally::up_to(u64::MAX)));
     (0..streams).map(|number| stream(&format!("s{number:04}"), source.clone(), sink.clone())).collect()
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use watchkeeper_testkit::histories::{Narrow, Sink, Source};
 
+use crate::harness::Kind;
 use crate::histories;
 use crate::instance::Orders;
 use crate::program;
-use crate::rig::Kind;
-use crate::speed::{Errand, Plan, System};
+use crate::speed::{BenchTask, Plan, System};
 
 pub(crate) const USAGE: &str = "\
 Usage: watchkeeper-chaos <command>
@@ -52,16 +52,16 @@ pub(crate) enum Task {
         arguments: Vec<String>,
     },
     Program(program::Plan),
-    Histories(histories::Wanted),
+    Histories(histories::Selection),
     Chaos(Chaos),
     /// A child of this program.
     Consume {
-        errand: Errand,
+        bench_task: BenchTask,
         name: String,
     },
     Speed(Plan),
     Latency {
-        rig: &'static str,
+        harness: &'static str,
         samples: u64,
     },
     Elections {
@@ -69,7 +69,7 @@ pub(crate) enum Task {
         log: Option<PathBuf>,
     },
     Failover {
-        rig: &'static str,
+        harness: &'static str,
         rounds: usize,
         lease: Duration,
         log: Option<PathBuf>,
@@ -79,7 +79,7 @@ pub(crate) enum Task {
 /// A run of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chaos {
-    pub(crate) rig: &'static str,
+    pub(crate) harness: &'static str,
     pub(crate) faults: usize,
     pub(crate) sink: Option<Kind>,
     pub(crate) seed: u64,
@@ -136,8 +136,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Task, String> {
     }
 }
 
-fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
-    let mut chaos = Chaos { rig, faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
+fn chaos(harness: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
+    let mut chaos = Chaos { harness, faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
     while let Some(flag) = words.flag() {
         match flag {
             "--faults" => chaos.faults = words.count(flag)?,
@@ -145,7 +145,7 @@ fn chaos(rig: &'static str, mut words: Words<'_>) -> Result<Chaos, String> {
             "--seed" => chaos.seed = words.number(flag)?,
             "--no-self-fencing" => chaos.self_fencing = false,
             "--log" => chaos.log = Some(PathBuf::from(words.value(flag)?)),
-            other => return Err(format!("{rig} does not take {other:?}")),
+            other => return Err(format!("{harness} does not take {other:?}")),
         }
     }
     Ok(chaos)
@@ -181,9 +181,15 @@ fn named<T: Copy>(all: &[T], name: fn(T) -> &'static str, wanted: &str) -> Resul
     found.ok_or_else(|| format!("there is no {wanted:?}; there are: {}", names()))
 }
 
-fn histories(mut words: Words<'_>) -> Result<histories::Wanted, String> {
-    let mut wanted =
-        histories::Wanted { first: 0, count: 200, narrow: Narrow::default(), jobs: 2, program: beside(), keep: None };
+fn histories(mut words: Words<'_>) -> Result<histories::Selection, String> {
+    let mut wanted = histories::Selection {
+        first: 0,
+        count: 200,
+        narrow: Narrow::default(),
+        jobs: 2,
+        program: beside(),
+        keep: None,
+    };
     while let Some(flag) = words.flag() {
         match flag {
             "--seeds" => wanted.count = words.count(flag)? as u64,
@@ -201,10 +207,10 @@ fn histories(mut words: Words<'_>) -> Result<histories::Wanted, String> {
 }
 
 fn handler(mut words: Words<'_>) -> Result<program::Orders, String> {
-    let (mut rig, mut place, mut name, mut lease, mut log) = (None, None, None, None, None);
+    let (mut harness, mut place, mut name, mut lease, mut log) = (None, None, None, None, None);
     while let Some(flag) = words.flag() {
         match flag {
-            "--rig" => rig = Some(words.value(flag)?.to_owned()),
+            "--rig" => harness = Some(words.value(flag)?.to_owned()),
             "--place" => place = Some(PathBuf::from(words.value(flag)?)),
             "--name" => name = Some(words.value(flag)?.to_owned()),
             "--lease-ms" => lease = Some(Duration::from_millis(words.number(flag)?)),
@@ -214,7 +220,7 @@ fn handler(mut words: Words<'_>) -> Result<program::Orders, String> {
     }
     let missing = || "handler needs --rig, --place, --name and --lease-ms".to_owned();
     Ok(program::Orders {
-        rig: rig.ok_or_else(missing)?,
+        harness: harness.ok_or_else(missing)?,
         place: place.ok_or_else(missing)?,
         name: name.ok_or_else(missing)?,
         lease: lease.ok_or_else(missing)?,
@@ -223,19 +229,19 @@ fn handler(mut words: Words<'_>) -> Result<program::Orders, String> {
 }
 
 fn failover(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut rig, mut rounds, mut lease, mut log) = ("sqlite", 30, crate::LEASE, None);
+    let (mut harness, mut rounds, mut lease, mut log) = ("sqlite", 30, crate::LEASE, None);
     while let Some(flag) = words.flag() {
         match flag {
-            "mongodb" => rig = "mongodb",
-            "postgres" => rig = "postgres",
-            "replication" => rig = "replication",
+            "mongodb" => harness = "mongodb",
+            "postgres" => harness = "postgres",
+            "replication" => harness = "replication",
             "--rounds" => rounds = words.count(flag)?,
             "--lease-ms" => lease = Duration::from_millis(words.number(flag)?),
             "--log" => log = Some(PathBuf::from(words.value(flag)?)),
             other => return Err(format!("failover does not take {other:?}")),
         }
     }
-    Ok(Task::Failover { rig, rounds, lease, log })
+    Ok(Task::Failover { harness, rounds, lease, log })
 }
 
 fn elections(mut words: Words<'_>) -> Result<Task, String> {
@@ -251,15 +257,15 @@ fn elections(mut words: Words<'_>) -> Result<Task, String> {
 }
 
 fn latency(mut words: Words<'_>) -> Result<Task, String> {
-    let (mut rig, mut samples) = ("mongodb", 2_000);
+    let (mut harness, mut samples) = ("mongodb", 2_000);
     while let Some(flag) = words.flag() {
         match flag {
-            "postgres" => rig = "postgres",
+            "postgres" => harness = "postgres",
             "--samples" => samples = words.count(flag)? as u64,
             other => return Err(format!("latency does not take {other:?}")),
         }
     }
-    Ok(Task::Latency { rig, samples })
+    Ok(Task::Latency { harness, samples })
 }
 
 fn speed(mut words: Words<'_>) -> Result<Task, String> {
@@ -294,7 +300,7 @@ fn consume(mut words: Words<'_>) -> Result<Task, String> {
         }
     }
     let missing = || "consume needs --by, --url, --group, --name, --mark, --changes and --folder".to_owned();
-    let errand = Errand {
+    let bench_task = BenchTask {
         by: by.ok_or_else(missing)?,
         url: url.ok_or_else(missing)?,
         group: group.ok_or_else(missing)?,
@@ -303,15 +309,16 @@ fn consume(mut words: Words<'_>) -> Result<Task, String> {
         live,
         folder: folder.ok_or_else(missing)?,
     };
-    Ok(Task::Consume { errand, name: name.ok_or_else(missing)? })
+    Ok(Task::Consume { bench_task, name: name.ok_or_else(missing)? })
 }
 
 fn instance(mut words: Words<'_>) -> Result<Orders, String> {
-    let (mut rig, mut place, mut name, mut kind, mut lease, mut self_fencing) = (None, None, None, None, None, true);
+    let (mut harness, mut place, mut name, mut kind, mut lease, mut self_fencing) =
+        (None, None, None, None, None, true);
     let mut log = None;
     while let Some(flag) = words.flag() {
         match flag {
-            "--rig" => rig = Some(words.value(flag)?.to_owned()),
+            "--rig" => harness = Some(words.value(flag)?.to_owned()),
             "--place" => place = Some(PathBuf::from(words.value(flag)?)),
             "--name" => name = Some(words.value(flag)?.to_owned()),
             "--sink" => kind = Some(words.value(flag)?.parse()?),
@@ -323,7 +330,7 @@ fn instance(mut words: Words<'_>) -> Result<Orders, String> {
     }
     let missing = || "instance needs --rig, --place, --name, --sink and --lease-ms".to_owned();
     Ok(Orders {
-        rig: rig.ok_or_else(missing)?,
+        harness: harness.ok_or_else(missing)?,
         place: place.ok_or_else(missing)?,
         name: name.ok_or_else(missing)?,
         kind: kind.ok_or_else(missing)?,
@@ -343,17 +350,17 @@ mod tests {
 
     #[test]
     fn commands_are_recognised() {
-        let chaos = Chaos { rig: "sqlite", faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
+        let chaos = Chaos { harness: "sqlite", faults: 60, sink: None, seed: SEED, self_fencing: true, log: None };
         assert_eq!(parsed("sqlite"), Ok(Task::Chaos(chaos.clone())));
         let other = Chaos { faults: 6, sink: Some(Kind::Fenced), seed: 4, self_fencing: false, ..chaos.clone() };
         assert_eq!(parsed("sqlite --faults 6 --sink fenced --seed 4 --no-self-fencing"), Ok(Task::Chaos(other)));
-        assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { rig: "mongodb", ..chaos })));
+        assert_eq!(parsed("mongodb"), Ok(Task::Chaos(Chaos { harness: "mongodb", ..chaos })));
         assert_eq!(
             parsed("failover mongodb"),
-            Ok(Task::Failover { rig: "mongodb", rounds: 30, lease: crate::LEASE, log: None })
+            Ok(Task::Failover { harness: "mongodb", rounds: 30, lease: crate::LEASE, log: None })
         );
         assert_eq!(parsed("elections"), Ok(Task::Elections { rounds: 5, log: None }));
-        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { rig: "mongodb", samples: 9 }));
+        assert_eq!(parsed("latency --samples 9"), Ok(Task::Latency { harness: "mongodb", samples: 9 }));
         let plan = Plan { rounds: 2, changes: 9, peers: false, live_rounds: 3, system: System::Mongodb };
         assert_eq!(parsed("speed --rounds 2 --changes 9 --no-peers --live-rounds 3"), Ok(Task::Speed(plan)));
         assert_eq!(parsed("speed postgres"), Ok(Task::Speed(Plan::of(System::Postgres))));
@@ -361,7 +368,7 @@ mod tests {
         let lease = Duration::from_secs(30);
         assert_eq!(
             parsed("failover --rounds 3 --lease-ms 30000 --log here"),
-            Ok(Task::Failover { rig: "sqlite", rounds: 3, lease, log })
+            Ok(Task::Failover { harness: "sqlite", rounds: 3, lease, log })
         );
     }
 

@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use watchkeeper_drill::{Fault, Plan, Verdict};
 
-use crate::crew::{Crew, Members};
-use crate::faults::{CALM, Reliefs, Setup, collect_one, told};
-use crate::fleet::{Trouble, cx};
-use crate::rig::{Ground, Kind, Rig};
-use crate::strike::Strike;
+use crate::cluster::{Trouble, cx};
+use crate::fault::InjectedFault;
+use crate::faults::{CALM, Setup, TakeoverTimes, collect_one, to_trouble};
+use crate::harness::{Harness, Kind, Servers};
+use crate::launch_plan::{LaunchPlan, Members};
 
 /// What to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Campaign {
-    pub(crate) rig: &'static str,
+    pub(crate) harness: &'static str,
     pub(crate) kind: Kind,
     pub(crate) faults: usize,
     pub(crate) seed: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Campaign {
 /// How it went.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    pub(crate) reliefs: Reliefs,
+    pub(crate) reliefs: TakeoverTimes,
     /// How many processes were evicted.
     pub(crate) evicted: u64,
     /// How many blocked their successor until they were woken.
@@ -41,41 +41,41 @@ pub(crate) struct Record {
 
 impl Campaign {
     /// Those of these that make sense here. What only pauses try is tried by nothing else with self-fencing off.
-    fn kinds(&self, strikes: &[Strike]) -> Vec<Strike> {
-        let fits = |strike: &&Strike| match strike {
-            Strike::Process(Fault::PauseInside) | Strike::KillInside => {
+    fn kinds(&self, injected_faults: &[InjectedFault]) -> Vec<InjectedFault> {
+        let fits = |injected_fault: &&InjectedFault| match injected_fault {
+            InjectedFault::Process(Fault::PauseInside) | InjectedFault::KillInside => {
                 self.kind == Kind::Transactional && self.self_fencing
             }
-            Strike::Process(Fault::Pause) => true,
+            InjectedFault::Process(Fault::Pause) => true,
             _ => self.self_fencing,
         };
-        strikes.iter().filter(fits).copied().collect()
+        injected_faults.iter().filter(fits).copied().collect()
     }
 
     /// Runs it; trouble is what kept it from coming to its end.
-    pub(crate) fn run(&self, ground: &Arc<Ground>, runtime: &Handle) -> Result<Record, Trouble> {
-        let setup = Setup::new(self.rig, self.seed, ground, runtime)?;
-        let (rig, place) = (self.rig.to_owned(), setup.place().to_owned());
+    pub(crate) fn run(&self, test_servers: &Arc<Servers>, runtime: &Handle) -> Result<Record, Trouble> {
+        let setup = Setup::new(self.harness, self.seed, test_servers, runtime)?;
+        let (harness, place) = (self.harness.to_owned(), setup.place().to_owned());
         let (kind, lease, self_fencing) = (self.kind, self.lease, self.self_fencing);
         let members = Members::Instances { kind, self_fencing };
-        let crew = Crew { rig, place, lease, log: self.log.clone(), members };
-        let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&ground.strikes()), CALM);
-        let target = |rig: &dyn Rig| runtime.block_on(rig.target(&cx(), kind)).map_err(told);
-        let mut struck = setup.strike(crew, &plan, target)?;
-        let arrivals = collect_one(target(&*struck.rig)?, &struck.ledger, &mut struck.fleet)?;
-        let fleet = &struck.fleet;
+        let launch_plan = LaunchPlan { harness, place, lease, log: self.log.clone(), members };
+        let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&test_servers.injected_faults()), CALM);
+        let target = |harness: &dyn Harness| runtime.block_on(harness.target(&cx(), kind)).map_err(to_trouble);
+        let mut active = setup.injected_fault(launch_plan, &plan, target)?;
+        let arrivals = collect_one(target(&*active.harness)?, &active.ledger, &mut active.cluster)?;
+        let cluster = &active.cluster;
         let mut record = Record {
-            verdict: Verdict::new(&struck.ledger, &arrivals, fleet.refused),
-            evicted: fleet.evicted,
-            blocked: fleet.blocked,
-            reliefs: struck.reliefs,
+            verdict: Verdict::new(&active.ledger, &arrivals, cluster.refused),
+            evicted: cluster.evicted,
+            blocked: cluster.blocked,
+            reliefs: active.reliefs,
             wrong: Vec::new(),
         };
-        record.wrong = self.wrong(&record, &plan, ground.evicts());
+        record.wrong = self.wrong(&record, &plan, test_servers.evicts());
         Ok(record)
     }
 
-    fn wrong(&self, record: &Record, plan: &Plan<Strike>, evicts: bool) -> Vec<Trouble> {
+    fn wrong(&self, record: &Record, plan: &Plan<InjectedFault>, evicts: bool) -> Vec<Trouble> {
         let verdict = &record.verdict;
         let mut wrong = Vec::new();
         let mut expect = |holds: bool, what: &str| {
@@ -90,9 +90,9 @@ impl Campaign {
             "changes came twice through transactions",
         );
         expect(self.self_fencing || verdict.stale_refused > 0, "the fence was never tried: no stale write was refused");
-        let struck: usize = record.reliefs.values().map(Vec::len).sum();
-        expect(struck == plan.faults.len(), "not every fault of the plan happened");
-        let inside = record.reliefs.get(&Strike::Process(Fault::PauseInside)).map_or(0, Vec::len) as u64;
+        let active: usize = record.reliefs.values().map(Vec::len).sum();
+        expect(active == plan.faults.len(), "not every fault of the plan happened");
+        let inside = record.reliefs.get(&InjectedFault::Process(Fault::PauseInside)).map_or(0, Vec::len) as u64;
         expect(
             !evicts || record.evicted + record.blocked >= inside,
             "a process that was stopped inside a transaction was not evicted",
@@ -109,16 +109,16 @@ mod tests {
     use crate::args::SEED;
 
     fn campaign(kind: Kind, self_fencing: bool) -> Campaign {
-        Campaign { rig: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1), log: None }
+        Campaign { harness: "sqlite", kind, faults: 1, seed: 1, self_fencing, lease: Duration::from_secs(1), log: None }
     }
 
     fn sound() -> Record {
-        let reliefs = BTreeMap::from([(Strike::Process(Fault::Pause), vec![Duration::from_secs(1)])]);
+        let reliefs = BTreeMap::from([(InjectedFault::Process(Fault::Pause), vec![Duration::from_secs(1)])]);
         Record { reliefs, verdict: Verdict { delivered: 1, ..Verdict::default() }, ..Record::default() }
     }
 
     fn wrong(campaign: &Campaign, record: &Record) -> Vec<String> {
-        campaign.wrong(record, &Plan { faults: vec![(Duration::ZERO, Strike::Process(Fault::Pause))] }, true)
+        campaign.wrong(record, &Plan { faults: vec![(Duration::ZERO, InjectedFault::Process(Fault::Pause))] }, true)
     }
 
     #[test]
@@ -129,19 +129,20 @@ mod tests {
         let mut tried = sound();
         tried.verdict.stale_refused = 1;
         assert_eq!(wrong(&open, &tried), Vec::<String>::new());
-        let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
-        assert_eq!(open.kinds(&all), [Strike::Process(Fault::Pause)]);
+        let all = [InjectedFault::of_processes(), InjectedFault::WITH_SERVERS.to_vec()].concat();
+        assert_eq!(open.kinds(&all), [InjectedFault::Process(Fault::Pause)]);
     }
 
     #[test]
     fn six_faults_strike_servers_too() {
-        let all = [Strike::of_processes(), Strike::WITH_SERVERS.to_vec()].concat();
-        let servers = [Strike::Cut, Strike::PrimaryKilled, Strike::StepDown];
+        let all = [InjectedFault::of_processes(), InjectedFault::WITH_SERVERS.to_vec()].concat();
+        let servers = [InjectedFault::Cut, InjectedFault::PrimaryKilled, InjectedFault::StepDown];
         let fits = |seed: &u64| {
             [Kind::Transactional, Kind::Fenced].iter().all(|kind| {
                 let plan = Plan::seeded(*seed, 6, &campaign(*kind, true).kinds(&all), CALM);
-                let struck = |strike: &Strike| plan.faults.iter().any(|(_, planned)| planned == strike);
-                servers.iter().all(struck) && (*kind == Kind::Fenced || struck(&Strike::KillInside))
+                let active =
+                    |injected_fault: &InjectedFault| plan.faults.iter().any(|(_, planned)| planned == injected_fault);
+                servers.iter().all(active) && (*kind == Kind::Fenced || active(&InjectedFault::KillInside))
             })
         };
         assert!(fits(&SEED));

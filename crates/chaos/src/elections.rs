@@ -11,15 +11,15 @@ use tokio::runtime::Handle;
 use watchkeeper_drill::{Arrival, Verdict};
 
 use crate::bars::{Bar, Limit};
-use crate::crew::Crew;
-use crate::faults::{collect_one, prepare, told};
-use crate::fleet::{Fleet, Trouble, cx};
+use crate::cluster::{Cluster, Trouble, cx};
+use crate::fault::InjectedFault;
+use crate::faults::{collect_one, prepare, to_trouble};
+use crate::harness::{self, Kind, Servers};
+use crate::launch_plan::LaunchPlan;
 use crate::load::Load;
-use crate::rig::{self, Ground, Kind};
-use crate::strike::Strike;
 
 /// The rig that has servers.
-const RIG: &str = "mongodb";
+const HARNESS: &str = "mongodb";
 
 /// How soon after the new primary a change that was written behind it has to be delivered, with the short lease.
 const WITHIN: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ const PARTS: [Part; 2] = [
 
 /// What some rounds came to.
 #[derive(Default)]
-struct Taken {
+struct ElectionTimes {
     /// From the kill to the new primary.
     elections: Vec<Duration>,
     /// From the new primary to the first change behind it.
@@ -50,10 +50,10 @@ struct Taken {
 
 /// Runs so many rounds with every lease; whether all bars were kept.
 pub(crate) fn run(rounds: usize, log: Option<PathBuf>, runtime: &Handle) -> Result<bool, Trouble> {
-    let ground = Arc::new(Ground::with_usual_elections());
+    let test_servers = Arc::new(Servers::with_usual_elections());
     let mut kept = true;
     for part in &PARTS {
-        kept &= part.run(rounds, log.clone(), &ground, runtime)?;
+        kept &= part.run(rounds, log.clone(), &test_servers, runtime)?;
     }
     Ok(kept)
 }
@@ -63,40 +63,40 @@ impl Part {
         &self,
         rounds: usize,
         log: Option<PathBuf>,
-        ground: &Arc<Ground>,
+        test_servers: &Arc<Servers>,
         runtime: &Handle,
     ) -> Result<bool, Trouble> {
         let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-        ground.lay(folder.path()).map_err(told)?;
-        let rig = rig::named(RIG, folder.path()).map_err(told)?;
-        let load = Load::start(runtime, runtime.block_on(prepare(&*rig, 1))?);
+        test_servers.lay(folder.path()).map_err(to_trouble)?;
+        let harness = harness::named(HARNESS, folder.path()).map_err(to_trouble)?;
+        let load = Load::start(runtime, runtime.block_on(prepare(&*harness, 1))?);
         let (kind, place) = (Kind::Transactional, folder.path().to_owned());
-        let crew = Crew::of_instances(RIG, place, kind, self.lease, log);
-        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
-        let mut target = runtime.block_on(rig.target(&cx(), kind)).map_err(told)?;
-        let mut taken = Taken::default();
+        let launch_plan = LaunchPlan::of_instances(HARNESS, place, kind, self.lease, log);
+        let mut cluster = Cluster::launch(launch_plan, test_servers, &*harness, runtime)?;
+        let mut target = runtime.block_on(harness.target(&cx(), kind)).map_err(to_trouble)?;
+        let mut taken = ElectionTimes::default();
         for _ in 0..rounds {
-            fleet.steady()?;
+            cluster.steady()?;
             let began = Instant::now();
-            let struck = fleet.strike(Strike::PrimaryKilled)?;
+            let active = cluster.injected_fault(InjectedFault::PrimaryKilled)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
-            taken.elections.push(struck.at.duration_since(began));
-            taken.deliveries.push(relieved.took);
-            taken.same_epoch += usize::from(relieved.epoch == struck.epoch);
-            fleet.mend(&struck)?;
-            ground.in_step();
+            let taken_over = cluster.taken_over(&active, &mut *target, wanted)?;
+            taken.elections.push(active.at.duration_since(began));
+            taken.deliveries.push(taken_over.took);
+            taken.same_epoch += usize::from(taken_over.epoch == active.epoch);
+            cluster.recover(&active)?;
+            test_servers.in_step();
         }
-        fleet.steady()?;
+        cluster.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        let target = runtime.block_on(rig.target(&cx(), kind)).map_err(told)?;
-        let arrivals = collect_one(target, &ledger, &mut fleet)?;
-        Ok(self.judge(&taken, &Verdict::new(&ledger, &arrivals, fleet.refused)))
+        let target = runtime.block_on(harness.target(&cx(), kind)).map_err(to_trouble)?;
+        let arrivals = collect_one(target, &ledger, &mut cluster)?;
+        Ok(self.judge(&taken, &Verdict::new(&ledger, &arrivals, cluster.refused)))
     }
 
     /// Prints what was seen; whether it is what has to be.
-    fn judge(&self, taken: &Taken, verdict: &Verdict) -> bool {
+    fn judge(&self, taken: &ElectionTimes, verdict: &Verdict) -> bool {
         println!("the primary is killed, ms\n{}", Bar::HEADING);
         Bar { name: "new primary", limits: Vec::new() }.judge(&taken.elections);
         // Whoever stays on watch may have to wait for the driver, which looks for the old server for a while.
@@ -118,8 +118,8 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn taken(delivery: Duration, same_epoch: usize) -> Taken {
-        Taken { elections: vec![Duration::from_secs(10)], deliveries: vec![delivery], same_epoch }
+    fn taken(delivery: Duration, same_epoch: usize) -> ElectionTimes {
+        ElectionTimes { elections: vec![Duration::from_secs(10)], deliveries: vec![delivery], same_epoch }
     }
 
     #[test]

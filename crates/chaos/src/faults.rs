@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use watchkeeper_drill::{Arrival, Ledger, Plan};
 
-use crate::crew::Crew;
-use crate::fleet::{Fleet, Trouble, cx};
-use crate::load::{Load, Pen};
-use crate::rig::{self, Ground, Rig, Target};
-use crate::strike::Strike;
+use crate::cluster::{Cluster, Trouble, cx};
+use crate::fault::InjectedFault;
+use crate::harness::{self, Harness, Servers, Target};
+use crate::launch_plan::LaunchPlan;
+use crate::load::{LedgerWriter, Load};
 
 /// The longest wait between two faults.
 pub(crate) const CALM: Duration = Duration::from_millis(200);
@@ -23,29 +23,34 @@ pub(crate) const CALM: Duration = Duration::from_millis(200);
 const ARRIVING: Duration = Duration::from_secs(30);
 
 /// For every kind of fault, how long each took until a change that followed it had arrived.
-pub(crate) type Reliefs = BTreeMap<Strike, Vec<Duration>>;
+pub(crate) type TakeoverTimes = BTreeMap<InjectedFault, Vec<Duration>>;
 
-pub(crate) fn told(error: impl std::fmt::Display) -> Trouble {
+pub(crate) fn to_trouble(error: impl std::fmt::Display) -> Trouble {
     error.to_string()
 }
 
 /// The systems of one run, in a folder of their own.
 pub(crate) struct Setup<'a> {
-    pub(crate) ground: &'a Arc<Ground>,
+    pub(crate) test_servers: &'a Arc<Servers>,
     pub(crate) runtime: &'a Handle,
-    pub(crate) rig: Arc<dyn Rig>,
+    pub(crate) harness: Arc<dyn Harness>,
     folder: TempDir,
-    pen: Pen,
+    ledger_writer: LedgerWriter,
 }
 
 impl<'a> Setup<'a> {
     /// Sets up the rig of this name.
-    pub(crate) fn new(name: &str, seed: u64, ground: &'a Arc<Ground>, runtime: &'a Handle) -> Result<Self, Trouble> {
+    pub(crate) fn new(
+        name: &str,
+        seed: u64,
+        test_servers: &'a Arc<Servers>,
+        runtime: &'a Handle,
+    ) -> Result<Self, Trouble> {
         let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-        ground.lay(folder.path()).map_err(told)?;
-        let rig = rig::named(name, folder.path()).map_err(told)?;
-        let pen = runtime.block_on(prepare(&*rig, seed))?;
-        Ok(Self { ground, runtime, rig, folder, pen })
+        test_servers.lay(folder.path()).map_err(to_trouble)?;
+        let harness = harness::named(name, folder.path()).map_err(to_trouble)?;
+        let ledger_writer = runtime.block_on(prepare(&*harness, seed))?;
+        Ok(Self { test_servers, runtime, harness, folder, ledger_writer })
     }
 
     /// The folder of the run.
@@ -54,40 +59,40 @@ impl<'a> Setup<'a> {
     }
 
     /// Starts load and instances, and strikes them by `plan`. After every fault a change that follows it has to arrive at `target`.
-    pub(crate) fn strike(
+    pub(crate) fn injected_fault(
         self,
-        crew: Crew,
-        plan: &Plan<Strike>,
-        target: impl FnOnce(&dyn Rig) -> Result<Box<dyn Target>, Trouble>,
+        launch_plan: LaunchPlan,
+        plan: &Plan<InjectedFault>,
+        target: impl FnOnce(&dyn Harness) -> Result<Box<dyn Target>, Trouble>,
     ) -> Result<StruckRun, Trouble> {
-        let Self { ground, runtime, rig, folder, pen } = self;
-        let load = Load::start(runtime, pen);
-        let mut fleet = Fleet::launch(crew, ground, &*rig, runtime)?;
-        let mut target = target(&*rig)?;
-        let mut reliefs = Reliefs::new();
-        for (wait, strike) in &plan.faults {
-            fleet.listen(*wait)?;
-            let struck = fleet.strike(*strike)?;
+        let Self { test_servers, runtime, harness, folder, ledger_writer } = self;
+        let load = Load::start(runtime, ledger_writer);
+        let mut cluster = Cluster::launch(launch_plan, test_servers, &*harness, runtime)?;
+        let mut target = target(&*harness)?;
+        let mut reliefs = TakeoverTimes::new();
+        for (wait, injected_fault) in &plan.faults {
+            cluster.listen(*wait)?;
+            let active = cluster.injected_fault(*injected_fault)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
-            let relieved = fleet.relieved(&struck, &mut *target, wanted)?;
-            reliefs.entry(*strike).or_default().push(relieved.took);
-            fleet.mend(&struck)?;
+            let taken_over = cluster.taken_over(&active, &mut *target, wanted)?;
+            reliefs.entry(*injected_fault).or_default().push(taken_over.took);
+            cluster.recover(&active)?;
         }
-        fleet.steady()?;
+        cluster.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        Ok(StruckRun { rig, folder, fleet, ledger, reliefs })
+        Ok(StruckRun { harness, folder, cluster, ledger, reliefs })
     }
 }
 
 /// A run whose faults have all struck.
 pub(crate) struct StruckRun {
-    pub(crate) rig: Arc<dyn Rig>,
+    pub(crate) harness: Arc<dyn Harness>,
     folder: TempDir,
-    pub(crate) fleet: Fleet,
+    pub(crate) cluster: Cluster,
     /// Everything that was written.
     pub(crate) ledger: Ledger,
-    pub(crate) reliefs: Reliefs,
+    pub(crate) reliefs: TakeoverTimes,
 }
 
 impl StruckRun {
@@ -98,7 +103,7 @@ impl StruckRun {
 
     /// See [`collect`].
     pub(crate) fn collect<N>(&mut self, targets: Vec<(N, Box<dyn Target>)>) -> Result<Vec<(N, Vec<Arrival>)>, Trouble> {
-        collect(targets, &self.ledger, &mut self.fleet)
+        collect(targets, &self.ledger, &mut self.cluster)
     }
 }
 
@@ -107,23 +112,23 @@ impl StruckRun {
 pub(crate) fn collect<N>(
     targets: Vec<(N, Box<dyn Target>)>,
     ledger: &Ledger,
-    fleet: &mut Fleet,
+    cluster: &mut Cluster,
 ) -> Result<Vec<(N, Vec<Arrival>)>, Trouble> {
     let mut received = Vec::new();
     for (name, target) in targets {
-        received.push((name, await_arrivals(target, ledger, fleet)?));
+        received.push((name, await_arrivals(target, ledger, cluster)?));
     }
-    fleet.disband()?;
-    received.into_iter().map(|(name, arrived)| Ok((name, arrived.finish(fleet)?))).collect()
+    cluster.stop_all()?;
+    received.into_iter().map(|(name, arrived)| Ok((name, arrived.finish(cluster)?))).collect()
 }
 
 /// The same for one target.
 pub(crate) fn collect_one(
     target: Box<dyn Target>,
     ledger: &Ledger,
-    fleet: &mut Fleet,
+    cluster: &mut Cluster,
 ) -> Result<Vec<Arrival>, Trouble> {
-    let received = collect(vec![((), target)], ledger, fleet)?;
+    let received = collect(vec![((), target)], ledger, cluster)?;
     Ok(received.into_iter().flat_map(|((), arrivals)| arrivals).collect())
 }
 
@@ -135,10 +140,10 @@ struct Arrived {
 
 impl Arrived {
     /// All of it, when nothing is written any more.
-    fn finish(mut self, fleet: &Fleet) -> Result<Vec<Arrival>, Trouble> {
+    fn finish(mut self, cluster: &Cluster) -> Result<Vec<Arrival>, Trouble> {
         let since = Instant::now();
         while since.elapsed() < ARRIVING {
-            match fleet.look(&mut *self.target)? {
+            match cluster.take_arrivals(&mut *self.target)? {
                 Some(news) if news.is_empty() => return Ok(self.arrivals),
                 news => self.arrivals.extend(news.unwrap_or_default()),
             }
@@ -149,19 +154,19 @@ impl Arrived {
 
 /// Reads a target from its beginning until all that was acknowledged has arrived, or for as long as that may take: then it
 /// is lost.
-fn await_arrivals(target: Box<dyn Target>, ledger: &Ledger, fleet: &mut Fleet) -> Result<Arrived, Trouble> {
+fn await_arrivals(target: Box<dyn Target>, ledger: &Ledger, cluster: &mut Cluster) -> Result<Arrived, Trouble> {
     let since = Instant::now();
     let mut arrived = Arrived { target, arrivals: Vec::new() };
     let mut missing: BTreeMap<_, _> = ledger.newest().collect();
     while !missing.is_empty() && since.elapsed() < ARRIVING {
-        let news = fleet.look(&mut *arrived.target)?.unwrap_or_default();
+        let news = cluster.take_arrivals(&mut *arrived.target)?.unwrap_or_default();
         for Arrival { key, number, .. } in &news {
             if missing.get(key.as_str()).is_some_and(|newest| number >= newest) {
                 missing.remove(key.as_str());
             }
         }
         if news.is_empty() {
-            fleet.listen(Duration::from_millis(20))?;
+            cluster.listen(Duration::from_millis(20))?;
         }
         arrived.arrivals.extend(news);
     }
@@ -169,10 +174,10 @@ fn await_arrivals(target: Box<dyn Target>, ledger: &Ledger, fleet: &mut Fleet) -
 }
 
 /// Sets the rig up; a pen to write with.
-pub(crate) async fn prepare(rig: &dyn Rig, seed: u64) -> Result<Pen, Trouble> {
+pub(crate) async fn prepare(harness: &dyn Harness, seed: u64) -> Result<LedgerWriter, Trouble> {
     let set_up = async {
-        rig.set_up(&cx()).await?;
-        rig.writer(&cx()).await
+        harness.set_up(&cx()).await?;
+        harness.writer(&cx()).await
     };
-    set_up.await.map(|writer| Pen::new(writer, seed)).map_err(told)
+    set_up.await.map(|writer| LedgerWriter::new(writer, seed)).map_err(to_trouble)
 }

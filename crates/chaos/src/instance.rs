@@ -15,9 +15,9 @@ use watchkeeper_engine::settings::{CheckpointPolicy, InstanceSettings, LeaseSett
 use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use watchkeeper_peers::TcpPeers;
 
-use crate::hands::{Deaf, Handled, Hands};
+use crate::fault_hooks::{FaultHooks, Handled, UnansweredRenewals};
+use crate::harness::{self, InstanceParts, Kind};
 use crate::log;
-use crate::rig::{self, Gear, Kind};
 
 /// The group and its one stream.
 pub(crate) const GROUP: &str = "chaos";
@@ -26,7 +26,7 @@ pub(crate) const STREAM: &str = "orders";
 /// How a child is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Orders {
-    pub(crate) rig: String,
+    pub(crate) harness: String,
     pub(crate) place: PathBuf,
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -40,7 +40,7 @@ pub(crate) struct Orders {
 pub(crate) async fn run(orders: Orders) -> Result<()> {
     let told = run_told(orders).await;
     if let Err(error) = &told {
-        let _ = Event::Failed { cause: error.to_string() }.tell();
+        let _ = Event::Failed { cause: error.to_string() }.emit();
     }
     told
 }
@@ -50,16 +50,16 @@ async fn run_told(orders: Orders) -> Result<()> {
     if let Some(folder) = &orders.log {
         log::to(folder, &orders.name).map_err(cause)?;
     }
-    let hands = Hands::new();
+    let hooks = FaultHooks::new();
     let stop = Arc::new(tokio::sync::Notify::new());
-    let (theirs, stopped) = (Arc::clone(&hands), Arc::clone(&stop));
+    let (theirs, stopped) = (Arc::clone(&hooks), Arc::clone(&stop));
     obey(move |order| match order {
         Order::Stop => stopped.notify_one(),
         order => theirs.take(order),
     })
     .map_err(cause)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cause)?;
-    let mut running = start(&orders, &hands).await?;
+    let mut running = start(&orders, &hooks).await?;
     let mut status = running.status(STREAM).ok_or_else(|| Error::internal("the stream is not there"))?;
     loop {
         tokio::select! {
@@ -67,23 +67,23 @@ async fn run_told(orders: Orders) -> Result<()> {
             _ = terminate.recv() => break,
             () = stop.notified() => break,
             ended = running.join() => return ended,
-            changed = tell(&mut status) => changed?,
+            changed = emit(&mut status) => changed?,
         }
     }
     running.shutdown();
     running.join().await
 }
 
-async fn start(orders: &Orders, hands: &Arc<Hands>) -> Result<Running> {
+async fn start(orders: &Orders, hooks: &Arc<FaultHooks>) -> Result<Running> {
     let peers = Arc::new(TcpPeers::new(watchkeeper_peers::Settings::default())?);
     let seams = Seams { peers, ..Seams::system() };
     let cx = seams.cx();
-    let mut gear = rig::named(&orders.rig, &orders.place)?.gear(&cx, orders.kind, hands).await?;
+    let mut parts = harness::named(&orders.harness, &orders.place)?.parts(&cx, orders.kind, hooks).await?;
     if !orders.self_fencing {
-        gear.stores.leases = Arc::new(Deaf { leases: gear.stores.leases, hands: Arc::clone(hands) });
+        parts.stores.leases = Arc::new(UnansweredRenewals { leases: parts.stores.leases, hooks: Arc::clone(hooks) });
     }
-    let stores = gear.stores.clone();
-    let stream = stream(gear, hands, orders.lease);
+    let stores = parts.stores.clone();
+    let stream = stream(parts, hooks, orders.lease);
     Running::start(seams, stores, settings(orders), vec![stream]).await
 }
 
@@ -98,19 +98,19 @@ fn settings(orders: &Orders) -> InstanceSettings {
     settings
 }
 
-fn stream(gear: Gear, hands: &Arc<Hands>, lease: Duration) -> StreamSpec {
+fn stream(parts: InstanceParts, hooks: &Arc<FaultHooks>, lease: Duration) -> StreamSpec {
     let mut settings = StreamSettings::new(STREAM);
     settings.start = StartAt::Oldest;
     // As usual, but in proportion to the lease: whoever has one that outlasts an election waits for the end of it.
     settings.give_up = settings.give_up.max(2 * lease);
     settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), events: None };
-    let sink = Arc::new(Handled { sink: gear.sink, hands: Arc::clone(hands) });
+    let sink = Arc::new(Handled { sink: parts.sink, hooks: Arc::clone(hooks) });
     let sinks = vec![SinkSpec::new("target", sink)];
-    StreamSpec { settings, source: gear.source, sinks, checkpoints: gear.checkpoints }
+    StreamSpec { settings, source: parts.source, sinks, checkpoints: parts.checkpoints }
 }
 
 /// Tells where the stream stands, and waits until it stands elsewhere.
-pub(crate) async fn tell(status: &mut Follower<StreamStatus>) -> Result<()> {
+pub(crate) async fn emit(status: &mut Follower<StreamStatus>) -> Result<()> {
     let now = status.see().clone();
     let state = Event::State {
         stream: now.stream,
@@ -120,6 +120,6 @@ pub(crate) async fn tell(status: &mut Follower<StreamStatus>) -> Result<()> {
         error: now.last_error,
         deadlines_hit: now.deadlines_hit,
     };
-    state.tell().map_err(|error| Error::unavailable("nobody listens").caused_by(error))?;
+    state.emit().map_err(|error| Error::unavailable("nobody listens").caused_by(error))?;
     status.changed().await.map_err(|_| Error::internal("the stream is gone"))
 }

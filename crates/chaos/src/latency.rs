@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Error, Facts, Grant, LeaseKey,
-    Position, Reason, Result,
+    AcquireRequest, Acquired, Candidate, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Error, Facts, Grant,
+    LeaseKey, Position, Reason, Result,
 };
 use watchkeeper_engine::instance::Stores;
 
+use crate::background_streams::BackgroundStreams;
 use crate::bars::{Bar, Limit};
-use crate::crowd::Crowd;
-use crate::fleet::{Trouble, cx};
+use crate::cluster::{Trouble, cx};
+use crate::harness::{self, Bare, BareWriteSize, Harness, Servers};
 use crate::report::quantile;
-use crate::rig::{self, Bare, Ground, Like, Rig};
 
 /// Enough for a p99.
 const CALLS: u64 = 500;
@@ -25,10 +25,10 @@ const WARM_UP: u64 = 50;
 const RATIO_MAX: f64 = 2.0;
 
 /// Acquires and commits, each with its bar, on keys of their own beside the group's.
-pub(crate) async fn measure(rig: &dyn Rig) -> Result<Vec<(Bar, Vec<Duration>)>, Trouble> {
+pub(crate) async fn measure(harness: &dyn Harness) -> Result<Vec<(Bar, Vec<Duration>)>, Trouble> {
     let measured = async {
         let cx = cx();
-        let stores = rig.stores(&cx).await?;
+        let stores = harness.stores(&cx).await?;
         let acquires = acquires(&cx, &stores, CALLS, None).await?;
         Ok((acquires, commits(&cx, &stores, CALLS, None).await?))
     };
@@ -38,30 +38,30 @@ pub(crate) async fn measure(rig: &dyn Rig) -> Result<Vec<(Bar, Vec<Duration>)>, 
 }
 
 /// Calls to the stores beside bare writes of the same size, one of each in turn; whether the ratios of their p99 were kept.
-pub(crate) fn compare(rig_name: &'static str, samples: u64, runtime: &Handle) -> Result<bool, Trouble> {
-    let ground = Ground::of(rig_name);
+pub(crate) fn compare(harness_name: &'static str, samples: u64, runtime: &Handle) -> Result<bool, Trouble> {
+    let test_servers = Servers::of(harness_name);
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let compared = async {
-        ground.lay(folder.path())?;
-        let rig = rig::named(rig_name, folder.path())?;
+        test_servers.lay(folder.path())?;
+        let harness = harness::named(harness_name, folder.path())?;
         let cx = cx();
-        rig.set_up(&cx).await?;
-        let stores = rig.stores(&cx).await?;
+        harness.set_up(&cx).await?;
+        let stores = harness.stores(&cx).await?;
         // So that there are documents to be as large as.
         acquires(&cx, &stores, WARM_UP, None).await?;
         commits(&cx, &stores, WARM_UP, None).await?;
         // On three servers it is the servers that are busy, on a single one the others of the group.
-        let crowd = match rig_name {
-            "postgres" => Some(Crowd::gather(&cx, rig.stores(&cx).await?).await?),
+        let background = match harness_name {
+            "postgres" => Some(BackgroundStreams::gather(&cx, harness.stores(&cx).await?).await?),
             _ => None,
         };
-        let mut beside = Beside::new(rig.bare(&cx, Like::Lease).await?);
+        let mut beside = BareWrites::new(harness.bare(&cx, BareWriteSize::Lease).await?);
         let taken = acquires(&cx, &stores, samples, Some(&mut beside)).await?;
         let leases = ratio("lease acquire", &taken, &beside.taken);
-        let mut beside = Beside::new(rig.bare(&cx, Like::Checkpoint).await?);
+        let mut beside = BareWrites::new(harness.bare(&cx, BareWriteSize::Checkpoint).await?);
         let taken = commits(&cx, &stores, samples, Some(&mut beside)).await?;
-        if let Some(crowd) = crowd {
-            println!("beside 1,000 streams with {} commits", crowd.disperse().await?);
+        if let Some(background) = background {
+            println!("beside 1,000 streams with {} commits", background.stop_all().await?);
         }
         Ok(leases & ratio("commit", &taken, &beside.taken))
     };
@@ -85,12 +85,12 @@ fn ratio(name: &str, ours: &[Duration], bare: &[Duration]) -> bool {
 }
 
 /// Bare writes, one beside each call that is measured.
-struct Beside {
+struct BareWrites {
     bare: Option<Box<dyn Bare>>,
     taken: Vec<Duration>,
 }
 
-impl Beside {
+impl BareWrites {
     fn new(bare: Option<Box<dyn Bare>>) -> Self {
         Self { bare, taken: Vec::new() }
     }
@@ -104,14 +104,14 @@ impl Beside {
     }
 }
 
-async fn beside_it(beside: &mut Option<&mut Beside>) -> Result<()> {
+async fn beside_it(beside: &mut Option<&mut BareWrites>) -> Result<()> {
     match beside {
         Some(beside) => beside.write().await,
         None => Ok(()),
     }
 }
 
-async fn acquires(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut Beside>) -> Result<Vec<Duration>> {
+async fn acquires(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut BareWrites>) -> Result<Vec<Duration>> {
     let entropy = Entropy::from_system();
     let key = LeaseKey::new("bench/acquire");
     let mut taken = Vec::new();
@@ -120,7 +120,7 @@ async fn acquires(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut 
         let (instance, tenure) = (entropy.instance(), entropy.tenure());
         let candidate = Candidate { instance, name: "bench".to_owned(), address: None, tenure };
         let ttl = Duration::from_secs(5);
-        let ask = Ask { key: key.clone(), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
+        let ask = AcquireRequest { key: key.clone(), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
         let began = Instant::now();
         let answer = stores.leases.try_acquire(cx, &ask).await?;
         taken.push(began.elapsed());
@@ -132,7 +132,7 @@ async fn acquires(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut 
     Ok(taken)
 }
 
-async fn commits(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut Beside>) -> Result<Vec<Duration>> {
+async fn commits(cx: &Cx, stores: &Stores, calls: u64, mut beside: Option<&mut BareWrites>) -> Result<Vec<Duration>> {
     let entropy = Entropy::from_system();
     let key = LeaseKey::new(format!("bench/commit/{}", entropy.uuid()));
     let grant = Grant { key, tenure: entropy.tenure(), epoch: Epoch(1) };

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use watchkeeper_core::Entropy;
 use watchkeeper_drill::{Entry, Ledger};
 
-use crate::rig::{Writer, Written};
+use crate::harness::{Writer, Written};
 
 /// So many keys, so that order within a key means something and keys have something to do beside each other.
 const KEYS: u64 = 16;
@@ -21,13 +21,13 @@ const TOGETHER_MAX: u64 = 4;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A writer with its ledger.
-pub(crate) struct Pen {
+pub(crate) struct LedgerWriter {
     writer: Box<dyn Writer>,
     ledger: Arc<Mutex<Ledger>>,
     entropy: Entropy,
 }
 
-impl Pen {
+impl LedgerWriter {
     pub(crate) fn new(writer: Box<dyn Writer>, seed: u64) -> Self {
         Self { writer, ledger: Arc::default(), entropy: Entropy::seeded(seed) }
     }
@@ -63,19 +63,19 @@ impl Pen {
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     ledger: Arc<Mutex<Ledger>>,
-    task: JoinHandle<Pen>,
+    task: JoinHandle<LedgerWriter>,
 }
 
 impl Load {
-    pub(crate) fn start(runtime: &Handle, mut pen: Pen) -> Self {
+    pub(crate) fn start(runtime: &Handle, mut ledger_writer: LedgerWriter) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, ledger) = (Arc::clone(&stop), Arc::clone(&pen.ledger));
+        let (stopped, ledger) = (Arc::clone(&stop), Arc::clone(&ledger_writer.ledger));
         let task = runtime.spawn(async move {
             while !stopped.load(Ordering::Relaxed) {
-                pen.write().await;
+                ledger_writer.write().await;
                 tokio::time::sleep(PAUSE).await;
             }
-            pen
+            ledger_writer
         });
         Self { stop, ledger, task }
     }
@@ -86,7 +86,7 @@ impl Load {
     }
 
     /// Stops writing; the pen with the ledger of all that was written.
-    pub(crate) async fn finish(self) -> Result<Pen, String> {
+    pub(crate) async fn finish(self) -> Result<LedgerWriter, String> {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.map_err(|error| format!("the writer failed: {error}"))
     }

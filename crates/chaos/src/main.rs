@@ -1,26 +1,26 @@
 //! Real processes on real stores under faults. `cargo xtask chaos` and `cargo xtask bench failover` call it.
 
 mod args;
+mod background_streams;
 mod bars;
 mod campaign;
-mod crew;
-mod crowd;
+mod cluster;
 mod cut;
 mod elections;
 mod failover;
+mod fault;
+mod fault_hooks;
 mod faults;
-mod fleet;
-mod hands;
+mod harness;
 mod histories;
 mod instance;
 mod latency;
+mod launch_plan;
 mod load;
 mod log;
 mod program;
 mod report;
-mod rig;
 mod speed;
-mod strike;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use args::{Chaos, Task};
 use campaign::Campaign;
-use rig::{Ground, Kind};
+use harness::{Kind, Servers};
 
 /// The lease of every run: the shortest that people are shown.
 const LEASE: Duration = Duration::from_secs(1);
@@ -78,18 +78,21 @@ fn perform(task: Task, runtime: &Runtime) -> Result<bool, String> {
         Task::Histories(wanted) => histories::run(&wanted, runtime.handle()),
         Task::Program(plan) => program::run(&plan, runtime),
         Task::Chaos(chaos) => {
-            let ground = Arc::new(Ground::of(chaos.rig));
+            let test_servers = Arc::new(Servers::of(chaos.harness));
             // All of them, also after one that failed.
-            let good: Vec<bool> = campaigns(&chaos).iter().map(|campaign| run(campaign, &ground, runtime)).collect();
+            let good: Vec<bool> =
+                campaigns(&chaos).iter().map(|campaign| run(campaign, &test_servers, runtime)).collect();
             Ok(good.iter().all(|good| *good))
         }
-        Task::Consume { errand, name } => {
-            runtime.block_on(speed::consume(errand, name)).map(|()| true).map_err(|error| error.to_string())
+        Task::Consume { bench_task, name } => {
+            runtime.block_on(speed::consume(bench_task, name)).map(|()| true).map_err(|error| error.to_string())
         }
         Task::Speed(plan) => speed::run(plan, runtime.handle()),
-        Task::Latency { rig, samples } => latency::compare(rig, samples, runtime.handle()),
+        Task::Latency { harness, samples } => latency::compare(harness, samples, runtime.handle()),
         Task::Elections { rounds, log } => elections::run(rounds, log, runtime.handle()),
-        Task::Failover { rig, rounds, lease, log } => failover::run(rig, (rounds, lease), log, runtime.handle()),
+        Task::Failover { harness, rounds, lease, log } => {
+            failover::run(harness, (rounds, lease), log, runtime.handle())
+        }
     }
 }
 
@@ -98,24 +101,24 @@ fn campaigns(chaos: &Chaos) -> Vec<Campaign> {
     let Chaos { faults, sink, seed, self_fencing, .. } = *chaos;
     let kinds = sink.map_or_else(|| vec![Kind::Transactional, Kind::Fenced], |kind| vec![kind]);
     // PostgreSQL has two sources.
-    let rigs = if chaos.rig == "postgres" { vec!["postgres", "replication"] } else { vec![chaos.rig] };
-    let one = |rig, kind, faults, self_fencing| {
+    let harnesses = if chaos.harness == "postgres" { vec!["postgres", "replication"] } else { vec![chaos.harness] };
+    let one = |harness, kind, faults, self_fencing| {
         let log = chaos.log.clone();
-        Campaign { rig, kind, faults, seed, self_fencing, lease: LEASE, log }
+        Campaign { harness, kind, faults, seed, self_fencing, lease: LEASE, log }
     };
     let mut list = Vec::new();
-    for (rig, kind) in rigs.iter().flat_map(|rig| kinds.iter().map(move |kind| (*rig, *kind))) {
-        list.push(one(rig, kind, faults, self_fencing));
+    for (harness, kind) in harnesses.iter().flat_map(|harness| kinds.iter().map(move |kind| (*harness, *kind))) {
+        list.push(one(harness, kind, faults, self_fencing));
         if self_fencing {
-            list.push(one(rig, kind, (faults / 6).max(1), false));
+            list.push(one(harness, kind, (faults / 6).max(1), false));
         }
     }
     list
 }
 
-fn run(campaign: &Campaign, ground: &Arc<Ground>, runtime: &Runtime) -> bool {
+fn run(campaign: &Campaign, test_servers: &Arc<Servers>, runtime: &Runtime) -> bool {
     println!("{}", report::heading(campaign));
-    match campaign.run(ground, runtime.handle()) {
+    match campaign.run(test_servers, runtime.handle()) {
         Ok(record) => {
             println!("{}", report::table(&record));
             record.wrong.is_empty()

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::campaign::{Campaign, Record};
+use crate::fault::InjectedFault;
 use crate::program;
-use crate::strike::Strike;
 
 pub(crate) fn heading(campaign: &Campaign) -> String {
-    let Campaign { rig, kind, faults, seed, .. } = campaign;
+    let Campaign { harness, kind, faults, seed, .. } = campaign;
     let fencing = if campaign.self_fencing { "" } else { ", without self-fencing" };
-    format!("{rig}, {} sink{fencing}: {faults} faults, seed {seed}", kind.as_str())
+    format!("{harness}, {} sink{fencing}: {faults} faults, seed {seed}", kind.as_str())
 }
 
 /// Milliseconds of the shortest, the middle, the ninth decile and the longest.
@@ -28,13 +28,13 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// How long deliveries took to go on after each kind of fault.
-fn reliefs(reliefs: &BTreeMap<Strike, Vec<Duration>>) -> String {
+fn reliefs(reliefs: &BTreeMap<InjectedFault, Vec<Duration>>) -> String {
     let mut text = format!("{:<16} {:>5} {:>32}\n", "", "count", "delivered again, ms: min/median/max");
-    for (strike, reliefs) in reliefs {
+    for (injected_fault, reliefs) in reliefs {
         let [min, median, _, max] = spread(reliefs);
         let count = reliefs.len();
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{strike:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
+        let _ = writeln!(text, "{injected_fault:<16} {count:>5} {min:>12.1} {median:>9.1} {max:>9.1}");
     }
     text
 }

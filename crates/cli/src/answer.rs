@@ -12,7 +12,7 @@ use crate::config::secrets;
 /// A report of these lines and this document.
 pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Report> {
     let data = serde_json::to_value(document);
-    let data = data.map_err(|error| Error::internal("the answer can not be written as JSON").caused_by(error))?;
+    let data = data.map_err(|error| Error::internal("the answer cannot be written as JSON").caused_by(error))?;
     Ok(Report { lines, data })
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn report(lines: Vec<String>, document: &impl Serialize) -> Result<Re
 ///
 /// # Errors
 /// `Unavailable` when the answer could not be written, as to a full disk.
-pub(crate) fn say(report: &Report, json: bool) -> Result<()> {
+pub(crate) fn print_report(report: &Report, json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut line = |text: &str| writeln!(out, "{}", secrets::masked(text));
     let said = match json {
@@ -69,7 +69,7 @@ pub(crate) fn confirm(plan: &[String], yes: bool) -> Result<()> {
     eprint!("Go on? [y/N] ");
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
-    read.map_err(|error| Error::internal("the answer can not be read").caused_by(error))?;
+    read.map_err(|error| Error::internal("the answer cannot be read").caused_by(error))?;
     match line.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Error::config("not confirmed: nothing was changed").caused_by(Declined)),

@@ -24,7 +24,7 @@ Exit codes:
 Every setting of the file can be a variable too, such as WATCHKEEPER__GROUP__LEASE=5s.
 A tool of a system needs no name before it where its URL tells which: watchkeeper oplog --url mongodb://…";
 
-pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, Operate, Patience, Tail, Which};
+pub(crate) use operate::{Back, Checkpoint, DeadLetters, Decision, From, LetterSelection, Operate, Patience, Tail};
 
 /// Keeps change streams watched: one instance has the watch, the others stand by and relieve it.
 #[derive(Debug, Parser)]
@@ -103,12 +103,12 @@ pub(crate) enum Command {
 
 /// What was asked for: a command of the program, or one of a backend.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum Invocation {
     Program(Args),
     Tool(Common, tools::Call),
 }
 
-impl Asked {
+impl Invocation {
     /// What every command takes.
     pub(crate) fn common(&self) -> &Common {
         match self {
@@ -129,13 +129,13 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Reads the command line. Ends the process, with help or code 2, if that is what is asked for.
-pub(crate) fn read() -> Asked {
+pub(crate) fn read() -> Invocation {
     let matches = command().get_matches_from(tools::spelled_out(std::env::args_os().collect()));
     if let Some(call) = tools::asked(&matches) {
         let common = Common::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        return Asked::Tool(common, call);
+        return Invocation::Tool(common, call);
     }
-    Asked::Program(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+    Invocation::Program(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use watchkeeper::engine::checkpoint::history::History;
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
 use watchkeeper::engine::group::control::Controls;
-use watchkeeper::engine::group::home::Homes;
 use watchkeeper::engine::group::journal::Journal;
 use watchkeeper::engine::group::registry::{Listed, Registry};
+use watchkeeper::engine::group::store_binding::StoreBindings;
 use watchkeeper::{Checkpoint, CheckpointStore, Cx, Error, ErrorKind, Position, Records, Result, StartAt, StreamSpec};
 
 use crate::args::Patience;
@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 impl Site {
     /// The context of one look at the stores.
-    pub(crate) fn look(&self) -> Cx {
+    pub(crate) fn read_context(&self) -> Cx {
         self.seams.cx().within(LOOK)
     }
 
@@ -45,7 +45,7 @@ impl Site {
         let interrupted = CancellationToken::new();
         let cx = self.seams.cx().within(patience.wait.unwrap_or(usual)).cancelled_by(interrupted.clone());
         tokio::spawn(async move {
-            // Where they can not be taken they end the program, as they do by themselves.
+            // Where they cannot be taken they end the program, as they do by themselves.
             if let Ok(mut signals) = Signals::take() {
                 signals.next().await;
                 interrupted.cancel();
@@ -81,9 +81,9 @@ impl Site {
         store: &dyn CheckpointStore,
         stream: &Stream,
     ) -> Result<Option<Checkpoint>> {
-        let homes = Homes::new(self.records(), &self.settings.group);
+        let bindings = StoreBindings::new(self.records(), &self.settings.group);
         let (name, key) = (&stream.settings.name, self.key(stream));
-        lost::load(cx, (store, &homes), (name, &key), &self.history(stream)).await
+        lost::load(cx, (store, &bindings), (name, &key), &self.history(stream)).await
     }
 
     /// The checkpoints of `stream` before the newest one.
@@ -105,7 +105,7 @@ impl Site {
         Ok(members)
     }
 
-    /// Whether somebody is there who was given `stream`, be it that it can not run it just now.
+    /// Whether somebody is there who was given `stream`, be it that it cannot run it just now.
     pub(crate) async fn is_manned(&self, cx: &Cx, stream: &str) -> Result<bool> {
         let has = |listed: &Listed| {
             let told = listed.member.reports.iter().any(|report| report.stream == stream);
@@ -121,17 +121,27 @@ impl Site {
     }
 
     /// Performs an operator's move.
-    pub(crate) async fn perform(&self, stream: &StreamSpec, wish: Move, patience: Patience) -> Result<MoveReport> {
+    pub(crate) async fn perform(
+        &self,
+        stream: &StreamSpec,
+        dead_letter_request: Move,
+        patience: Patience,
+    ) -> Result<MoveReport> {
         let operator = Operator::of(stream, &self.stores, &self.settings, Arc::clone(&self.seams.entropy));
         let (key, sinks) = (stream.key(&self.settings.group), stream.profiles());
         let subject = Subject { stream: &stream.settings.name, key: &key, source: &*stream.source, sinks: &sinks };
-        operator.move_to(&self.wait(patience), &subject, wish).await
+        operator.move_to(&self.wait(patience), &subject, dead_letter_request).await
     }
 
     /// Performs an operator's move that asks neither the source nor the sinks anything: only where the checkpoint is kept has to
     /// answer.
-    pub(crate) async fn perform_apart(&self, stream: &Stream, wish: Move, patience: Patience) -> Result<MoveReport> {
-        self.perform(&self.resumable(stream).await?, wish, patience).await
+    pub(crate) async fn perform_apart(
+        &self,
+        stream: &Stream,
+        dead_letter_request: Move,
+        patience: Patience,
+    ) -> Result<MoveReport> {
+        self.perform(&self.resumable(stream).await?, dead_letter_request, patience).await
     }
 
     /// The position that `target` means in the log of `stream` as it is now, and what a person should know of it.

@@ -12,8 +12,8 @@ use crate::config::secrets;
 /// What failed, as a document on standard output for the program that asked for one.
 pub(crate) fn tell_program(error: &Error) {
     match is_declined(error) {
-        true => say(&json!({ "confirmed": false })),
-        false => say(&json!({ "error": document(error) })),
+        true => print_error(&json!({ "confirmed": false })),
+        false => print_error(&json!({ "error": document(error) })),
     }
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn tell_program(error: &Error) {
 pub(crate) fn refused(errors: &[Error], json: bool) -> ExitCode {
     if json {
         let documents: Vec<_> = errors.iter().map(document).collect();
-        say(&json!({ "error": documents.first(), "errors": documents }));
+        print_error(&json!({ "error": documents.first(), "errors": documents }));
     }
     errors.iter().map(failed).fold(ExitCode::FAILURE, |_, code| code)
 }
@@ -37,7 +37,7 @@ fn document(error: &Error) -> Value {
     })
 }
 
-fn say(document: &Value) {
+fn print_error(document: &Value) {
     // A reader that has gone is told by the code.
     let _ = writeln!(std::io::stdout(), "{document}");
 }

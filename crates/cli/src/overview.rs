@@ -4,8 +4,8 @@
 //! It holds no address, no URL and no payload (of the store only which file of this machine it is, if it is one), so nothing secret can be in it.
 
 mod health;
+mod holder_reports;
 mod stream;
-mod told;
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use watchkeeper::engine::group::registry::Listed;
 use watchkeeper::{LeaseKey, Result};
 
 pub(crate) use health::Health;
+pub(crate) use holder_reports::{in_words, report, silence};
 pub(crate) use stream::{Committed, OnInstance, Sink, State, Stream};
-pub(crate) use told::{in_words, report, silence};
 
 use crate::site::Site;
 use crate::when::{iso, millis};
@@ -72,7 +72,7 @@ pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> 
         Some(name) => vec![site.stream(name)?],
         None => site.streams.iter().collect(),
     };
-    let cx = site.look();
+    let cx = site.read_context();
     let keys: Vec<LeaseKey> = wanted.iter().map(|stream| site.key(stream)).collect();
     let holders = cx.run(site.stores.leases.holders(&cx, &keys)).await?;
     let mut members = site.members(&cx).await?;
@@ -81,7 +81,7 @@ pub(crate) async fn gather(site: &Site, only: Option<&str>) -> Result<Overview> 
     let mut controls = cx.run(controls.read_all(&cx)).await?;
     let parts = wanted.iter().zip(holders).map(|(described, holder)| {
         let control = controls.remove(&described.settings.name).unwrap_or_default();
-        stream::look(site, described, holder, control, &members)
+        stream::inspect_stream(site, described, holder, control, &members)
     });
     let parts: Vec<_> = parts.collect();
     let streams = join_all(parts).await.into_iter().collect::<Result<Vec<_>>>()?;

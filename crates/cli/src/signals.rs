@@ -24,7 +24,7 @@ pub(crate) struct Signals {
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedSignal {
     /// What people call it.
     pub(crate) name: &'static str,
     /// How a program ends that it has ended.
@@ -34,7 +34,7 @@ pub(crate) struct Asked {
 impl Signals {
     /// From now on they do not end the process by themselves.
     pub(crate) fn take() -> Result<Self> {
-        let take = |kind| signal(kind).map_err(|error| Error::internal("signals can not be received").caused_by(error));
+        let take = |kind| signal(kind).map_err(|error| Error::internal("signals cannot be received").caused_by(error));
         let hangup = if is_hangup_ignored() { None } else { Some(take(SignalKind::hangup())?) };
         let (terminate, interrupt) = (take(SignalKind::terminate())?, take(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, hangup, watches_output: false, last: None })
@@ -49,16 +49,16 @@ impl Signals {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> ReceivedSignal {
         loop {
             let asked = tokio::select! {
                 biased;
-                _ = self.terminate.recv() => Asked { name: "SIGTERM", code: 143 },
-                _ = self.interrupt.recv() => Asked { name: "SIGINT", code: 130 },
-                () = received(self.hangup.as_mut()) => Asked { name: "SIGHUP", code: 129 },
+                _ = self.terminate.recv() => ReceivedSignal { name: "SIGTERM", code: 143 },
+                _ = self.interrupt.recv() => ReceivedSignal { name: "SIGINT", code: 130 },
+                () = received(self.hangup.as_mut()) => ReceivedSignal { name: "SIGHUP", code: 129 },
                 () = output_closed(), if self.watches_output => {
                     self.watches_output = false;
-                    return Asked { name: "closed standard output", code: 141 };
+                    return ReceivedSignal { name: "closed standard output", code: 141 };
                 }
             };
             if self.last.is_none_or(|last| last.elapsed() >= ONE) {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
-use watchkeeper::core::{Argument, Options, Origin, Report, Setting, Takes, Tool, WrittenSetting as Written};
+use watchkeeper::core::{Argument, Options, Origin, Report, Setting, Takes, Tool, WrittenSetting};
 use watchkeeper::{Result, Seams, registry};
 
 /// A tool that was asked for, with its arguments.
@@ -101,7 +101,7 @@ pub(crate) fn asked(matches: &ArgMatches) -> Option<Call> {
     for argument in tool.arguments() {
         let origin = Origin::new(format!("--{}", argument.name));
         if let Some(setting) = setting(argument, matches, &origin) {
-            arguments.insert(argument.name, Written { setting, origin });
+            arguments.insert(argument.name, WrittenSetting { setting, origin });
         }
     }
     Some(Call { tool, arguments })
@@ -112,7 +112,7 @@ fn setting(argument: &Argument, matches: &ArgMatches, origin: &Origin) -> Option
         Takes::One | Takes::Required => matches.get_one::<String>(argument.name).cloned().map(Setting::Text),
         Takes::Many => {
             let values = matches.get_many::<String>(argument.name)?;
-            Some(Setting::List(values.map(|value| Written::text(value, origin.clone())).collect()))
+            Some(Setting::List(values.map(|value| WrittenSetting::text(value, origin.clone())).collect()))
         }
         Takes::Nothing => matches.get_flag(argument.name).then_some(Setting::Flag(true)),
     }

@@ -74,14 +74,14 @@ pub struct SinkPlan {
 
 /// What a source is, as far as that is known without opening it for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outline {
+pub struct SourceDescription {
     /// How far its history reaches, if that was found out.
     pub window: Option<Window>,
     /// Whether every change of a row tells the whole row: see [`SinkProfile::whole_rows`].
     pub whole_rows: bool,
 }
 
-impl Default for Outline {
+impl Default for SourceDescription {
     fn default() -> Self {
         Self { window: None, whole_rows: true }
     }
@@ -160,7 +160,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Takes and validates the settings of a store, without a connection.
     ///
     /// # Errors
-    /// `Config` when a setting is wrong, or this system can not be a store. Where errors are collected
+    /// `Config` when a setting is wrong, or this system cannot be a store. Where errors are collected
     /// ([`Options::collect_into`]) only what keeps the other settings from being looked at is returned.
     fn validate_store(&self, _options: &mut Options) -> Result<()> {
         Err(self.cannot_be("a store"))
@@ -185,7 +185,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Opens the database at `url` as a group's store.
     ///
     /// # Errors
-    /// `Config` when this system can not be one.
+    /// `Config` when this system cannot be one.
     async fn store(&self, _cx: &Cx, _options: &mut Options) -> Result<Offer> {
         Err(self.cannot_be("a store"))
     }
@@ -193,7 +193,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Makes a source.
     ///
     /// # Errors
-    /// `Config` when this system can not be one.
+    /// `Config` when this system cannot be one.
     async fn source(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Arc<dyn Source>> {
         Err(self.cannot_be("a source"))
     }
@@ -210,7 +210,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// Makes a target.
     ///
     /// # Errors
-    /// `Config` when this system can not be one.
+    /// `Config` when this system cannot be one.
     async fn sink(&self, _cx: &Cx, _purpose: &Purpose, _options: &mut Options) -> Result<Target> {
         Err(self.cannot_be("a sink"))
     }
@@ -219,7 +219,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     /// made by [`store`](Self::store) is no error.
     ///
     /// # Errors
-    /// Why it can not be looked at; that is a finding too.
+    /// Why it cannot be looked at; that is a finding too.
     async fn check_store(&self, _cx: &Cx, _options: &mut Options) -> Result<Vec<Finding>> {
         Err(self.cannot_be("a store"))
     }
@@ -242,7 +242,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// What of a store is at `url` already, without changing anything there: what [`store`](Self::store) would have to make is
-    /// not offered. `None` of a system that can not be looked at so.
+    /// not offered. `None` of a system that cannot be looked at so.
     ///
     /// # Errors
     /// As [`check_store`](Self::check_store).
@@ -260,7 +260,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
     }
 
     /// The checkpoint under `key` in the store at `url`, without changing anything there: a store that was never opened has
-    /// none. A system that can not be read without being opened tells none either.
+    /// none. A system that cannot be read without being opened tells none either.
     ///
     /// # Errors
     /// As [`check_store`](Self::check_store).
@@ -276,12 +276,12 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         self.source(cx, purpose, options).await?.check(cx).await
     }
 
-    /// Looks whether a stream of this source could begin at `start`, without changing anything there: see [`Source::vet`].
+    /// Looks whether a stream of this source could begin at `start`, without changing anything there: see [`Source::preflight`].
     /// One that changes something when it is made overrides this.
     ///
     /// # Errors
     /// As [`check_source`](Self::check_source).
-    async fn vet_start(
+    async fn preflight_start(
         &self,
         cx: &Cx,
         purpose: &Purpose,
@@ -289,15 +289,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         start: &StartAt,
         pedigree: Option<&Pedigree>,
     ) -> Result<Vec<Finding>> {
-        self.source(cx, purpose, options).await?.vet(cx, start, pedigree).await
+        self.source(cx, purpose, options).await?.preflight(cx, start, pedigree).await
     }
 
     /// Looks what a source is, without changing anything there.
     ///
     /// # Errors
     /// As [`check_source`](Self::check_source).
-    async fn outline(&self, _cx: &Cx, _options: &mut Options) -> Result<Outline> {
-        Ok(Outline::default())
+    async fn describe(&self, _cx: &Cx, _options: &mut Options) -> Result<SourceDescription> {
+        Ok(SourceDescription::default())
     }
 
     /// Refuses a source with these settings for sinks that mirror: see [`Source::require_all_changes`]. Pure and offline.
@@ -364,7 +364,7 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
 
     /// The error of a role that it does not have.
     fn cannot_be(&self, role: &str) -> Error {
-        Error::config(format!("{} can not be {role}", self.name())).remedy("use another system there")
+        Error::config(format!("{} cannot be {role}", self.name())).remedy("use another system there")
     }
 }
 

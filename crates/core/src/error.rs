@@ -1,7 +1,7 @@
 //! Few kinds of error, each saying what to do.
 //!
 //! Answers that are expected (held by another, fenced, rejected) are values of the contracts. An
-//! [`Error`] means "could not find out" or "can not go on".
+//! [`Error`] means "could not find out" or "cannot go on".
 
 mod corrupt;
 

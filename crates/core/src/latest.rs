@@ -24,7 +24,7 @@ pub struct Follower<T> {
 
 /// The teller is gone: there will be no newer value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silent;
+pub struct PublisherGone;
 
 #[derive(Debug)]
 struct Shared<T> {
@@ -39,7 +39,7 @@ struct Shared<T> {
 
 impl<T> Shared<T> {
     /// Those to wake, to be woken outside the lock.
-    fn news(&mut self) -> Vec<Waker> {
+    fn take_waiters(&mut self) -> Vec<Waker> {
         self.version += 1;
         std::mem::take(&mut self.waiting).into_values().collect()
     }
@@ -64,10 +64,10 @@ impl<T> Latest<T> {
     }
 
     /// Tells a new value.
-    pub fn tell(&self, value: T) {
+    pub fn publish(&self, value: T) {
         let mut shared = lock(&self.shared);
         let before = std::mem::replace(&mut shared.value, Arc::new(value));
-        let waiting = shared.news();
+        let waiting = shared.take_waiters();
         drop(shared);
         // Outside the lock: a value's drop may run other code.
         drop(before);
@@ -95,7 +95,7 @@ impl<T: Clone> Latest<T> {
     pub fn change_if(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let mut shared = lock(&self.shared);
         let is_news = change(Arc::make_mut(&mut shared.value));
-        let waiting = if is_news { shared.news() } else { Vec::new() };
+        let waiting = if is_news { shared.take_waiters() } else { Vec::new() };
         drop(shared);
         waiting.into_iter().for_each(Waker::wake);
         is_news
@@ -106,7 +106,7 @@ impl<T> Drop for Latest<T> {
     fn drop(&mut self) {
         let mut shared = lock(&self.shared);
         shared.silent = true;
-        let waiting = shared.news();
+        let waiting = shared.take_waiters();
         drop(shared);
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -152,12 +152,12 @@ impl<T> Follower<T> {
     ///
     /// # Cancel safety
     /// Cancel safe: dropped, nothing counts as seen.
-    pub async fn changed(&mut self) -> Result<(), Silent> {
+    pub async fn changed(&mut self) -> Result<(), PublisherGone> {
         let mut wait = Wait { shared: &self.shared, ticket: None };
         let version = poll_fn(|context| {
             let mut shared = lock(wait.shared);
             if shared.silent {
-                return Poll::Ready(Err(Silent));
+                return Poll::Ready(Err(PublisherGone));
             }
             if shared.version != self.seen {
                 return Poll::Ready(Ok(shared.version));
@@ -221,7 +221,7 @@ mod tests {
             assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
         drop(waits.remove(3));
-        latest.tell(1);
+        latest.publish(1);
         let expected: Vec<_> = (0..20).filter(|number| *number != 3).collect();
         assert_eq!(*woken.lock().expect("no panic before"), expected);
     }
@@ -235,7 +235,7 @@ mod tests {
         std::thread::spawn(move || {
             let (first, second) = (follower.clone().get(), latest.get());
             let seen = follower.see();
-            latest.tell(2);
+            latest.publish(2);
             let values = (*first, *second, *seen, *follower.get());
             done.send(values).expect("the test waits");
         });
@@ -248,7 +248,7 @@ mod tests {
         let latest = Latest::new("a");
         let mut follower = latest.follow();
         assert!(!follower.has_news());
-        latest.tell("b");
+        latest.publish("b");
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(pin!(follower.changed()).poll(&mut context), Poll::Ready(Ok(()))));
         assert!(pin!(follower.changed()).poll(&mut context).is_pending());
@@ -256,6 +256,6 @@ mod tests {
         assert!(!latest.change_if(|_| false));
         assert!(pin!(follower.changed()).poll(&mut context).is_pending());
         drop(latest);
-        assert!(matches!(pin!(follower.changed()).poll(&mut context), Poll::Ready(Err(Silent))));
+        assert!(matches!(pin!(follower.changed()).poll(&mut context), Poll::Ready(Err(PublisherGone))));
     }
 }

@@ -5,7 +5,7 @@
 //! data, or believe a wrong clock, without harm to anything but availability.
 //!
 //! What is **not** guaranteed: that two processes never believe to hold at the same time. A paused
-//! holder can not know that it was replaced. Hence the epoch.
+//! holder cannot know that it was replaced. Hence the epoch.
 //!
 //! Whose clock is believed: the store's own, for expiry; the holder's, counted from *before* it sent
 //! the request, for giving up. Only durations travel.
@@ -35,7 +35,7 @@ pub struct Candidate {
 
 /// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// What for.
     pub key: LeaseKey,
     /// By whom.
@@ -92,7 +92,7 @@ pub struct Previous {
     pub vacant: Duration,
 }
 
-/// The answer to an [`Ask`].
+/// The answer to an [`AcquireRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     /// The lease is the candidate's.
@@ -178,7 +178,7 @@ pub trait LeaseStore: Send + Sync + std::fmt::Debug {
     ///
     /// # Cancel safety
     /// Not cancel safe: a dropped call may still be granted, to the same tenure.
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired>;
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired>;
 
     /// Renews many leases in one round trip, with an answer each in the same order.
     ///

@@ -38,7 +38,8 @@ pub mod source;
 pub mod spawn;
 
 pub use backend::{
-    Argument, Backend, Inspection, Offer, Outline, Purpose, Reading, Report, SinkPlan, SourcePlan, Takes, Target, Tool,
+    Argument, Backend, Inspection, Offer, Purpose, Reading, Report, SinkPlan, SourceDescription, SourcePlan, Takes,
+    Target, Tool,
 };
 pub use change::{Batch, BatchBuilder, Change, ChangeId, Operation, Row, RowParts};
 pub use checkpoint::{
@@ -51,15 +52,16 @@ pub use entropy::Entropy;
 pub use error::{Component, Error, ErrorKind, Result};
 pub use latest::{Follower, Latest};
 pub use lease::{
-    Acquired, Ask, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal, Wakeups,
+    AcquireRequest, Acquired, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal,
+    Wakeups,
 };
 pub use ledger::{LedgerEntry, LedgerKind, LedgerQuery, LedgerRecord, Resolution, StoredChange};
 pub use names::{Address, Epoch, Grant, InstanceId, LeaseKey, TenureId};
-pub use options::{Collector, Options, Origin, Renewable, Reread, Setting, Written as WrittenSetting};
+pub use options::{Collector, Options, Origin, Renewable, Reread, Setting, WrittenSetting};
 pub use payload::{Image, Payload, ValueRef, Visit};
-pub use peers::{Listening, NoPeers, Peers, Roll, Verdict};
+pub use peers::{HeldTenures, Listening, NoPeers, Peers, Verdict};
 pub use position::{OperationTime, Pedigree, Position, Room, SourceTime, StartAt, Version, Window};
-pub use records::{Put, Record, Records, Revision};
+pub use records::{PutOutcome, Record, Records, Revision};
 pub use sink::{
     Fault, FaultKind, FlushRejection, Grade, OpenedSink, Sink, SinkContext, SinkProfile, SinkTarget, SinkWriter,
     Transacted, TransactionalWriter, Written, rename_rejection,

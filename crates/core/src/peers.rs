@@ -24,18 +24,18 @@ pub enum Verdict {
 
 /// The tenures that this instance answers for.
 #[derive(Debug, Clone, Default)]
-pub struct Roll {
+pub struct HeldTenures {
     tenures: Arc<Mutex<BTreeSet<TenureId>>>,
 }
 
-impl Roll {
+impl HeldTenures {
     /// Begins to answer for `tenure`.
     pub fn enter(&self, tenure: TenureId) {
         self.lock().insert(tenure);
     }
 
     /// Ends to answer for `tenure`. To be called only after its release.
-    pub fn strike(&self, tenure: TenureId) {
+    pub fn remove(&self, tenure: TenureId) {
         self.lock().remove(&tenure);
     }
 
@@ -58,11 +58,11 @@ pub trait Listening: Send + Sync + std::fmt::Debug {
 /// Listens for peers and watches them.
 #[async_trait]
 pub trait Peers: Send + Sync + std::fmt::Debug {
-    /// Whether `address` is on this machine, where a refused connection can not be a broken network.
+    /// Whether `address` is on this machine, where a refused connection cannot be a broken network.
     fn is_local(&self, address: &Address) -> bool;
 
-    /// Begins to answer peers for the tenures on `roll`.
-    async fn listen(&self, cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>>;
+    /// Begins to answer peers for the tenures on `held_tenures`.
+    async fn listen(&self, cx: &Cx, held_tenures: HeldTenures) -> Result<Box<dyn Listening>>;
 
     /// Watches the process at `address` that answers for `tenure`.
     ///
@@ -92,7 +92,7 @@ impl Peers for NoPeers {
         false
     }
 
-    async fn listen(&self, _cx: &Cx, _roll: Roll) -> Result<Box<dyn Listening>> {
+    async fn listen(&self, _cx: &Cx, _roll: HeldTenures) -> Result<Box<dyn Listening>> {
         Ok(Box::new(NoPeers))
     }
 

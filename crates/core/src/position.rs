@@ -62,7 +62,7 @@ pub struct OperationTime {
 impl OperationTime {
     /// The error of a source whose changes have no such times.
     pub fn unknown_to(self, source: &str) -> Error {
-        Error::config(format!("{source} has no operation times, so it can not start at {self}"))
+        Error::config(format!("{source} has no operation times, so it cannot start at {self}"))
             .remedy("start at a time such as \"2026-01-31T12:00:00Z\", or with \"oldest\" or \"now\"")
     }
 }
@@ -109,7 +109,7 @@ pub enum StartAt {
 impl StartAt {
     /// The error of a source that does not know this way to start. It must not start anywhere else instead: changes would be left out.
     pub fn unknown_to(&self, source: &str) -> Error {
-        Error::config(format!("{source} can not start at {self:?}"))
+        Error::config(format!("{source} cannot start at {self:?}"))
             .remedy("start with \"oldest\" or \"now\", or update the source")
     }
 }

@@ -39,7 +39,7 @@ impl Record {
 
 /// The answer to a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
+pub enum PutOutcome {
     /// Written; this is its revision now.
     Done(Revision),
     /// The document is not as expected. Nothing was written.
@@ -65,13 +65,13 @@ pub trait Records: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// `Unknown` when it may have been written: get it and look.
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put>;
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome>;
 
     /// Deletes a document if it is as expected.
     ///
     /// # Behavior
     /// * R4: a document of another revision stays.
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put>;
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome>;
 
     /// Appends to a log and drops its oldest entries beyond the newest `keep`.
     ///

@@ -316,7 +316,7 @@ pub enum Transacted {
     AlreadyDone,
     /// A newer grant has claimed; nothing was written.
     Fenced,
-    /// These rows can not be written; nothing was written. The engine repeats without them.
+    /// These rows cannot be written; nothing was written. The engine repeats without them.
     Rejected(Vec<Fault>),
 }
 

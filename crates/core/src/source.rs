@@ -36,7 +36,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// What [`Source::vet`] tells when this came of a look at a place to start: an error is what was found, unless it only
+    /// What [`Source::preflight`] tells when this came of a look at a place to start: an error is what was found, unless it only
     /// says that nothing could be found out.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     }
 
     /// Looks whether a stream could begin at `start`, or go on from it when it is the position of a checkpoint, which comes
-    /// with the pedigree that was stored beside it. A source that can not tell without opening finds nothing.
+    /// with the pedigree that was stored beside it. A source that cannot tell without opening finds nothing.
     ///
     /// This is for a person who asks before anything runs. It reads only, keeps nothing open, and takes nothing away from
     /// one who runs the same stream meanwhile: no slot, no lease, no place in a queue. That nothing is found promises nothing;
@@ -113,7 +113,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// What kept it from being looked at. What is wrong with `start` is a finding of [`Severity::Error`], with its remedy.
-    async fn vet(&self, _cx: &Cx, _start: &StartAt, _pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+    async fn preflight(&self, _cx: &Cx, _start: &StartAt, _pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         Ok(Vec::new())
     }
 
@@ -122,8 +122,8 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
 
     /// A place that is known to be before `current`, from which everything comes again that comes after `target`; for a target of which
-    /// [`Source::compare`] can not tell. Pure and offline; `None` means that there is none.
-    fn drawn_back(&self, _target: &Position, _current: &Position) -> Option<Position> {
+    /// [`Source::compare`] cannot tell. Pure and offline; `None` means that there is none.
+    fn earlier_bound(&self, _target: &Position, _current: &Position) -> Option<Position> {
         None
     }
 
@@ -187,8 +187,8 @@ pub trait Positions: Send + Sync + std::fmt::Debug {
     /// See [`Source::compare`].
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering>;
 
-    /// See [`Source::drawn_back`].
-    fn drawn_back(&self, _target: &Position, _current: &Position) -> Option<Position> {
+    /// See [`Source::earlier_bound`].
+    fn earlier_bound(&self, _target: &Position, _current: &Position) -> Option<Position> {
         None
     }
 
@@ -204,8 +204,8 @@ impl<S: Source> Positions for S {
         Source::compare(self, a, b)
     }
 
-    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
-        Source::drawn_back(self, target, current)
+    fn earlier_bound(&self, target: &Position, current: &Position) -> Option<Position> {
+        Source::earlier_bound(self, target, current)
     }
 
     fn has_unfinished_snapshot(&self, position: &Position) -> bool {

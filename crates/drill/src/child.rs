@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::children::{ReadEvent, Told, What};
+use crate::children::{ProcessReport, ProcessReportKind, ReadEvent};
 use crate::event::Order;
 use crate::spawner::Spawner;
 
@@ -28,14 +28,14 @@ impl Child {
         name: &str,
         mut command: Command,
         read: ReadEvent,
-        say: SyncSender<Told>,
+        say: SyncSender<ProcessReport>,
     ) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = spawner.spawn(command)?;
         let orders = process.stdin.take();
         let (pid, name) = (process.id(), name.to_owned());
         if let Some(output) = process.stdout.take() {
-            let hear = move || hear(&name, pid, output, read, &say);
+            let hear = move || forward_output(&name, pid, output, read, &say);
             std::thread::Builder::new().name("listener".to_owned()).spawn(hear)?;
         }
         Ok(Self { process, orders, state: None, ended: None })
@@ -111,13 +111,13 @@ impl Drop for Child {
 }
 
 /// Passes on what a process says, up to its end.
-fn hear(name: &str, pid: u32, output: ChildStdout, read: ReadEvent, say: &SyncSender<Told>) {
-    let tell = |what| say.send(Told { at: Instant::now(), child: name.to_owned(), pid, what }).is_ok();
+fn forward_output(name: &str, pid: u32, output: ChildStdout, read: ReadEvent, say: &SyncSender<ProcessReport>) {
+    let tell = |what| say.send(ProcessReport { at: Instant::now(), child: name.to_owned(), pid, what }).is_ok();
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        let what = read(&line).map_or(What::Line(line), What::Event);
+        let what = read(&line).map_or(ProcessReportKind::Line(line), ProcessReportKind::Event);
         if !tell(what) {
             return;
         }
     }
-    tell(What::Ended);
+    tell(ProcessReportKind::Ended);
 }

@@ -18,7 +18,7 @@ const STOPPING: Duration = Duration::from_secs(5);
 
 /// Something a child told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct ProcessReport {
     /// When it was heard.
     pub at: Instant,
     /// Who.
@@ -26,12 +26,12 @@ pub struct Told {
     /// Which process of that name, since names are used again.
     pub pid: u32,
     /// What.
-    pub what: What,
+    pub what: ProcessReportKind,
 }
 
 /// What a child told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum ProcessReportKind {
     /// An event.
     Event(Event),
     /// A line that is no event.
@@ -48,8 +48,8 @@ pub type ReadEvent = fn(&str) -> Option<Event>;
 pub struct Children {
     read: ReadEvent,
     members: BTreeMap<String, Child>,
-    told: Receiver<Told>,
-    say: SyncSender<Told>,
+    told: Receiver<ProcessReport>,
+    say: SyncSender<ProcessReport>,
     /// Dropped after the members: they end with it.
     spawner: Spawner,
 }
@@ -75,7 +75,7 @@ impl Children {
     /// Starts a process, in the place of an earlier one of that name, which is killed if it is still there.
     ///
     /// # Errors
-    /// The command can not be started.
+    /// The command cannot be started.
     pub fn start(&mut self, name: &str, command: Command) -> io::Result<()> {
         self.members.remove(name);
         let child = Child::start(&self.spawner, name, command, self.read, self.say.clone())?;
@@ -84,14 +84,16 @@ impl Children {
     }
 
     /// The next thing that is told, if anything is within this time. States are noted on the way.
-    pub fn next(&mut self, within: Duration) -> Option<Told> {
+    pub fn next(&mut self, within: Duration) -> Option<ProcessReport> {
         let told = self.told.recv_timeout(within).ok()?;
         let member = self.members.get_mut(&told.child).filter(|child| child.pid() == told.pid);
         if let Some(member) = member {
             match &told.what {
-                What::Event(Event::State { state, epoch, .. }) => member.state = Some((state.clone(), *epoch)),
-                What::Ended => member.state = None,
-                What::Event(_) | What::Line(_) => {}
+                ProcessReportKind::Event(Event::State { state, epoch, .. }) => {
+                    member.state = Some((state.clone(), *epoch))
+                }
+                ProcessReportKind::Ended => member.state = None,
+                ProcessReportKind::Event(_) | ProcessReportKind::Line(_) => {}
             }
         }
         Some(told)

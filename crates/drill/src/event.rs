@@ -37,7 +37,7 @@ pub enum Event {
         /// Under which epoch.
         epoch: u64,
     },
-    /// It can not go on.
+    /// It cannot go on.
     Failed {
         /// Why.
         cause: String,
@@ -49,7 +49,7 @@ impl Event {
     ///
     /// # Errors
     /// Nobody listens any more.
-    pub fn tell(&self) -> io::Result<()> {
+    pub fn emit(&self) -> io::Result<()> {
         let line = serde_json::to_string(self)?;
         let mut out = io::stdout().lock();
         writeln!(out, "{line}")?;

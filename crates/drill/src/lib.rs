@@ -20,7 +20,7 @@ mod obey;
 mod spawner;
 mod verdict;
 
-pub use children::{Children, ReadEvent, Told, What};
+pub use children::{Children, ProcessReport, ProcessReportKind, ReadEvent};
 pub use event::{Event, Order};
 pub use fault::{Fault, Plan};
 pub use ledger::{Entry, Ledger};

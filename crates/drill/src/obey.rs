@@ -13,7 +13,7 @@ const ORPHANED: i32 = 3;
 /// the kernel does not come if the parent was gone before it was asked for.
 ///
 /// # Errors
-/// The thread or the signal can not be had.
+/// The thread or the signal cannot be had.
 pub fn obey(mut order: impl FnMut(Order) + Send + 'static) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let hear = move || {

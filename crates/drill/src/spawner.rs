@@ -2,17 +2,17 @@ use std::io;
 use std::process::{Child, Command};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-type Errand = (Command, SyncSender<io::Result<Child>>);
+type SpawnRequest = (Command, SyncSender<io::Result<Child>>);
 
 /// A thread that starts processes and lives as long as they may.
 ///
 /// The kernel tells a child of the end of the *thread* that started it, so that one has to be permanent.
 #[derive(Debug)]
-pub(crate) struct Spawner(SyncSender<Errand>);
+pub(crate) struct Spawner(SyncSender<SpawnRequest>);
 
 impl Spawner {
     pub(crate) fn start() -> io::Result<Self> {
-        let (errands, queue) = sync_channel::<Errand>(1);
+        let (requests, queue) = sync_channel::<SpawnRequest>(1);
         let serve = move || {
             for (mut command, answer) in queue {
                 // Whoever asked may be gone; then the child ends at the end of its input.
@@ -20,7 +20,7 @@ impl Spawner {
             }
         };
         std::thread::Builder::new().name("spawner".to_owned()).spawn(serve)?;
-        Ok(Self(errands))
+        Ok(Self(requests))
     }
 
     pub(crate) fn spawn(&self, command: Command) -> io::Result<Child> {

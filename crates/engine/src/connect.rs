@@ -2,7 +2,7 @@
 //!
 //! Each stream is connected on its own, after the instance has joined the group: one that fails is tried again, and keeps
 //! neither the others nor the instance from their work. An instance asks for the lease of a stream only once it has connected
-//! it, so that a stream that can not be reached from here is left to those who reach it, and no epoch is spent on it.
+//! it, so that a stream that cannot be reached from here is left to those who reach it, and no epoch is spent on it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{CheckpointStore, Cx, Error, Result};
 
 use crate::delivery::backoff::Backoff;
-use crate::listener::{ListenerState, Post};
+use crate::listener::{ListenerState, StreamSlot};
 use crate::log_limit::{LogLimit, failing_for};
 use crate::seams::Seams;
 use crate::settings::StreamSettings;
@@ -83,7 +83,7 @@ pub struct Connected {
 /// Connects one stream, however long that takes.
 pub(crate) struct Connecting {
     pub(crate) seams: Seams,
-    pub(crate) post: Arc<Post>,
+    pub(crate) stream_slot: Arc<StreamSlot>,
     pub(crate) connect: Arc<dyn Connect>,
     /// Where the group keeps checkpoints.
     pub(crate) checkpoints: Arc<dyn CheckpointStore>,
@@ -98,26 +98,26 @@ impl Connecting {
         for attempt in 0.. {
             let error = match self.try_once().await {
                 Ok(spec) => return self.connected(spec, attempt),
-                Err(error) => error.name_stream(self.post.name()),
+                Err(error) => error.name_stream(self.stream_slot.name()),
             };
             let now = self.seams.clock.now();
-            self.post.fail(PART, &error);
+            self.stream_slot.fail(PART, &error);
             if let Some(due) = limit.due(&error.to_string(), now) {
-                let (stream, attempts, left_out) = (self.post.name(), attempt + 1, due.left_out);
+                let (stream, attempts, left_out) = (self.stream_slot.name(), attempt + 1, due.left_out);
                 let failing_for = failing_for(now.since(began));
-                tracing::warn!(stream, attempts, failing_for, left_out, %error, "the stream can not be opened here; trying again");
+                tracing::warn!(stream, attempts, failing_for, left_out, %error, "the stream cannot be opened here; trying again");
             }
-            self.rest(AGAIN.delay(attempt, &self.seams.entropy)).await;
+            self.wait_before_retry(AGAIN.delay(attempt, &self.seams.entropy)).await;
         }
     }
 
     /// Waits before the next attempt, unless a person wants it at once.
-    async fn rest(&self, delay: Duration) {
-        self.post.health.set_next_try(Some(self.seams.clock.now() + delay));
+    async fn wait_before_retry(&self, delay: Duration) {
+        self.stream_slot.health.set_next_try(Some(self.seams.clock.now() + delay));
         let cx = self.seams.cx();
         tokio::select! {
             biased;
-            () = self.post.wish_to_try() => {}
+            () = self.stream_slot.retry_request() => {}
             () = cx.sleep(delay) => {}
         }
     }
@@ -133,14 +133,14 @@ impl Connecting {
     }
 
     fn connected(&self, spec: StreamSpec, failures: u32) {
-        let (post, stream) = (&self.post, self.post.name());
+        let (stream_slot, stream) = (&self.stream_slot, self.stream_slot.name());
         if failures > 0 {
             tracing::info!(stream, failures, "the stream could be opened");
         }
-        post.connect(spec, &self.checkpoints);
-        post.health.mend(PART);
-        post.health.set_next_try(None);
-        post.go(ListenerState::Connecting, None, "standing by");
+        stream_slot.connect(spec, &self.checkpoints);
+        stream_slot.health.mark_recovered(PART);
+        stream_slot.health.set_next_try(None);
+        stream_slot.go(ListenerState::Connecting, None, "standing by");
         self.news.notify_one();
     }
 }

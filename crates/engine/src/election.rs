@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Epoch, InstanceId, LeaseKey, LeaseStore, Moment, Result, Roll, Task, TenureId,
+    AcquireRequest, Acquired, Candidate, Epoch, HeldTenures, InstanceId, LeaseKey, LeaseStore, Moment, Result, Task,
+    TenureId,
 };
 
 use crate::hooks::Hooks;
@@ -63,7 +64,7 @@ struct Candidacy {
     key: LeaseKey,
     id: InstanceId,
     name: String,
-    roll: Roll,
+    held_tenures: HeldTenures,
     keeper: Keeper,
     /// The highest epoch that this candidate has seen, so that its own terms never go back.
     highest: AtomicU64,
@@ -85,9 +86,20 @@ impl Campaign {
         let own = leases.separate(&seams.cx()).await?;
         let (keeper, keeping) = Keeper::start(&seams, own, settings, Hooks::default(), stop.clone())?;
         let (id, name) = (seams.entropy.instance(), name.to_owned());
-        let (roll, highest) = (Roll::default(), AtomicU64::new(0));
-        let candidacy =
-            Candidacy { seams, leases, settings, key, id, name, roll, keeper, highest, _keeping: keeping, stop };
+        let (held_tenures, highest) = (HeldTenures::default(), AtomicU64::new(0));
+        let candidacy = Candidacy {
+            seams,
+            leases,
+            settings,
+            key,
+            id,
+            name,
+            held_tenures,
+            keeper,
+            highest,
+            _keeping: keeping,
+            stop,
+        };
         Ok(Self { candidacy: Arc::new(candidacy) })
     }
 
@@ -118,7 +130,7 @@ impl Candidacy {
                         grant,
                         Arc::clone(&self.seams.clock),
                         sent,
-                        self.settings.reign(Hooks::default()),
+                        self.settings.acting_time(Hooks::default()),
                     ));
                 }
                 Ok(Acquired::Held(holder)) => {
@@ -129,11 +141,11 @@ impl Candidacy {
                 }
                 Err(error) => tracing::debug!(%error, "the lease store did not answer a candidate"),
             }
-            self.rest(&mut wakeups, self.seams.clock.now() + next).await;
+            self.wait_before_retry(&mut wakeups, self.seams.clock.now() + next).await;
         }
     }
 
-    async fn rest(&self, wakeups: &mut Option<Box<dyn watchkeeper_core::Wakeups>>, until: Moment) {
+    async fn wait_before_retry(&self, wakeups: &mut Option<Box<dyn watchkeeper_core::Wakeups>>, until: Moment) {
         let cx = self.seams.cx();
         let woken = async {
             match wakeups {
@@ -151,18 +163,18 @@ impl Candidacy {
         }
     }
 
-    fn ask(&self, tenure: TenureId) -> Ask {
+    fn ask(&self, tenure: TenureId) -> AcquireRequest {
         // With the floor at the epoch that it holds, an ask would be a new grant; below it, the same one.
         let floor = Epoch(self.highest.load(Ordering::Acquire));
         let candidate = Candidate { instance: self.id, name: self.name.clone(), address: None, tenure };
-        Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor, break_holder: None }
+        AcquireRequest { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor, break_holder: None }
     }
 
     /// Has the tenure renewed from here on.
     fn enter(&self, tenure: Tenure) -> Arc<Tenure> {
         self.highest.fetch_max(tenure.grant().epoch.0, Ordering::AcqRel);
         let tenure = Arc::new(tenure);
-        self.roll.enter(tenure.grant().tenure);
+        self.held_tenures.enter(tenure.grant().tenure);
         self.keeper.add(Arc::clone(&tenure));
         tenure
     }
@@ -235,6 +247,6 @@ impl Drop for Term {
     fn drop(&mut self) {
         self.tenure.end(Loss::Released);
         self.candidacy.keeper.remove(self.tenure.grant().tenure);
-        self.candidacy.roll.strike(self.tenure.grant().tenure);
+        self.candidacy.held_tenures.remove(self.tenure.grant().tenure);
     }
 }

@@ -7,19 +7,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, Follower, InstanceId, Latest, LeaseStore, Listening,
-    Moment, Records, Result, Roll, Task, TenureId,
+    Address, Candidate, CheckpointStore, Cx, Error, ErrorKind, Follower, HeldTenures, InstanceId, Latest, LeaseStore,
+    Listening, Moment, Records, Result, Task, TenureId,
 };
 
 use crate::connect::{Connecting, StreamEntry};
+use crate::group::agent::GroupAgent;
 use crate::group::control::{Control, Controls};
-use crate::group::desk::Desk;
 use crate::group::journal::Journal;
 use crate::group::poison::Poison;
 use crate::group::registry::Member;
 use crate::group::view::GroupView;
 use crate::keeper::Keeper;
-use crate::listener::{ListenerState, Post, StreamStatus};
+use crate::listener::{ListenerState, StreamSlot, StreamStatus};
 use crate::seams::Seams;
 use crate::settings::InstanceSettings;
 use crate::standby::Standby;
@@ -63,7 +63,7 @@ pub struct Instance {
     /// Renews.
     pub keeper: Keeper,
     /// The tenures that it answers for.
-    pub roll: Roll,
+    pub held_tenures: HeldTenures,
     /// What it hears of the others.
     pub view: Arc<GroupView>,
     /// Failovers.
@@ -92,7 +92,7 @@ impl Instance {
 #[derive(Debug)]
 pub struct Running {
     instance: Arc<Instance>,
-    posts: Vec<Arc<Post>>,
+    posts: Vec<Arc<StreamSlot>>,
     shutdown: CancellationToken,
     task: Task<Result<()>>,
 }
@@ -116,7 +116,7 @@ impl Running {
     /// then connected on its own, however long that takes, and runs here from then on.
     ///
     /// # Errors
-    /// As [`start`](Self::start). A stream that can not be connected is no error.
+    /// As [`start`](Self::start). A stream that cannot be connected is no error.
     pub async fn start_with(
         seams: Seams,
         stores: Stores,
@@ -127,9 +127,9 @@ impl Running {
         if let Some(warning) = platform_warning(std::env::consts::OS) {
             tracing::warn!("{warning}");
         }
-        let roll = Roll::default();
+        let held_tenures = HeldTenures::default();
         let cx = seams.cx();
-        let listening = seams.peers.listen(&cx, roll.clone()).await?;
+        let listening = seams.peers.listen(&cx, held_tenures.clone()).await?;
         let stop_keeper = CancellationToken::new();
         let keeper_leases = stores.leases.separate(&cx).await?;
         let (keeper, keeping) =
@@ -142,7 +142,7 @@ impl Running {
             leases: Arc::clone(&stores.leases),
             records: Arc::clone(&stores.records),
             keeper,
-            roll,
+            held_tenures,
             view: Arc::new(GroupView::new(id)),
             journal: Journal::new(Arc::clone(&stores.records), &settings.group),
             poison: Poison::new(Arc::clone(&stores.records), &settings.group),
@@ -150,18 +150,18 @@ impl Running {
             settings,
             seams,
         });
-        let Furnished { posts, connecting, desk } = furnish(&instance, &stores, streams);
+        let InstanceParts { posts, connecting, agent } = furnish(&instance, &stores, streams);
         let shutdown = CancellationToken::new();
-        let crew = Crew {
+        let tasks = InstanceTasks {
             instance: Arc::clone(&instance),
             posts: posts.clone(),
             connecting,
-            desk,
+            agent,
             listening,
             keeping,
             stop_keeper,
         };
-        let task = Task::spawn(&*instance.seams.spawn, "instance", crew.run(shutdown.clone()));
+        let task = Task::spawn(&*instance.seams.spawn, "instance", tasks.run(shutdown.clone()));
         Ok(Self { instance, posts, shutdown, task })
     }
 
@@ -177,11 +177,11 @@ impl Running {
 
     /// Follows what people see of a stream; `None` when there is no such stream.
     pub fn status(&self, stream: &str) -> Option<Follower<StreamStatus>> {
-        self.posts.iter().find(|post| post.name() == stream).map(|post| post.status())
+        self.posts.iter().find(|stream_slot| stream_slot.name() == stream).map(|stream_slot| stream_slot.status())
     }
 
     /// All its posts.
-    pub fn posts(&self) -> &[Arc<Post>] {
+    pub fn posts(&self) -> &[Arc<StreamSlot>] {
         &self.posts
     }
 
@@ -192,7 +192,9 @@ impl Running {
 
     /// What the shutdown left unfinished, by stream.
     pub fn unfinished(&self) -> Vec<(String, String)> {
-        let left = |post: &Arc<Post>| Some((post.name().to_owned(), post.status().get().unfinished.clone()?));
+        let left = |stream_slot: &Arc<StreamSlot>| {
+            Some((stream_slot.name().to_owned(), stream_slot.status().get().unfinished.clone()?))
+        };
         self.posts.iter().filter_map(left).collect()
     }
 
@@ -238,15 +240,15 @@ fn validate(stores: &Stores, settings: &InstanceSettings, streams: &[StreamEntry
 }
 
 /// What an instance is made of before it runs.
-struct Furnished {
-    posts: Vec<Arc<Post>>,
+struct InstanceParts {
+    posts: Vec<Arc<StreamSlot>>,
     /// Those of them that have to be connected.
     connecting: Vec<Connecting>,
-    desk: Desk,
+    agent: GroupAgent,
 }
 
 /// The posts of the streams, and the desk that tells them what people want.
-fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>) -> Furnished {
+fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>) -> InstanceParts {
     let mut controls = BTreeMap::new();
     let (mut posts, mut connecting) = (Vec::new(), Vec::new());
     let names: Vec<_> = streams.iter().map(|stream| stream.settings().name.clone()).collect();
@@ -256,18 +258,18 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         let (control, settings) = (told.follow(), stream.settings().clone());
         controls.insert(settings.name.clone(), told);
         let (clock, stirred) = (Arc::clone(&instance.seams.clock), Arc::clone(&stirred));
-        let post = Arc::new(Post::new(settings, &instance.settings.group, control, clock, stirred));
+        let stream_slot = Arc::new(StreamSlot::new(settings, &instance.settings.group, control, clock, stirred));
         match stream {
-            StreamEntry::Connected(spec) => post.connect(*spec, &stores.checkpoints),
+            StreamEntry::Connected(spec) => stream_slot.connect(*spec, &stores.checkpoints),
             StreamEntry::Unconnected(connect) => connecting.push(Connecting {
                 seams: instance.seams.clone(),
-                post: Arc::clone(&post),
+                stream_slot: Arc::clone(&stream_slot),
                 connect,
                 checkpoints: Arc::clone(&stores.checkpoints),
                 news: Arc::clone(&news),
             }),
         }
-        posts.push(post);
+        posts.push(stream_slot);
     }
     let member = Member {
         address: instance.address.clone(),
@@ -275,7 +277,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         streams: names,
         ..Member::new(instance.id, &instance.settings.name)
     };
-    let desk = Desk {
+    let agent = GroupAgent {
         seams: instance.seams.clone(),
         settings: instance.settings.clone(),
         records: Arc::clone(&instance.records),
@@ -286,7 +288,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         stirred,
         news,
     };
-    Furnished { posts, connecting, desk }
+    InstanceParts { posts, connecting, agent }
 }
 
 fn config_hash(settings: &InstanceSettings, names: &[String]) -> String {
@@ -295,11 +297,11 @@ fn config_hash(settings: &InstanceSettings, names: &[String]) -> String {
 }
 
 /// The tasks of an instance, in the order in which they end.
-struct Crew {
+struct InstanceTasks {
     instance: Arc<Instance>,
-    posts: Vec<Arc<Post>>,
+    posts: Vec<Arc<StreamSlot>>,
     connecting: Vec<Connecting>,
-    desk: Desk,
+    agent: GroupAgent,
     listening: Box<dyn Listening>,
     keeping: Task<()>,
     stop_keeper: CancellationToken,
@@ -308,19 +310,20 @@ struct Crew {
 /// How long to wait before joining the group is tried again.
 const JOIN_AGAIN: Duration = Duration::from_millis(500);
 
-impl Crew {
+impl InstanceTasks {
     async fn run(mut self, shutdown: CancellationToken) -> Result<()> {
         let joined = self.join(&shutdown).await;
         if joined.is_ok() && !shutdown.is_cancelled() {
             self.serve(&shutdown).await;
         }
         let cause = joined.as_ref().err().map_or("shut down", |error| error.message());
-        self.posts.iter().for_each(|post| post.go(ListenerState::Stopped, None, cause));
+        self.posts.iter().for_each(|stream_slot| stream_slot.go(ListenerState::Stopped, None, cause));
         self.stop_keeper.cancel();
         let _ = self.keeping.join().await;
         // The listener closes only now, after every release: a peer must not take a release for a death.
         drop(self.listening);
-        let sinks = self.posts.iter().filter_map(|post| post.connected()).flat_map(|stream| &stream.spec.sinks);
+        let sinks =
+            self.posts.iter().filter_map(|stream_slot| stream_slot.connected()).flat_map(|stream| &stream.spec.sinks);
         sinks.for_each(|sink| sink.sink.instance_ended());
         joined
     }
@@ -328,7 +331,7 @@ impl Crew {
     /// Joins the group, however long its store does not answer.
     async fn join(&self, shutdown: &CancellationToken) -> Result<()> {
         loop {
-            match self.desk.join().await {
+            match self.agent.join().await {
                 Err(error) if error.kind() == ErrorKind::Config => return Err(error),
                 Err(error) => tracing::warn!(%error, "joining the group failed; trying again"),
                 Ok(()) => return Ok(()),
@@ -344,20 +347,20 @@ impl Crew {
     }
 
     async fn serve(&mut self, shutdown: &CancellationToken) {
-        let stop_desk = CancellationToken::new();
-        let news = Arc::clone(&self.desk.news);
-        let desk = self.desk.clone().run(stop_desk.clone());
-        let mut desk = Task::spawn(&*self.instance.seams.spawn, "desk", desk);
-        for post in self.posts.iter().filter(|post| post.connected().is_some()) {
-            post.go(ListenerState::Connecting, None, "standing by");
+        let stop_agent = CancellationToken::new();
+        let news = Arc::clone(&self.agent.news);
+        let agent = self.agent.clone().run(stop_agent.clone());
+        let mut agent = Task::spawn(&*self.instance.seams.spawn, "desk", agent);
+        for stream_slot in self.posts.iter().filter(|stream_slot| stream_slot.connected().is_some()) {
+            stream_slot.go(ListenerState::Connecting, None, "standing by");
         }
         let spawn = Arc::clone(&self.instance.seams.spawn);
         let connecting = self.connecting.drain(..).map(|connecting| Task::spawn(&*spawn, "connect", connecting.run()));
         // Ended with this call: nothing is connected any more once the shutdown has begun.
         let _connecting: Vec<_> = connecting.collect();
         Standby::new(Arc::clone(&self.instance), &self.posts, news, shutdown.clone()).run().await;
-        stop_desk.cancel();
-        let _ = desk.join().await;
+        stop_agent.cancel();
+        let _ = agent.join().await;
     }
 }
 

@@ -181,7 +181,7 @@ impl Round {
         let mut again = false;
         for (tenure, answer) in renewed.tenures.iter().zip(answers) {
             match answer {
-                Renewal::Held => tenure.extend(sent, self.settings.reign(self.hooks)),
+                Renewal::Held => tenure.extend(sent, self.settings.acting_time(self.hooks)),
                 Renewal::Lost => tenure.end(Loss::Taken),
                 Renewal::Unknown => again = true,
             }

@@ -1,6 +1,6 @@
 //! Whether a tenure turns (G8).
 //!
-//! Every call of the pipeline marks its [`Pulse`] with the moment by which it must have ended. Calls
+//! Every call of the pipeline marks its [`CallProgress`] with the moment by which it must have ended. Calls
 //! end themselves at their time-outs; a pulse that is past its moment all the same belongs to a thread
 //! that is blocked. Waiting (for changes, in back-off, behind an open breaker) marks nothing.
 
@@ -14,14 +14,14 @@ const IDLE: u64 = u64::MAX;
 
 /// One caller of the pipeline.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct CallProgress {
     name: &'static str,
     /// Nanoseconds of the moment by which the call under way must end. An atomic, since the keeper
     /// reads it from another thread while this one may be blocked.
     due: AtomicU64,
 }
 
-impl Pulse {
+impl CallProgress {
     /// Marks a call that must end by `due`, until the guard is dropped.
     pub fn call(&self, due: Moment) -> Call<'_> {
         self.due.store(due.nanos(), Ordering::Release);
@@ -31,7 +31,7 @@ impl Pulse {
 
 /// A call under way.
 #[derive(Debug)]
-pub struct Call<'a>(&'a Pulse);
+pub struct Call<'a>(&'a CallProgress);
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
@@ -42,28 +42,28 @@ impl Drop for Call<'_> {
 /// All callers of one tenure.
 #[derive(Debug, Default)]
 pub struct Progress {
-    pulses: Mutex<Vec<Arc<Pulse>>>,
+    pulses: Mutex<Vec<Arc<CallProgress>>>,
 }
 
 impl Progress {
     /// A new caller.
-    pub fn pulse(&self, name: &'static str) -> Arc<Pulse> {
-        let pulse = Arc::new(Pulse { name, due: AtomicU64::new(IDLE) });
+    pub fn call_progress(&self, name: &'static str) -> Arc<CallProgress> {
+        let call_progress = Arc::new(CallProgress { name, due: AtomicU64::new(IDLE) });
         let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
         // Callers of an earlier opening are gone; only we hold their pulses.
-        pulses.retain(|pulse| Arc::strong_count(pulse) > 1);
-        pulses.push(Arc::clone(&pulse));
-        pulse
+        pulses.retain(|call_progress| Arc::strong_count(call_progress) > 1);
+        pulses.push(Arc::clone(&call_progress));
+        call_progress
     }
 
     /// The name of a caller whose call should have ended `grace` ago.
     pub fn stalled(&self, now: Moment, grace: Duration) -> Option<&'static str> {
         let pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = |pulse: &&Arc<Pulse>| {
-            let due = pulse.due.load(Ordering::Acquire);
+        let late = |call_progress: &&Arc<CallProgress>| {
+            let due = call_progress.due.load(Ordering::Acquire);
             due != IDLE && Moment::from_nanos(due) + grace < now
         };
-        pulses.iter().find(late).map(|pulse| pulse.name)
+        pulses.iter().find(late).map(|call_progress| call_progress.name)
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_call_is_stalled_when_it_should_have_ended_more_than_the_grace_ago() {
         let progress = Progress::default();
-        let (reader, writer) = (progress.pulse("reader"), progress.pulse("dispatcher"));
+        let (reader, writer) = (progress.call_progress("reader"), progress.call_progress("dispatcher"));
         let _in_time = reader.call(at(100));
         let _late = writer.call(at(10));
         assert_eq!(progress.stalled(at(12), GRACE), None);
@@ -90,18 +90,18 @@ mod tests {
     #[test]
     fn waiting_is_no_stall_however_long() {
         let progress = Progress::default();
-        let pulse = progress.pulse("reader");
+        let call_progress = progress.call_progress("reader");
         assert_eq!(progress.stalled(at(1_000_000), GRACE), None, "it never called");
-        drop(pulse.call(at(10)));
+        drop(call_progress.call(at(10)));
         assert_eq!(progress.stalled(at(1_000_000), GRACE), None, "its call has ended");
     }
 
     #[test]
     fn a_later_call_of_the_same_caller_counts_from_its_own_time_out() {
         let progress = Progress::default();
-        let pulse = progress.pulse("reader");
-        drop(pulse.call(at(10)));
-        let _second = pulse.call(at(20));
+        let call_progress = progress.call_progress("reader");
+        drop(call_progress.call(at(10)));
+        let _second = call_progress.call(at(20));
         assert_eq!(progress.stalled(at(22), GRACE), None);
         assert_eq!(progress.stalled(at(23), GRACE), Some("reader"));
     }
@@ -110,9 +110,9 @@ mod tests {
     fn callers_of_earlier_openings_are_forgotten() {
         let progress = Progress::default();
         for _ in 0..100 {
-            progress.pulse("reader");
+            progress.call_progress("reader");
         }
-        let _kept = progress.pulse("reader");
+        let _kept = progress.call_progress("reader");
         assert_eq!(progress.pulses.lock().expect("no panic before").len(), 1);
     }
 }

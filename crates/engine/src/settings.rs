@@ -50,7 +50,7 @@ impl LeaseSettings {
     }
 
     /// For how long a holder may act, counted from before its request.
-    pub(crate) fn reign(&self, hooks: Hooks) -> Duration {
+    pub(crate) fn acting_time(&self, hooks: Hooks) -> Duration {
         if hooks.breaks(Mutant::NoSelfFencing) {
             return Duration::from_secs(u64::from(u32::MAX));
         }
@@ -358,7 +358,7 @@ impl StreamSettings {
             (self.limits.bytes < 1 << 30, "a batch may have more than 1 GiB: lower the limit"),
             (
                 self.window_pieces > 1,
-                "only one piece may be in flight, so reading can not overlap writing: raise the window",
+                "only one piece may be in flight, so reading cannot overlap writing: raise the window",
             ),
             (self.window_bytes >= self.limits.bytes, "the window is smaller than one batch: raise it"),
             (!self.checkpoint.every.is_zero(), "checkpoints are committed without a pause: set an interval"),

@@ -3,11 +3,11 @@
 //! One task reads who holds what in one round trip, is woken by releases, expiries and proofs of death,
 //! and asks only for what is free. Standing by is data, not a task per stream.
 
-mod ask;
-mod berth;
+mod acquire;
 mod death;
-mod look;
+mod observe;
 mod preference;
+mod standby_slot;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,17 +26,17 @@ use watchkeeper_core::{Error, Halted, InstanceId, Moment, Result, Task, TenureId
 
 use crate::delivery::backoff::Backoff;
 use crate::instance::Instance;
-use crate::listener::{ListenerState, Outcome, Post, Relief, Watch};
+use crate::listener::{GrantedLease, ListenerState, Outcome, StreamSlot, Watch};
 use crate::log_limit::span;
 use crate::tenure::Loss;
-use berth::Berth;
-pub(crate) use berth::TENURE;
-use look::Looked;
+use observe::LeaseObservation;
+use standby_slot::StandbySlot;
+pub(crate) use standby_slot::TENURE;
 
 /// How soon a store that has not answered is asked again. Nobody tells when it is back, and a takeover may wait for it.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-type Burying = Pin<Box<dyn Future<Output = ()> + Send>>;
+type PeerCleanup = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What became of reading the halt of the stream at this berth: `None` if it is not halted.
 type Reading = Pin<Box<dyn Future<Output = (usize, Result<Option<Halted>>)> + Send>>;
 type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
@@ -44,7 +44,7 @@ type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
 /// The standby of one instance.
 pub struct Standby {
     instance: Arc<Instance>,
-    berths: Vec<Berth>,
+    slots: Vec<StandbySlot>,
     news: Arc<Notify>,
     shutdown: CancellationToken,
     /// Where tenures say that they have ended, and where that is heard.
@@ -55,7 +55,7 @@ pub struct Standby {
     /// Processes whose death was proved, and when. An id is never used by another process.
     dead: BTreeMap<InstanceId, Moment>,
     /// Those of them that are being removed from the registry.
-    burying: FuturesUnordered<Burying>,
+    burying: FuturesUnordered<PeerCleanup>,
     /// Halts that only the control record tells of, and whose cause is being read.
     reading: FuturesUnordered<Reading>,
     /// How often in a row the store has not answered.
@@ -74,11 +74,16 @@ enum Wake {
 
 impl Standby {
     /// A standby for `posts`.
-    pub fn new(instance: Arc<Instance>, posts: &[Arc<Post>], news: Arc<Notify>, shutdown: CancellationToken) -> Self {
+    pub fn new(
+        instance: Arc<Instance>,
+        posts: &[Arc<StreamSlot>],
+        news: Arc<Notify>,
+        shutdown: CancellationToken,
+    ) -> Self {
         let (say_ended, ended) = mpsc::channel(posts.len().max(1));
         Self {
             instance,
-            berths: posts.iter().map(Berth::new).collect(),
+            slots: posts.iter().map(StandbySlot::new).collect(),
             news,
             shutdown,
             say_ended,
@@ -101,23 +106,23 @@ impl Standby {
                 wakeups = self.listen().await;
             }
             let is_deaf = wakeups.is_none() && self.instance.leases.profile().wakes;
-            let Looked { next, failed } = self.look().await;
+            let LeaseObservation { next, failed } = self.observe_leases().await;
             let next = self.soon_again(next, is_deaf || failed);
             match self.wait(&mut wakeups, next).await {
                 Wake::Shutdown => break,
-                Wake::Ended(berth, outcome) => self.take_back(berth, outcome),
+                Wake::Ended(slot, outcome) => self.take_back(slot, outcome),
                 Wake::Verdict(instance, verdict) => self.judge(instance, verdict),
                 Wake::Released(Err(_)) => wakeups = None,
-                Wake::News => self.berths.iter_mut().for_each(|berth| {
-                    berth.revive();
-                    berth.heed_wish_to_try();
+                Wake::News => self.slots.iter_mut().for_each(|slot| {
+                    slot.stand_by_again();
+                    slot.heed_retry_request();
                 }),
                 Wake::Released(Ok(())) | Wake::Time => {}
             }
         }
-        while self.berths.iter().any(|berth| berth.running.is_some()) {
-            let Some((berth, outcome)) = self.ended.recv().await else { return };
-            self.take_back(berth, outcome);
+        while self.slots.iter().any(|slot| slot.running.is_some()) {
+            let Some((slot, outcome)) = self.ended.recv().await else { return };
+            self.take_back(slot, outcome);
         }
     }
 
@@ -156,12 +161,12 @@ impl Standby {
             return tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => Wake::Shutdown,
-                Some((berth, outcome)) = self.ended.recv() => Wake::Ended(berth, outcome),
+                Some((slot, outcome)) = self.ended.recv() => Wake::Ended(slot, outcome),
                 Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
                 // Nothing to look for.
                 Some(()) = self.burying.next() => continue,
-                Some((berth, halted)) = self.reading.next() => {
-                    self.berths[berth].take_halt(halted);
+                Some((slot, halted)) = self.reading.next() => {
+                    self.slots[slot].take_halt(halted);
                     continue;
                 }
                 hint = &mut released => Wake::Released(hint),
@@ -171,72 +176,78 @@ impl Standby {
         }
     }
 
-    fn begin(&mut self, at: usize, relief: Relief) {
-        let berth = &mut self.berths[at];
+    fn begin(&mut self, at: usize, lease_grant: GrantedLease) {
+        let slot = &mut self.slots[at];
         // Never so: what is not connected is not asked for. The lease would expire.
-        let Some(connected) = berth.post.connected().cloned() else { return };
-        berth.begin(&self.instance, relief.grant.epoch);
-        berth.post.health.set_next_try(None);
-        berth.post.tell(|status| status.holder = None);
-        let watch = Watch::new(Arc::clone(&self.instance), Arc::clone(&berth.post), &connected, self.shutdown.clone());
+        let Some(connected) = slot.stream_slot.connected().cloned() else { return };
+        slot.begin(&self.instance, lease_grant.grant.epoch);
+        slot.stream_slot.health.set_next_try(None);
+        slot.stream_slot.publish(|status| status.holder = None);
+        let watch =
+            Watch::new(Arc::clone(&self.instance), Arc::clone(&slot.stream_slot), &connected, self.shutdown.clone());
         let ended = self.say_ended.clone();
-        let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&berth.post));
+        let (instance, stream_slot) = (Arc::clone(&self.instance), Arc::clone(&slot.stream_slot));
         let tenure = async move {
-            let id = relief.grant.tenure;
-            let outcome = AssertUnwindSafe(watch.run(relief)).catch_unwind().await;
-            let outcome = outcome.unwrap_or_else(|panic| forsake(&instance, &post, id, &*panic));
+            let id = lease_grant.grant.tenure;
+            let outcome = AssertUnwindSafe(watch.run(lease_grant)).catch_unwind().await;
+            let outcome = outcome.unwrap_or_else(|panic| abandon_tenure(&instance, &stream_slot, id, &*panic));
             // Nobody listens only when the whole instance is gone.
             let _ = ended.send((at, outcome)).await;
         };
-        berth.running = Some(Task::spawn(&*self.instance.seams.spawn, "tenure", tenure));
+        slot.running = Some(Task::spawn(&*self.instance.seams.spawn, "tenure", tenure));
     }
 
     /// A tenure has ended.
     fn take_back(&mut self, at: usize, outcome: Outcome) {
         let now = self.instance.seams.clock.now();
         let settings = &self.instance.settings;
-        let berth = &mut self.berths[at];
-        let others = self.instance.view.has_healthy_peer(berth.post.name());
-        berth.running = None;
+        let slot = &mut self.slots[at];
+        let others = self.instance.view.has_healthy_peer(slot.stream_slot.name());
+        slot.running = None;
         if !matches!(outcome, Outcome::Barred(_) | Outcome::Halted(_)) {
-            berth.post.health.end();
+            slot.stream_slot.health.end();
         }
         match outcome {
             // Whoever was asked to leave lets the others go first.
-            Outcome::Released => berth.yielding = others.then(|| now + settings.lease.ttl),
+            Outcome::Released => slot.yielding = others.then(|| now + settings.lease.ttl),
             // Whoever was stuck lets the others go first, too.
             Outcome::Lost(Loss::Stalled) => {
-                let alone = berth.stay_away_alone(now, settings.retry_floor, settings.bar);
-                berth.stay_away_until(now + settings.bar, now + alone);
+                let alone = slot.stay_away_alone(now, settings.retry_floor, settings.bar);
+                slot.stay_away_until(now + settings.bar, now + alone);
             }
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
-                let alone = berth.stay_away_alone(now, settings.retry_floor, settings.bar);
+                let alone = slot.stay_away_alone(now, settings.retry_floor, settings.bar);
                 let bar = if others { settings.bar } else { alone };
-                if let Some(due) = berth.post.health.log_due("staying away", &error) {
-                    let (stream, next_try_in, left_out) = (berth.post.name(), span(bar), due.left_out);
+                if let Some(due) = slot.stream_slot.health.log_due("staying away", &error) {
+                    let (stream, next_try_in, left_out) = (slot.stream_slot.name(), span(bar), due.left_out);
                     // The cause was logged when the watch was given up.
                     tracing::warn!(stream, next_try_in, left_out, "staying away from the stream for a while");
                 }
-                berth.post.go(ListenerState::Connecting, None, error.message());
-                berth.post.tell(|status| status.last_error = Some(error.to_string()));
-                berth.post.health.give_up(TENURE, &error);
-                berth.stay_away_until(now + bar, now + alone);
+                slot.stream_slot.go(ListenerState::Connecting, None, error.message());
+                slot.stream_slot.publish(|status| status.last_error = Some(error.to_string()));
+                slot.stream_slot.health.give_up(TENURE, &error);
+                slot.stay_away_until(now + bar, now + alone);
             }
             Outcome::Halted(cause) => {
-                berth.halt(now + settings.bar);
-                berth.show_halt(&cause);
+                slot.halt(now + settings.bar);
+                slot.show_halt(&cause);
             }
         }
     }
 }
 
 /// A tenure panicked: it is renewed no more, so that another instance takes over when its lease expires.
-fn forsake(instance: &Instance, post: &Post, tenure: TenureId, panic: &(dyn Any + Send)) -> Outcome {
+fn abandon_tenure(
+    instance: &Instance,
+    stream_slot: &StreamSlot,
+    tenure: TenureId,
+    panic: &(dyn Any + Send),
+) -> Outcome {
     instance.keeper.abandon(tenure);
-    instance.roll.strike(tenure);
+    instance.held_tenures.remove(tenure);
     let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
-    tracing::error!(stream = post.name(), %error, "giving up the watch");
-    post.go(ListenerState::Connecting, None, error.message());
+    tracing::error!(stream = stream_slot.name(), %error, "giving up the watch");
+    stream_slot.go(ListenerState::Connecting, None, error.message());
     Outcome::Barred(error)
 }

@@ -164,8 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_work_is_refused_by_name() {
-        let refused = |sinks| stream(sinks).validate().expect_err("it can not work");
+    fn what_cannot_work_is_refused_by_name() {
+        let refused = |sinks| stream(sinks).validate().expect_err("it cannot work");
         for (sinks, cause) in [
             (vec![], "stream \"orders\" has no sink"),
             (vec![graded("a", Grade::Plain, 0), graded("a", Grade::Fenced, 0)], "two sinks named \"a\""),

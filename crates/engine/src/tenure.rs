@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{Clock, Component, Cx, Grant, Moment, Result};
 
-use crate::progress::{Call, Progress, Pulse};
+use crate::progress::{Call, CallProgress, Progress};
 
 /// Why a tenure is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +62,12 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// A tenure that was asked for at `sent` and may act for `reign` from then.
-    pub fn new(grant: Grant, clock: Arc<dyn Clock>, sent: Moment, reign: Duration) -> Self {
+    /// A tenure that was asked for at `sent` and may act for `acting_time` from then.
+    pub fn new(grant: Grant, clock: Arc<dyn Clock>, sent: Moment, acting_time: Duration) -> Self {
         Self {
             grant,
             clock,
-            deadline: Arc::new(AtomicU64::new((sent + reign).nanos())),
+            deadline: Arc::new(AtomicU64::new((sent + acting_time).nanos())),
             over: CancellationToken::new(),
             loss: OnceLock::new(),
             progress: Progress::default(),
@@ -120,16 +120,16 @@ impl Tenure {
 
     /// Pushes the deadline out after a renewal that was sent at `sent`. Without effect once the
     /// deadline has passed.
-    pub fn extend(&self, sent: Moment, reign: Duration) {
+    pub fn extend(&self, sent: Moment, acting_time: Duration) {
         if self.loss().is_none() {
-            self.deadline.fetch_max((sent + reign).nanos(), Ordering::AcqRel);
+            self.deadline.fetch_max((sent + acting_time).nanos(), Ordering::AcqRel);
         }
     }
 
     /// Prepares a call on behalf of this tenure: bounded by `timeout` and by the lease, and watched by
-    /// the keeper through `pulse` until it is dropped.
-    pub fn call<'a>(&self, pulse: &'a Pulse, timeout: Duration) -> Calling<'a> {
-        let mark = pulse.call(self.clock.now() + timeout);
+    /// the keeper through `call_progress` until it is dropped.
+    pub fn call<'a>(&self, call_progress: &'a CallProgress, timeout: Duration) -> Calling<'a> {
+        let mark = call_progress.call(self.clock.now() + timeout);
         Calling { cx: self.cx().within(timeout), _mark: mark }
     }
 

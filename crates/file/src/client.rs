@@ -61,7 +61,7 @@ impl Failure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(kind, _)| *kind)
     }
 
-    fn tell(&self) -> Result<()> {
+    fn report_failure(&self) -> Result<()> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
             Some((kind, error)) => {
@@ -101,7 +101,7 @@ impl Client {
     /// opens again; only being fenced is told at once, since nothing will be wanted any more.
     pub(crate) async fn append(&self, cx: &Cx, lines: Vec<u8>) -> Result<()> {
         if self.failure.kind() == Some(ErrorKind::Fenced) {
-            self.failure.tell()?;
+            self.failure.report_failure()?;
         }
         let job = Job::Append(lines, Pace::of(cx));
         cx.run(async { self.jobs.send(job).await.map_err(|_| ended()) }).await
@@ -137,7 +137,7 @@ pub(crate) async fn apart<T: Send + 'static>(cx: &Cx, work: impl FnOnce() -> T +
 
 fn launch(work: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = std::thread::Builder::new().name("watchkeeper-file".to_owned()).spawn(work);
-    started.map(drop).map_err(|error| Error::unavailable("can not start a thread for writing").caused_by(error))
+    started.map(drop).map_err(|error| Error::unavailable("cannot start a thread for writing").caused_by(error))
 }
 
 fn ended() -> Error {
@@ -157,13 +157,13 @@ fn serve(mut target: impl Target, mut queue: mpsc::Receiver<Job>, failure: &Fail
                     attempt(target.flush(pace));
                 }
                 // Whoever gave up waiting takes the outcome as unknown.
-                let _ = answer.send(failure.tell());
+                let _ = answer.send(failure.report_failure());
             }
             Job::Close(answer) => {
                 if !failed {
                     attempt(target.close());
                 }
-                let _ = answer.send(failure.tell());
+                let _ = answer.send(failure.report_failure());
                 return;
             }
         }

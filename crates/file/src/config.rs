@@ -43,7 +43,7 @@ impl Settings {
     /// Looks whether the settings make sense.
     pub fn validate(&self) -> Result<()> {
         if self.prefix.is_empty() || self.prefix.starts_with('.') || self.prefix.contains(['/', '\0']) {
-            let cause = format!("{:?} can not begin the names of files", self.prefix);
+            let cause = format!("{:?} cannot begin the names of files", self.prefix);
             return Err(Error::config(cause).remedy("write a prefix such as \"orders\", without slash or leading dot"));
         }
         if self.folder.as_os_str().is_empty() {

@@ -56,13 +56,13 @@ fn shown<'p>(path: &'p Path, error: &io::Error) -> Cow<'p, Path> {
 pub(crate) fn failed(verb: &str, path: &Path, error: io::Error) -> Error {
     let Meaning { kind, cause, remedy } = meaning(&error);
     let path = shown(path, &error);
-    Error::new(kind, format!("can not {verb} {}: {cause}", path.display())).remedy(remedy).caused_by(error)
+    Error::new(kind, format!("cannot {verb} {}: {cause}", path.display())).remedy(remedy).caused_by(error)
 }
 
 /// The same as a finding of a check.
 pub(crate) fn finding(verb: &str, path: &Path, error: &io::Error) -> Finding {
     let Meaning { kind, cause, remedy } = meaning(error);
-    let what = format!("can not {verb} {}: {cause} [{}]", shown(path, error).display(), kind.code());
+    let what = format!("cannot {verb} {}: {cause} [{}]", shown(path, error).display(), kind.code());
     Finding { severity: Severity::Error, what, remedy: Some(remedy.to_owned()) }
 }
 
@@ -92,7 +92,7 @@ mod tests {
             let error = failed("write to", Path::new("/data/a-1.ndjson"), errno.into());
             assert_eq!(error.kind(), kind, "{errno:?}");
             let shown = error.to_string();
-            assert!(shown.starts_with(&format!("can not write to /data/a-1.ndjson: {cause} [WK-")), "{shown}");
+            assert!(shown.starts_with(&format!("cannot write to /data/a-1.ndjson: {cause} [WK-")), "{shown}");
             assert!(shown.contains("]; "), "no remedy: {shown}");
             let found = finding("write to", Path::new("/data/a-1.ndjson"), &errno.into());
             assert_eq!(format!("{}; {}", found.what, found.remedy.expect("there is one")), shown);

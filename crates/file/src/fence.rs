@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Epoch, Error, LeaseKey, Result, SinkContext, TenureId};
 
 use crate::error::failed;
-use crate::segments::Place;
+use crate::segments::WriterFiles;
 
 /// The pause between two attempts to lock. The lock is held for the time of a write and a sync.
 const RETRY: Duration = Duration::from_millis(2);
 
 /// Whoever opened last, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
+struct FenceRecord {
     /// Stream, sink and partition: two of them must not share files.
     owner: (String, String, u32),
     key: LeaseKey,
@@ -25,15 +25,15 @@ struct Mark {
     tenure: TenureId,
     /// Counts openings, so that a writer that its own tenure has replaced is refused, too.
     opening: u64,
-    /// For people: who holds the lock when it can not be had.
+    /// For people: who holds the lock when it cannot be had.
     pid: u32,
     /// Keys of this owner from before its stream was partitioned anew. They never come back.
     past: Vec<LeaseKey>,
 }
 
-impl Mark {
+impl FenceRecord {
     /// The mark of a new opening after `self`, or why there may be none.
-    fn followed_by(mut self, mut next: Self, place: &Place) -> Result<Self> {
+    fn followed_by(mut self, mut next: Self, place: &WriterFiles) -> Result<Self> {
         if self.owner != next.owner {
             let (stream, sink, partition) = &self.owner;
             let cause = format!(
@@ -70,15 +70,15 @@ fn group(key: &LeaseKey) -> &str {
 /// The right to write, as long as nobody newer has opened.
 #[derive(Debug)]
 pub(crate) struct Fence {
-    place: Place,
+    place: WriterFiles,
     lock: File,
-    mine: Mark,
+    mine: FenceRecord,
 }
 
 impl Fence {
     /// Takes the files over for a new opening, and does `then` before anybody else can write.
     pub(crate) fn claim<T>(
-        place: Place,
+        place: WriterFiles,
         context: &SinkContext,
         patience: Duration,
         then: impl FnOnce() -> Result<T>,
@@ -87,7 +87,7 @@ impl Fence {
         let lock = OpenOptions::new().create(true).append(true).open(&path);
         let lock = lock.map_err(|error| failed("open", &path, error))?;
         let grant = &context.grant;
-        let mine = Mark {
+        let mine = FenceRecord {
             owner: (context.stream.clone(), context.sink.clone(), context.partition),
             key: grant.key.clone(),
             epoch: grant.epoch,
@@ -156,7 +156,7 @@ impl Fence {
             .remedy("if that process is stopped, let it go on or kill it")
     }
 
-    fn read(&self) -> Result<Option<Mark>> {
+    fn read(&self) -> Result<Option<FenceRecord>> {
         let path = self.place.mark();
         let stored = match fs::read(&path) {
             Ok(stored) => stored,

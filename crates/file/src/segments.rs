@@ -15,12 +15,12 @@ const BLOCK: u64 = 64 * 1024;
 
 /// The names of one writer's files.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct WriterFiles {
     folder: PathBuf,
     stem: String,
 }
 
-impl Place {
+impl WriterFiles {
     pub(crate) fn new(settings: &Settings, partition: u32) -> Self {
         let prefix = &settings.prefix;
         let stem = if partition == 0 { prefix.clone() } else { format!("{prefix}.p{partition}") };
@@ -68,7 +68,7 @@ impl Place {
 /// The open file and its predecessors.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    place: Place,
+    place: WriterFiles,
     settings: Settings,
     file: File,
     number: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// Goes on with the newest file, after mending its end, or begins the first one.
-    pub(crate) fn open(place: Place, settings: Settings, now: Moment) -> Result<Self> {
+    pub(crate) fn open(place: WriterFiles, settings: Settings, now: Moment) -> Result<Self> {
         let newest = place.newest().map_err(|error| failed("list", &settings.folder, error))?;
         let number = newest.unwrap_or(1);
         let path = place.segment(number);

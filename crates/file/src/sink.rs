@@ -15,7 +15,7 @@ use crate::config::{Fsync, Settings};
 use crate::error::finding;
 use crate::fence::Fence;
 use crate::lines::{GATHERED_MAX, LineWriter, gather};
-use crate::segments::{Place, Segments};
+use crate::segments::{Segments, WriterFiles};
 
 /// Lines in files. Fenced; see the crate's page for what it promises.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ struct Files {
 
 impl Files {
     fn open(settings: Settings, context: &SinkContext, pace: Pace) -> Result<Self> {
-        let place = Place::new(&settings, context.partition);
+        let place = WriterFiles::new(&settings, context.partition);
         let open = {
             let place = place.clone();
             move || Segments::open(place, settings, pace.now)

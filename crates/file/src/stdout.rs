@@ -46,7 +46,7 @@ impl Sink for StdoutSink {
 
     async fn open(&self, cx: &Cx, _context: &SinkContext) -> Result<OpenedSink> {
         let (output, format) = (self.output.clone(), Arc::clone(&self.format));
-        let client = Client::start(cx, move || Ok(Gathered { output, lines: Vec::new() })).await?;
+        let client = Client::start(cx, move || Ok(PendingLines { output, lines: Vec::new() })).await?;
         Ok(OpenedSink::Plain(Arc::new(LineWriter { format, client })))
     }
 }
@@ -78,12 +78,12 @@ impl Output {
     }
 }
 
-struct Gathered {
+struct PendingLines {
     output: Output,
     lines: Vec<u8>,
 }
 
-impl Target for Gathered {
+impl Target for PendingLines {
     fn append(&mut self, lines: Vec<u8>, pace: Pace) -> Result<()> {
         if let Some(lines) = gather(&mut self.lines, lines) {
             self.flush(pace)?;

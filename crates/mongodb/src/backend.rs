@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{
-    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Outline, Positions, Purpose,
-    Result, Sink, SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
+    Backend, Checkpoint, Cx, Error, Finding, Grade, Inspection, LeaseKey, Offer, Options, Positions, Purpose, Result,
+    Sink, SinkPlan, SinkProfile, Source, SourceDescription, SourcePlan, Target, Tool,
 };
 
 use crate::check::{Privileges, as_store, doing_without, election, lacking, servers};
 use crate::client::{STORED_IN, is_there};
-use crate::reach::{Watched, refuse, refuse_named};
+use crate::feedback_loop::{Watched, refuse, refuse_named};
 use crate::sink::Name;
 use crate::source::{require_all_changes, share};
 use crate::tools::{Oplog, QueryAudit, Setup};
 use crate::{
-    Audit, Checkpoints, Client, Config, Events, Feed, Harbours, Leases, Mirror, Notes, Scope, Shown, Transactional,
-    Versioned, View, checkpoint, records,
+    Audit, Checkpoints, Client, Config, Events, FallbackEndpoints, Feed, Leases, Mirror, RecordStore, Scope, Shown,
+    Transactional, Versioned, View, checkpoint, records,
 };
 
 /// The backend `mongodb`: servers named `mongodb://HOSTS/DATABASE` or `mongodb+srv://NAME/DATABASE`.
@@ -47,12 +47,12 @@ impl SourceSettings {
         Ok(Self { config, fallbacks, come_back: options.duration("come_back")?, view: View::from_options(options)? })
     }
 
-    fn harbours(self) -> Result<Harbours> {
+    fn endpoints(self) -> Result<FallbackEndpoints> {
         let places = [vec![self.config], self.fallbacks].concat();
-        let harbours = Harbours::new(places, &self.view)?;
+        let endpoints = FallbackEndpoints::new(places, &self.view)?;
         Ok(match self.come_back {
-            Some(time) => harbours.come_back_after(time),
-            None => harbours,
+            Some(time) => endpoints.come_back_after(time),
+            None => endpoints,
         })
     }
 }
@@ -180,7 +180,7 @@ impl Backend for MongoDb {
         Ok(Offer {
             leases: Some(Arc::new(Leases::open(cx, client.clone()).await?)),
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
-            records: Some(Arc::new(Notes::open(cx, client).await?)),
+            records: Some(Arc::new(RecordStore::open(cx, client).await?)),
         })
     }
 
@@ -189,7 +189,7 @@ impl Backend for MongoDb {
         match settings.fallbacks.as_slice() {
             [] => Ok(Arc::new(Feed::new(Client::open(cx, settings.config).await?, settings.view))),
             // Any of them may be away just now: which one is read is found out when it is opened.
-            _ => Ok(Arc::new(settings.harbours()?)),
+            _ => Ok(Arc::new(settings.endpoints()?)),
         }
     }
 
@@ -220,7 +220,7 @@ impl Backend for MongoDb {
         require_all_changes(&SourceSettings::take(options)?.view)
     }
 
-    async fn outline(&self, cx: &Cx, options: &mut Options) -> Result<Outline> {
+    async fn describe(&self, cx: &Cx, options: &mut Options) -> Result<SourceDescription> {
         let SourceSettings { config, fallbacks, view, .. } = SourceSettings::take(options)?;
         let whole_rows = view.full_document != Shown::Default;
         let places = [vec![config], fallbacks].concat();
@@ -228,10 +228,10 @@ impl Backend for MongoDb {
             let client = Client::lazy(config.clone());
             if client.greet(&share(cx, config.timeout, places.len() - at)).await.is_ok() {
                 let window = Some(Feed::new(client, view).history(cx).await?);
-                return Ok(Outline { window, whole_rows });
+                return Ok(SourceDescription { window, whole_rows });
             }
         }
-        Ok(Outline { window: None, whole_rows })
+        Ok(SourceDescription { window: None, whole_rows })
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
@@ -255,7 +255,7 @@ impl Backend for MongoDb {
             offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
         }
         if is_there(cx, &client, records::DOCUMENTS).await? {
-            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+            offer.records = Some(Arc::new(RecordStore::open(cx, client).await?));
         }
         Ok(Some(offer))
     }

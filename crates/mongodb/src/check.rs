@@ -43,7 +43,7 @@ pub(crate) async fn servers(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// A storage engine that can not read what a majority has.
+/// A storage engine that cannot read what a majority has.
 fn of_engine(status: &Document) -> Option<Finding> {
     let engine = status.get_document("storageEngine").ok()?;
     let committed = engine.get_bool("supportsCommittedReads").unwrap_or(true);

@@ -18,9 +18,9 @@ use crate::client::{Client, DUPLICATE, ensure, is_code, number, number_bson};
 
 mod ledger;
 mod outbox;
-mod seat;
+mod session;
 
-pub(crate) use seat::Seat;
+pub(crate) use session::CheckpointSession;
 
 pub(crate) const COLLECTION: &str = "watchkeeper_checkpoints";
 
@@ -39,7 +39,7 @@ pub struct Checkpoints {
     /// Whether the server has them.
     transactions: bool,
     /// Where writes with a ledger are committed, by key: as many as there are streams.
-    seats: Arc<Mutex<BTreeMap<LeaseKey, Arc<tokio::sync::Mutex<Seat>>>>>,
+    checkpoint_sessions: Arc<Mutex<BTreeMap<LeaseKey, Arc<tokio::sync::Mutex<CheckpointSession>>>>>,
 }
 
 impl Checkpoints {
@@ -47,7 +47,7 @@ impl Checkpoints {
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         let identity = ensure(cx, &client, &[COLLECTION, ledger::COLLECTION]).await?;
         let transactions = client.has_transactions(cx).await?;
-        Ok(Self { client, identity, transactions, seats: Arc::default() })
+        Ok(Self { client, identity, transactions, checkpoint_sessions: Arc::default() })
     }
 
     /// The checkpoint of a key, also where nothing was ever opened.
@@ -162,7 +162,7 @@ fn read<T: DeserializeOwned>(client: &Client, document: Document) -> Result<T> {
 
 fn stored<T: Serialize>(value: &T) -> Result<Document> {
     mongodb::bson::serialize_to_document(value)
-        .map_err(|error| Error::internal("a value can not be stored").caused_by(error))
+        .map_err(|error| Error::internal("a value cannot be stored").caused_by(error))
 }
 
 /// Bytes as a value.
@@ -201,7 +201,7 @@ impl Checkpoints {
         let sessions = sessions_of(&document);
         let is_older = number(document.get("epoch")).is_none_or(|epoch| epoch < grant.epoch.0);
         match is_older && !sessions.is_empty() {
-            true => seat::kill(cx, &self.client, sessions).await,
+            true => session::kill(cx, &self.client, sessions).await,
             false => Ok(()),
         }
     }
@@ -267,30 +267,33 @@ impl Checkpoints {
     }
 
     /// The seat of a grant. A newer grant gets a new one.
-    async fn seat(&self, grant: &Grant) -> Arc<tokio::sync::Mutex<Seat>> {
-        let fresh = || Arc::new(tokio::sync::Mutex::new(Seat::new(self.client.clone(), grant.clone())));
+    async fn checkpoint_session(&self, grant: &Grant) -> Arc<tokio::sync::Mutex<CheckpointSession>> {
+        let fresh = || Arc::new(tokio::sync::Mutex::new(CheckpointSession::new(self.client.clone(), grant.clone())));
         let kept = {
-            let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(seats.entry(grant.key.clone()).or_insert_with(fresh))
+            let mut checkpoint_sessions = self.checkpoint_sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(checkpoint_sessions.entry(grant.key.clone()).or_insert_with(fresh))
         };
         if kept.lock().await.grant() == grant {
             return kept;
         }
         let fresh = fresh();
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner).insert(grant.key.clone(), Arc::clone(&fresh));
+        self.checkpoint_sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(grant.key.clone(), Arc::clone(&fresh));
         fresh
     }
 
     async fn commit_with_ledger(&self, cx: &Cx, write: &CheckpointWrite) -> Result<bool> {
-        let seat = self.seat(&write.grant).await;
-        let mut seat = seat.lock().await;
-        if !seat.begin(cx).await? {
+        let checkpoint_session = self.checkpoint_session(&write.grant).await;
+        let mut checkpoint_session = checkpoint_session.lock().await;
+        if !checkpoint_session.begin(cx).await? {
             return Ok(false);
         }
-        match seat.checkpoint(cx, write).await {
-            Ok(true) => seat.commit(cx).await.map(|()| true),
+        match checkpoint_session.checkpoint(cx, write).await {
+            Ok(true) => checkpoint_session.commit(cx).await.map(|()| true),
             answer => {
-                seat.abort(cx).await;
+                checkpoint_session.abort(cx).await;
                 answer
             }
         }

@@ -13,19 +13,19 @@ use mongodb::{ClientSession, Database};
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 use crate::config::Config;
-use crate::error::{Class, Doing, translate, translate_code};
+use crate::error::{CallPurpose, Class, translate, translate_code};
 
 mod abilities;
+mod change_hints;
 mod driver;
-mod pulse;
 mod schema;
 
-pub(crate) use pulse::{Pulse, Topic, tell};
+pub(crate) use change_hints::{ChangeHints, Topic, publish};
 pub(crate) use schema::{DUPLICATE, STORED_IN, create, ensure, is_code, is_there, number_bson};
 
 use abilities::Abilities;
+use change_hints::Tail;
 use driver::Driver;
-use pulse::Tail;
 
 /// A client of one database.
 #[derive(Clone)]
@@ -103,7 +103,8 @@ impl Client {
 
     /// The driver's client.
     pub async fn driver(&self, cx: &Cx) -> Result<mongodb::Client> {
-        cx.run(async { self.driver.get(&self.config).await.map_err(|native| self.error(native, Doing::Reading)) }).await
+        cx.run(async { self.driver.get(&self.config).await.map_err(|native| self.error(native, CallPurpose::Reading)) })
+            .await
     }
 
     /// The database.
@@ -112,7 +113,7 @@ impl Client {
     }
 
     /// Ends what the servers keep for this client, as cursors that were dropped, and its connections. Whoever else has a clone
-    /// of it can not use it any more.
+    /// of it cannot use it any more.
     pub(crate) async fn leave(&self, cx: &Cx) {
         let Some(driver) = self.driver.made() else { return };
         let ended = async {
@@ -124,7 +125,7 @@ impl Client {
     }
 
     /// What a driver's error means, when the call was about `doing`.
-    pub fn error(&self, native: mongodb::error::Error, doing: Doing) -> Error {
+    pub fn error(&self, native: mongodb::error::Error, doing: CallPurpose) -> Error {
         if Class::of(&native) == Class::Denied {
             self.driver.note_denied();
         }
@@ -141,7 +142,8 @@ impl Client {
         let cx = self.bounded(cx);
         let database = self.database(&cx).await.map_err(unchanged)?;
         limit_time(&mut command, &cx);
-        let call = async { database.run_command(command).await.map_err(|native| self.error(native, Doing::Reading)) };
+        let call =
+            async { database.run_command(command).await.map_err(|native| self.error(native, CallPurpose::Reading)) };
         cx.run(call).await.map_err(unchanged)
     }
 
@@ -155,7 +157,8 @@ impl Client {
         let cx = self.bounded(cx);
         let database = self.driver(&cx).await.map_err(unchanged)?.database(database);
         limit_time(&mut command, &cx);
-        let call = async { database.run_command(command).await.map_err(|native| self.error(native, Doing::Reading)) };
+        let call =
+            async { database.run_command(command).await.map_err(|native| self.error(native, CallPurpose::Reading)) };
         cx.run(call).await.map_err(unchanged)
     }
 
@@ -168,7 +171,7 @@ impl Client {
         let call = async {
             let cursor = database.run_cursor_command(command).await;
             let read = async { cursor?.try_collect().await };
-            read.await.map_err(|native| self.error(native, Doing::Reading))
+            read.await.map_err(|native| self.error(native, CallPurpose::Reading))
         };
         cx.run(call).await.map_err(unchanged)
     }
@@ -193,7 +196,7 @@ impl Client {
             Some(statements) => database.run_raw_command(raw_command(&command, statements)?),
             None => database.run_command(command),
         };
-        let call = async { sent.await.map_err(|native| self.error(native, Doing::Writing)) };
+        let call = async { sent.await.map_err(|native| self.error(native, CallPurpose::Writing)) };
         let reply = Reply(cx.run(call).await?);
         reply.majority(&self.place)?;
         Ok(reply)
@@ -203,11 +206,11 @@ impl Client {
     pub(crate) async fn state(&self, session: &mut ClientSession, command: Document) -> Result<Reply> {
         let database = session.client().database(self.config.database());
         let answer = database.run_command(command).session(session).await;
-        let reply = Reply(answer.map_err(|native| self.error(native, Doing::Reading))?);
+        let reply = Reply(answer.map_err(|native| self.error(native, CallPurpose::Reading))?);
         match reply.first_error() {
             None => Ok(reply),
             Some((_, code, said)) => {
-                let kind = Class::of_code(code).kind(Doing::Reading);
+                let kind = Class::of_code(code).kind(CallPurpose::Reading);
                 Err(translate_code(code, &said, Some(kind), &self.place))
             }
         }

@@ -128,7 +128,7 @@ impl Config {
     }
 }
 
-/// The error of a URL that the driver does not understand, in which the URL itself can not appear.
+/// The error of a URL that the driver does not understand, in which the URL itself cannot appear.
 fn unreadable(url: &str, native: &mongodb::error::Error) -> Error {
     let said = native.kind.to_string();
     let secrets = secrets(url);

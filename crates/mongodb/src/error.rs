@@ -5,7 +5,7 @@ use watchkeeper_core::{Error, ErrorKind};
 
 /// What a call was about, which decides what an error leaves open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum CallPurpose {
     /// Nothing can have changed: reading, or a statement of a transaction that was not committed.
     Reading,
     /// A write of its own, without retries.
@@ -66,7 +66,7 @@ pub enum Class {
     ImageMissing,
     /// There is no such collection.
     NamespaceMissing,
-    /// The server can not, or may not, do what the settings ask for.
+    /// The server cannot, or may not, do what the settings ask for.
     Settings,
     /// The server does not take the pipeline.
     Pipeline,
@@ -136,7 +136,7 @@ const TABLE: &[Row] = &[
     Row {
         class: Class::Network,
         codes: &[6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 317, 9001, 11600, 11602, 13388],
-        cause: "the servers can not be reached, or elect a primary",
+        cause: "the servers cannot be reached, or elect a primary",
         remedy: "look at the replica set and the network",
     },
     Row {
@@ -241,7 +241,7 @@ const TABLE: &[Row] = &[
     Row {
         class: Class::Reserved,
         codes: &[73],
-        cause: "this can not be watched or written",
+        cause: "this cannot be watched or written",
         remedy: "name a database and collections of your own, or watch all of them with scope = \"cluster\"",
     },
     Row {
@@ -277,7 +277,7 @@ impl Class {
 
     /// The class of a driver's error.
     pub fn of(native: &Native) -> Self {
-        // Servers have one code for what they can not do at all, and for stages that do not go with a change stream.
+        // Servers have one code for what they cannot do at all, and for stages that do not go with a change stream.
         if code(native) == Some(20) && native.kind.to_string().contains("$changeStream pipeline") {
             return Self::Pipeline;
         }
@@ -323,10 +323,10 @@ impl Class {
     }
 
     /// What to do about it, given what the call was about.
-    pub fn kind(self, doing: Doing) -> ErrorKind {
+    pub fn kind(self, doing: CallPurpose) -> ErrorKind {
         match self {
-            _ if self.is_about_a_position() && doing == Doing::Reading => ErrorKind::Unavailable,
-            _ if self.is_about_a_position() && doing != Doing::Watching => ErrorKind::Unknown,
+            _ if self.is_about_a_position() && doing == CallPurpose::Reading => ErrorKind::Unavailable,
+            _ if self.is_about_a_position() && doing != CallPurpose::Watching => ErrorKind::Unknown,
             Self::HistoryLost | Self::Overrun | Self::TokenUnseen => ErrorKind::PositionLost,
             Self::TokenCorrupt => ErrorKind::Corrupt,
             Self::TokenRefused | Self::TooLarge | Self::ImageMissing => ErrorKind::Config,
@@ -338,7 +338,7 @@ impl Class {
             }
             Self::Overloaded | Self::TransactionTooLarge => ErrorKind::Unavailable,
             Self::Network | Self::LostTouch | Self::NotYetMajority | Self::CursorGone | Self::Failed
-                if matches!(doing, Doing::Reading | Doing::Watching) =>
+                if matches!(doing, CallPurpose::Reading | CallPurpose::Watching) =>
             {
                 ErrorKind::Unavailable
             }
@@ -386,8 +386,8 @@ impl Class {
     }
 
     /// Cause and remedy.
-    pub(crate) fn words(self, doing: Doing) -> (&'static str, &'static str) {
-        if self.is_about_a_position() && doing != Doing::Watching {
+    pub(crate) fn words(self, doing: CallPurpose) -> (&'static str, &'static str) {
+        if self.is_about_a_position() && doing != CallPurpose::Watching {
             return FAILED;
         }
         TABLE.iter().find(|row| row.class == self).map_or(OTHER, |row| (row.cause, row.remedy))
@@ -409,7 +409,7 @@ pub(crate) fn code(native: &Native) -> Option<i32> {
 }
 
 /// What a driver's error means for a call to `place`.
-pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
+pub(crate) fn translate(native: Native, doing: CallPurpose, place: &str) -> Error {
     let class = Class::of(&native);
     let majority_missing = matches!(&*native.kind, NativeKind::Write(WriteFailure::WriteConcernError(_)));
     let undone =
@@ -418,18 +418,18 @@ pub(crate) fn translate(native: Native, doing: Doing, place: &str) -> Error {
         // Whatever went wrong, the server has undone it.
         _ if undone => ErrorKind::Unavailable,
         // The driver asks twice: a refusal of the second question says nothing about the first.
-        Doing::Committing => ErrorKind::Unknown,
-        Doing::Writing if majority_missing => ErrorKind::Unknown,
+        CallPurpose::Committing => ErrorKind::Unknown,
+        CallPurpose::Writing if majority_missing => ErrorKind::Unknown,
         _ => class.kind(doing),
     };
-    told(kind, (class, doing), &said(&native), place).caused_by(native)
+    to_error(kind, (class, doing), &cause_text(&native), place).caused_by(native)
 }
 
 /// What a server's code inside of an answer means.
 pub(crate) fn translate_code(code: i32, said: &str, kind: Option<ErrorKind>, place: &str) -> Error {
     let class = Class::of_code(code);
-    let kind = kind.unwrap_or_else(|| class.kind(Doing::Writing));
-    told(kind, (class, Doing::Writing), &format!("error {code}: {said}"), place)
+    let kind = kind.unwrap_or_else(|| class.kind(CallPurpose::Writing));
+    to_error(kind, (class, CallPurpose::Writing), &format!("error {code}: {said}"), place)
 }
 
 /// What a code means when it was the answer to a statement of a sink, and the change is at fault.
@@ -449,18 +449,18 @@ pub(crate) fn translate_refusal(code: i32, said: &str, place: &str) -> Error {
             "leave fields out of it, with a pipeline of the source or at the source",
         ),
         17280 => ("a value is too long for an index of the target", "drop that index, then resume the stream"),
-        _ => class.words(Doing::Writing),
+        _ => class.words(CallPurpose::Writing),
     };
     phrased(ErrorKind::Config, class, (cause, remedy), &format!("error {code}: {said}"), place)
 }
 
 /// What a code that is not in the table means, when it was the answer to a pipeline.
 pub(crate) fn translate_pipeline(native: Native, place: &str) -> Error {
-    told(ErrorKind::Config, (Class::Pipeline, Doing::Watching), &said(&native), place).caused_by(native)
+    to_error(ErrorKind::Config, (Class::Pipeline, CallPurpose::Watching), &cause_text(&native), place).caused_by(native)
 }
 
 /// What the driver says, reduced to its cause: without its own structures, which its texts show as its debugger would.
-fn said(native: &Native) -> String {
+fn cause_text(native: &Native) -> String {
     let server = |code: i32, message: &str| format!("error {code}: {message}");
     match &*native.kind {
         NativeKind::ServerSelection { message, .. } => of_selection(message),
@@ -511,7 +511,7 @@ fn innermost(text: &str) -> String {
 /// The longest that is quoted of what a server said.
 const QUOTED_CHARS_MAX: usize = 300;
 
-fn told(kind: ErrorKind, (class, doing): (Class, Doing), said: &str, place: &str) -> Error {
+fn to_error(kind: ErrorKind, (class, doing): (Class, CallPurpose), said: &str, place: &str) -> Error {
     let (cause, remedy) = class.words(doing);
     // A server that knows no TLS ends the connection as soon as the handshake begins.
     let refuses_tls = class == Class::Unreachable && said.contains("tls handshake eof");
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(translate_code(1, "said", None, "here").class(), "other");
     }
 
-    /// A server that is not sharded can not be made to say these.
+    /// A server that is not sharded cannot be made to say these.
     #[test]
     fn codes_of_shards_are_like_elections() {
         for code in [63, 150, 13388] {
@@ -583,19 +583,19 @@ mod tests {
 
     #[test]
     fn only_what_certainly_did_nothing_is_unavailable_to_a_writer() {
-        assert_eq!(Class::NotPrimary.kind(Doing::Writing), ErrorKind::Unavailable);
-        assert_eq!(Class::Network.kind(Doing::Writing), ErrorKind::Unknown);
-        assert_eq!(Class::Network.kind(Doing::Reading), ErrorKind::Unavailable);
+        assert_eq!(Class::NotPrimary.kind(CallPurpose::Writing), ErrorKind::Unavailable);
+        assert_eq!(Class::Network.kind(CallPurpose::Writing), ErrorKind::Unknown);
+        assert_eq!(Class::Network.kind(CallPurpose::Reading), ErrorKind::Unavailable);
     }
 
     #[test]
     fn only_a_change_stream_loses_history() {
         for code in [286, 464, 40576, 40585, 40615, 136, 280] {
             let class = Class::of_code(code);
-            assert_eq!(class.kind(Doing::Watching), ErrorKind::PositionLost, "{code}");
-            assert_eq!(class.kind(Doing::Reading), ErrorKind::Unavailable, "{code}");
-            assert_eq!(class.kind(Doing::Writing), ErrorKind::Unknown, "{code}");
-            assert_eq!(class.kind(Doing::Committing), ErrorKind::Unknown, "{code}");
+            assert_eq!(class.kind(CallPurpose::Watching), ErrorKind::PositionLost, "{code}");
+            assert_eq!(class.kind(CallPurpose::Reading), ErrorKind::Unavailable, "{code}");
+            assert_eq!(class.kind(CallPurpose::Writing), ErrorKind::Unknown, "{code}");
+            assert_eq!(class.kind(CallPurpose::Committing), ErrorKind::Unknown, "{code}");
         }
     }
 }

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore,
-    Previous, Released, Renewal, Result, Wakeups,
+    AcquireRequest, Acquired, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile,
+    LeaseStore, Previous, Released, Renewal, Result, Wakeups,
 };
 
-use crate::client::{Client, DUPLICATE, Pulse, Topic, ensure, is_code, tell};
+use crate::client::{ChangeHints, Client, DUPLICATE, Topic, ensure, is_code, publish};
 
 mod observed;
 mod pipeline;
@@ -41,22 +41,22 @@ struct Entry {
     /// When the lease ends, or, without a holder, when it was released.
     until: Option<DateTime>,
     /// The tenure before this one, as it was when this one began; without a holder, the released one.
-    previous: Option<Story>,
+    previous: Option<StoredPrevious>,
     /// The server's clock when this was read.
     now: DateTime,
 }
 
 /// [`Previous`] as it is stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Story {
+struct StoredPrevious {
     candidate: Candidate,
     epoch: Epoch,
     ending: Ending,
     vacant_ms: i64,
 }
 
-impl From<Story> for Previous {
-    fn from(story: Story) -> Self {
+impl From<StoredPrevious> for Previous {
+    fn from(story: StoredPrevious) -> Self {
         let vacant = Duration::from_millis(u64::try_from(story.vacant_ms).unwrap_or(0));
         Self { candidate: story.candidate, epoch: story.epoch, ending: story.ending, vacant }
     }
@@ -133,7 +133,7 @@ impl Leases {
     }
 
     /// Asks once. `None` when another one made the document at the same moment: then there is one to ask about.
-    async fn ask(&self, cx: &Cx, ask: &Ask) -> Result<Option<Entry>> {
+    async fn ask(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Option<Entry>> {
         let command = doc! {
             "findAndModify": COLLECTION,
             "query": { "_id": ask.key.as_str() },
@@ -158,7 +158,7 @@ impl LeaseStore for Leases {
         LeaseProfile { shortest: Duration::from_millis(100), wakes: self.wakes }
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         if let Some(observed) = &self.observed {
             return observed.try_acquire(cx, ask).await;
         }
@@ -207,7 +207,7 @@ impl LeaseStore for Leases {
             None => self.give_back(cx, grant).await?,
         };
         if released == Released::Released {
-            tell(cx, &self.client, Topic::Lease).await;
+            publish(cx, &self.client, Topic::Lease).await;
         }
         Ok(released)
     }
@@ -228,7 +228,7 @@ impl LeaseStore for Leases {
     }
 
     async fn wakeups(&self, cx: &Cx) -> Result<Box<dyn Wakeups>> {
-        Ok(Box::new(Releases(Pulse::start(cx, &self.client, Topic::Lease).await?)))
+        Ok(Box::new(Releases(ChangeHints::start(cx, &self.client, Topic::Lease).await?)))
     }
 
     async fn separate(&self, _cx: &Cx) -> Result<Arc<dyn LeaseStore>> {
@@ -238,7 +238,7 @@ impl LeaseStore for Leases {
     }
 }
 
-struct Releases(Pulse);
+struct Releases(ChangeHints);
 
 #[async_trait]
 impl Wakeups for Releases {

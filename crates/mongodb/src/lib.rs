@@ -2,8 +2,8 @@
 //!
 //! * [`Leases`] count time by the server's own clock (`$$NOW`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
-//! * [`Notes`] are records: small documents and logs.
-//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster. [`Harbours`] is one by several URLs.
+//! * [`RecordStore`] are records: small documents and logs.
+//! * [`Feed`] is a source: the change stream of collections, of a database or of a cluster. [`FallbackEndpoints`] is one by several URLs.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], as an [`Audit`] log, into a
 //!   [`Mirror`] of the newest documents, or by a handler ([`Handle`]) that is given the open session.
 //! * [`Versioned`] is a mirror in a database that does not keep the checkpoint, such as another cluster's.
@@ -19,10 +19,10 @@ mod checkpoint;
 mod client;
 mod config;
 mod error;
+mod feedback_loop;
 mod lease;
 mod payload;
 mod position;
-mod reach;
 mod records;
 mod sink;
 mod source;
@@ -32,12 +32,12 @@ pub use backend::MongoDb;
 pub use checkpoint::Checkpoints;
 pub use client::Client;
 pub use config::Config;
-pub use error::{Class, Doing};
+pub use error::{CallPurpose, Class};
 pub use lease::Leases;
 pub use mongodb;
 pub use payload::{BsonPayload, canonical_key};
-pub use records::Notes;
+pub use records::RecordStore;
 pub use sink::{
-    Apply, Audit, AuditQuery, Each, Events, Failure, Handle, Mirror, Open, Transactional, Versioned, refuse,
+    Apply, Audit, AuditQuery, Events, Failure, Handle, Mirror, Open, PerChange, Transactional, Versioned, refuse,
 };
-pub use source::{Before, Feed, Harbours, Large, Scope, Shown, View};
+pub use source::{Before, FallbackEndpoints, Feed, Large, Scope, Shown, View};

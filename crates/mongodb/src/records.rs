@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use mongodb::bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use watchkeeper_core::records::RECORD_BYTES_MAX;
-use watchkeeper_core::{Cx, Entropy, Error, Put, Record, Records, Result, Revision};
+use watchkeeper_core::{Cx, Entropy, Error, PutOutcome, Record, Records, Result, Revision};
 
-use crate::client::{Client, DUPLICATE, Pulse, Reply, Topic, ensure, number, number_bson, tell};
+use crate::client::{ChangeHints, Client, DUPLICATE, Reply, Topic, ensure, number, number_bson, publish};
 
 pub(crate) const DOCUMENTS: &str = "watchkeeper_records";
 const LOGS: &str = "watchkeeper_logs";
@@ -17,19 +17,19 @@ const HEADS: &str = "watchkeeper_log_heads";
 
 /// Records in MongoDB.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct RecordStore {
     client: Client,
     entropy: Arc<Entropy>,
     /// Started by the first who waits, and kept, so that waiting again costs nothing.
-    pulse: Arc<Mutex<Option<Pulse>>>,
+    hints: Arc<Mutex<Option<ChangeHints>>>,
 }
 
-impl Notes {
+impl RecordStore {
     /// The records in the client's database, whose collections are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         ensure(cx, &client, &[DOCUMENTS, LOGS, HEADS]).await?;
         client.can_tail(cx).await?;
-        Ok(Self { client, entropy: Arc::new(Entropy::from_system()), pulse: Arc::default() })
+        Ok(Self { client, entropy: Arc::new(Entropy::from_system()), hints: Arc::default() })
     }
 
     /// A revision that was never used: revisions are compared for being equal, never for their order, so a number out
@@ -61,7 +61,7 @@ impl Notes {
         found.iter().map(record).collect()
     }
 
-    /// The clock of the server that writes, in milliseconds, where it can not be asked together with what is read.
+    /// The clock of the server that writes, in milliseconds, where it cannot be asked together with what is read.
     async fn time(&self, cx: &Cx) -> Result<i64> {
         let hello = self.client.read(cx, doc! { "hello": 1 }).await?;
         let time = hello.get_datetime("localTime").map(|time| time.timestamp_millis());
@@ -75,18 +75,18 @@ impl Notes {
         self.client.write(cx, doc! { "update": DOCUMENTS, "updates": [update] }).await
     }
 
-    fn kept_pulse(&self) -> Option<Pulse> {
-        let kept = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clone().filter(|pulse| !pulse.has_ended())
+    fn kept_hints(&self) -> Option<ChangeHints> {
+        let kept = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone().filter(|hints| !hints.has_ended())
     }
 
-    async fn pulse(&self, cx: &Cx) -> Result<Pulse> {
-        if let Some(pulse) = self.kept_pulse() {
-            return Ok(pulse);
+    async fn change_hints(&self, cx: &Cx) -> Result<ChangeHints> {
+        if let Some(hints) = self.kept_hints() {
+            return Ok(hints);
         }
-        let pulse = Pulse::start(cx, &self.client, Topic::Record).await?;
-        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse.clone());
-        Ok(pulse)
+        let hints = ChangeHints::start(cx, &self.client, Topic::Record).await?;
+        *self.hints.lock().unwrap_or_else(PoisonError::into_inner) = Some(hints.clone());
+        Ok(hints)
     }
 }
 
@@ -133,7 +133,7 @@ fn entry(log: &str, number: impl Into<Bson>) -> Document {
 }
 
 #[async_trait]
-impl Records for Notes {
+impl Records for RecordStore {
     async fn get(&self, cx: &Cx, name: &str) -> Result<Option<Record>> {
         let found = self.find(cx, DOCUMENTS, doc! { "_id": name }, doc! { "limit": 1 }).await?;
         Ok(found.into_iter().next())
@@ -147,7 +147,7 @@ impl Records for Notes {
         self.find(cx, DOCUMENTS, doc! { "_id": range }, doc! { "sort": { "_id": 1 } }).await
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         fits(name, &bytes)?;
         let revision = self.fresh_revision();
         let update = writing(&bytes, revision);
@@ -158,23 +158,23 @@ impl Records for Notes {
         };
         let reply = self.write_one(cx, statement).await?;
         if reply.errors().any(|(_, code, _)| code == DUPLICATE) {
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
         if reply.whole(&self.client)?.count() == 0 {
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
-        tell(cx, &self.client, Topic::Record).await;
-        Ok(Put::Done(Revision(revision)))
+        publish(cx, &self.client, Topic::Record).await;
+        Ok(PutOutcome::Done(Revision(revision)))
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let delete = doc! { "q": { "_id": name, "revision": number_bson(expected.0) }, "limit": 1 };
         let reply = self.client.write(cx, doc! { "delete": DOCUMENTS, "deletes": [delete] }).await?;
         if reply.whole(&self.client)?.count() == 0 {
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
-        tell(cx, &self.client, Topic::Record).await;
-        Ok(Put::Done(expected))
+        publish(cx, &self.client, Topic::Record).await;
+        Ok(PutOutcome::Done(expected))
     }
 
     async fn append(&self, cx: &Cx, log: &str, bytes: Bytes, keep: usize) -> Result<()> {
@@ -213,9 +213,9 @@ impl Records for Notes {
     }
 
     async fn changed(&self, cx: &Cx) -> Result<()> {
-        let mut pulse = self.pulse(cx).await?;
-        pulse.mark_seen();
-        cx.run(pulse.changed()).await
+        let mut hints = self.change_hints(cx).await?;
+        hints.mark_seen();
+        cx.run(hints.changed()).await
     }
 }
 

@@ -3,7 +3,7 @@
 mod audit;
 mod collections;
 mod document;
-mod fates;
+mod merged_writes;
 mod name;
 mod validity;
 mod versioned;
@@ -25,9 +25,9 @@ pub(crate) use name::Name;
 pub use versioned::Versioned;
 use writer::Writer;
 
-use crate::checkpoint::{Checkpoints, Seat};
+use crate::checkpoint::{CheckpointSession, Checkpoints};
 use crate::client::{Client, Reply, Statements, raw_command};
-use crate::error::{Class, Doing, code, translate_code, translate_refusal};
+use crate::error::{CallPurpose, Class, code, translate_code, translate_refusal};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Failure {
         let transient = native.contains_label("TransientTransactionError");
         match code(&native) {
             Some(code) if !transient => Self::coded(at, code, &native.kind.to_string(), client),
-            _ => Self::Failed(client.error(native, Doing::Reading)),
+            _ => Self::Failed(client.error(native, CallPurpose::Reading)),
         }
     }
 
@@ -63,7 +63,7 @@ impl Failure {
         match OF_THE_CHANGE.contains(&code) {
             true => Self::Refused(at, translate_refusal(code, said, client.place())),
             false => {
-                let kind = Class::of_code(code).kind(Doing::Reading);
+                let kind = Class::of_code(code).kind(CallPurpose::Reading);
                 Self::Failed(translate_code(code, said, Some(kind), client.place()))
             }
         }
@@ -167,10 +167,10 @@ struct Refusal(String);
 
 /// A [`Handle`] as what a [`Transactional`] sink applies.
 #[derive(Debug, Clone)]
-pub struct Each<H>(pub H);
+pub struct PerChange<H>(pub H);
 
 #[async_trait]
-impl<H: Handle> Apply for Each<H> {
+impl<H: Handle> Apply for PerChange<H> {
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         for (at, change) in changes.iter().enumerate() {
             let cx = open.cx.clone();
@@ -297,8 +297,8 @@ impl Sink for Transactional {
                 .remedy("keep the stream's checkpoint in the store of its transactional sink"));
         }
         self.apply.prepare(cx, self.checkpoints.client()).await?;
-        let seat = Seat::new(self.checkpoints.client().clone(), context.grant.clone());
+        let checkpoint_session = CheckpointSession::new(self.checkpoints.client().clone(), context.grant.clone());
         let (checkpoints, apply) = (self.checkpoints.clone(), Arc::clone(&self.apply));
-        Ok(OpenedSink::Transactional(Box::new(Writer::new(checkpoints, apply, seat))))
+        Ok(OpenedSink::Transactional(Box::new(Writer::new(checkpoints, apply, checkpoint_session))))
     }
 }

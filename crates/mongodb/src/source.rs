@@ -2,8 +2,9 @@
 
 mod check;
 mod event;
-mod harbours;
+mod fallback;
 mod hidden;
+mod history_proof;
 mod id;
 mod join;
 mod open;
@@ -11,15 +12,14 @@ mod oplog;
 mod order;
 mod pedigree;
 mod pipeline;
+mod preflight;
 mod read;
 mod reduce;
+mod resume;
+mod resume_strategy;
 mod snapshot;
-mod steer;
-mod still;
-mod vet;
+mod stall;
 mod view;
-mod way;
-mod witness;
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex};
@@ -32,21 +32,21 @@ use watchkeeper_core::{
 };
 
 pub(crate) use check::mentions;
-pub use harbours::Harbours;
-pub(crate) use harbours::share;
+pub use fallback::FallbackEndpoints;
+pub(crate) use fallback::share;
 pub(crate) use hidden::{FullDocument, require_all_changes};
 pub(crate) use pedigree::cluster_of;
 pub use view::{Before, Large, Scope, Shown, View};
 
 use crate::client::Client;
-use crate::error::{Class, Doing};
+use crate::error::{CallPurpose, Class};
 use crate::payload::BsonPayload;
 use crate::position::Token;
+use history_proof::Searches;
 use open::{Opened, Refusals, Start};
 use read::Reader;
 use snapshot::Snapshot;
-use still::Unanswered;
-use witness::Searches;
+use stall::Unanswered;
 
 /// The changes that a cluster, a database or collections tell of.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ pub struct Feed {
     /// Whether it is read by those who look on, and never halts at an event.
     is_for_onlookers: bool,
     /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
-    witness: Arc<Mutex<Option<String>>>,
+    proof: Arc<Mutex<Option<String>>>,
     /// How often cursors at the position that was opened last never answered.
     unanswered: Arc<Unanswered>,
     /// A search of the oplog that no opening has waited for to its end.
@@ -79,7 +79,7 @@ impl Feed {
             stages: stages.into(),
             aside,
             is_for_onlookers: false,
-            witness: Arc::default(),
+            proof: Arc::default(),
             unanswered: Arc::default(),
             searches: Arc::default(),
             refusals: Arc::default(),
@@ -127,7 +127,7 @@ impl Feed {
     }
 
     fn unwatchable(&self, name: &str, kind: CollectionKind) -> Error {
-        let (cause, remedy) = Class::Unwatchable.words(Doing::Watching);
+        let (cause, remedy) = Class::Unwatchable.words(CallPurpose::Watching);
         Error::config(format!("{}: {name} is {}: {cause}", self.client.place(), kind.name())).remedy(remedy)
     }
 
@@ -260,7 +260,7 @@ impl Source for Feed {
         self.recognise(cx, &Token::decode(position)?, pedigree).await
     }
 
-    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+    async fn preflight(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         self.vetted(cx, start, pedigree).await
     }
 

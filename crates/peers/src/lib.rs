@@ -28,7 +28,7 @@
 //! can connect; they are given nothing, only a bounded number of them is listened to, for a bounded time and a bounded number
 //! of bytes, and the newest of them pushes out the oldest. Those who have been answered are not touched by it.
 //!
-//! Sockets are closed on `exec`, so that a child can not keep its dead parent's connections open. A child that is
+//! Sockets are closed on `exec`, so that a child cannot keep its dead parent's connections open. A child that is
 //! forked without `exec` could, and would hide the death until it ends.
 #![deny(missing_docs)]
 
@@ -44,7 +44,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::net::TcpListener;
-use watchkeeper_core::{Address, Cx, Error, Listening, Peers, Result, Roll, TenureId, Verdict};
+use watchkeeper_core::{Address, Cx, Error, HeldTenures, Listening, Peers, Result, TenureId, Verdict};
 
 use listener::TcpListening;
 use reactor::Reactor;
@@ -72,13 +72,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses what can not work.
+    /// Refuses what cannot work.
     ///
     /// # Errors
     /// `Config`, saying what is wrong.
     pub fn validate(&self) -> Result<()> {
         if self.publish.is_none() && self.listen.ip().is_unspecified() {
-            let cause = format!("peers can not connect to {}, which means all addresses of a machine", self.listen);
+            let cause = format!("peers cannot connect to {}, which means all addresses of a machine", self.listen);
             return Err(Error::config(cause).remedy("say what to publish, as host:port"));
         }
         if let Some(publish) = &self.publish {
@@ -155,19 +155,19 @@ impl Peers for TcpPeers {
         split(&address.0).is_ok_and(|(host, _)| local::is_local(host))
     }
 
-    async fn listen(&self, cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>> {
+    async fn listen(&self, cx: &Cx, held_tenures: HeldTenures) -> Result<Box<dyn Listening>> {
         let wanted = self.settings.listen;
         let bind = self.reactor.run(async move { TcpListener::bind(wanted).await });
         let bound = cx.run(bind).await?.map_err(|error| {
             let remedy = "choose a free port, or 0, and an address of this machine";
-            Error::config(format!("can not listen for peers on {wanted}: {error}")).remedy(remedy).caused_by(error)
+            Error::config(format!("cannot listen for peers on {wanted}: {error}")).remedy(remedy).caused_by(error)
         })?;
         let address =
             bound.local_addr().map_err(|error| Error::unavailable("a socket has no address").caused_by(error))?;
         let published = self.settings.published(address)?;
         tracing::debug!(%address, %published, "listening for peers");
         let answer_within = self.settings.answer_within;
-        Ok(Box::new(TcpListening::start(Arc::clone(&self.reactor), bound, published, roll, answer_within)))
+        Ok(Box::new(TcpListening::start(Arc::clone(&self.reactor), bound, published, held_tenures, answer_within)))
     }
 
     async fn watch(&self, cx: &Cx, address: &Address, tenure: TenureId) -> Result<Verdict> {

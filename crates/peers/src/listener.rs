@@ -8,9 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Address, Listening, Roll};
+use watchkeeper_core::{Address, HeldTenures, Listening};
 
-use crate::protocol::{FAREWELL, answer};
+use crate::protocol::{CLOSING, answer};
 use crate::reactor::Reactor;
 
 /// Those who have connected and not asked yet. With more, the oldest has to go: a real peer asks at once.
@@ -40,14 +40,14 @@ impl TcpListening {
         reactor: Arc<Reactor>,
         listener: TcpListener,
         address: Address,
-        roll: Roll,
+        held_tenures: HeldTenures,
         answer_within: Duration,
     ) -> Self {
         let stop = CancellationToken::new();
         let (closing, closed) = mpsc::sync_channel(1);
-        let desk = Desk { listener, roll, answer_within, stop: stop.clone() };
+        let agent = ListenerState { listener, held_tenures, answer_within, stop: stop.clone() };
         drop(reactor.launch(async move {
-            desk.serve().await;
+            agent.serve().await;
             drop(closing);
         }));
         Self { address, stop, closed: std::sync::Mutex::new(closed), _reactor: reactor }
@@ -70,16 +70,16 @@ impl Drop for TcpListening {
     }
 }
 
-struct Desk {
+struct ListenerState {
     listener: TcpListener,
-    roll: Roll,
+    held_tenures: HeldTenures,
     answer_within: Duration,
     stop: CancellationToken,
 }
 
-impl Desk {
+impl ListenerState {
     async fn serve(self) {
-        let mut asking = Asking::default();
+        let mut asking = PendingRequests::default();
         let mut answered = JoinSet::new();
         loop {
             tokio::select! {
@@ -89,7 +89,7 @@ impl Desk {
                 Some(_) = answered.join_next() => {}
                 accepted = self.listener.accept() => match accepted {
                     Ok((socket, _)) if answered.len() < ANSWERED_MAX => {
-                        asking.add(hear(socket, self.roll.clone(), self.answer_within));
+                        asking.add(read_question(socket, self.held_tenures.clone(), self.answer_within));
                     }
                     Ok(_) => {}
                     Err(error) => {
@@ -106,13 +106,13 @@ impl Desk {
 
 /// Those who have not been answered yet.
 #[derive(Default)]
-struct Asking {
+struct PendingRequests {
     tasks: JoinSet<Option<TcpStream>>,
     /// The oldest first.
     handles: VecDeque<AbortHandle>,
 }
 
-impl Asking {
+impl PendingRequests {
     fn add(&mut self, hearing: impl Future<Output = Option<TcpStream>> + Send + 'static) {
         self.handles.retain(|handle| !handle.is_finished());
         if self.handles.len() >= ASKING_MAX
@@ -130,8 +130,8 @@ impl Asking {
 }
 
 /// Hears one question, for a while. Nothing else is read.
-async fn hear(mut socket: TcpStream, roll: Roll, within: Duration) -> Option<TcpStream> {
-    let answered = tokio::time::timeout(within, answer(&mut socket, &roll)).await;
+async fn read_question(mut socket: TcpStream, held_tenures: HeldTenures, within: Duration) -> Option<TcpStream> {
+    let answered = tokio::time::timeout(within, answer(&mut socket, &held_tenures)).await;
     matches!(answered, Ok(Ok(true))).then_some(socket)
 }
 
@@ -142,7 +142,7 @@ async fn keep(mut socket: TcpStream, stop: CancellationToken) {
         biased;
         () = stop.cancelled() => {
             // Twenty bytes at most have been written before, so there is room for one.
-            let _ = socket.try_write(&[FAREWELL]);
+            let _ = socket.try_write(&[CLOSING]);
         }
         // Its end; or more words, which no peer has.
         _ = socket.read(&mut more) => {}

@@ -7,13 +7,13 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use uuid::Uuid;
-use watchkeeper_core::{Roll, TenureId};
+use watchkeeper_core::{HeldTenures, TenureId};
 
 const QUESTION: [u8; 4] = *b"wk?1";
 const ANSWER: [u8; 4] = *b"wk!1";
 
 /// Said before a listener closes in order.
-pub(crate) const FAREWELL: u8 = b'.';
+pub(crate) const CLOSING: u8 = b'.';
 
 type Line = [u8; 20];
 
@@ -34,11 +34,11 @@ pub(crate) async fn ask(socket: &mut TcpStream, tenure: TenureId) -> io::Result<
 }
 
 /// Hears a question and answers it, if the tenure that it asks for is on the roll; false if not.
-pub(crate) async fn answer(socket: &mut TcpStream, roll: &Roll) -> io::Result<bool> {
+pub(crate) async fn answer(socket: &mut TcpStream, held_tenures: &HeldTenures) -> io::Result<bool> {
     socket.set_nodelay(true)?;
     let mut question = [0; 20];
     socket.read_exact(&mut question).await?;
-    let Some(tenure) = asked_for(&question).filter(|tenure| roll.has(*tenure)) else { return Ok(false) };
+    let Some(tenure) = asked_for(&question).filter(|tenure| held_tenures.has(*tenure)) else { return Ok(false) };
     socket.write_all(&line(ANSWER, tenure)).await?;
     Ok(true)
 }

@@ -23,7 +23,7 @@ const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 /// What asking came to.
-enum Asked {
+enum PeerAnswer {
     /// The tenure answered here: the very address, if the name has several.
     Answered(TcpStream, SocketAddr),
     /// The connection was refused.
@@ -35,7 +35,7 @@ enum Asked {
 }
 
 pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Duration) -> Verdict {
-    let Asked::Answered(mut socket, mut there) = reach(&*address.0, tenure, answer_within).await else {
+    let PeerAnswer::Answered(mut socket, mut there) = reach(&*address.0, tenure, answer_within).await else {
         return Verdict::Unproven;
     };
     tracing::debug!(%address, %tenure, "the holder has answered; its death would be seen");
@@ -45,9 +45,9 @@ pub(crate) async fn watch(address: Address, tenure: TenureId, answer_within: Dur
         }
         drop(socket);
         match again(there, tenure, answer_within).await {
-            Asked::Refused => return Verdict::Dead,
-            Asked::Answered(next, address) => (socket, there) = (next, address),
-            Asked::Closed | Asked::Unclear => return Verdict::Unproven,
+            PeerAnswer::Refused => return Verdict::Dead,
+            PeerAnswer::Answered(next, address) => (socket, there) = (next, address),
+            PeerAnswer::Closed | PeerAnswer::Unclear => return Verdict::Unproven,
         }
     }
     Verdict::Unproven
@@ -63,42 +63,42 @@ async fn is_cut(socket: &mut TcpStream) -> bool {
     }
 }
 
-async fn again(there: SocketAddr, tenure: TenureId, answer_within: Duration) -> Asked {
+async fn again(there: SocketAddr, tenure: TenureId, answer_within: Duration) -> PeerAnswer {
     for attempt in 0..TRIES {
         match reach(there, tenure, answer_within).await {
-            Asked::Closed => sleep(TRY_AGAIN * 2_u32.pow(attempt)).await,
+            PeerAnswer::Closed => sleep(TRY_AGAIN * 2_u32.pow(attempt)).await,
             other => return other,
         }
     }
-    Asked::Closed
+    PeerAnswer::Closed
 }
 
-async fn reach(there: impl ToSocketAddrs, tenure: TenureId, answer_within: Duration) -> Asked {
+async fn reach(there: impl ToSocketAddrs, tenure: TenureId, answer_within: Duration) -> PeerAnswer {
     let asked = timeout(answer_within, connect_and_ask(there, tenure)).await;
-    asked.unwrap_or(Asked::Unclear)
+    asked.unwrap_or(PeerAnswer::Unclear)
 }
 
-async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> Asked {
+async fn connect_and_ask(there: impl ToSocketAddrs, tenure: TenureId) -> PeerAnswer {
     let mut socket = match TcpStream::connect(there).await {
         Ok(socket) => socket,
         Err(error) => return refused(&error),
     };
     // Asked for now: a connection that the other side has reset since does not know any more whose it was.
-    let Ok(address) = socket.peer_addr() else { return Asked::Closed };
+    let Ok(address) = socket.peer_addr() else { return PeerAnswer::Closed };
     match ask(&mut socket, tenure).await {
-        Ok(true) => Asked::Answered(socket, address),
-        Err(error) if is_closing(&error) => Asked::Closed,
-        Ok(false) | Err(_) => Asked::Unclear,
+        Ok(true) => PeerAnswer::Answered(socket, address),
+        Err(error) if is_closing(&error) => PeerAnswer::Closed,
+        Ok(false) | Err(_) => PeerAnswer::Unclear,
     }
 }
 
 /// What a connection that was not made means. A dying process may have taken it and closed it at once, before this side came
 /// to look: then it ends as one that was taken, not as one that was refused.
-fn refused(error: &io::Error) -> Asked {
+fn refused(error: &io::Error) -> PeerAnswer {
     match error.kind() {
-        ErrorKind::ConnectionRefused => Asked::Refused,
-        _ if is_closing(error) => Asked::Closed,
-        _ => Asked::Unclear,
+        ErrorKind::ConnectionRefused => PeerAnswer::Refused,
+        _ if is_closing(error) => PeerAnswer::Closed,
+        _ => PeerAnswer::Unclear,
     }
 }
 
@@ -122,11 +122,11 @@ mod tests {
         let asking = connect_and_ask(there, tenure);
         let dying = async move { drop(listener) };
         let (asked, ()) = tokio::join!(biased; asking, dying);
-        assert!(matches!(asked, Asked::Closed), "it was taken, and closed with its listener");
-        assert!(matches!(connect_and_ask(there, tenure).await, Asked::Refused), "nobody listens any more");
+        assert!(matches!(asked, PeerAnswer::Closed), "it was taken, and closed with its listener");
+        assert!(matches!(connect_and_ask(there, tenure).await, PeerAnswer::Refused), "nobody listens any more");
         let reset = io::Error::from(ErrorKind::ConnectionReset);
-        assert!(matches!(refused(&reset), Asked::Closed), "it was closed before this side came to look");
+        assert!(matches!(refused(&reset), PeerAnswer::Closed), "it was closed before this side came to look");
         let unreachable = io::Error::from(ErrorKind::NetworkUnreachable);
-        assert!(matches!(refused(&unreachable), Asked::Unclear), "that proves nothing");
+        assert!(matches!(refused(&unreachable), PeerAnswer::Unclear), "that proves nothing");
     }
 }

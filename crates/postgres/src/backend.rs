@@ -10,10 +10,10 @@ use watchkeeper_core::{
 };
 
 use crate::check::{self, ROLES, server, store, target};
-use crate::reach::{self, Watched};
+use crate::feedback_loop::{self, Watched};
 use crate::tools::Setup;
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Missing, Notes, Replication, Rows, Table,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Missing, RecordStore, Replication, Rows, Table,
     Transactional, Versioned, VersionedRows, changelog, checkpoint, lease, records, replication,
 };
 
@@ -156,7 +156,7 @@ impl Backend for Postgres {
         Ok(Offer {
             leases: Some(Arc::new(Leases::open(cx, client.clone()).await?)),
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
-            records: Some(Arc::new(Notes::open(cx, client).await?)),
+            records: Some(Arc::new(RecordStore::open(cx, client).await?)),
         })
     }
 
@@ -170,14 +170,14 @@ impl Backend for Postgres {
     async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
         let client = Client::open(cx, Config::from_options(options)?).await?;
         let mut offer = Offer::default();
-        if client.look(cx, lease::SCHEMA).await?.is_some() {
+        if client.inspect(cx, lease::SCHEMA).await?.is_some() {
             offer.leases = Some(Arc::new(Leases::open(cx, client.clone()).await?));
         }
-        if client.look(cx, checkpoint::SCHEMA).await?.is_some() {
+        if client.inspect(cx, checkpoint::SCHEMA).await?.is_some() {
             offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
         }
-        if client.look(cx, records::SCHEMA).await?.is_some() {
-            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+        if client.inspect(cx, records::SCHEMA).await?.is_some() {
+            offer.records = Some(Arc::new(RecordStore::open(cx, client).await?));
         }
         Ok(Some(offer))
     }
@@ -191,12 +191,12 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
+        feedback_loop::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode
-            && rows.look(cx, &client).await.is_ok()
+            && rows.inspect(cx, &client).await.is_ok()
         {
             // A table that is not there yet, or not good, is told of when it is opened.
-            reach::require_key(watched.as_ref(), rows)?;
+            feedback_loop::require_key(watched.as_ref(), rows)?;
         }
         let sink = match mode {
             Mode::Events(events) => Transactional::open(cx, client, events).await?,
@@ -222,11 +222,11 @@ impl Backend for Postgres {
         let (config, mode) = sink_settings(options)?;
         let client = Client::open(cx, config).await?;
         let watched = Watched::of(cx, purpose).await;
-        reach::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
+        feedback_loop::refuse(cx, purpose, watched.as_ref(), &client, &mode.writes(&client)?).await?;
         let mut findings = server(cx, &client).await?;
         if let Mode::Rows(rows) | Mode::VersionedRows(rows) = &mode {
-            rows.look(cx, &client).await?;
-            reach::require_key(watched.as_ref(), rows)?;
+            rows.inspect(cx, &client).await?;
+            feedback_loop::require_key(watched.as_ref(), rows)?;
         }
         let (table, words) = mode.needs();
         findings.extend(target(cx, &client, table, words, mode.columns()).await?);
@@ -271,11 +271,11 @@ impl Backend for Postgres {
         options: &mut Options,
         names: Vec<String>,
     ) -> Result<Vec<String>> {
-        reach::resolved(cx, purpose, options, names).await
+        feedback_loop::resolved(cx, purpose, options, names).await
     }
 
     async fn watched(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Option<Vec<String>>> {
-        reach::watched(cx, purpose, options).await
+        feedback_loop::watched(cx, purpose, options).await
     }
 
     async fn leftovers(

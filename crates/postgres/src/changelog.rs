@@ -3,8 +3,6 @@
 //! It is read by the difference of snapshots, see `place`: nothing is lost that a transaction with a lower number commits
 //! late, the changes of a key stay in order, and a transaction that stays open delays nothing but itself.
 
-mod ask;
-mod begin;
 mod changed;
 mod check;
 mod columns;
@@ -14,18 +12,20 @@ mod fast_path;
 mod guard;
 mod hardening;
 mod install;
-mod keep;
 mod named;
 mod outbox;
 mod pedigree;
-mod place;
+mod position;
+mod query;
 mod read;
 mod reader;
 mod requirements;
+mod retention;
 mod schema;
 mod shape;
 mod since_installed;
 mod snapshot;
+mod start;
 mod statement;
 mod times;
 mod tools;
@@ -43,20 +43,20 @@ use watchkeeper_core::{
 
 pub use columns::Columns;
 pub use install::{Unread, Wake, grant, install, uninstall};
-pub use keep::{Retention, prune};
+pub use retention::{Retention, prune};
 pub use tools::{Install, Prune, Uninstall, tools};
 
 pub(crate) use triggers::ROW as ROW_TRIGGER;
 
-use crate::client::{Client, Pulse};
-use crate::error::{Doing, unchanged};
+use crate::client::{ChangeHints, Client};
+use crate::error::{CallPurpose, unchanged};
 use crate::table_name::table_name;
-use ask::{Line, Script};
-use begin::Beginning;
 use columns::blank;
-use pedigree::{Identity, Look};
-use place::Place;
+use pedigree::{Identity, LogObservation};
+use position::LogPosition;
+use query::{Line, Script};
 use reader::{Reader, Start};
+use start::Beginning;
 
 /// How often it is looked for changes where nobody is told of them.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -167,7 +167,7 @@ impl ChangeLog {
     }
 
     /// The tables whose changes are given out, as the log names them; none where an application fills an outbox itself, or where the log
-    /// can not be read.
+    /// cannot be read.
     pub(crate) async fn watched(&self, cx: &Cx) -> Option<Option<Vec<String>>> {
         let log = self.require(cx).await.ok().filter(Self::is_own)?;
         Some(log.wanted.as_ref().map(|wanted| wanted.to_vec()))
@@ -188,7 +188,7 @@ impl ChangeLog {
         };
         let is_wanted = |name: &&String| self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         match names.iter().find(|name| !is_wanted(name)) {
-            Some(name) => Err(crate::reach::unwatched(name)),
+            Some(name) => Err(crate::feedback_loop::unwatched(name)),
             None => Ok(names),
         }
     }
@@ -269,17 +269,17 @@ impl ChangeLog {
     }
 
     /// What an error of the server means to a reader.
-    fn told(&self, native: tokio_postgres::Error) -> Error {
+    fn to_error(&self, native: tokio_postgres::Error) -> Error {
         let code = native.code().map(|code| code.code().to_owned()).unwrap_or_default();
         match (code.as_str(), &self.table) {
             ("42P01" | "3F000", Table::Own) => self.uninstalled(),
             ("42P01" | "42703" | "42883", Table::Outbox { name, .. }) => {
-                let told = self.client.error(native, Doing::Reading);
+                let told = self.client.error(native, CallPurpose::Reading);
                 Error::config(format!("the outbox {name} is no longer what `columns` says: {}", told.message()))
                     .remedy("correct `columns`, or the table")
                     .caused_by(told)
             }
-            _ => unchanged(self.client.error(native, Doing::Reading)),
+            _ => unchanged(self.client.error(native, CallPurpose::Reading)),
         }
     }
 
@@ -294,12 +294,12 @@ impl ChangeLog {
     }
 
     /// Looks at the log, and at one change of it.
-    async fn look(&self, cx: &Cx, line: &Line, number: u64) -> Result<Look> {
+    async fn inspect(&self, cx: &Cx, line: &Line, number: u64) -> Result<LogObservation> {
         let own = self.is_own().then(|| self.meta());
-        let sql = Look::sql(&self.script(), own.as_deref(), number);
+        let sql = LogObservation::sql(&self.script(), own.as_deref(), number);
         let call = async {
-            let rows = line.query_typed(&sql, &[]).await.map_err(|native| self.told(native))?;
-            Look::of(rows.first().ok_or_else(|| Error::internal("a look at the log told nothing"))?)
+            let rows = line.query_typed(&sql, &[]).await.map_err(|native| self.to_error(native))?;
+            LogObservation::of(rows.first().ok_or_else(|| Error::internal("a look at the log told nothing"))?)
         };
         self.client.bounded(cx).run(call).await.map_err(unchanged)
     }
@@ -308,36 +308,36 @@ impl ChangeLog {
     async fn line(&self, cx: &Cx) -> Result<Line> {
         if self.client.can_listen() {
             let own = self.client.dedicated(cx).await?;
-            own.be_patient();
+            own.raise_timeouts();
             return Ok(Line::Own(own));
         }
         Ok(Line::Pooled(self.client.get(cx).await?))
     }
 
     /// Looks on a connection out of the pool.
-    async fn look_once(&self, cx: &Cx, number: u64) -> Result<Look> {
+    async fn look_once(&self, cx: &Cx, number: u64) -> Result<LogObservation> {
         let line = Line::Pooled(self.client.get(cx).await?);
-        let look = self.look(cx, &line, number).await?;
+        let look = self.inspect(cx, &line, number).await?;
         line.give_back();
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(look.identity.clone());
         Ok(look)
     }
 
     /// Hints of new changes, where they are to be had.
-    async fn pulse(&self, cx: &Cx) -> Result<Option<Pulse>> {
+    async fn change_hints(&self, cx: &Cx) -> Result<Option<ChangeHints>> {
         if !self.is_own() || !self.client.can_listen() || !shape::all_wake(cx, &self.client).await? {
             return Ok(None);
         }
-        Pulse::start(cx, &self.client, &install::channel(&self.client)).await.map(Some)
+        ChangeHints::start(cx, &self.client, &install::channel(&self.client)).await.map(Some)
     }
 
     /// Where to begin.
     async fn start(&self, cx: &Cx, line: &Line, start: StartAt) -> Result<Beginning> {
         let after = match &start {
-            StartAt::After(position) => Some(Place::of(position)?),
+            StartAt::After(position) => Some(LogPosition::of(position)?),
             _ => None,
         };
-        let look = self.look(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
+        let look = self.inspect(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
         if let (None, Some(end)) = (&after, &look.unflushed) {
             durable::flush(cx, &self.client, end).await?;
         }
@@ -346,12 +346,12 @@ impl ChangeLog {
                 look.require(&place)?;
                 (place, None)
             }
-            (StartAt::Now, _) => (Place::at(look.now.clone()), None),
+            (StartAt::Now, _) => (LogPosition::at(look.now.clone()), None),
             (StartAt::Oldest, _) => (self.oldest(cx, &look).await?, None),
             (StartAt::Time(time), _) => self.at_time(cx, &look, time).await?,
             (StartAt::Operation(time), _) => return Err(time.unknown_to("a change log of PostgreSQL")),
             (StartAt::After(_) | StartAt::Snapshot, _) => {
-                return Err(Error::config("a change log can not begin with a snapshot of its tables")
+                return Err(Error::config("a change log cannot begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand"));
             }
             (unknown, None) => return Err(unknown.unknown_to("a change log of PostgreSQL")),
@@ -370,7 +370,7 @@ impl ChangeLog {
     }
 
     /// Another connection for a reader that has come to a place, on the same server.
-    async fn another_line(&self, cx: &Cx, place: &Place) -> Result<Line> {
+    async fn another_line(&self, cx: &Cx, place: &LogPosition) -> Result<Line> {
         let line = self.line(cx).await?;
         let beginning = self.start(cx, &line, StartAt::After(place.position())).await?;
         self.require_known(&beginning.identity)?;
@@ -380,18 +380,18 @@ impl ChangeLog {
     async fn begin(&self, cx: &Cx, start: StartAt, consumes: bool) -> Result<Box<dyn ChangeStream>> {
         let log = self.settled(cx, &start).await?;
         // Hints first: what is written after the look is hinted at.
-        let pulse = self.pulse(cx).await?;
+        let hints = self.change_hints(cx).await?;
         let line = self.line(cx).await?;
         let Beginning { identity, place, note } = log.start(cx, &line, start).await?;
         self.require_known(&identity)?;
         if consumes && self.is_own() {
-            keep::hold_back(cx, self, &place).await?;
+            retention::hold_back(cx, self, &place).await?;
         }
         if let (Some(note), true) = (&note, consumes) {
             tracing::info!(consumer = &*self.consumer, "{note}");
         }
         let origin = identity.origin().into();
-        Ok(Box::new(Reader::new(cx, &log, Start { line, pulse, origin, place, consumes, note })))
+        Ok(Box::new(Reader::new(cx, &log, Start { line, hints, origin, place, consumes, note })))
     }
 }
 
@@ -415,29 +415,29 @@ impl Source for ChangeLog {
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
-        let place = Place::of(position)?;
+        let place = LogPosition::of(position)?;
         let look = self.look_once(cx, place.last).await?;
         look.identity.require(pedigree)?;
         look.require(&place)
     }
 
-    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+    async fn preflight(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let vetted = self.vetted(cx, start, pedigree).await;
         let note = vetted.as_ref().ok().cloned().flatten();
         let mut found = Finding::of_start(vetted.map(drop))?;
         found.extend(note.map(|what| Finding { severity: Severity::Note, what, remedy: None }));
         if let (StartAt::After(position), true) = (start, found.is_empty()) {
-            found.extend(outbox::restarted(cx, self, Place::of(position)?.last).await?);
+            found.extend(outbox::restarted(cx, self, LogPosition::of(position)?.last).await?);
         }
         Ok(found)
     }
 
     fn compare(&self, a: &Position, b: &Position) -> Option<Ordering> {
-        Place::of(a).ok()?.compare(&Place::of(b).ok()?)
+        LogPosition::of(a).ok()?.compare(&LogPosition::of(b).ok()?)
     }
 
-    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
-        Some(Place::of(target).ok()?.drawn_back(&Place::of(current).ok()?)?.position())
+    fn earlier_bound(&self, target: &Position, current: &Position) -> Option<Position> {
+        Some(LogPosition::of(target).ok()?.earlier_bound(&LogPosition::of(current).ok()?)?.position())
     }
 
     fn payload(&self) -> Arc<dyn Payload> {

@@ -80,7 +80,7 @@ pub(crate) async fn server(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
 pub(crate) async fn store(cx: &Cx, client: &Client, roles: &[Schema]) -> Result<Vec<Finding>> {
     let mut missing = Vec::new();
     for role in roles {
-        if client.look(cx, *role).await?.is_none() {
+        if client.inspect(cx, *role).await?.is_none() {
             missing.push(role.role);
         }
     }
@@ -164,7 +164,7 @@ pub(crate) async fn target(
     }])
 }
 
-/// Why a table can not be made, and what to do about it.
+/// Why a table cannot be made, and what to do about it.
 async fn refusal(cx: &Cx, client: &Client, table: &Table) -> Result<Option<(String, String)>> {
     let named = table.schema();
     let sql = "SELECT nspname::text, has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace

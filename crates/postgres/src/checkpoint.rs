@@ -19,7 +19,7 @@ use crate::json;
 mod slice;
 mod sql;
 
-use slice::{Fate, Slice, fate};
+use slice::{CommitResult, Slice, commit_result};
 
 pub(crate) const SCHEMA: Schema = Schema { role: "checkpoint", steps: &[sql::TABLES] };
 
@@ -71,7 +71,7 @@ impl Checkpoints {
 
     /// The checkpoint of a key, also where nothing was ever opened: nothing is made.
     pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
-        if client.look(cx, SCHEMA).await?.is_none() {
+        if client.inspect(cx, SCHEMA).await?.is_none() {
             return Ok(None);
         }
         Self::stored(cx, client, &client.sql(sql::CLAIMED), key).await
@@ -98,34 +98,34 @@ impl Checkpoints {
     pub(crate) async fn begin_with(&self, cx: &Cx, write: &CheckpointWrite) -> Result<(Work, Commit)> {
         let slice = Slice::of(&[write])?;
         let (work, rows) = Work::begin_with(&self.client, cx, &self.statements.commit, &slice.values()).await?;
-        match rows.first().map(|row| fate(&self.client, row, write)).transpose()? {
-            Some(Fate::Known(commit)) => Ok((work, commit)),
+        match rows.first().map(|row| commit_result(&self.client, row, write)).transpose()? {
+            Some(CommitResult::Known(commit)) => Ok((work, commit)),
             // Only when it was claimed between two looks: the next try finds out by whom.
             _ => Err(busy(&self.client, &write.grant.key)),
         }
     }
 
     /// Tries many writes in one round trip, without waiting for anyone.
-    async fn commit_now(&self, cx: &Cx, writes: &[&CheckpointWrite]) -> Result<Vec<Result<Fate>>> {
+    async fn commit_now(&self, cx: &Cx, writes: &[&CheckpointWrite]) -> Result<Vec<Result<CommitResult>>> {
         let slice = Slice::of(writes)?;
         let rows = self.client.write(cx, &self.statements.commit_now, &slice.values()).await?;
-        Ok(rows.iter().zip(writes).map(|(row, write)| fate(&self.client, row, write)).collect())
+        Ok(rows.iter().zip(writes).map(|(row, write)| commit_result(&self.client, row, write)).collect())
     }
 
     /// Writes a key that someone has locked, once that one is done.
     async fn commit_patiently(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Commit> {
         let slice = Slice::of(&[write])?;
         let rows = self.client.write(cx, &self.statements.commit, &slice.values()).await?;
-        match rows.first().map(|row| fate(&self.client, row, write)).transpose()? {
-            Some(Fate::Known(commit)) => Ok(commit),
+        match rows.first().map(|row| commit_result(&self.client, row, write)).transpose()? {
+            Some(CommitResult::Known(commit)) => Ok(commit),
             _ => Err(busy(&self.client, &write.grant.key)),
         }
     }
 
     /// Commits writes of different keys, each whatever becomes of the others.
     async fn commit_round(&self, cx: &Cx, writes: &[&CheckpointWrite]) -> Vec<Result<Commit>> {
-        let fates = match self.commit_now(cx, writes).await {
-            Ok(fates) => fates,
+        let merged_writes = match self.commit_now(cx, writes).await {
+            Ok(merged_writes) => merged_writes,
             Err(error) => {
                 let (kind, advice) = (error.kind(), error.advice().unwrap_or_default().to_owned());
                 let same = || Err(Error::new(kind, error.message().to_owned()).remedy(advice.clone()));
@@ -133,10 +133,10 @@ impl Checkpoints {
             }
         };
         let mut answers = Vec::with_capacity(writes.len());
-        for (fate, write) in fates.into_iter().zip(writes) {
-            answers.push(match fate {
-                Ok(Fate::Known(commit)) => Ok(commit),
-                Ok(Fate::Locked) => self.commit_patiently(cx, write).await,
+        for (commit_result, write) in merged_writes.into_iter().zip(writes) {
+            answers.push(match commit_result {
+                Ok(CommitResult::Known(commit)) => Ok(commit),
+                Ok(CommitResult::Locked) => self.commit_patiently(cx, write).await,
                 Err(error) => Err(error),
             });
         }
@@ -214,7 +214,7 @@ fn busy(client: &Client, key: &LeaseKey) -> Error {
         .remedy("it is tried again")
 }
 
-/// Writes in rounds, in each of which every key stands once: a statement can not write a row twice.
+/// Writes in rounds, in each of which every key stands once: a statement cannot write a row twice.
 fn rounds(writes: &[CheckpointWrite]) -> Vec<Vec<usize>> {
     let (mut left, mut rounds) = (Vec::from_iter(0..writes.len()), Vec::new());
     while !left.is_empty() {

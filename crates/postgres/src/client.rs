@@ -14,30 +14,30 @@ use tokio_postgres::types::{ToSql, Type};
 use watchkeeper_core::{Cx, Error, Result};
 
 use crate::config::Config;
-use crate::error::{Doing, told, unchanged};
+use crate::error::{CallPurpose, to_error, unchanged};
 
+mod change_hints;
 mod connect;
 mod dedicated;
 mod link;
-mod pulse;
 mod schema;
 mod work;
 
+pub use change_hints::ChangeHints;
 pub use dedicated::Dedicated;
 pub use link::Link;
-pub use pulse::Pulse;
 pub(crate) use schema::{Schema, is_race, quoted};
 pub use work::Work;
 
+use change_hints::Tail;
 use connect::Connector;
-use pulse::Tail;
 
 /// A value of a statement, and its type: what is not asked of the server needs no round trip.
 pub type Value<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Where connections come from.
 #[derive(Clone)]
-enum Harbour {
+enum ConnectionOrigin {
     /// Made here, by the first who needs it, so that its connections live on that one's runtime: a keeper's on the keeper's.
     Own(Arc<OnceCell<Pool>>),
     /// Brought by the user of the library.
@@ -51,7 +51,7 @@ pub struct Client {
     place: Arc<str>,
     schema: Arc<str>,
     timeout: Duration,
-    harbour: Harbour,
+    connection_origin: ConnectionOrigin,
     tail: Arc<Tail>,
 }
 
@@ -78,16 +78,16 @@ impl Client {
     /// A client that has not been asked to do anything yet.
     pub fn lazy(config: Config) -> Self {
         let (place, schema) = (config.place().into(), config.schema().into());
-        let (timeout, harbour) = (config.timeout, Harbour::Own(Arc::default()));
-        Self { config: Some(Arc::new(config)), place, schema, timeout, harbour, tail: Arc::default() }
+        let (timeout, connection_origin) = (config.timeout, ConnectionOrigin::Own(Arc::default()));
+        Self { config: Some(Arc::new(config)), place, schema, timeout, connection_origin, tail: Arc::default() }
     }
 
-    /// A client on connections that someone else makes, with the tables in this schema. It can not wait for hints, since
+    /// A client on connections that someone else makes, with the tables in this schema. It cannot wait for hints, since
     /// it has no connection for itself alone.
     pub fn of_pool(pool: Pool, schema: &str) -> Self {
         let (place, schema) = ("postgres".into(), schema.into());
-        let (timeout, harbour) = (Duration::from_secs(10), Harbour::Given(pool));
-        Self { config: None, place, schema, timeout, harbour, tail: Arc::default() }
+        let (timeout, connection_origin) = (Duration::from_secs(10), ConnectionOrigin::Given(pool));
+        Self { config: None, place, schema, timeout, connection_origin, tail: Arc::default() }
     }
 
     async fn greet(&self, cx: &Cx) -> Result<()> {
@@ -104,11 +104,11 @@ impl Client {
     /// outside stays what it is.
     #[must_use]
     pub fn separate(&self) -> Self {
-        let harbour = match &self.harbour {
-            Harbour::Own(_) => Harbour::Own(Arc::default()),
-            Harbour::Given(pool) => Harbour::Given(pool.clone()),
+        let connection_origin = match &self.connection_origin {
+            ConnectionOrigin::Own(_) => ConnectionOrigin::Own(Arc::default()),
+            ConnectionOrigin::Given(pool) => ConnectionOrigin::Given(pool.clone()),
         };
-        Self { harbour, tail: Arc::default(), ..self.clone() }
+        Self { connection_origin, tail: Arc::default(), ..self.clone() }
     }
 
     /// The settings, unless its connections were brought from outside.
@@ -142,8 +142,8 @@ impl Client {
     }
 
     /// What a driver's error means, when the call was about `doing`.
-    pub fn error(&self, native: tokio_postgres::Error, doing: Doing) -> Error {
-        told(native, doing, &self.place)
+    pub fn error(&self, native: tokio_postgres::Error, doing: CallPurpose) -> Error {
+        to_error(native, doing, &self.place)
     }
 
     /// The context of one call: never without an end.
@@ -157,9 +157,9 @@ impl Client {
     }
 
     async fn pool(&self) -> Result<&Pool> {
-        match &self.harbour {
-            Harbour::Given(pool) => Ok(pool),
-            Harbour::Own(cell) => cell.get_or_try_init(async || self.make_pool()).await,
+        match &self.connection_origin {
+            ConnectionOrigin::Given(pool) => Ok(pool),
+            ConnectionOrigin::Own(cell) => cell.get_or_try_init(async || self.make_pool()).await,
         }
     }
 
@@ -188,7 +188,7 @@ impl Client {
         let get = async {
             let object = self.pool().await?.get().await;
             object.map(Link::new).map_err(|error| match error {
-                PoolError::Backend(native) => self.error(native, Doing::Reading),
+                PoolError::Backend(native) => self.error(native, CallPurpose::Reading),
                 other => Error::unavailable(format!("{}: no connection is to be had", self.place))
                     .remedy("raise `connections`, or look what the others wait for")
                     .caused_by(other),
@@ -208,7 +208,7 @@ impl Client {
         })?;
         let connect = async {
             let connected = connect::connect(config).await;
-            connected.map_err(|native| self.error(native, Doing::Reading))
+            connected.map_err(|native| self.error(native, CallPurpose::Reading))
         };
         let (client, connection) = self.bounded(cx).run(connect).await.map_err(unchanged)?;
         Ok(Dedicated::start(client, connection))
@@ -219,7 +219,7 @@ impl Client {
     /// # Errors
     /// Nothing was changed.
     pub async fn read(&self, cx: &Cx, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>> {
-        self.alone(cx, "READ ONLY", sql, values, Doing::Reading).await.map_err(unchanged)
+        self.alone(cx, "READ ONLY", sql, values, CallPurpose::Reading).await.map_err(unchanged)
     }
 
     /// Rows of a statement that is a transaction by itself.
@@ -230,13 +230,20 @@ impl Client {
     /// # Cancel safety
     /// Not cancel safe: it may have been done all the same.
     pub async fn write(&self, cx: &Cx, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>> {
-        self.alone(cx, "", sql, values, Doing::Writing).await
+        self.alone(cx, "", sql, values, CallPurpose::Writing).await
     }
 
-    async fn alone(&self, cx: &Cx, mode: &str, sql: &str, values: &[Value<'_>], doing: Doing) -> Result<Vec<Row>> {
+    async fn alone(
+        &self,
+        cx: &Cx,
+        mode: &str,
+        sql: &str,
+        values: &[Value<'_>],
+        doing: CallPurpose,
+    ) -> Result<Vec<Row>> {
         let cx = self.bounded(cx);
         let link = self.get(&cx).await?;
-        let durable = if doing == Doing::Reading { "" } else { work::DURABLE };
+        let durable = if doing == CallPurpose::Reading { "" } else { work::DURABLE };
         let begin = format!("{} {mode}; {}; {durable}", work::BEGIN, work::limits(&cx));
         let call = async {
             // All three are sent before the first answer. A refused statement turns the commit into a rollback.
@@ -246,9 +253,9 @@ impl Client {
                 link.batch_execute("COMMIT"),
             );
             let (begun, answer, committed) = all.await;
-            begun.map_err(|native| self.error(native, Doing::Reading))?;
+            begun.map_err(|native| self.error(native, CallPurpose::Reading))?;
             let rows = answer.map_err(|native| self.error(native, doing));
-            let committing = if doing == Doing::Writing { Doing::Committing } else { doing };
+            let committing = if doing == CallPurpose::Writing { CallPurpose::Committing } else { doing };
             // The statement's own error is the cause; a commit after it has nothing to add.
             let rows = rows?;
             committed.map_err(|native| self.error(native, committing))?;

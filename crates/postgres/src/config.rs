@@ -9,18 +9,18 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use watchkeeper_core::{Error, Options, Result};
 
 mod address;
-mod around;
 mod credentials;
+mod environment;
+mod ignored_parameters;
 mod passfile;
 mod service;
 mod tls;
 mod url;
-mod words;
 
 use address::Parameters;
-use around::{Nothing, Process, Surroundings};
 pub(crate) use credentials::Credentials;
-use tls::Trust;
+use environment::{EmptyEnvironment, Environment, Process};
+use tls::CertificateCheck;
 use url::unreadable;
 
 /// Stands for a URL that was refused, so that the settings beside it are looked at too. Nothing of it depends on variables or files, which
@@ -66,23 +66,23 @@ impl Config {
     /// of several hosts one is chosen that can be written to, unless `target_session_attrs` says otherwise.
     ///
     /// # Errors
-    /// `Config` when it is not such a URL, or names files that can not be read. The password does not appear in it.
+    /// `Config` when it is not such a URL, or names files that cannot be read. The password does not appear in it.
     pub fn new(url: &str) -> Result<Self> {
         Self::within(url, &Process)
     }
 
-    fn within(url: &str, around: &dyn Surroundings) -> Result<Self> {
+    fn within(url: &str, around: &dyn Environment) -> Result<Self> {
         let known = address::gather(url, around)?;
-        let trust = Trust::of(known.get("sslmode").map(String::as_str))?;
+        let trust = CertificateCheck::of(known.get("sslmode").map(String::as_str))?;
         let tls = Arc::new(tls::client(trust, &known, around)?);
         let mut postgres = driver(&known)?;
         let sockets_only =
             postgres.get_hosts().iter().all(|host| matches!(host, Host::Unix(_))) && !postgres.get_hosts().is_empty();
-        let encrypted = trust != Trust::Off && !sockets_only;
+        let encrypted = trust != CertificateCheck::Off && !sockets_only;
         postgres.ssl_mode(match trust {
             _ if !encrypted => SslMode::Disable,
-            Trust::Any | Trust::Off => SslMode::Prefer,
-            Trust::Authority | Trust::Full => SslMode::Require,
+            CertificateCheck::Any | CertificateCheck::Off => SslMode::Prefer,
+            CertificateCheck::Authority | CertificateCheck::Full => SslMode::Require,
         });
         let timeout = Duration::from_secs(10);
         let schema = SCHEMA.to_owned();
@@ -115,7 +115,7 @@ impl Config {
         // Where errors are collected the other settings are looked at too.
         let mut config = match options.reported(named)? {
             Some(config) => config,
-            None => Self::within(STAND_IN, &Nothing)?,
+            None => Self::within(STAND_IN, &EmptyEnvironment)?,
         };
         config.setting = options.path().to_owned();
         if let Some(schema) = options.text("schema")? {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_url_names_servers_and_database() {
-        let config = Config::within("postgres://u:hunter2@db1:6000,db2/shop", &Nothing).expect("it is one");
+        let config = Config::within("postgres://u:hunter2@db1:6000,db2/shop", &EmptyEnvironment).expect("it is one");
         assert_eq!(config.place(), "db1:6000,db2:5432/shop");
         assert_eq!(config.postgres().get_password(), Some(b"hunter2".as_slice()));
         assert_eq!(config.postgres().get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
@@ -303,14 +303,14 @@ mod tests {
             format!("{config:?}"),
             r#"Config { place: "db1:6000,db2:5432/shop", schema: "watchkeeper", timeout: 10s }"#
         );
-        let odd = Config::within("postgres://u:it's%5Codd%20@db1/a%20b", &Nothing).expect("it is one");
+        let odd = Config::within("postgres://u:it's%5Codd%20@db1/a%20b", &EmptyEnvironment).expect("it is one");
         assert_eq!(odd.postgres().get_password(), Some(br"it's\odd ".as_slice()));
         assert_eq!(odd.database(), "a b");
     }
 
     #[test]
     fn who_asks_for_tls_gets_it_or_nothing() {
-        let mode = |url: &str| Config::within(url, &Nothing).map(|config| config.postgres().get_ssl_mode());
+        let mode = |url: &str| Config::within(url, &EmptyEnvironment).map(|config| config.postgres().get_ssl_mode());
         assert_eq!(mode("postgres://u@h/d").expect("it is one"), SslMode::Prefer);
         assert_eq!(mode("postgres://u@h/d?sslmode=disable").expect("it is one"), SslMode::Disable);
         assert_eq!(mode("postgres://u@%2Ftmp/d?sslmode=prefer").expect("it is one"), SslMode::Disable);

@@ -7,7 +7,7 @@ use watchkeeper_core::{Error, ErrorKind};
 
 /// What a call was about, which decides what an error leaves open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum CallPurpose {
     /// Nothing can have changed: reading, or a statement of a transaction that was not committed.
     Reading,
     /// A statement whose transaction ends with it: what the server refuses is undone, and silence may mean anything.
@@ -34,7 +34,7 @@ pub enum Class {
     Exhausted,
     /// A database, table, column or function is missing.
     Missing,
-    /// The server can not do what the settings ask for.
+    /// The server cannot do what the settings ask for.
     Settings,
     /// Credentials or privileges are missing.
     Denied,
@@ -167,10 +167,10 @@ impl Class {
     }
 
     /// What to do about it, given what the call was about.
-    pub fn kind(self, doing: Doing) -> ErrorKind {
+    pub fn kind(self, doing: CallPurpose) -> ErrorKind {
         match self {
-            Self::Network if doing != Doing::Reading => ErrorKind::Unknown,
-            Self::Ended if doing == Doing::Committing => ErrorKind::Unknown,
+            Self::Network if doing != CallPurpose::Reading => ErrorKind::Unknown,
+            Self::Ended if doing == CallPurpose::Committing => ErrorKind::Unknown,
             Self::Network | Self::Ended | Self::NotPrimary | Self::Busy | Self::Late => ErrorKind::Unavailable,
             Self::Exhausted | Self::Duplicate => ErrorKind::Unavailable,
             Self::Missing | Self::Settings | Self::Refused => ErrorKind::Config,
@@ -196,7 +196,7 @@ fn is_broken(native: &Native) -> bool {
 const QUOTED_CHARS_MAX: usize = 300;
 
 /// What a driver's error means for a call to `place`.
-pub fn told(native: Native, doing: Doing, place: &str) -> Error {
+pub fn to_error(native: Native, doing: CallPurpose, place: &str) -> Error {
     let class = Class::of(&native);
     let (cause, remedy) = class.words();
     let remedy = nearer_remedy(&native).unwrap_or(remedy);
@@ -205,7 +205,7 @@ pub fn told(native: Native, doing: Doing, place: &str) -> Error {
         Some(said) => format!("{place}: {UNREACHABLE} ({said})"),
         None => match named(&native, class) {
             Some((missing, code)) => format!("{place}: {} ({code})", quoted(missing)),
-            None => format!("{place}: {cause} ({})", quoted(said(&native))),
+            None => format!("{place}: {cause} ({})", quoted(cause_text(&native))),
         },
     };
     Error::new(class.kind(doing), cause).remedy(remedy).caused_by(native)
@@ -254,7 +254,7 @@ fn named(native: &Native, class: Class) -> Option<(String, &str)> {
 }
 
 /// What was said: the server's own words, or the innermost cause.
-fn said(native: &Native) -> String {
+fn cause_text(native: &Native) -> String {
     if let Some(error) = native.as_db_error() {
         let detail = error.detail().map(|detail| format!("; {detail}")).unwrap_or_default();
         return format!("{}: {}{detail}", error.code().code(), error.message());
@@ -352,9 +352,9 @@ mod tests {
 
     #[test]
     fn only_what_certainly_did_nothing_is_unavailable_to_a_writer() {
-        assert_eq!(Class::Busy.kind(Doing::Committing), ErrorKind::Unavailable);
-        assert_eq!(Class::Network.kind(Doing::Writing), ErrorKind::Unknown);
-        assert_eq!(Class::Ended.kind(Doing::Committing), ErrorKind::Unknown);
-        assert_eq!(Class::Network.kind(Doing::Reading), ErrorKind::Unavailable);
+        assert_eq!(Class::Busy.kind(CallPurpose::Committing), ErrorKind::Unavailable);
+        assert_eq!(Class::Network.kind(CallPurpose::Writing), ErrorKind::Unknown);
+        assert_eq!(Class::Ended.kind(CallPurpose::Committing), ErrorKind::Unknown);
+        assert_eq!(Class::Network.kind(CallPurpose::Reading), ErrorKind::Unavailable);
     }
 }

@@ -7,7 +7,7 @@ use watchkeeper_core::{Error, Result};
 use crate::client::Client;
 
 pub(crate) fn text(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| Error::internal("a value can not be stored").caused_by(error))
+    serde_json::to_string(value).map_err(|error| Error::internal("a value cannot be stored").caused_by(error))
 }
 
 pub(crate) fn read<T: DeserializeOwned>(client: &Client, text: &str) -> Result<T> {
@@ -16,6 +16,6 @@ pub(crate) fn read<T: DeserializeOwned>(client: &Client, text: &str) -> Result<T
 
 /// The error of a row that this program did not write so.
 pub(crate) fn damaged(client: &Client) -> Error {
-    Error::corrupt(format!("{}: a row of schema {} can not be read", client.place(), client.schema()))
+    Error::corrupt(format!("{}: a row of schema {} cannot be read", client.place(), client.schema()))
         .remedy("look who else wrote there; restore the table from a backup")
 }

@@ -8,11 +8,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore,
-    Previous, Released, Renewal, Result, Wakeups,
+    AcquireRequest, Acquired, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile,
+    LeaseStore, Previous, Released, Renewal, Result, Wakeups,
 };
 
-use crate::client::{Client, Pulse, Schema, Value};
+use crate::client::{ChangeHints, Client, Schema, Value};
 use crate::json;
 
 mod sql;
@@ -56,7 +56,7 @@ impl Leases {
         Ok(Self { client, statements: Arc::new(statements) })
     }
 
-    async fn ask(&self, cx: &Cx, ask: &Ask) -> Result<Option<Acquired>> {
+    async fn ask(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Option<Acquired>> {
         let (key, tenure) = (ask.key.as_str(), ask.candidate.tenure.0);
         let (candidate, ttl_us, floor) = (json::text(&ask.candidate)?, micros(ask.ttl), ask.floor.0.cast_signed());
         let broken = ask.break_holder.map(|(tenure, _)| tenure.0);
@@ -74,7 +74,7 @@ impl Leases {
         rows.first().map(|row| self.acquired(ask, row)).transpose()
     }
 
-    fn acquired(&self, ask: &Ask, row: &Row) -> Result<Acquired> {
+    fn acquired(&self, ask: &AcquireRequest, row: &Row) -> Result<Acquired> {
         let Some(epoch) = row.get::<_, Option<i64>>(0) else {
             let holder: Option<String> = row.get(5);
             let holder = self.holder(holder.as_deref(), row.get(6), row.get(7))?;
@@ -121,7 +121,7 @@ impl LeaseStore for Leases {
         LeaseProfile { shortest: Duration::from_millis(100), wakes: self.client.can_listen() }
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         if let Some(answer) = self.ask(cx, ask).await? {
             return Ok(answer);
         }
@@ -192,7 +192,7 @@ impl LeaseStore for Leases {
         if !self.client.can_listen() {
             return Ok(Box::new(Never));
         }
-        Ok(Box::new(Releases(Pulse::start(cx, &self.client, &self.statements.channel).await?)))
+        Ok(Box::new(Releases(ChangeHints::start(cx, &self.client, &self.statements.channel).await?)))
     }
 
     async fn separate(&self, _cx: &Cx) -> Result<Arc<dyn LeaseStore>> {
@@ -200,7 +200,7 @@ impl LeaseStore for Leases {
     }
 }
 
-struct Releases(Pulse);
+struct Releases(ChangeHints);
 
 #[async_trait]
 impl Wakeups for Releases {
@@ -209,7 +209,7 @@ impl Wakeups for Releases {
     }
 }
 
-/// For those who can not LISTEN: they look by themselves.
+/// For those who cannot LISTEN: they look by themselves.
 struct Never;
 
 #[async_trait]

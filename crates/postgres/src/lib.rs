@@ -2,7 +2,7 @@
 //!
 //! * [`Leases`] count time by the server's own clock (`clock_timestamp()`); their epochs are kept for ever.
 //! * [`Checkpoints`] refuse all but the newest claim; what they pass over stands in a ledger that is written with them.
-//! * [`Notes`] are records: small documents and logs.
+//! * [`RecordStore`] are records: small documents and logs.
 //! * [`Replication`] is a source: the write-ahead log, read through a replication slot.
 //! * [`Transactional`] is a sink that writes changes and checkpoint in one transaction: as [`Events`], into a [`Mirror`] of the
 //!   newest documents, as [`Rows`] of a table with typed columns, or by a handler ([`Handle`]) that is given the open transaction.
@@ -13,7 +13,7 @@
 //! of connections; nothing is ever repeated by it, since only the engine knows how much of a lease is left.
 //!
 //! # Why deadpool, and not sqlx
-//! Connections are those of `tokio-postgres`, pooled by `deadpool-postgres`. sqlx can not stand in one lock file with the SQLite that
+//! Connections are those of `tokio-postgres`, pooled by `deadpool-postgres`. sqlx cannot stand in one lock file with the SQLite that
 //! Watchkeeper is built with (both link `sqlite3`, in different versions), even where only its PostgreSQL part is used. And three
 //! things are needed that `tokio-postgres` gives: statements that are sent together, so that `BEGIN`, a statement and `COMMIT` are one
 //! round trip; statements without a name (`query_typed`), so that PgBouncer may pool by transaction; and connections that can be taken
@@ -27,9 +27,9 @@ mod checkpoint;
 mod client;
 mod config;
 mod error;
+mod feedback_loop;
 mod json;
 mod lease;
-mod reach;
 mod records;
 pub mod replication;
 mod sink;
@@ -39,14 +39,14 @@ mod tools;
 pub use backend::Postgres;
 pub use changelog::ChangeLog;
 pub use checkpoint::Checkpoints;
-pub use client::{Client, Dedicated, Link, Pulse, Value, Work};
+pub use client::{ChangeHints, Client, Dedicated, Link, Value, Work};
 pub use config::Config;
-pub use error::{Class, Doing, told};
+pub use error::{CallPurpose, Class, to_error};
 pub use lease::Leases;
-pub use records::Notes;
+pub use records::RecordStore;
 pub use replication::Replication;
 pub use sink::{
-    Apply, Each, Events, Failure, Handle, Mirror, Missing, Open, Rows, Table, Transactional, Versioned, VersionedRows,
-    refuse,
+    Apply, Events, Failure, Handle, Mirror, Missing, Open, PerChange, Rows, Table, Transactional, Versioned,
+    VersionedRows, refuse,
 };
 pub use {deadpool_postgres, tokio_postgres};

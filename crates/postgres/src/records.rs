@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use watchkeeper_core::records::RECORD_BYTES_MAX;
-use watchkeeper_core::{Cx, Error, Put, Record, Records, Result, Revision};
+use watchkeeper_core::{Cx, Error, PutOutcome, Record, Records, Result, Revision};
 
-use crate::client::{Client, Pulse, Schema, Value};
+use crate::client::{ChangeHints, Client, Schema, Value};
 
 const TABLES: &str = r#"
 -- One counter for all names, so that no name ever sees a revision twice.
@@ -35,13 +35,13 @@ const AGE: &str = "(extract(epoch FROM clock_timestamp() - at) * 1000000)::int8"
 
 /// Records in a PostgreSQL database.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct RecordStore {
     client: Client,
     channel: Arc<str>,
-    pulse: Arc<Mutex<Option<Pulse>>>,
+    hints: Arc<Mutex<Option<ChangeHints>>>,
 }
 
-impl Notes {
+impl RecordStore {
     /// The records in the client's database, whose tables are made where they are missing.
     ///
     /// # Errors
@@ -49,25 +49,25 @@ impl Notes {
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         client.ensure(cx, SCHEMA).await?;
         let channel = format!("{}_records", client.schema()).into();
-        Ok(Self { client, channel, pulse: Arc::default() })
+        Ok(Self { client, channel, hints: Arc::default() })
     }
 
-    fn kept_pulse(&self) -> Option<Pulse> {
-        let kept = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clone().filter(|pulse| !pulse.has_ended())
+    fn kept_hints(&self) -> Option<ChangeHints> {
+        let kept = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone().filter(|hints| !hints.has_ended())
     }
 
-    async fn pulse(&self, cx: &Cx) -> Result<Pulse> {
-        if let Some(pulse) = self.kept_pulse() {
-            return Ok(pulse);
+    async fn change_hints(&self, cx: &Cx) -> Result<ChangeHints> {
+        if let Some(hints) = self.kept_hints() {
+            return Ok(hints);
         }
-        let pulse = Pulse::start(cx, &self.client, &self.channel).await?;
-        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse.clone());
-        Ok(pulse)
+        let hints = ChangeHints::start(cx, &self.client, &self.channel).await?;
+        *self.hints.lock().unwrap_or_else(PoisonError::into_inner) = Some(hints.clone());
+        Ok(hints)
     }
 
     /// A statement that writes (`done`, with a revision), and tells those who wait if it did.
-    async fn put(&self, cx: &Cx, write: &str, values: &[Value<'_>]) -> Result<Put> {
+    async fn put(&self, cx: &Cx, write: &str, values: &[Value<'_>]) -> Result<PutOutcome> {
         let channel = values.len() + 1;
         let sql = self.client.sql(&format!(
             "WITH done AS ({write}), told AS MATERIALIZED (SELECT pg_notify(${channel}, '') FROM done)
@@ -76,7 +76,9 @@ impl Notes {
         let name: &str = &self.channel;
         let values = [values, &[(&name, Type::TEXT)]].concat();
         let rows = self.client.write(cx, &sql, &values).await?;
-        Ok(rows.first().map_or(Put::Conflict, |row| Put::Done(Revision(row.get::<_, i64>(0).cast_unsigned()))))
+        Ok(rows
+            .first()
+            .map_or(PutOutcome::Conflict, |row| PutOutcome::Done(Revision(row.get::<_, i64>(0).cast_unsigned()))))
     }
 }
 
@@ -95,7 +97,7 @@ fn record(row: &Row) -> Record {
 }
 
 #[async_trait]
-impl Records for Notes {
+impl Records for RecordStore {
     async fn get(&self, cx: &Cx, name: &str) -> Result<Option<Record>> {
         let sql = format!("SELECT name, bytes, revision, {AGE} FROM {{schema}}.records WHERE name = $1");
         let rows = self.client.read(cx, &self.client.sql(&sql), &[(&name, Type::TEXT)]).await?;
@@ -111,7 +113,7 @@ impl Records for Notes {
         Ok(rows.iter().map(record).collect())
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         fits(name, &bytes)?;
         let bytes: &[u8] = &bytes;
         let Some(Revision(expected)) = expected else {
@@ -127,7 +129,7 @@ impl Records for Notes {
         self.put(cx, write, &[(&name, Type::TEXT), (&bytes, Type::BYTEA), (&expected, Type::INT8)]).await
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let write = "DELETE FROM {schema}.records WHERE name = $1 AND revision = $2 RETURNING revision";
         self.put(cx, write, &[(&name, Type::TEXT), (&expected.0.cast_signed(), Type::INT8)]).await
     }
@@ -164,8 +166,8 @@ impl Records for Notes {
         if !self.client.can_listen() {
             return cx.run(std::future::pending()).await;
         }
-        let mut pulse = self.pulse(cx).await?;
-        pulse.mark_seen();
-        cx.run(pulse.changed()).await
+        let mut hints = self.change_hints(cx).await?;
+        hints.mark_seen();
+        cx.run(hints.changed()).await
     }
 }

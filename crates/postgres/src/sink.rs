@@ -26,7 +26,7 @@ pub use versioned::Versioned;
 
 use crate::checkpoint::Checkpoints;
 use crate::client::{Client, Value, Work};
-use crate::error::{Class, Doing, is_column_gone, is_doubtful, native, told, unchanged};
+use crate::error::{CallPurpose, Class, is_column_gone, is_doubtful, native, to_error, unchanged};
 
 /// Why changes were not applied.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl From<Error> for Failure {
 impl From<tokio_postgres::Error> for Failure {
     fn from(native: tokio_postgres::Error) -> Self {
         let refused = Class::of(&native) == Class::Refused;
-        let error = told(native, Doing::Reading, "postgres");
+        let error = to_error(native, CallPurpose::Reading, "postgres");
         if refused { Self::Refused(None, error) } else { Self::Failed(error) }
     }
 }
@@ -145,10 +145,10 @@ impl<H: Handle + ?Sized> Handle for Arc<H> {
 
 /// A [`Handle`] as what a [`Transactional`] sink applies.
 #[derive(Debug, Clone)]
-pub struct Each<H>(pub H);
+pub struct PerChange<H>(pub H);
 
 #[async_trait]
-impl<H: Handle> Apply for Each<H> {
+impl<H: Handle> Apply for PerChange<H> {
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         for (at, change) in changes.iter().enumerate() {
             let handled = async { Ok(self.0.handle(open, change).await) };
@@ -298,7 +298,7 @@ impl std::fmt::Debug for Writer {
 
 /// How changes are given to those who apply them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Portion {
+enum ApplyUnit {
     All,
     /// In ever smaller parts, to find all that are refused.
     Divided,
@@ -307,7 +307,7 @@ enum Portion {
 }
 
 /// What became of one try.
-enum Tried {
+enum AttemptOutcome {
     Answered(Transacted),
     /// With the places and the reasons of those that were found.
     Refused(Vec<(usize, Error)>),
@@ -316,39 +316,47 @@ enum Tried {
 impl Writer {
     /// The checkpoint first: its row is locked from then on, so that nobody can claim it while this transaction is open
     /// without ending it, and a stale one does nothing at all.
-    async fn transact(&self, cx: &Cx, changes: &[Change], write: &CheckpointWrite, portion: Portion) -> Result<Tried> {
+    async fn transact(
+        &self,
+        cx: &Cx,
+        changes: &[Change],
+        write: &CheckpointWrite,
+        portion: ApplyUnit,
+    ) -> Result<AttemptOutcome> {
         let (work, commit) = self.checkpoints.begin_with(cx, write).await?;
         match commit {
             Commit::Committed => {}
             Commit::AlreadyDone | Commit::Fenced => {
                 work.rollback(cx).await;
-                return Ok(Tried::Answered(transacted(commit)));
+                return Ok(AttemptOutcome::Answered(transacted(commit)));
             }
         }
         let open = Open {
             cx: self.checkpoints.client().bounded(cx),
             work: &work,
             write,
-            is_probing: portion == Portion::Probed,
+            is_probing: portion == ApplyUnit::Probed,
         };
         let filled = match portion {
-            Portion::All => self.apply.apply(&open, changes).await.map(|()| Vec::new()),
-            Portion::Divided | Portion::Probed => divide::apply(&*self.apply, &open, changes).await,
+            ApplyUnit::All => self.apply.apply(&open, changes).await.map(|()| Vec::new()),
+            ApplyUnit::Divided | ApplyUnit::Probed => divide::apply(&*self.apply, &open, changes).await,
         };
         match filled {
             Ok(refused) if refused.is_empty() => match work.commit(cx).await {
                 // By a constraint that is looked at only when a transaction ends; the server has undone it.
-                Err(error) if portion == Portion::All && is_refused(&error) => Ok(Tried::Refused(vec![(0, error)])),
-                committed => committed.map(|()| Tried::Answered(Transacted::Committed)),
+                Err(error) if portion == ApplyUnit::All && is_refused(&error) => {
+                    Ok(AttemptOutcome::Refused(vec![(0, error)]))
+                }
+                committed => committed.map(|()| AttemptOutcome::Answered(Transacted::Committed)),
             },
             Ok(refused) => {
                 work.rollback(cx).await;
-                Ok(Tried::Refused(refused))
+                Ok(AttemptOutcome::Refused(refused))
             }
             Err(failure) => {
                 work.rollback(cx).await;
                 match failure {
-                    Failure::Refused(at, error) => Ok(Tried::Refused(vec![(at.unwrap_or(0), error)])),
+                    Failure::Refused(at, error) => Ok(AttemptOutcome::Refused(vec![(at.unwrap_or(0), error)])),
                     // Nothing was committed, so nothing is changed.
                     Failure::Failed(error) => Err(unchanged(overdue(error, changes.len()))),
                 }
@@ -396,21 +404,21 @@ impl TransactionalWriter for Writer {
             return Ok(answers.first().map_or(Transacted::Fenced, |commit| transacted(*commit)));
         }
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let mut tried = self.transact(cx, &changes, write, Portion::All).await;
+        let mut tried = self.transact(cx, &changes, write, ApplyUnit::All).await;
         if tried.as_ref().is_err_and(is_column_gone) {
             // The table is another one than it was when this writer was opened.
             self.apply.prepare_existing(cx, self.checkpoints.client()).await?;
-            tried = self.transact(cx, &changes, write, Portion::All).await;
+            tried = self.transact(cx, &changes, write, ApplyUnit::All).await;
         }
-        if matches!(&tried, Ok(Tried::Refused(_))) && changes.len() > 1 {
-            tried = self.transact(cx, &changes, write, Portion::Divided).await;
+        if matches!(&tried, Ok(AttemptOutcome::Refused(_))) && changes.len() > 1 {
+            tried = self.transact(cx, &changes, write, ApplyUnit::Divided).await;
         }
         if tried.as_ref().is_err_and(is_doubtful) {
-            tried = self.transact(cx, &changes, write, Portion::Probed).await;
+            tried = self.transact(cx, &changes, write, ApplyUnit::Probed).await;
         }
         let refused = match tried? {
-            Tried::Answered(answer) => return Ok(answer),
-            Tried::Refused(refused) => refused,
+            AttemptOutcome::Answered(answer) => return Ok(answer),
+            AttemptOutcome::Refused(refused) => refused,
         };
         let faults = refused.into_iter().map(|(at, error)| {
             let row =

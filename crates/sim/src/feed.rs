@@ -9,8 +9,8 @@ use watchkeeper_core::{
     Batch, ChangeStream, Cx, Finding, LeaseKey, Limits, Payload, Pedigree, Position, Result, Source, StartAt, Window,
 };
 
+use crate::ground_truth::GroundTruth;
 use crate::net::{Lines, Server};
-use crate::truth::Truth;
 
 /// A log over the network.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub struct FarLog {
     /// The way there.
     pub lines: Lines,
     /// What is so.
-    pub truth: Truth,
+    pub truth: GroundTruth,
     /// The stream that reads it.
     pub key: LeaseKey,
 }
@@ -56,7 +56,7 @@ struct FarStream {
     inner: Box<dyn ChangeStream>,
     server: Log,
     lines: Lines,
-    truth: Truth,
+    truth: GroundTruth,
     key: LeaseKey,
 }
 

@@ -3,13 +3,14 @@
 //! Several instances of the real engine, in one thread, against the in-memory stores, over a network
 //! that delays, loses and cuts; processes that are killed, paused and restarted; handlers that fail;
 //! clocks that differ. The same seed gives the same history. Invariants are checked where effects
-//! happen ([`truth`]) and over the whole history at the end.
+//! happen ([`ground_truth`]) and over the whole history at the end.
 
 pub mod book;
+pub mod cluster;
 pub mod faults;
 pub mod feed;
-pub mod fleet;
-pub mod mood;
+pub mod ground_truth;
+pub mod injected_outcome;
 pub mod mutant;
 pub mod net;
 pub mod peers;
@@ -19,7 +20,6 @@ pub mod run;
 pub mod stores;
 pub mod target;
 pub mod traffic;
-pub mod truth;
 
 pub use mutant::Breakage;
 pub use report::Report;

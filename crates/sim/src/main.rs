@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use watchkeeper_sim::mutant::{ALL, Known, named};
+use watchkeeper_sim::mutant::{ALL, CatalogedMutant, named};
 use watchkeeper_sim::report::{MUST_HAVE, totals};
 use watchkeeper_sim::{Options, Report, run};
 
 /// What to do.
 enum Task {
-    Seeds { count: u64, mutant: Option<&'static Known>, self_fencing: bool },
-    One { seed: u64, trace: bool, mutant: Option<&'static Known> },
+    Seeds { count: u64, mutant: Option<&'static CatalogedMutant>, self_fencing: bool },
+    One { seed: u64, trace: bool, mutant: Option<&'static CatalogedMutant> },
     Mutants,
 }
 
@@ -84,7 +84,7 @@ fn run_all(seeds: &[u64], options: impl Fn(u64) -> Options + Sync) -> Vec<Report
     reports
 }
 
-fn show(report: &Report, mutant: Option<&Known>) {
+fn show(report: &Report, mutant: Option<&CatalogedMutant>) {
     println!("seed {} hash {:016x}", report.seed, report.hash);
     for violation in &report.violations {
         println!("  {violation}");
@@ -95,7 +95,7 @@ fn show(report: &Report, mutant: Option<&Known>) {
     }
 }
 
-fn seeds(count: u64, mutant: Option<&'static Known>, self_fencing: bool) -> bool {
+fn seeds(count: u64, mutant: Option<&'static CatalogedMutant>, self_fencing: bool) -> bool {
     let began = std::time::Instant::now();
     let breakage = mutant.map(|known| known.breaks);
     let all: Vec<_> = (0..count).collect();
@@ -132,7 +132,7 @@ fn unrepeatable(reports: &[Report], self_fencing: bool) -> Option<u64> {
     again.into_iter().find(differs).map(|report| report.seed)
 }
 
-fn one(seed: u64, trace: bool, mutant: Option<&'static Known>) -> bool {
+fn one(seed: u64, trace: bool, mutant: Option<&'static CatalogedMutant>) -> bool {
     let breakage = mutant.map(|known| known.breaks);
     let report = run(Options { trace, breakage, ..Options::seed(seed) });
     show(&report, mutant);

@@ -18,7 +18,7 @@ pub enum Breakage {
 
 /// A mutant: its name, what it breaks, and seeds known to catch it.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct CatalogedMutant {
     /// The name on the command line.
     pub name: &'static str,
     /// What it breaks.
@@ -28,33 +28,49 @@ pub struct Known {
 }
 
 /// All mutants.
-pub const ALL: &[Known] = &[
-    Known { name: "commit-without-epoch", breaks: Breakage::Store("CommitIgnoresTheEpoch"), seeds: &[8, 11, 12, 14] },
-    Known {
+pub const ALL: &[CatalogedMutant] = &[
+    CatalogedMutant {
+        name: "commit-without-epoch",
+        breaks: Breakage::Store("CommitIgnoresTheEpoch"),
+        seeds: &[8, 11, 12, 14],
+    },
+    CatalogedMutant {
         name: "equal-epoch",
         breaks: Breakage::Store("EqualEpochOfAnotherTenureIsAccepted"),
         seeds: &[1, 16, 26, 34],
     },
-    Known { name: "commit-without-seq", breaks: Breakage::Store("CommitIgnoresSeq"), seeds: &[0, 3, 4, 69] },
-    Known { name: "deadline-from-reply", breaks: Breakage::Engine(Mutant::DeadlineFromReply), seeds: &[1, 8, 73, 92] },
-    Known { name: "safe-point-at-newest", breaks: Breakage::Engine(Mutant::SafePointAtNewest), seeds: &[0, 1, 3, 5] },
-    Known { name: "claim-after-read", breaks: Breakage::Engine(Mutant::ClaimAfterRead), seeds: &[19, 30, 35, 41] },
-    Known {
+    CatalogedMutant { name: "commit-without-seq", breaks: Breakage::Store("CommitIgnoresSeq"), seeds: &[0, 3, 4, 69] },
+    CatalogedMutant {
+        name: "deadline-from-reply",
+        breaks: Breakage::Engine(Mutant::DeadlineFromReply),
+        seeds: &[1, 8, 73, 92],
+    },
+    CatalogedMutant {
+        name: "safe-point-at-newest",
+        breaks: Breakage::Engine(Mutant::SafePointAtNewest),
+        seeds: &[0, 1, 3, 5],
+    },
+    CatalogedMutant {
+        name: "claim-after-read",
+        breaks: Breakage::Engine(Mutant::ClaimAfterRead),
+        seeds: &[19, 30, 35, 41],
+    },
+    CatalogedMutant {
         name: "release-before-commit",
         breaks: Breakage::Engine(Mutant::ReleaseBeforeCommit),
         seeds: &[0, 1, 3, 5],
     },
-    Known {
+    CatalogedMutant {
         name: "acknowledge-before-commit",
         breaks: Breakage::Engine(Mutant::AcknowledgeBeforeCommit),
         seeds: &[0, 1, 3, 5],
     },
-    Known { name: "no-barrier", breaks: Breakage::Engine(Mutant::NoBarrier), seeds: &[0, 1, 3, 5] },
-    Known { name: "floor-ignored", breaks: Breakage::Engine(Mutant::FloorIgnored), seeds: &[1, 2, 6, 7] },
+    CatalogedMutant { name: "no-barrier", breaks: Breakage::Engine(Mutant::NoBarrier), seeds: &[0, 1, 3, 5] },
+    CatalogedMutant { name: "floor-ignored", breaks: Breakage::Engine(Mutant::FloorIgnored), seeds: &[1, 2, 6, 7] },
 ];
 
 /// The mutant of this name.
-pub fn named(name: &str) -> Option<&'static Known> {
+pub fn named(name: &str) -> Option<&'static CatalogedMutant> {
     ALL.iter().find(|known| known.name == name)
 }
 

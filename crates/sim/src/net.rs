@@ -36,7 +36,7 @@ impl Server {
 
 /// How a server behaves for a while. Chances are in thousandths.
 #[derive(Debug, Clone, Copy)]
-pub struct Weather {
+pub struct FaultSchedule {
     /// The longest way there or back.
     pub delay_max: Duration,
     /// A request or its answer is lost.
@@ -47,7 +47,7 @@ pub struct Weather {
     pub failed_after: u64,
 }
 
-impl Weather {
+impl FaultSchedule {
     /// As on a good day.
     pub const FAIR: Self = Self { delay_max: Duration::from_millis(4), lost: 0, refused: 0, failed_after: 0 };
 }
@@ -63,7 +63,7 @@ pub struct Net {
 
 #[derive(Debug, Default)]
 struct State {
-    weather: BTreeMap<Server, Weather>,
+    faults: BTreeMap<Server, FaultSchedule>,
     /// Cut lines, by instance and server; a count, since cuts may overlap.
     cut: BTreeMap<(usize, Server), u32>,
 }
@@ -91,8 +91,8 @@ impl Net {
     }
 
     /// Changes the weather at a server.
-    pub fn set_weather(&self, server: Server, weather: Weather) {
-        self.state().weather.insert(server, weather);
+    pub fn set_faults(&self, server: Server, faults: FaultSchedule) {
+        self.state().faults.insert(server, faults);
     }
 
     /// Cuts or mends the line between an instance and a server.
@@ -134,8 +134,8 @@ impl Lines {
         self.net.state().cut.get(&(self.instance, server)).is_some_and(|cuts| *cuts > 0)
     }
 
-    fn weather(&self, server: Server) -> Weather {
-        self.net.state().weather.get(&server).copied().unwrap_or(Weather::FAIR)
+    fn faults(&self, server: Server) -> FaultSchedule {
+        self.net.state().faults.get(&server).copied().unwrap_or(FaultSchedule::FAIR)
     }
 
     /// A request to `server` that takes effect there. Without an answer it waits for ever, until the
@@ -160,38 +160,38 @@ impl Lines {
         effect: impl Future<Output = Result<T>> + Send,
         answer: oneshot::Sender<Result<T>>,
     ) {
-        let weather = self.weather(server);
+        let faults = self.faults(server);
         let net = &self.net;
-        let there = net.delay(weather.delay_max);
+        let there = net.delay(faults.delay_max);
         net.sleep(there).await;
-        if self.is_cut(server) || net.chance(weather.lost) {
+        if self.is_cut(server) || net.chance(faults.lost) {
             return;
         }
-        if net.chance(weather.refused) {
+        if net.chance(faults.refused) {
             let _ = answer.send(Err(Error::unavailable("refused")));
             return;
         }
         let outcome = effect.await;
-        if net.chance(weather.failed_after) {
+        if net.chance(faults.failed_after) {
             net.book.count("effects then errors");
             let _ = answer.send(Err(Error::unknown("failed after the effect")));
             return;
         }
-        let back = net.delay(weather.delay_max);
+        let back = net.delay(faults.delay_max);
         net.sleep(back).await;
-        if !self.is_cut(server) && !net.chance(weather.lost) {
+        if !self.is_cut(server) && !net.chance(faults.lost) {
             let _ = answer.send(outcome);
         }
     }
 
     /// A wait on the way to `server`, without an effect there; an error now and then.
     pub async fn approach(&self, server: Server) -> Result<()> {
-        let weather = self.weather(server);
-        self.net.sleep(self.net.delay(weather.delay_max)).await;
+        let faults = self.faults(server);
+        self.net.sleep(self.net.delay(faults.delay_max)).await;
         while self.is_cut(server) {
             self.net.sleep(Duration::from_millis(50)).await;
         }
-        if self.net.chance(weather.refused + weather.lost) {
+        if self.net.chance(faults.refused + faults.lost) {
             return Err(Error::unavailable("the connection was lost"));
         }
         Ok(())

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use watchkeeper_core::{Address, Cx, Latest, Listening, Peers, Result, Roll, TenureId, Verdict};
+use watchkeeper_core::{Address, Cx, HeldTenures, Latest, Listening, Peers, Result, TenureId, Verdict};
 
 /// What became of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum ListenerEnd {
     Listening,
     Closed,
     Killed,
@@ -17,48 +17,48 @@ enum Fate {
 
 /// All listeners of the world, by address.
 #[derive(Debug, Clone, Default)]
-pub struct Harbour {
-    moored: Arc<Mutex<BTreeMap<String, Moored>>>,
+pub struct PeerDirectory {
+    listening: Arc<Mutex<BTreeMap<String, ListeningPeer>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Moored {
-    fate: Arc<Latest<Fate>>,
-    roll: Roll,
+struct ListeningPeer {
+    end: Arc<Latest<ListenerEnd>>,
+    held_tenures: HeldTenures,
 }
 
 /// The peers of one process.
 #[derive(Debug)]
 pub struct SimPeers {
-    harbour: Harbour,
+    directory: PeerDirectory,
     address: String,
 }
 
 #[derive(Debug)]
 struct Open {
-    harbour: Harbour,
+    directory: PeerDirectory,
     address: String,
 }
 
-impl Harbour {
+impl PeerDirectory {
     /// The peers of the process with this address.
     pub fn peers(&self, address: &str) -> SimPeers {
-        SimPeers { harbour: self.clone(), address: address.to_owned() }
+        SimPeers { directory: self.clone(), address: address.to_owned() }
     }
 
     /// The process at `address` was killed: its kernel closes and refuses.
     pub fn killed(&self, address: &str) {
-        self.settle(address, Fate::Killed);
+        self.settle(address, ListenerEnd::Killed);
     }
 
-    fn settle(&self, address: &str, fate: Fate) {
-        let moored = self.moored.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
-        if let Some(moored) = moored {
+    fn settle(&self, address: &str, end: ListenerEnd) {
+        let listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+        if let Some(listening) = listening {
             // A killed process does not run its destructors: what comes after the kill is the simulation's.
-            moored.fate.change_if(|current| {
-                let first = *current == Fate::Listening;
+            listening.end.change_if(|current| {
+                let first = *current == ListenerEnd::Listening;
                 if first {
-                    *current = fate;
+                    *current = end;
                 }
                 first
             });
@@ -74,7 +74,7 @@ impl Listening for Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.harbour.settle(&self.address, Fate::Closed);
+        self.directory.settle(&self.address, ListenerEnd::Closed);
     }
 }
 
@@ -84,28 +84,30 @@ impl Peers for SimPeers {
         true
     }
 
-    async fn listen(&self, _cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>> {
-        let moored = Moored { fate: Arc::new(Latest::new(Fate::Listening)), roll };
-        let mut all = self.harbour.moored.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(self.address.clone(), moored);
-        Ok(Box::new(Open { harbour: self.harbour.clone(), address: self.address.clone() }))
+    async fn listen(&self, _cx: &Cx, held_tenures: HeldTenures) -> Result<Box<dyn Listening>> {
+        let listening = ListeningPeer { end: Arc::new(Latest::new(ListenerEnd::Listening)), held_tenures };
+        let mut all = self.directory.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(self.address.clone(), listening);
+        Ok(Box::new(Open { directory: self.directory.clone(), address: self.address.clone() }))
     }
 
     async fn watch(&self, cx: &Cx, address: &Address, tenure: TenureId) -> Result<Verdict> {
         cx.sleep(Duration::from_millis(1)).await;
-        let moored = {
-            let all = self.harbour.moored.lock().unwrap_or_else(PoisonError::into_inner);
+        let listening = {
+            let all = self.directory.listening.lock().unwrap_or_else(PoisonError::into_inner);
             all.get(&*address.0).cloned()
         };
         // Nothing is proved by someone who never answered on this connection.
-        let Some(moored) = moored.filter(|moored| moored.roll.has(tenure)) else { return Ok(Verdict::Unproven) };
-        let mut fate = moored.fate.follow();
-        if *fate.get() != Fate::Listening {
+        let Some(listening) = listening.filter(|listening| listening.held_tenures.has(tenure)) else {
+            return Ok(Verdict::Unproven);
+        };
+        let mut end = listening.end.follow();
+        if *end.get() != ListenerEnd::Listening {
             return Ok(Verdict::Unproven);
         }
-        let _ = fate.changed().await;
+        let _ = end.changed().await;
         cx.sleep(Duration::from_millis(1)).await;
-        let is_dead = *fate.get() == Fate::Killed;
+        let is_dead = *end.get() == ListenerEnd::Killed;
         Ok(if is_dead { Verdict::Dead } else { Verdict::Unproven })
     }
 }

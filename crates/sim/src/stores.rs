@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use watchkeeper_core::memory::{Leases, Notes};
+use watchkeeper_core::memory::{Leases, RecordStore};
 use watchkeeper_core::{
-    Acquired, Ask, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Clock, Commit, Cx, Grant, Holder, Lease,
-    LeaseKey, LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, Put, Record, Records, Released, Renewal, Result,
-    Revision, StoreIdentity, Wakeups,
+    AcquireRequest, Acquired, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Clock, Commit, Cx, Grant, Holder,
+    Lease, LeaseKey, LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, PutOutcome, Record, Records, Released,
+    Renewal, Result, Revision, StoreIdentity, Wakeups,
 };
 
 use crate::book::Book;
+use crate::ground_truth::GroundTruth;
 use crate::net::{Lines, Server};
-use crate::truth::Truth;
 
 /// The lease store.
 #[derive(Debug, Clone)]
@@ -26,11 +26,11 @@ pub struct FarLeases {
     /// The clock of the instance.
     pub clock: Arc<dyn Clock>,
     /// What is so.
-    pub truth: Truth,
+    pub truth: GroundTruth,
     /// The history.
     pub book: Book,
     /// For how long a holder may act after its request.
-    pub reign: Duration,
+    pub acting_time: Duration,
 }
 
 #[async_trait]
@@ -39,7 +39,7 @@ impl LeaseStore for FarLeases {
         self.server.profile()
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         let (server, own, sent) = (self.server.clone(), cx.clone(), self.clock.now());
         let (ask, book, instance) = (ask.clone(), self.book.clone(), self.lines.instance());
         let answer = self.lines.call(Server::Leases, async move {
@@ -52,7 +52,7 @@ impl LeaseStore for FarLeases {
         });
         let answer = answer.await?;
         if let Acquired::Granted { grant, .. } = &answer {
-            self.truth.lease_runs(grant, sent, self.reign);
+            self.truth.lease_runs(grant, sent, self.acting_time);
         }
         Ok(answer)
     }
@@ -63,7 +63,7 @@ impl LeaseStore for FarLeases {
         let now = self.clock.now();
         for (lease, answer) in leases.iter().zip(&answers) {
             if *answer == Renewal::Held {
-                self.truth.renewed(&lease.grant, sent, now, self.reign);
+                self.truth.renewed(&lease.grant, sent, now, self.acting_time);
             }
         }
         Ok(answers)
@@ -123,7 +123,7 @@ pub struct FarCheckpoints {
     /// The way there.
     pub lines: Lines,
     /// What is so.
-    pub truth: Truth,
+    pub truth: GroundTruth,
     /// The history.
     pub book: Book,
 }
@@ -210,7 +210,7 @@ fn brief(answer: &Result<Claim>) -> String {
 #[derive(Debug, Clone)]
 pub struct FarRecords {
     /// The server.
-    pub server: Notes,
+    pub server: RecordStore,
     /// The way there.
     pub lines: Lines,
 }
@@ -227,12 +227,12 @@ impl Records for FarRecords {
         self.lines.call(Server::Records, async move { server.list(&own, &prefix).await }).await
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         let (server, own, name) = (self.server.clone(), cx.clone(), name.to_owned());
         self.lines.call(Server::Records, async move { server.put_if(&own, &name, expected, bytes).await }).await
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let (server, own, name) = (self.server.clone(), cx.clone(), name.to_owned());
         self.lines.call(Server::Records, async move { server.delete_if(&own, &name, expected).await }).await
     }

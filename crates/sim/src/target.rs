@@ -15,10 +15,10 @@ use watchkeeper_core::{
 use watchkeeper_engine::delivery::{HandlerError, HandlerSettings, ObserverExecutor, Operations, Routes, handler};
 
 use crate::book::Book;
-use crate::mood::{Mood, Moods};
+use crate::ground_truth::GroundTruth;
+use crate::injected_outcome::{InjectedOutcome, InjectedOutcomes};
 use crate::net::{Lines, Server};
 use crate::stores::note_commit;
-use crate::truth::Truth;
 
 /// How a stream's target is written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Target {
     /// Which of the stream's sinks writes here.
     sink: usize,
     grade: Grade,
-    truth: Truth,
+    truth: GroundTruth,
     book: Book,
     state: Arc<Mutex<State>>,
 }
@@ -66,7 +66,7 @@ struct State {
 
 impl Target {
     /// An empty target.
-    pub fn new(key: LeaseKey, sink: usize, grade: Grade, truth: Truth, book: Book) -> Self {
+    pub fn new(key: LeaseKey, sink: usize, grade: Grade, truth: GroundTruth, book: Book) -> Self {
         Self { key, sink, grade, truth, book, state: Arc::default() }
     }
 
@@ -123,17 +123,17 @@ impl State {
 
 /// What all sinks of an instance need.
 #[derive(Debug, Clone)]
-pub struct Wharf {
+pub struct SimSinkEnv {
     /// The way there.
     pub lines: Lines,
     /// The clock of the instance.
     pub clock: Arc<dyn Clock>,
     /// What is so.
-    pub truth: Truth,
+    pub truth: GroundTruth,
     /// The history.
     pub book: Book,
     /// How handlers feel.
-    pub moods: Moods,
+    pub outcomes: InjectedOutcomes,
 }
 
 /// The longest time a request to a target may still take effect: longer than any delay on the way.
@@ -145,7 +145,7 @@ pub struct FarSink {
     /// The server.
     pub server: Target,
     /// The instance's side.
-    pub wharf: Wharf,
+    pub env: SimSinkEnv,
     /// How it is written to.
     pub kind: Kind,
 }
@@ -163,12 +163,12 @@ impl Sink for FarSink {
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
         let (server, epoch) = (self.server.clone(), context.grant.epoch);
-        self.wharf.truth.target_called(&context.grant, self.wharf.clock.now(), "an open");
+        self.env.truth.target_called(&context.grant, self.env.clock.now(), "an open");
         let effect = async move {
             server.opened(epoch);
             Ok(())
         };
-        self.wharf.lines.call(Server::Target, effect).await?;
+        self.env.lines.call(Server::Target, effect).await?;
         if self.kind == Kind::Handlers {
             return self.handlers(context.grant.clone()).sink().open(cx, context).await;
         }
@@ -190,19 +190,19 @@ impl FarSink {
             let (sink, grant) = (sink.clone(), grant.clone());
             async move {
                 let row = Delivered::of(change.batch(), change.row(), &grant);
-                sink.wharf.truth.target_called(&grant, sink.wharf.clock.now(), "a handler's call");
-                match sink.wharf.moods.of(&row.id, &grant) {
-                    Mood::Well => {}
-                    Mood::Retry => return Err(HandlerError::retry("not now")),
-                    Mood::Reject => {
-                        sink.wharf.truth.rejected(&grant.key, sink.server.sink, &row.id);
+                sink.env.truth.target_called(&grant, sink.env.clock.now(), "a handler's call");
+                match sink.env.outcomes.of(&row.id, &grant) {
+                    InjectedOutcome::Well => {}
+                    InjectedOutcome::Retry => return Err(HandlerError::retry("not now")),
+                    InjectedOutcome::Reject => {
+                        sink.env.truth.rejected(&grant.key, sink.server.sink, &row.id);
                         return Err(HandlerError::reject("never"));
                     }
-                    Mood::Fatal => return Err(HandlerError::fatal("not here")),
-                    Mood::Panic => panic!("a handler panicked on purpose"),
+                    InjectedOutcome::Fatal => return Err(HandlerError::fatal("not here")),
+                    InjectedOutcome::Panic => panic!("a handler panicked on purpose"),
                 }
                 let server = sink.server.clone();
-                let sent = sink.wharf.lines.call(Server::Target, async move { server.take(vec![row]) });
+                let sent = sink.env.lines.call(Server::Target, async move { server.take(vec![row]) });
                 sent.await.map_err(HandlerError::retry)
             }
         });
@@ -252,11 +252,11 @@ impl FarWriter {
             }
             server.take(rows)
         };
-        self.sink.wharf.lines.call(Server::Target, effect).await
+        self.sink.env.lines.call(Server::Target, effect).await
     }
 
     fn called(&self, what: &str) {
-        self.sink.wharf.truth.target_called(&self.grant, self.sink.wharf.clock.now(), what);
+        self.sink.env.truth.target_called(&self.grant, self.sink.env.clock.now(), what);
     }
 }
 
@@ -294,7 +294,7 @@ pub struct FarTransactional {
     /// Which of the stream's sinks it is.
     pub sink: usize,
     /// The instance's side.
-    pub wharf: Wharf,
+    pub env: SimSinkEnv,
 }
 
 #[async_trait]
@@ -308,13 +308,13 @@ impl Sink for FarTransactional {
     }
 
     async fn open(&self, cx: &Cx, context: &SinkContext) -> Result<OpenedSink> {
-        self.wharf.lines.approach(Server::Checkpoints).await?;
+        self.env.lines.approach(Server::Checkpoints).await?;
         let OpenedSink::Transactional(inner) = TransactionalTable::new(self.server.clone()).open(cx, context).await?
         else {
             return Err(Error::internal("the table opened without transactions"));
         };
         let inner = Arc::new(tokio::sync::Mutex::new(inner));
-        Ok(OpenedSink::Transactional(Box::new(FarTransaction { inner, sink: self.sink, wharf: self.wharf.clone() })))
+        Ok(OpenedSink::Transactional(Box::new(FarTransaction { inner, sink: self.sink, env: self.env.clone() })))
     }
 }
 
@@ -322,7 +322,7 @@ impl Sink for FarTransactional {
 struct FarTransaction {
     inner: Arc<tokio::sync::Mutex<Box<dyn TransactionalWriter>>>,
     sink: usize,
-    wharf: Wharf,
+    env: SimSinkEnv,
 }
 
 #[async_trait]
@@ -334,11 +334,11 @@ impl TransactionalWriter for FarTransaction {
         rows: &[u32],
         write: &CheckpointWrite,
     ) -> Result<Transacted> {
-        self.wharf.truth.target_called(&write.grant, self.wharf.clock.now(), "a transaction");
-        self.wharf.truth.commit_sent(&write.grant);
+        self.env.truth.target_called(&write.grant, self.env.clock.now(), "a transaction");
+        self.env.truth.commit_sent(&write.grant);
         let (inner, own, batch, rows, write) =
             (Arc::clone(&self.inner), cx.clone(), Arc::clone(batch), rows.to_vec(), write.clone());
-        let (truth, book, sink) = (self.wharf.truth.clone(), self.wharf.book.clone(), self.sink);
+        let (truth, book, sink) = (self.env.truth.clone(), self.env.book.clone(), self.sink);
         let effect = async move {
             let answer = inner.lock().await.write_and_commit(&own, &batch, &rows, &write).await?;
             let commit = match &answer {
@@ -356,7 +356,7 @@ impl TransactionalWriter for FarTransaction {
             truth.committed(&write, commit);
             Ok(answer)
         };
-        self.wharf.lines.call(Server::Checkpoints, effect).await
+        self.env.lines.call(Server::Checkpoints, effect).await
     }
 
     async fn close(&mut self, _cx: &Cx) -> Result<()> {

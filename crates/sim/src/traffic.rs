@@ -10,7 +10,7 @@ use watchkeeper_core::{Entropy, LeaseKey, Operation, SourceTime};
 use watchkeeper_testkit::World;
 use watchkeeper_testkit::history::SourceChange;
 
-use crate::truth::Truth;
+use crate::ground_truth::GroundTruth;
 
 /// How many keys there are.
 const KEYS: u64 = 12;
@@ -25,7 +25,7 @@ pub struct Traffic {
     /// The stream that reads it.
     pub key: LeaseKey,
     /// What is so.
-    pub truth: Truth,
+    pub truth: GroundTruth,
     /// Randomness of its own.
     pub entropy: Arc<Entropy>,
     /// Changes per second.
@@ -52,33 +52,33 @@ impl Traffic {
 
     fn write(&self, written: &mut Vec<SourceChange>) {
         match self.entropy.below(100) {
-            0 | 1 => self.append(written, Operation::Truncate, None, Half::Whole),
+            0 | 1 => self.append(written, Operation::Truncate, None, UpdateHalf::Whole),
             2..=4 => {
                 let (old, new) = (self.entropy.below(KEYS), self.entropy.below(KEYS));
-                self.append(written, Operation::Delete, Some(old), Half::First);
-                self.append(written, Operation::Insert, Some(new), Half::Second);
+                self.append(written, Operation::Delete, Some(old), UpdateHalf::First);
+                self.append(written, Operation::Insert, Some(new), UpdateHalf::Second);
             }
-            _ => self.append(written, Operation::Update, Some(self.entropy.below(KEYS)), Half::Whole),
+            _ => self.append(written, Operation::Update, Some(self.entropy.below(KEYS)), UpdateHalf::Whole),
         }
     }
 
-    fn append(&self, written: &mut Vec<SourceChange>, operation: Operation, key: Option<u64>, half: Half) {
+    fn append(&self, written: &mut Vec<SourceChange>, operation: Operation, key: Option<u64>, half: UpdateHalf) {
         let key = key.map(|key| Bytes::copy_from_slice(&key.to_be_bytes()));
         let change = NewChange {
             operation,
             namespace: "things".to_owned(),
             key: key.clone(),
             body: Bytes::from_static(b"{}"),
-            first_half: half == Half::First,
+            first_half: half == UpdateHalf::First,
         };
         let time = SourceTime(self.world.now().nanos() / 1_000_000);
         let next = self.log.newest() + 1;
         let (position, suffix) = match half {
-            Half::Whole => (next, ""),
-            Half::First => (next + 1, ""),
-            Half::Second => (next, ".1"),
+            UpdateHalf::Whole => (next, ""),
+            UpdateHalf::First => (next + 1, ""),
+            UpdateHalf::Second => (next, ".1"),
         };
-        if half == Half::First {
+        if half == UpdateHalf::First {
             self.truth.halved(&self.key, position);
         }
         written.push(SourceChange { number: next, key, id: format!("{}:{position:016x}{suffix}", self.log.name()) });
@@ -87,7 +87,7 @@ impl Traffic {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Half {
+enum UpdateHalf {
     Whole,
     First,
     Second,

@@ -14,7 +14,7 @@ use watchkeeper_core::{
 use crate::feedback;
 use crate::tools::{Alter, Install, Uninstall, alter_note, plain};
 use crate::{
-    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, Notes, Retention, Transactional, checkpoint,
+    ChangeLog, Checkpoints, Client, Config, Events, Leases, Mirror, RecordStore, Retention, Transactional, checkpoint,
     records,
 };
 
@@ -137,7 +137,7 @@ impl SinkSettings {
 const RELATIVE: &str = "relative paths begin in the folder in which the program is started";
 
 /// Looks at a file of ours without changing it. A file that is not there yet will be made.
-async fn look(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
+async fn inspect(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
     let file = config.path.clone();
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
@@ -187,7 +187,7 @@ impl Backend for Sqlite {
         Ok(Offer {
             leases: Some(Arc::new(Leases::open(cx, client.separate(cx).await?).await?)),
             checkpoints: Some(Arc::new(Checkpoints::open(cx, client.clone()).await?)),
-            records: Some(Arc::new(Notes::open(cx, client).await?)),
+            records: Some(Arc::new(RecordStore::open(cx, client).await?)),
         })
     }
 
@@ -196,7 +196,7 @@ impl Backend for Sqlite {
     }
 
     async fn check_store(&self, cx: &Cx, options: &mut Options) -> Result<Vec<Finding>> {
-        look(cx, config(Config::new(file(options)?), options)?).await
+        inspect(cx, config(Config::new(file(options)?), options)?).await
     }
 
     async fn peek_store(&self, cx: &Cx, options: &mut Options) -> Result<Option<Offer>> {
@@ -214,7 +214,7 @@ impl Backend for Sqlite {
             offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
         }
         if records {
-            offer.records = Some(Arc::new(Notes::open(cx, client).await?));
+            offer.records = Some(Arc::new(RecordStore::open(cx, client).await?));
         }
         Ok(Some(offer))
     }
@@ -229,7 +229,7 @@ impl Backend for Sqlite {
             return Ok(None);
         }
         let client = Client::open(cx, Config { create: false, ..config }).await?;
-        Ok(Some(Arc::new(Notes::open(cx, client).await?)))
+        Ok(Some(Arc::new(RecordStore::open(cx, client).await?)))
     }
 
     async fn peek_checkpoint(&self, cx: &Cx, options: &mut Options, key: &LeaseKey) -> Result<Option<Checkpoint>> {
@@ -250,14 +250,14 @@ impl Backend for Sqlite {
     }
 
     async fn check_source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Vec<Finding>> {
-        // A log that was never opened for writing can not switch the application's file to write-ahead logging.
+        // A log that was never opened for writing cannot switch the application's file to write-ahead logging.
         let log = SourceSettings::take(options)?.only_looking().open(cx, purpose).await?;
         let mut found = log.check(cx).await?;
         found.push(alter_note(&log.client().config().path));
         Ok(found)
     }
 
-    async fn vet_start(
+    async fn preflight_start(
         &self,
         cx: &Cx,
         purpose: &Purpose,
@@ -265,7 +265,7 @@ impl Backend for Sqlite {
         start: &StartAt,
         pedigree: Option<&Pedigree>,
     ) -> Result<Vec<Finding>> {
-        SourceSettings::take(options)?.only_looking().open(cx, purpose).await?.vet(cx, start, pedigree).await
+        SourceSettings::take(options)?.only_looking().open(cx, purpose).await?.preflight(cx, start, pedigree).await
     }
 
     async fn namespaces(
@@ -311,7 +311,7 @@ impl Backend for Sqlite {
     async fn check_sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Inspection> {
         let settings = SinkSettings::take(options)?;
         feedback::refuse(cx, purpose, &settings.config.path, &settings.table).await?;
-        Ok(Inspection { profile: settings.profile(), findings: look(cx, settings.config).await? })
+        Ok(Inspection { profile: settings.profile(), findings: inspect(cx, settings.config).await? })
     }
 
     fn tools(&self) -> Vec<Arc<dyn Tool>> {

@@ -1,9 +1,9 @@
 //! One connection on an OS thread of its own.
 
+mod change_hints;
 mod connect;
 mod evict;
 mod link;
-mod pulse;
 mod schema;
 mod writer;
 
@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, oneshot};
 use watchkeeper_core::spawn::panic_text;
 use watchkeeper_core::{Cx, Error, Result};
 
+pub(crate) use change_hints::ChangeHints;
 pub(crate) use connect::{connect, refuse_network, refuse_unwritable};
 pub(crate) use evict::write_or_evict;
-pub(crate) use pulse::Pulse;
 pub(crate) use schema::Schema;
 pub(crate) use writer::Process;
 
@@ -30,7 +30,7 @@ use crate::error::Failure;
 type Job = Box<dyn FnOnce(&mut Link) + Send>;
 
 /// What is looked at once the work is done.
-type After = fn(&mut Link, &Maintained) -> Result<()>;
+type AfterWork = fn(&mut Link, &Maintained) -> Result<()>;
 
 /// Calls that wait for the thread. More than that, and callers wait themselves.
 const QUEUE: usize = 64;
@@ -48,7 +48,7 @@ impl Client {
     /// Opens the file, on a new thread.
     ///
     /// # Errors
-    /// `Config` when the path can not work, `Denied` without access to it.
+    /// `Config` when the path cannot work, `Denied` without access to it.
     pub async fn open(cx: &Cx, config: Config) -> Result<Self> {
         config.validate()?;
         let boot = boot_id()?;
@@ -117,7 +117,7 @@ impl Client {
     }
 
     /// As [`run`](Self::run); `after` says what it means when the file was replaced while `work` went on.
-    async fn call<T, W>(&self, cx: &Cx, work: W, after: After) -> Result<T>
+    async fn call<T, W>(&self, cx: &Cx, work: W, after: AfterWork) -> Result<T>
     where
         T: Send + 'static,
         W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
@@ -162,7 +162,7 @@ fn attempt<T>(
     (config, maintained): (&Config, &Maintained),
     cx: &Cx,
     work: impl FnOnce(&mut Connection) -> Result<T, Failure>,
-    after: After,
+    after: AfterWork,
 ) -> Result<T, Failure> {
     cx.check()?;
     let connection = link.current(maintained)?;

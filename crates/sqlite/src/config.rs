@@ -41,7 +41,7 @@ impl Config {
         Self { create: false, read_only: true, ..self }
     }
 
-    /// Refuses what can not work.
+    /// Refuses what cannot work.
     pub fn validate(&self) -> Result<()> {
         if self.path.as_os_str().is_empty() || self.path.as_os_str() == ":memory:" {
             return Err(Error::config("a database in memory is not shared with other processes")

@@ -50,7 +50,7 @@ impl Failure {
         let rejects = match self {
             Self::Fatal(_) => return Some(FaultKind::Fatal),
             Self::Refused(_) => true,
-            // A payload that can not be read.
+            // A payload that cannot be read.
             Self::Told(error) => error.kind() == ErrorKind::Corrupt,
             Self::Native(native) => matches!(
                 native.sqlite_error_code(),
@@ -105,7 +105,7 @@ fn meaning(code: Code, at_commit: bool) -> Meaning {
         Code::PermissionDenied | Code::AuthorizationForStatementDenied => {
             (Denied, "access is denied", "give this user access to the file and its folder")
         }
-        Code::CannotOpen => (Config, "it can not be opened", "create its folder, or correct the path"),
+        Code::CannotOpen => (Config, "it cannot be opened", "create its folder, or correct the path"),
         Code::NotADatabase => (Config, "it is not a SQLite database", "correct the path, or remove the file"),
         Code::NoLargeFileSupport => (Config, "the filesystem takes no large files", "use another filesystem"),
         Code::TooBig => (Config, "a value is too large", "keep values below SQLite's limits"),

@@ -9,7 +9,7 @@ use crate::error::Failure;
 /// The text of a value.
 pub(crate) fn text<T: Serialize + ?Sized>(value: &T) -> Result<String, Failure> {
     serde_json::to_string(value)
-        .map_err(|error| Error::internal("a value can not be written as JSON").caused_by(error).into())
+        .map_err(|error| Error::internal("a value cannot be written as JSON").caused_by(error).into())
 }
 
 /// The value of a text.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Ending, Epoch, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, Previous,
-    Released, Renewal, Result, Wakeups,
+    AcquireRequest, Acquired, Candidate, Cx, Ending, Epoch, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore,
+    Previous, Released, Renewal, Result, Wakeups,
 };
 
-use crate::client::{Client, Process, Pulse, Schema, write_or_evict};
+use crate::client::{ChangeHints, Client, Process, Schema, write_or_evict};
 use crate::clock::Stamp;
 use crate::error::Failure;
 use crate::json;
@@ -51,7 +51,7 @@ struct Entry {
 }
 
 /// [`Previous`] as it is stored.
-type Story = (Candidate, Epoch, Ending, u64);
+type StoredPrevious = (Candidate, Epoch, Ending, u64);
 
 impl Leases {
     /// The leases in the client's file, whose tables are made where they are missing.
@@ -72,7 +72,7 @@ impl Entry {
         });
         let Some((epoch, holder, at, previous)) = row.optional()? else { return Ok(None) };
         let holder = holder.as_deref().map(json::read).transpose()?;
-        let story: Option<Story> = previous.as_deref().map(json::read).transpose()?;
+        let story: Option<StoredPrevious> = previous.as_deref().map(json::read).transpose()?;
         let previous = story.map(|(candidate, epoch, ending, vacant_ms)| {
             let vacant = Duration::from_millis(vacant_ms);
             Previous { candidate, epoch, ending, vacant }
@@ -81,7 +81,7 @@ impl Entry {
     }
 
     fn store(&self, connection: &Connection, key: &LeaseKey) -> Result<(), Failure> {
-        let story = self.previous.as_ref().map(|previous| -> Story {
+        let story = self.previous.as_ref().map(|previous| -> StoredPrevious {
             let vacant_ms = u64::try_from(previous.vacant.as_millis()).unwrap_or(u64::MAX);
             (previous.candidate.clone(), previous.epoch, previous.ending, vacant_ms)
         });
@@ -111,7 +111,7 @@ impl Entry {
     }
 
     /// The tenure that a grant now would follow, or the holder that stands in its way.
-    fn vacate(&self, ask: &Ask, now: &Stamp) -> Result<Option<Previous>, Holder> {
+    fn vacate(&self, ask: &AcquireRequest, now: &Stamp) -> Result<Option<Previous>, Holder> {
         let Some(candidate) = self.holder.clone() else {
             let vacant = self.at.age(now);
             return Ok(self.previous.clone().map(|previous| Previous { vacant, ..previous }));
@@ -129,13 +129,13 @@ impl Entry {
     }
 
     /// Whether the candidate holds already, under an epoch that is high enough.
-    fn is_the_same(&self, ask: &Ask, now: &Stamp) -> bool {
+    fn is_the_same(&self, ask: &AcquireRequest, now: &Stamp) -> bool {
         let tenure = self.holder(now).map(|holder| holder.candidate.tenure);
         tenure == Some(ask.candidate.tenure) && ask.floor < self.epoch
     }
 }
 
-fn acquire(connection: &Connection, ask: &Ask, now: &Stamp) -> Result<Acquired, Failure> {
+fn acquire(connection: &Connection, ask: &AcquireRequest, now: &Stamp) -> Result<Acquired, Failure> {
     let expires = now.after(ask.ttl);
     let granted = |epoch, previous| {
         let grant = Grant { key: ask.key.clone(), tenure: ask.candidate.tenure, epoch };
@@ -159,7 +159,7 @@ fn acquire(connection: &Connection, ask: &Ask, now: &Stamp) -> Result<Acquired, 
 
 /// The process that `ask` would replace, as it wrote itself down with its grant: the holder of a lease that has expired or
 /// is to be broken.
-fn replaced(connection: &Connection, ask: &Ask, now: &Stamp) -> Result<Option<(i32, i64)>, Failure> {
+fn replaced(connection: &Connection, ask: &AcquireRequest, now: &Stamp) -> Result<Option<(i32, i64)>, Failure> {
     let entry = Entry::load(connection, &ask.key)?.filter(|entry| entry.holder.is_some());
     let Some(entry) = entry.filter(|entry| !entry.is_the_same(ask, now) && entry.vacate(ask, now).is_ok()) else {
         return Ok(None);
@@ -201,7 +201,7 @@ impl LeaseStore for Leases {
         LeaseProfile { shortest: Duration::from_millis(100), wakes: true }
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         let (ask, client) = (ask.clone(), self.client.clone());
         if !client.config().evict {
             // The time is read under the write lock, so that waiting for it does not age it.
@@ -243,7 +243,7 @@ impl LeaseStore for Leases {
     }
 
     async fn wakeups(&self, cx: &Cx) -> Result<Box<dyn Wakeups>> {
-        Ok(Box::new(Releases(Pulse::start(cx, &self.client, RELEASES).await?)))
+        Ok(Box::new(Releases(ChangeHints::start(cx, &self.client, RELEASES).await?)))
     }
 
     async fn separate(&self, cx: &Cx) -> Result<Arc<dyn LeaseStore>> {
@@ -251,7 +251,7 @@ impl LeaseStore for Leases {
     }
 }
 
-struct Releases(Pulse);
+struct Releases(ChangeHints);
 
 #[async_trait]
 impl Wakeups for Releases {

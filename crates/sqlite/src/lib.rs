@@ -1,6 +1,6 @@
 //! SQLite as source, coordination store, checkpoint store and sink, for several processes on one machine.
 //!
-//! * [`Leases`] and [`Notes`] (records) belong into a file of their own: a long write transaction of an
+//! * [`Leases`] and [`RecordStore`] (records) belong into a file of their own: a long write transaction of an
 //!   application blocks every other writer of its file, and so would block renewals.
 //! * [`Checkpoints`] are kept there too, or, with a transactional sink, in the database of that sink.
 //!
@@ -36,7 +36,7 @@ pub use client::Client;
 pub use config::Config;
 pub use error::Failure;
 pub use lease::Leases;
-pub use records::Notes;
+pub use records::RecordStore;
 pub use rusqlite;
 pub use sink::{Apply, Events, Mirror, Transactional};
 pub use source::{ChangeLog, Retention};

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row};
 use watchkeeper_core::records::RECORD_BYTES_MAX;
-use watchkeeper_core::{Cx, Error, Put, Record, Records, Result, Revision};
+use watchkeeper_core::{Cx, Error, PutOutcome, Record, Records, Result, Revision};
 
-use crate::client::{Client, Pulse, Schema};
+use crate::client::{ChangeHints, Client, Schema};
 use crate::clock::{Stamp, wall_millis};
 use crate::error::Failure;
 
@@ -37,31 +37,31 @@ const NEWEST: &str = "SELECT value FROM watchkeeper_meta WHERE name = 'revision'
 
 /// Records in a SQLite file.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct RecordStore {
     client: Client,
     /// Started by the first who waits, and kept, so that waiting again costs nothing.
-    pulse: Arc<Mutex<Option<Pulse>>>,
+    hints: Arc<Mutex<Option<ChangeHints>>>,
 }
 
-impl Notes {
+impl RecordStore {
     /// The records in the client's file, whose tables are made where they are missing.
     pub async fn open(cx: &Cx, client: Client) -> Result<Self> {
         client.maintain(cx, SCHEMA).await?;
-        Ok(Self { client, pulse: Arc::default() })
+        Ok(Self { client, hints: Arc::default() })
     }
 
-    fn kept_pulse(&self) -> Option<Pulse> {
-        let kept = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clone().filter(|pulse| !pulse.has_ended())
+    fn kept_hints(&self) -> Option<ChangeHints> {
+        let kept = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.clone().filter(|hints| !hints.has_ended())
     }
 
-    async fn pulse(&self, cx: &Cx) -> Result<Pulse> {
-        if let Some(pulse) = self.kept_pulse() {
-            return Ok(pulse);
+    async fn change_hints(&self, cx: &Cx) -> Result<ChangeHints> {
+        if let Some(hints) = self.kept_hints() {
+            return Ok(hints);
         }
-        let pulse = Pulse::start(cx, &self.client, NEWEST).await?;
-        *self.pulse.lock().unwrap_or_else(PoisonError::into_inner) = Some(pulse.clone());
-        Ok(pulse)
+        let hints = ChangeHints::start(cx, &self.client, NEWEST).await?;
+        *self.hints.lock().unwrap_or_else(PoisonError::into_inner) = Some(hints.clone());
+        Ok(hints)
     }
 }
 
@@ -98,15 +98,15 @@ fn put(
     expected: Option<Revision>,
     bytes: &[u8],
     now: &Stamp,
-) -> Result<Put, Failure> {
+) -> Result<PutOutcome, Failure> {
     if stored_revision(connection, name)? != expected {
-        return Ok(Put::Conflict);
+        return Ok(PutOutcome::Conflict);
     }
     let revision = next_revision(connection)?;
     let sql = "INSERT OR REPLACE INTO watchkeeper_records VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let values = (name, bytes, revision, &now.boot, now.millis, wall_millis());
     connection.prepare_cached(sql)?.execute(values)?;
-    Ok(Put::Done(Revision(revision.cast_unsigned())))
+    Ok(PutOutcome::Done(Revision(revision.cast_unsigned())))
 }
 
 fn append(connection: &Connection, log: &str, bytes: &[u8], keep: usize, now: &Stamp) -> Result<(), Failure> {
@@ -121,7 +121,7 @@ fn append(connection: &Connection, log: &str, bytes: &[u8], keep: usize, now: &S
 }
 
 #[async_trait]
-impl Records for Notes {
+impl Records for RecordStore {
     async fn get(&self, cx: &Cx, name: &str) -> Result<Option<Record>> {
         let (name, now) = (name.to_owned(), self.client.now());
         let get = move |transaction: &rusqlite::Transaction<'_>| {
@@ -145,21 +145,21 @@ impl Records for Notes {
         self.client.read(cx, list).await
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         fits(name, &bytes)?;
         let (name, client) = (name.to_owned(), self.client.clone());
         self.client.write(cx, move |transaction| put(transaction, &name, expected, &bytes, &client.now())).await
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let name = name.to_owned();
         let delete = move |transaction: &rusqlite::Transaction<'_>| {
             if stored_revision(transaction, &name)? != Some(expected) {
-                return Ok(Put::Conflict);
+                return Ok(PutOutcome::Conflict);
             }
             next_revision(transaction)?;
             transaction.execute("DELETE FROM watchkeeper_records WHERE name = ?1", [name])?;
-            Ok(Put::Done(expected))
+            Ok(PutOutcome::Done(expected))
         };
         self.client.write(cx, delete).await
     }
@@ -186,8 +186,8 @@ impl Records for Notes {
     }
 
     async fn changed(&self, cx: &Cx) -> Result<()> {
-        let mut pulse = self.pulse(cx).await?;
-        pulse.mark_seen();
-        cx.run(pulse.changed()).await
+        let mut hints = self.change_hints(cx).await?;
+        hints.mark_seen();
+        cx.run(hints.changed()).await
     }
 }

@@ -184,13 +184,13 @@ impl std::fmt::Debug for Writer {
 }
 
 /// Why a transaction is rolled back.
-enum Undone {
-    /// This row can not be applied.
+enum RollbackCause {
+    /// This row cannot be applied.
     Rejected(u32, FaultKind, Failure),
     Failed(Failure),
 }
 
-impl From<Failure> for Undone {
+impl From<Failure> for RollbackCause {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -206,7 +206,7 @@ struct Work {
 }
 
 impl Work {
-    fn transact(&self, connection: &mut Connection) -> Result<Transacted, Undone> {
+    fn transact(&self, connection: &mut Connection) -> Result<Transacted, RollbackCause> {
         let mut rejected = None;
         let done = write_on(connection, |transaction| {
             let answer = commit(transaction, &self.write)?;
@@ -219,12 +219,12 @@ impl Work {
             (Ok(Commit::Committed), _) => Ok(Transacted::Committed),
             (Ok(Commit::AlreadyDone), _) => Ok(Transacted::AlreadyDone),
             (Ok(Commit::Fenced), _) => Ok(Transacted::Fenced),
-            (Err(failure), Some((row, kind))) => Err(Undone::Rejected(row, kind, failure)),
-            (Err(failure), None) => Err(Undone::Failed(failure)),
+            (Err(failure), Some((row, kind))) => Err(RollbackCause::Rejected(row, kind, failure)),
+            (Err(failure), None) => Err(RollbackCause::Failed(failure)),
         }
     }
 
-    /// Applies the rows in order. The first that can not be applied ends it: what came after it might fail only
+    /// Applies the rows in order. The first that cannot be applied ends it: what came after it might fail only
     /// because of it.
     fn apply_rows(
         &self,
@@ -258,8 +258,8 @@ impl TransactionalWriter for Writer {
         let path = self.client.config().path.clone();
         let transact = move |connection: &mut Connection| match work.transact(connection) {
             Ok(answer) => Ok(answer),
-            Err(Undone::Failed(failure)) => Err(failure),
-            Err(Undone::Rejected(row, kind, failure)) => {
+            Err(RollbackCause::Failed(failure)) => Err(failure),
+            Err(RollbackCause::Rejected(row, kind, failure)) => {
                 let error = failure.into_rejection(&path);
                 Ok(Transacted::Rejected(vec![Fault { row, kind, error }]))
             }

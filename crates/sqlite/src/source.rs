@@ -1,12 +1,12 @@
 //! The change log of an application's tables, as a source.
 
 mod guard;
-mod mend;
 mod payload;
-mod place;
+mod position;
 mod read;
 mod reader;
 mod real;
+mod repair;
 mod requirements;
 mod times;
 
@@ -27,7 +27,7 @@ use crate::error::Failure;
 use crate::json;
 use crate::tools::{ensure_guard, exists, install_command, marks, plain};
 use payload::LogRows;
-use place::Place;
+use position::LogPosition;
 use reader::{Reader, Start};
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
@@ -145,7 +145,7 @@ impl ChangeLog {
     }
 
     /// Refuses a position whose history is gone, or has not happened in this file, or is no longer logged after it.
-    fn still_there(&self, connection: &Connection, place: Place) -> Result<(), Failure> {
+    fn still_there(&self, connection: &Connection, place: LogPosition) -> Result<(), Failure> {
         place.still_there(connection)?;
         // As long as there is something to read, that comes first, and the reader tells what is lost after it.
         if place.number < bounds(connection)?.1 { Ok(()) } else { self.require_logged(connection) }
@@ -163,9 +163,9 @@ impl ChangeLog {
     }
 
     /// After which change to begin, and what a person should know of that.
-    fn after(&self, connection: &Connection, start: &StartAt) -> Result<(Place, Option<String>), Failure> {
+    fn after(&self, connection: &Connection, start: &StartAt) -> Result<(LogPosition, Option<String>), Failure> {
         if let StartAt::After(position) = start {
-            let place = Place::of(position)?;
+            let place = LogPosition::of(position)?;
             self.still_there(connection, place)?;
             return Ok((place, None));
         }
@@ -173,12 +173,12 @@ impl ChangeLog {
         let (pruned, newest) = bounds(connection)?;
         let number = match start {
             StartAt::Now => newest,
-            // What lies before a loss can not be gone on from, past the loss, as if nothing had happened.
+            // What lies before a loss cannot be gone on from, past the loss, as if nothing had happened.
             StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
             StartAt::Time(time) => times::committed_before(connection, *time)?,
             StartAt::Operation(time) => return Err(time.unknown_to("a SQLite log").into()),
             StartAt::After(_) | StartAt::Snapshot => {
-                return Err(Error::config("a SQLite log can not begin with a snapshot of its tables")
+                return Err(Error::config("a SQLite log cannot begin with a snapshot of its tables")
                     .remedy("begin with the oldest change, and copy what was there before the log by hand")
                     .into());
             }
@@ -188,7 +188,7 @@ impl ChangeLog {
             StartAt::Time(time) => times::note(connection, self.tables.as_deref(), number, *time)?,
             _ => None,
         };
-        Ok((Place::after(connection, number)?, note))
+        Ok((LogPosition::after(connection, number)?, note))
     }
 }
 
@@ -262,7 +262,7 @@ impl Source for ChangeLog {
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
-        let (log, place, pedigree) = (self.clone(), Place::of(position), pedigree.clone());
+        let (log, place, pedigree) = (self.clone(), LogPosition::of(position), pedigree.clone());
         let look = move |transaction: &rusqlite::Transaction<'_>| {
             if Pedigree(log.current(transaction)?.into()) != pedigree {
                 return Err(another_log().into());
@@ -272,7 +272,7 @@ impl Source for ChangeLog {
         self.client.read(cx, look).await
     }
 
-    async fn vet(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
+    async fn preflight(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let (log, start, pedigree) = (self.clone(), start.clone(), pedigree.cloned());
         let look = move |transaction: &rusqlite::Transaction<'_>| {
             let log = log.settled(transaction, &start)?;

@@ -76,7 +76,7 @@ pub(crate) fn install_command(file: &Path, table: &str) -> String {
 /// is told that history is lost.
 ///
 /// # Errors
-/// `Config` for a table that can not be followed, with the reason; then nothing was changed.
+/// `Config` for a table that cannot be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str]) -> Result<()> {
     let tables: Vec<String> = tables.iter().map(|table| plain(table)).collect();
     client.run(cx, move |connection| install_on(connection, &tables)).await
@@ -91,7 +91,7 @@ pub(crate) fn already_logged(connection: &Connection, tables: &[String]) -> Resu
     let known = installed(connection)?;
     let is_logged = |table: &String| -> Result<bool, Failure> {
         let is_known = known.iter().any(|(known, _)| known.eq_ignore_ascii_case(table));
-        Ok(is_known && Triggers::of(connection, table)?.are_made_for(&Shape::look(connection, table)?))
+        Ok(is_known && Triggers::of(connection, table)?.are_made_for(&Shape::inspect(connection, table)?))
     };
     tables.iter().map(is_logged).collect()
 }
@@ -107,7 +107,7 @@ pub(crate) fn install_on(connection: &mut Connection, tables: &[String]) -> Resu
 }
 
 fn install_one(connection: &Connection, table: &str) -> Result<(), Failure> {
-    let shape = Shape::look(connection, table)?;
+    let shape = Shape::inspect(connection, table)?;
     keys::refuse_missing(connection, &shape.table)?;
     let triggers = Triggers::of(connection, &shape.table)?;
     let is_known = installed(connection)?.iter().any(|(known, _)| known.eq_ignore_ascii_case(&shape.table));

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
-use watchkeeper::mongodb::{Client, Config, Each, Feed, Handle, Open, Transactional, View, mongodb::error};
+use watchkeeper::mongodb::{Client, Config, Feed, Handle, Open, PerChange, Transactional, View, mongodb::error};
 use watchkeeper::{Change, Operation, Result, StartAt, Stream, Watchkeeper, open};
 
 /// Counts orders.
@@ -28,7 +28,7 @@ impl Handle for Count {
 pub async fn run(url: &str, orders: i32) -> Result<i32> {
     let cx = open::cx();
     let client = Client::open(&cx, Config::new(url)?).await?;
-    let sink = Transactional::open(&cx, client.clone(), Each(Count)).await?;
+    let sink = Transactional::open(&cx, client.clone(), PerChange(Count)).await?;
     let source = Arc::new(Feed::new(client.clone(), View { wait: true, ..View::collection("orders") }));
     let stream = Stream::new("count", source).start_at(StartAt::Snapshot);
     let stream = stream.checkpoints(sink.checkpoints().clone()).sink("totals", sink);
@@ -36,7 +36,7 @@ pub async fn run(url: &str, orders: i32) -> Result<i32> {
     let totals = client.database(&cx).await?.collection::<Document>("totals");
     loop {
         let total = totals.find_one(doc! { "_id": "orders" }).await;
-        let total = total.map_err(|native| client.error(native, watchkeeper::mongodb::Doing::Reading))?;
+        let total = total.map_err(|native| client.error(native, watchkeeper::mongodb::CallPurpose::Reading))?;
         let counted = total.and_then(|total| total.get_i32("count").ok()).unwrap_or(0);
         if counted >= orders {
             return watch.shutdown().await.map(|()| counted);

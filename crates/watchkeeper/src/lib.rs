@@ -121,7 +121,7 @@ pub use watchkeeper_engine::delivery::{
     OnReject, Operations, Park, Pattern, Routes, handler, handler_with,
 };
 pub use watchkeeper_engine::election::{Campaign, Term};
-pub use watchkeeper_engine::group::report::{Doing, Trouble};
+pub use watchkeeper_engine::group::report::{StreamActivity, Trouble};
 pub use watchkeeper_engine::instance::{Running, Stores};
 pub use watchkeeper_engine::listener::{ListenerState, StreamStatus};
 pub use watchkeeper_engine::seams::Seams;

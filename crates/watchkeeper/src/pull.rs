@@ -84,7 +84,7 @@ use watchkeeper_core::{
 };
 
 pub use changes::{Changes, Delivery, Interrupted};
-use counter::{Counter, Look};
+use counter::{Counter, QueueView};
 
 /// How often a write that waits for acknowledgements says how far it is, so that commits follow.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -110,7 +110,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Refuses what can not work.
+    /// Refuses what cannot work.
     ///
     /// # Errors
     /// `Config`, saying what is wrong.
@@ -119,7 +119,7 @@ impl Settings {
             return Err(Error::config("a feed has no room or no patience").remedy("set both above zero"));
         }
         if self.grade == Grade::Transactional {
-            return Err(Error::config("a feed can not be transactional")
+            return Err(Error::config("a feed cannot be transactional")
                 .remedy("declare it versioned or idempotent, or use the transactional sink of the database"));
         }
         Ok(())
@@ -156,7 +156,7 @@ impl Sink for Feed {
     }
 
     async fn check(&self, _cx: &Cx) -> Result<Vec<Finding>> {
-        let gone = self.counter.deserted().err();
+        let gone = self.counter.require_caller().err();
         let finding = |error: Error| Finding { severity: Severity::Error, what: error.to_string(), remedy: None };
         Ok(gone.map(finding).into_iter().collect())
     }
@@ -194,12 +194,12 @@ impl SinkWriter for Writer {
         self.counter.resume(self.opening, cx, lane, batch, rows)?;
         let wait = Wait::new(cx, self.patience);
         loop {
-            let news = self.counter.news();
+            let news = self.counter.notified();
             tokio::pin!(news);
             // Before the look, so that what happens after it is not missed.
             news.as_mut().enable();
             let now = cx.now();
-            let look = self.counter.look(self.opening, lane, batch, rows, wait.is_report_due(now))?;
+            let look = self.counter.inspect(self.opening, lane, batch, rows, wait.is_report_due(now))?;
             if let Some(written) = wait.answer(now, look, rows)? {
                 self.counter.settle(self.opening, lane, written.done);
                 return Ok(written);
@@ -245,8 +245,8 @@ impl Wait {
     }
 
     /// The write's answer, if it is time for one.
-    fn answer(&self, now: Moment, look: Look, rows: &[u32]) -> Result<Option<Written>> {
-        let Look { done, fault, deserted } = look;
+    fn answer(&self, now: Moment, look: QueueView, rows: &[u32]) -> Result<Option<Written>> {
+        let QueueView { done, fault, deserted } = look;
         if let Some(error) = deserted {
             return if done > 0 { Ok(Some(Written { done, ..Written::default() })) } else { Err(error) };
         }

@@ -10,7 +10,7 @@ use metrics::{
     set_default_local_recorder,
 };
 use watchkeeper::core::clock::Sleep;
-use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper::core::{BootClock, Clock, Moment};
 use watchkeeper::{
     ChangeLogConfig, ChangeLogListener, FailoverManager, HandlerSettings, ListenerMetrics, MultiListenerConfig,
@@ -86,7 +86,7 @@ fn stores() -> Stores {
     Stores {
         leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
         checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
-        records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+        records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
     }
 }
 

@@ -19,7 +19,7 @@ const EXHAUSTIVE: [(&str, &str); 17] = [
     ("FaultKind", "answer of a sink: each kind asks the engine for something else"),
     ("Move", "order of an operator: a program must know what it asks for, and shows that first"),
     ("OpenedSink", "answer of a sink: each kind is written in its own way"),
-    ("Put", "answer of a records store: a writer must know whether it was written"),
+    ("PutOutcome", "answer of a records store: a writer must know whether it was written"),
     ("Released", "answer of a lease store: whoever leaves must know whether it is free"),
     ("Renewal", "answer of a lease store: an instance must know whether it still holds"),
     (

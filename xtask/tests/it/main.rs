@@ -5,6 +5,7 @@ mod dependencies;
 mod growth;
 mod lexer;
 mod sources;
+mod vocabulary;
 
 use std::path::PathBuf;
 

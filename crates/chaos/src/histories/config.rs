@@ -6,7 +6,7 @@ use watchkeeper_testkit::histories::{Plan, Sink, Source, Start};
 
 /// Where everything is.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct Paths {
     /// The folder of the history.
     pub(super) folder: std::path::PathBuf,
     /// The addresses of source and target.
@@ -22,8 +22,8 @@ pub(super) fn key_name(source: Source) -> &'static str {
 /// The name of the target's table or collection. Typed rows have the name of their source.
 pub(super) const TARGET: &str = "target";
 
-pub(super) fn text(plan: &Plan, places: &Places) -> String {
-    let Places { folder, .. } = places;
+pub(super) fn text(plan: &Plan, places: &Paths) -> String {
+    let Paths { folder, .. } = places;
     let state = folder.join("state.db");
     let start = match plan.start {
         Start::Oldest => "oldest",
@@ -54,7 +54,7 @@ batch = {{ rows = {batch_rows} }}
     )
 }
 
-fn source(plan: &Plan, places: &Places) -> String {
+fn source(plan: &Plan, places: &Paths) -> String {
     let names: Vec<_> = plan.tables.iter().map(|table| format!("\"{}\"", table.name)).collect();
     let (url, names) = (&places.source, names.join(", "));
     match plan.source {
@@ -72,7 +72,7 @@ fn source(plan: &Plan, places: &Places) -> String {
     }
 }
 
-fn sink(plan: &Plan, places: &Places, folder: &Path) -> String {
+fn sink(plan: &Plan, places: &Paths, folder: &Path) -> String {
     let url = &places.target;
     let table = |mode: &str| format!("url = \"{url}\"\nmode = \"{mode}\"\ntable = \"{TARGET}\"");
     let missing = if plan.keeps_missing { "keep" } else { "refuse" };

@@ -68,7 +68,7 @@ struct Update {
 }
 
 fn unreadable(error: serde_json::Error) -> Trouble {
-    format!("an event can not be read: {error}")
+    format!("an event cannot be read: {error}")
 }
 
 /// The number of a raw field, whatever form it has.

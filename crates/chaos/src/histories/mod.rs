@@ -30,7 +30,7 @@ pub(crate) type Trouble = String;
 
 /// Which histories to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Selection {
     /// The first seed, and how many follow it.
     pub(crate) first: u64,
     pub(crate) count: u64,
@@ -64,7 +64,7 @@ impl Counts {
 }
 
 /// Runs all seeds, also after one that failed; whether all were as they must be.
-pub(crate) fn run(wanted: &Wanted, runtime: &Handle) -> Result<bool, Trouble> {
+pub(crate) fn run(wanted: &Selection, runtime: &Handle) -> Result<bool, Trouble> {
     if !wanted.program.is_file() {
         let path = wanted.program.display();
         return Err(format!("there is no program {path}; build it with `cargo build --release -p watchkeeper-cli`"));
@@ -100,7 +100,7 @@ pub(crate) fn run(wanted: &Wanted, runtime: &Handle) -> Result<bool, Trouble> {
 }
 
 /// Runs one plan and prints how it went.
-fn one(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Handle, counts: &Counts) {
+fn one(plan: &Plan, wanted: &Selection, systems: &Systems, runtime: &Handle, counts: &Counts) {
     let began = Instant::now();
     let answer = run::run(plan, wanted, systems, runtime);
     let took = began.elapsed().as_secs_f64();

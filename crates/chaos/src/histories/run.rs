@@ -7,14 +7,14 @@ use tokio::runtime::Handle;
 use watchkeeper_core::Entropy;
 use watchkeeper_testkit::histories::{Halt, Plan, Source, Start, Step};
 
-use super::config::{self, Places};
+use super::config::{self, Paths};
 use super::events::out_of_order;
 use super::runner::{Runner, empty};
 use super::snapshot;
 use super::source::{self, Database};
 use super::systems::Systems;
 use super::target;
-use super::{Trouble, Wanted};
+use super::{Selection, Trouble};
 use crate::program::HALTED;
 
 /// How long everything may take to arrive.
@@ -36,7 +36,7 @@ pub(super) struct Ended {
 }
 
 /// Runs a plan to its end; trouble is what is not as it must be.
-pub(super) fn run(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Handle) -> Result<Ended, Trouble> {
+pub(super) fn run(plan: &Plan, wanted: &Selection, systems: &Systems, runtime: &Handle) -> Result<Ended, Trouble> {
     let name = format!("h{}_{:08x}", plan.seed, Entropy::from_system().next() as u32);
     let temporary = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let folder = wanted.keep.as_ref().map_or_else(|| temporary.path().to_owned(), |keep| keep.join(&name));
@@ -52,7 +52,7 @@ pub(super) fn run(plan: &Plan, wanted: &Wanted, systems: &Systems, runtime: &Han
     answer.and(cleaned).map(|()| ended)
 }
 
-fn places(plan: &Plan, name: &str, folder: PathBuf, systems: &Systems) -> Places {
+fn places(plan: &Plan, name: &str, folder: PathBuf, systems: &Systems) -> Paths {
     let file = |file: &str| format!("sqlite:{}", folder.join(file).display());
     let source = match plan.source {
         Source::Sqlite => file("app.db"),
@@ -65,12 +65,12 @@ fn places(plan: &Plan, name: &str, folder: PathBuf, systems: &Systems) -> Places
         sink if sink.is_mongodb() => systems.mongodb(&copy),
         _ => file("copy.db"),
     };
-    Places { folder, source, target }
+    Paths { folder, source, target }
 }
 
 struct History<'a> {
     plan: &'a Plan,
-    places: &'a Places,
+    places: &'a Paths,
     runtime: &'a Handle,
     database: Box<dyn Database>,
     runner: Runner,
@@ -78,7 +78,7 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn begin(plan: &'a Plan, places: &'a Places, wanted: &Wanted, runtime: &'a Handle) -> Result<Self, Trouble> {
+    fn begin(plan: &'a Plan, places: &'a Paths, wanted: &Selection, runtime: &'a Handle) -> Result<Self, Trouble> {
         let (file, log) = (places.folder.join("watchkeeper.toml"), places.folder.join("log"));
         std::fs::write(&file, config::text(plan, places)).map_err(|error| format!("a file: {error}"))?;
         empty(&log)?;

@@ -7,8 +7,8 @@ use watchkeeper_postgres::replication::{Replication, Settings};
 use watchkeeper_testkit::histories::{Plan, Source, Start};
 
 use super::Trouble;
-use super::config::Places;
-use crate::fleet::cx;
+use super::config::Paths;
+use crate::cluster::cx;
 
 /// What `checkpoint show --json` prints.
 #[derive(Debug, Deserialize)]
@@ -33,7 +33,7 @@ fn position(answer: &[u8]) -> Result<Option<Position>, Trouble> {
 }
 
 /// Whether the committed position lies inside a snapshot, as the source itself says. Without a position nothing of it was committed.
-pub(super) async fn is_under_way(plan: &Plan, places: &Places, answer: &[u8]) -> Result<bool, Trouble> {
+pub(super) async fn is_under_way(plan: &Plan, places: &Paths, answer: &[u8]) -> Result<bool, Trouble> {
     let Some(position) = position(answer)?.filter(|_| plan.start == Start::Snapshot) else { return Ok(false) };
     let unusable = |error: watchkeeper_core::Error| error.to_string();
     match plan.source {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use watchkeeper_testkit::histories::{Plan, SchemaChange, Source, Statement};
 
 use super::Trouble;
-use super::config::Places;
+use super::config::Paths;
 use super::target::Content;
 
 pub(super) use mongodb::connect as connect_mongodb;
@@ -41,7 +41,7 @@ pub(super) trait Database {
     }
 }
 
-pub(super) async fn open(plan: &Plan, places: &Places) -> Result<Box<dyn Database>, Trouble> {
+pub(super) async fn open(plan: &Plan, places: &Paths) -> Result<Box<dyn Database>, Trouble> {
     Ok(match plan.source {
         Source::Sqlite => Box::new(sqlite::File::open(places)?),
         Source::ChangeLog => Box::new(postgres::Tables::open(places, false).await?),

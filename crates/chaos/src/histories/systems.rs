@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 /// Real servers.
 #[derive(Default)]
@@ -16,7 +16,7 @@ impl Systems {
     /// The address of a database of PostgreSQL in this version.
     pub(super) fn postgres(&self, version: Version, database: &str) -> String {
         let start = || {
-            let mut settings = Settings::new(version);
+            let mut settings = ServerSettings::new(version);
             settings.config.extend(["max_connections = 200", "max_replication_slots = 50"].map(str::to_owned));
             Server::with(&settings)
         };

@@ -12,7 +12,7 @@ use watchkeeper_sqlite::rusqlite::{self, Connection};
 use watchkeeper_testkit::histories::{Column, Plan, SchemaChange, Sink, Source};
 
 use super::Trouble;
-use super::config::{Places, TARGET, key_name};
+use super::config::{Paths, TARGET, key_name};
 use super::events::{Event, Rows, replay};
 use super::extjson::{self, relaxed};
 use super::literal::Dialect;
@@ -51,28 +51,28 @@ impl Content {
     }
 }
 
-fn told(error: impl std::fmt::Display) -> Trouble {
+fn to_trouble(error: impl std::fmt::Display) -> Trouble {
     format!("the target: {error}")
 }
 
 /// Makes what a sink does not make itself.
-pub(super) async fn create(plan: &Plan, places: &Places) -> Result<(), Trouble> {
+pub(super) async fn create(plan: &Plan, places: &Paths) -> Result<(), Trouble> {
     if plan.sink == Sink::File {
-        return std::fs::create_dir_all(places.folder.join("lines")).map_err(told);
+        return std::fs::create_dir_all(places.folder.join("lines")).map_err(to_trouble);
     }
     if !plan.sink.is_postgres() {
         return Ok(());
     }
-    postgres_database(&places.target).await.map_err(told)?;
+    postgres_database(&places.target).await.map_err(to_trouble)?;
     if plan.sink.has_typed_columns() {
         let create = Dialect::Postgres.create(&plan.tables[0], key_name(plan.source));
-        connect_postgres(&places.target).await.map_err(told)?.batch_execute(&create).await.map_err(told)?;
+        connect_postgres(&places.target).await.map_err(to_trouble)?.batch_execute(&create).await.map_err(to_trouble)?;
     }
     Ok(())
 }
 
 /// Changes typed columns before the source's are changed, as the guide advises.
-pub(super) async fn prepare_for(plan: &Plan, places: &Places, change: &SchemaChange) -> Result<(), Trouble> {
+pub(super) async fn prepare_for(plan: &Plan, places: &Paths, change: &SchemaChange) -> Result<(), Trouble> {
     if !plan.sink.has_typed_columns() {
         return Ok(());
     }
@@ -83,11 +83,11 @@ pub(super) async fn prepare_for(plan: &Plan, places: &Places, change: &SchemaCha
         SchemaChange::DropColumn { table, column } => format!("ALTER TABLE \"{table}\" DROP \"{column}\""),
         _ => return Ok(()),
     };
-    connect_postgres(&places.target).await.map_err(told)?.batch_execute(&statement).await.map_err(told)
+    connect_postgres(&places.target).await.map_err(to_trouble)?.batch_execute(&statement).await.map_err(to_trouble)
 }
 
 /// Reads all of it.
-pub(super) async fn read(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
+pub(super) async fn read(plan: &Plan, places: &Paths) -> Result<Content, Trouble> {
     match plan.sink {
         Sink::File => lines(plan, &places.folder.join("lines")).map(Content::of_events),
         Sink::SqliteEvents | Sink::SqliteMirror => sqlite(plan, &places.folder.join("copy.db")),
@@ -106,19 +106,20 @@ struct Line {
 }
 
 fn lines(plan: &Plan, folder: &Path) -> Result<Vec<Event>, Trouble> {
-    let mut paths: Vec<_> = std::fs::read_dir(folder).map_err(told)?.flatten().map(|entry| entry.path()).collect();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).map_err(to_trouble)?.flatten().map(|entry| entry.path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "ndjson"));
     paths.sort();
     let mut events = Vec::new();
     for path in paths {
-        let text = std::fs::read_to_string(path).map_err(told)?;
+        let text = std::fs::read_to_string(path).map_err(to_trouble)?;
         // A line that is being written has no end yet.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
             events.push(match plan.source {
                 Source::Mongodb => Event::of_document(line)?,
                 _ => {
-                    let line: Line = serde_json::from_str(line).map_err(told)?;
+                    let line: Line = serde_json::from_str(line).map_err(to_trouble)?;
                     let document = line.document.as_ref().map_or("", |document| document.get());
                     Event::of_row(&line.ns, &line.operation, document)?
                 }
@@ -145,7 +146,7 @@ fn sqlite(plan: &Plan, path: &Path) -> Result<Content, Trouble> {
         // The sink has not made it yet.
         Err(error) if error.to_string().contains("no such table") => Vec::new(),
         Err(error) if error.to_string().contains("locked") => Vec::new(),
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(to_trouble(error)),
     };
     let event = |(namespace, operation, body): &(String, String, String)| match plan.source {
         Source::Mongodb => Event::of_document(body),
@@ -164,8 +165,8 @@ fn by_table(events: Vec<Event>) -> Rows {
     rows
 }
 
-async fn postgres(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
-    let client = connect_postgres(&places.target).await.map_err(told)?;
+async fn postgres(plan: &Plan, places: &Paths) -> Result<Content, Trouble> {
+    let client = connect_postgres(&places.target).await.map_err(to_trouble)?;
     let sql = match plan.sink {
         Sink::PostgresEvents => format!("SELECT namespace, operation, event::text FROM {TARGET} ORDER BY number"),
         Sink::PostgresRows | Sink::PostgresVersionedRows => {
@@ -176,7 +177,7 @@ async fn postgres(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
     let rows = match client.query(&sql, &[]).await {
         Ok(rows) => rows,
         Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_TABLE) => Vec::new(),
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(to_trouble(error)),
     };
     let found: Vec<(String, String, Option<String>)> =
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
@@ -208,10 +209,10 @@ pub(super) async fn all(
     collection.find(filter).sort(doc! { "_id": 1 }).await?.try_collect().await
 }
 
-async fn mongodb(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
-    let (_client, database) = connect_mongodb(&places.target).await.map_err(told)?;
+async fn mongodb(plan: &Plan, places: &Paths) -> Result<Content, Trouble> {
+    let (_client, database) = connect_mongodb(&places.target).await.map_err(to_trouble)?;
     if plan.sink == Sink::MongodbEvents {
-        let documents = all(&database, TARGET, doc! {}).await.map_err(told)?;
+        let documents = all(&database, TARGET, doc! {}).await.map_err(to_trouble)?;
         let events = documents.into_iter().map(|document| stored_document(plan, document));
         return events.collect::<Result<_, _>>().map(Content::of_events);
     }
@@ -220,7 +221,7 @@ async fn mongodb(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
     if plan.source == Source::Mongodb {
         for table in &plan.tables {
             let copy = format!("copy_{}", table.name);
-            let documents = all(&database, &copy, present.clone()).await.map_err(told)?;
+            let documents = all(&database, &copy, present.clone()).await.map_err(to_trouble)?;
             let shown = documents.into_iter().map(|mut document| {
                 document.remove("_watchkeeper");
                 format!("{document:?}")
@@ -229,7 +230,7 @@ async fn mongodb(plan: &Plan, places: &Places) -> Result<Content, Trouble> {
         }
         return Ok(Content::of_rows(Form::Bson, rows));
     }
-    let documents = all(&database, TARGET, present).await.map_err(told)?;
+    let documents = all(&database, TARGET, present).await.map_err(to_trouble)?;
     let shown = documents.into_iter().map(|mut document| {
         document.remove("_watchkeeper");
         document.remove("_id");

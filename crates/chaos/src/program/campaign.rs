@@ -9,11 +9,11 @@ use watchkeeper_drill::{Arrival, Fault, Plan, Verdict};
 use super::config;
 use super::handler::handled;
 use crate::LEASE;
-use crate::crew::{Crew, Members};
-use crate::faults::{CALM, Reliefs, Setup, StruckRun, told};
-use crate::fleet::{Trouble, cx};
-use crate::rig::{Ground, Rig, Target};
-use crate::strike::Strike;
+use crate::cluster::{Trouble, cx};
+use crate::fault::InjectedFault;
+use crate::faults::{CALM, Setup, StruckRun, TakeoverTimes, to_trouble};
+use crate::harness::{Harness, Servers, Target};
+use crate::launch_plan::{LaunchPlan, Members};
 
 /// What is struck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum Subject {
 /// What to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Campaign {
-    pub(crate) rig: &'static str,
+    pub(crate) harness: &'static str,
     pub(crate) subject: Subject,
     pub(crate) faults: usize,
     pub(crate) seed: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Campaign {
 /// How it went.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    pub(crate) reliefs: Reliefs,
+    pub(crate) reliefs: TakeoverTimes,
     /// How many stopped processes blocked their successor until they were woken.
     pub(crate) blocked: u64,
     /// The verdict on every target, by its name.
@@ -50,69 +50,71 @@ pub(crate) struct Record {
 }
 
 /// The faults that need no help of the process that they strike.
-fn strikes(ground: &Ground) -> Vec<Strike> {
-    let needs_help =
-        |strike: &Strike| matches!(strike, Strike::KillInside | Strike::Process(Fault::PauseInside | Fault::Fail));
-    ground.strikes().into_iter().filter(|strike| !needs_help(strike)).collect()
+fn injected_faults(test_servers: &Servers) -> Vec<InjectedFault> {
+    let needs_help = |injected_fault: &InjectedFault| {
+        matches!(injected_fault, InjectedFault::KillInside | InjectedFault::Process(Fault::PauseInside | Fault::Fail))
+    };
+    test_servers.injected_faults().into_iter().filter(|injected_fault| !needs_help(injected_fault)).collect()
 }
 
 impl Campaign {
     pub(crate) fn heading(&self) -> String {
-        let Self { rig, faults, seed, .. } = self;
+        let Self { harness, faults, seed, .. } = self;
         let subject = match self.subject {
             Subject::Files => "`watchkeeper run` with a file",
             Subject::Copies => "`watchkeeper run` with a file and copies",
             Subject::Handler => "a program with a handler",
         };
-        format!("{rig}, {subject}: {faults} faults, seed {seed}")
+        format!("{harness}, {subject}: {faults} faults, seed {seed}")
     }
 
     /// Runs it; trouble is what kept it from coming to its end.
-    pub(crate) fn run(&self, ground: &Arc<Ground>, runtime: &Handle) -> Result<Record, Trouble> {
-        let setup = Setup::new(self.rig, self.seed, ground, runtime)?;
+    pub(crate) fn run(&self, test_servers: &Arc<Servers>, runtime: &Handle) -> Result<Record, Trouble> {
+        let setup = Setup::new(self.harness, self.seed, test_servers, runtime)?;
         if self.subject == Subject::Copies {
-            runtime.block_on(setup.rig.make_copies(&cx())).map_err(told)?;
+            runtime.block_on(setup.harness.make_copies(&cx())).map_err(to_trouble)?;
         }
-        let (crew, place) = (self.crew(&*setup.rig, setup.place())?, setup.place().to_owned());
-        let plan = Plan::seeded(self.seed, self.faults, &strikes(ground), CALM);
-        let mut struck = setup.strike(crew, &plan, |rig| Ok(self.target(rig, &place)))?;
-        let verdicts = self.judge(&mut struck, runtime)?;
-        let mut record = Record { verdicts, blocked: struck.fleet.blocked, reliefs: struck.reliefs, wrong: Vec::new() };
+        let (launch_plan, place) = (self.launch_plan(&*setup.harness, setup.place())?, setup.place().to_owned());
+        let plan = Plan::seeded(self.seed, self.faults, &injected_faults(test_servers), CALM);
+        let mut active = setup.injected_fault(launch_plan, &plan, |harness| Ok(self.target(harness, &place)))?;
+        let verdicts = self.judge(&mut active, runtime)?;
+        let mut record =
+            Record { verdicts, blocked: active.cluster.blocked, reliefs: active.reliefs, wrong: Vec::new() };
         record.wrong = wrong(&record, plan.faults.len());
         Ok(record)
     }
 
-    fn crew(&self, rig: &dyn Rig, place: &Path) -> Result<Crew, Trouble> {
+    fn launch_plan(&self, harness: &dyn Harness, place: &Path) -> Result<LaunchPlan, Trouble> {
         let members = match self.subject {
             Subject::Handler => Members::Handlers,
             Subject::Files | Subject::Copies => {
                 let config = place.join("watchkeeper.toml");
-                let text = config::text(&rig.config(self.subject == Subject::Copies), LEASE);
+                let text = config::text(&harness.config(self.subject == Subject::Copies), LEASE);
                 std::fs::write(&config, text).map_err(|error| format!("the configuration file: {error}"))?;
                 Members::Shipped { program: self.program.clone(), config }
             }
         };
-        let (rig, place) = (self.rig.to_owned(), place.to_owned());
-        Ok(Crew { rig, place, lease: LEASE, log: self.log.clone(), members })
+        let (harness, place) = (self.harness.to_owned(), place.to_owned());
+        Ok(LaunchPlan { harness, place, lease: LEASE, log: self.log.clone(), members })
     }
 
     /// The target that is looked at after every fault.
-    fn target(&self, rig: &dyn Rig, place: &Path) -> Box<dyn Target> {
+    fn target(&self, harness: &dyn Harness, place: &Path) -> Box<dyn Target> {
         match self.subject {
             Subject::Handler => handled(place),
-            Subject::Files | Subject::Copies => rig.plain_lines(),
+            Subject::Files | Subject::Copies => harness.plain_lines(),
         }
     }
 
     /// Judges what every target has received.
-    fn judge(&self, struck: &mut StruckRun, runtime: &Handle) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
+    fn judge(&self, active: &mut StruckRun, runtime: &Handle) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
         let lines = if self.subject == Subject::Handler { "handler" } else { "file" };
-        let mut targets = vec![(lines, self.target(&*struck.rig, struck.place()))];
+        let mut targets = vec![(lines, self.target(&*active.harness, active.place()))];
         if self.subject == Subject::Copies {
-            targets.extend(runtime.block_on(struck.rig.copies(&cx())).map_err(told)?);
+            targets.extend(runtime.block_on(active.harness.copies(&cx())).map_err(to_trouble)?);
         }
-        let received = struck.collect(targets)?;
-        let (ledger, refused) = (&struck.ledger, struck.fleet.refused);
+        let received = active.collect(targets)?;
+        let (ledger, refused) = (&active.ledger, active.cluster.refused);
         let verdict = |(name, arrivals): (&'static str, Vec<Arrival>)| match name == lines {
             true => (name, Verdict::new(ledger, &arrivals, refused)),
             false => (name, Verdict::of_copy(ledger, &arrivals)),
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn record(verdict: Verdict) -> Record {
-        let reliefs = BTreeMap::from([(Strike::Cut, vec![Duration::ZERO])]);
+        let reliefs = BTreeMap::from([(InjectedFault::Cut, vec![Duration::ZERO])]);
         Record { reliefs, verdicts: vec![("file", verdict)], ..Record::default() }
     }
 
@@ -163,8 +165,8 @@ mod tests {
 
     #[test]
     fn only_faults_from_outside_strike() {
-        let process = |fault| Strike::Process(fault);
+        let process = |fault| InjectedFault::Process(fault);
         let expected = [Fault::Kill, Fault::Pause, Fault::Stop, Fault::HandOver].map(process);
-        assert_eq!(strikes(&Ground::Folders), expected);
+        assert_eq!(injected_faults(&Servers::Folders), expected);
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::harness::Config;
 use crate::instance::{GROUP, STREAM};
-use crate::rig::Config;
 
 /// The text of the file. All times are in proportion to the lease, as in the instances of this program.
 pub(crate) fn text(config: &Config, lease: Duration) -> String {

@@ -16,15 +16,15 @@ use watchkeeper_drill::{Event, obey};
 use watchkeeper_engine::listener::StreamStatus;
 use watchkeeper_engine::settings::CheckpointPolicy;
 
-use crate::hands::Hands;
-use crate::instance::{GROUP, STREAM, tell};
+use crate::fault_hooks::FaultHooks;
+use crate::harness::{self, Kind, Target};
+use crate::instance::{GROUP, STREAM, emit};
 use crate::log;
-use crate::rig::{self, Kind, Target};
 
 /// How a handler is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Orders {
-    pub(crate) rig: String,
+    pub(crate) harness: String,
     pub(crate) place: PathBuf,
     pub(crate) name: String,
     pub(crate) lease: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct Orders {
 
 /// Reads the lines that handlers wrote.
 pub(crate) fn handled(place: &Path) -> Box<dyn Target> {
-    rig::handled_lines(folder(place))
+    harness::handled_lines(folder(place))
 }
 
 fn folder(place: &Path) -> PathBuf {
@@ -44,7 +44,7 @@ fn folder(place: &Path) -> PathBuf {
 pub(crate) async fn run(orders: Orders) -> Result<()> {
     let result = run_until_asked(orders).await;
     if let Err(error) = &result {
-        let _ = Event::Failed { cause: error.to_string() }.tell();
+        let _ = Event::Failed { cause: error.to_string() }.emit();
     }
     result
 }
@@ -57,7 +57,7 @@ async fn run_until_asked(orders: Orders) -> Result<()> {
     obey(|_| {}).map_err(cause)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cause)?;
     let cx = watchkeeper::open::cx();
-    let gear = rig::named(&orders.rig, &orders.place)?.gear(&cx, Kind::Fenced, &Hands::new()).await?;
+    let parts = harness::named(&orders.harness, &orders.place)?.parts(&cx, Kind::Fenced, &FaultHooks::new()).await?;
     let status: Arc<Mutex<Option<Follower<StreamStatus>>>> = Arc::default();
     let output = Arc::new(Output::into(&folder(&orders.place)).map_err(cause)?);
     let seen = Arc::clone(&status);
@@ -75,11 +75,11 @@ async fn run_until_asked(orders: Orders) -> Result<()> {
     };
     let operations = Operations::from([Operation::Insert, Operation::Update, Operation::Replace].as_slice());
     let settings = HandlerSettings { grade: Grade::Fenced, settle: Duration::ZERO, acts_on_barriers: false };
-    let stream = Stream::new(STREAM, gear.source).start_at(StartAt::Oldest).concurrency(4);
+    let stream = Stream::new(STREAM, parts.source).start_at(StartAt::Oldest).concurrency(4);
     let stream = stream.on("*", operations, handle).handlers(settings).configure(|settings| {
         settings.checkpoint = CheckpointPolicy { every: Duration::from_millis(20), events: None };
     });
-    let builder = Watchkeeper::builder(GROUP).store(gear.stores).named(&orders.name).lease(orders.lease);
+    let builder = Watchkeeper::builder(GROUP).store(parts.stores).named(&orders.name).lease(orders.lease);
     let builder = builder.configure(|settings| {
         settings.heartbeat_every = orders.lease;
         settings.unhealthy_after = orders.lease * 3;
@@ -89,7 +89,7 @@ async fn run_until_asked(orders: Orders) -> Result<()> {
     let follow = || watch.status(STREAM).ok_or_else(|| Error::internal("the stream is not there"));
     *status.lock().unwrap_or_else(PoisonError::into_inner) = Some(follow()?);
     let mut shown = follow()?;
-    let telling = tokio::spawn(async move { while tell(&mut shown).await.is_ok() {} });
+    let telling = tokio::spawn(async move { while emit(&mut shown).await.is_ok() {} });
     watch
         .until(async {
             terminate.recv().await;
@@ -115,13 +115,13 @@ impl Output {
     fn write(&self, epoch: u64, change: &Change) -> Result<()> {
         let mut event = Vec::new();
         Native.write(change, &mut event)?;
-        let cause = |error| Error::unavailable("the handler's file can not be written").caused_by(error);
+        let cause = |error| Error::unavailable("the handler's file cannot be written").caused_by(error);
         let mut fence = self.locked().map_err(cause)?;
         let mut newest = String::new();
         fence.read_to_string(&mut newest).map_err(cause)?;
         let newest = newest.trim().parse().unwrap_or(0);
         if epoch < newest {
-            let _ = Event::Refused { epoch, changes: 1 }.tell();
+            let _ = Event::Refused { epoch, changes: 1 }.emit();
             return Err(Error::unavailable("a newer epoch has begun"));
         }
         self.append(epoch, &event).map_err(cause)?;

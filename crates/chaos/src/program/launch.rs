@@ -10,7 +10,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Replaces this process by `program`, whose log goes to the standard output. Returns only if that fails.
 pub(crate) fn launch(program: &str, arguments: &[String]) -> Result<(), String> {
-    let cause = |error: io::Error| format!("{program} can not be started: {error}");
+    let cause = |error: io::Error| format!("{program} cannot be started: {error}");
     // The kernel keeps this over the replacement.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| cause(error.into()))?;
     let output = io::stdout().as_fd().try_clone_to_owned().map_err(cause)?;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 
+use crate::harness::Servers;
 use crate::report;
-use crate::rig::Ground;
 use campaign::{Campaign, Subject};
 
 pub(crate) use campaign::Record;
@@ -45,8 +45,8 @@ impl Plan {
             "mongodb" => &[("mongodb", Copies), ("mongodb", Handler)],
             _ => &[("postgres", Copies), ("postgres", Handler), ("replication", Copies), ("replication", Handler)],
         };
-        let campaign = |(at, (rig, subject)): (usize, &(&'static str, Subject))| Campaign {
-            rig,
+        let campaign = |(at, (harness, subject)): (usize, &(&'static str, Subject))| Campaign {
+            harness,
             subject: *subject,
             faults: self.faults,
             seed: self.seed + at as u64,
@@ -65,10 +65,10 @@ pub(crate) fn run(plan: &Plan, runtime: &Runtime) -> Result<bool, String> {
     }
     let mut good = true;
     for system in &plan.systems {
-        let ground = Arc::new(Ground::of(system));
+        let test_servers = Arc::new(Servers::of(system));
         for campaign in plan.campaigns(system) {
             println!("{}", campaign.heading());
-            good &= match campaign.run(&ground, runtime.handle()) {
+            good &= match campaign.run(&test_servers, runtime.handle()) {
                 Ok(record) => {
                     println!("{}", report::program_table(&record));
                     record.wrong.is_empty()

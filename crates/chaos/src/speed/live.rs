@@ -6,9 +6,9 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use watchkeeper_core::{Change, ValueRef};
 
+use super::consumer::Consumer;
 use super::median;
-use super::who::By;
-use crate::fleet::Trouble;
+use crate::cluster::Trouble;
 
 /// Where what is written meanwhile goes: a collection or a table.
 pub(super) const LIVE: &str = "live";
@@ -61,9 +61,9 @@ impl Stopwatch {
 
 /// How late they came to each of two, in milliseconds, in each round.
 pub(super) fn compare(
-    [a, b]: [By; 2],
+    [a, b]: [Consumer; 2],
     rounds: usize,
-    mut one: impl FnMut(By, usize) -> Result<f64, Trouble>,
+    mut one: impl FnMut(Consumer, usize) -> Result<f64, Trouble>,
 ) -> Result<Vec<(f64, f64)>, Trouble> {
     let mut late = Vec::new();
     for round in 0..rounds {
@@ -92,7 +92,7 @@ mod tests {
         for _ in 0..SAMPLES {
             stopwatch.note(Some(now_us() - 2_000));
         }
-        // Sixty seconds before and two milliseconds after: whatever the machine does, they can not be confused.
+        // Sixty seconds before and two milliseconds after: whatever the machine does, they cannot be confused.
         assert!((2.0..30_000.0).contains(&stopwatch.median_ms()), "{}", stopwatch.median_ms());
         let untold = Stopwatch::default();
         assert!(untold.median_ms().is_nan(), "nothing was measured");
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn two_take_turns_at_being_the_first() {
         let mut order = Vec::new();
-        let late = compare([By::Poll, By::ChangeLog], 2, |by, round| {
+        let late = compare([Consumer::Poll, Consumer::ChangeLog], 2, |by, round| {
             order.push(by);
-            Ok(if by == By::Poll { 1.0 } else { 2.0 } + round as f64)
+            Ok(if by == Consumer::Poll { 1.0 } else { 2.0 } + round as f64)
         });
         assert_eq!(late, Ok(vec![(1.0, 2.0), (2.0, 3.0)]));
-        assert_eq!(order, [By::Poll, By::ChangeLog, By::ChangeLog, By::Poll]);
+        assert_eq!(order, [Consumer::Poll, Consumer::ChangeLog, Consumer::ChangeLog, Consumer::Poll]);
     }
 }

@@ -51,24 +51,24 @@ impl Start {
     }
 
     /// What it took until now.
-    pub(super) fn took(&self) -> Took {
+    pub(super) fn took(&self) -> Measurement {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Took { seconds: self.0.elapsed().as_secs_f64(), cpu: cpu() - self.1, megabytes: megabytes(&status) }
+        Measurement { seconds: self.0.elapsed().as_secs_f64(), cpu: cpu() - self.1, megabytes: megabytes(&status) }
     }
 }
 
 /// What it took to read everything.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Took {
+pub(super) struct Measurement {
     pub(super) seconds: f64,
     /// CPU seconds.
     pub(super) cpu: f64,
     pub(super) megabytes: f64,
 }
 
-impl Took {
+impl Measurement {
     /// As a consumer tells it.
-    pub(super) fn told(self, changes: u64) -> serde_json::Value {
+    pub(super) fn to_json(self, changes: u64) -> serde_json::Value {
         let (changes, megabytes) = (changes as f64, self.megabytes);
         serde_json::json!({ "rate": changes / self.seconds, "cpu": self.cpu / changes * 1e6, "megabytes": megabytes })
     }

@@ -4,7 +4,7 @@
 //! beginning, so that a slow moment of the machine meets all of them. Ours has a lease, lanes and checkpoints, and two
 //! standbys are connected. All figures are compared within one round.
 
-mod errand;
+mod consumer;
 mod live;
 mod meter;
 mod mongodb;
@@ -12,19 +12,19 @@ mod ours;
 mod peers;
 mod postgres;
 mod processes;
+mod task;
 mod turns;
 mod verdict;
-mod who;
 
 use tokio::runtime::Handle;
 use watchkeeper_core::{Error, Result};
 use watchkeeper_drill::obey;
 
-use crate::fleet::Trouble;
+use crate::cluster::Trouble;
 use crate::report::quantile;
 
-pub(crate) use errand::Errand;
-pub(crate) use who::{By, System};
+pub(crate) use consumer::{Consumer, System};
+pub(crate) use task::BenchTask;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ struct Figures {
 }
 
 /// Each consumer with its figures of every round that it took part in.
-type Measured = Vec<(By, Vec<Figures>)>;
+type Measured = Vec<(Consumer, Vec<Figures>)>;
 
 /// Runs all consumers in turn, so many rounds; whether all bars were kept.
 pub(crate) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
@@ -69,17 +69,17 @@ pub(crate) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
 }
 
 /// Consumes all that is wanted and tells what that took, from the opening of the stream to the last change.
-pub(crate) async fn consume(errand: Errand, name: String) -> Result<()> {
+pub(crate) async fn consume(bench_task: BenchTask, name: String) -> Result<()> {
     let orphaned = |error| Error::internal("no orders can be heard").caused_by(error);
     obey(|_| {}).map_err(orphaned)?;
-    let meter = meter::Meter::up_to(errand.changes);
-    let took = match errand.by.system() {
-        System::Mongodb => mongodb::consume(&errand, &name, &meter).await?,
-        System::Postgres => postgres::consume(&errand, &name, &meter).await?,
+    let meter = meter::Meter::up_to(bench_task.changes);
+    let took = match bench_task.by.system() {
+        System::Mongodb => mongodb::consume(&bench_task, &name, &meter).await?,
+        System::Postgres => postgres::consume(&bench_task, &name, &meter).await?,
     };
-    let figures = match errand.live {
+    let figures = match bench_task.live {
         true => serde_json::json!({ "late": meter.stopwatch.median_ms() }),
-        false => took.told(errand.changes),
+        false => took.to_json(bench_task.changes),
     };
     println!("{figures}");
     // Whoever asked has heard enough, and ends this process.

@@ -13,8 +13,8 @@ use watchkeeper_engine::settings::{InstanceSettings, StreamSettings};
 use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 use watchkeeper_peers::TcpPeers;
 
-use super::errand::Errand;
 use super::meter::{Meter, Start};
+use super::task::BenchTask;
 
 /// What a busy consumer works for each change.
 const WORK: Duration = Duration::from_micros(10);
@@ -29,7 +29,7 @@ pub(super) fn work() {
 
 /// Runs an instance, or a standby of it, until everything was counted.
 pub(super) async fn run(
-    errand: &Errand,
+    bench_task: &BenchTask,
     name: &str,
     stores: Stores,
     source: Arc<dyn Source>,
@@ -37,11 +37,11 @@ pub(super) async fn run(
     meter: &Meter,
 ) -> Result<Start> {
     let mut settings = StreamSettings::new("events");
-    settings.start = if errand.live { StartAt::Now } else { StartAt::Oldest };
+    settings.start = if bench_task.live { StartAt::Now } else { StartAt::Oldest };
     let stream = StreamSpec { settings, source, sinks: vec![SinkSpec::new("sink", sink)], checkpoints: None };
     let peers = Arc::new(TcpPeers::new(watchkeeper_peers::Settings::default())?);
     let seams = Seams { peers, ..Seams::system() };
-    let instance = InstanceSettings::new(&errand.group, name);
+    let instance = InstanceSettings::new(&bench_task.group, name);
     let start = Start::now();
     let mut running = Running::start(seams, stores, instance, vec![stream]).await?;
     tokio::select! {

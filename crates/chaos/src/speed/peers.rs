@@ -7,8 +7,8 @@ use std::process::Command;
 
 use watchkeeper_testkit::servers::{DEBEZIUM, program};
 
-use super::errand::Errand;
-use crate::fleet::Trouble;
+use super::task::BenchTask;
+use crate::cluster::Trouble;
 
 const JAVA: &str = include_str!("../../peers/Debezium.java");
 
@@ -27,7 +27,7 @@ pub(super) fn installer(benchmark: &str) -> String {
 ///
 /// # Panics
 /// When one is missing, with the command that installs it.
-pub(super) fn look(peers: &[(&str, &str)], benchmark: &str) {
+pub(super) fn require_installed(peers: &[(&str, &str)], benchmark: &str) {
     for (folder, name) in peers {
         program(folder, name, &installer(benchmark));
     }
@@ -38,20 +38,20 @@ pub(super) fn interpreted(
     program: &str,
     (name, text): (&str, &str),
     (variable, packages): (&str, impl AsRef<OsStr>),
-    errand: &Errand,
+    bench_task: &BenchTask,
 ) -> Result<Command, Trouble> {
     let mut command = Command::new(program);
-    command.arg(script(&errand.folder, name, text)?).env(variable, packages);
+    command.arg(script(&bench_task.folder, name, text)?).env(variable, packages);
     Ok(command)
 }
 
 /// Debezium with these settings of its connector.
-pub(super) fn debezium(errand: &Errand, benchmark: &str, settings: &[(&str, &str)]) -> Result<Command, Trouble> {
+pub(super) fn debezium(bench_task: &BenchTask, benchmark: &str, settings: &[(&str, &str)]) -> Result<Command, Trouble> {
     let (folder, name) = LIBRARIES;
     let libraries = program(folder, name, &installer(benchmark));
     let mut java = Command::new("java");
-    java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(&errand.folder, "Debezium.java", JAVA)?);
-    java.arg(errand.changes.to_string()).args(settings.iter().map(|(name, value)| format!("{name}={value}")));
+    java.args([HEAP, "-cp"]).arg(libraries.join("*")).arg(script(&bench_task.folder, "Debezium.java", JAVA)?);
+    java.arg(bench_task.changes.to_string()).args(settings.iter().map(|(name, value)| format!("{name}={value}")));
     Ok(java)
 }
 

@@ -1,6 +1,6 @@
 //! The table, and each bar beside what was seen.
 
-use super::who::By;
+use super::consumer::Consumer;
 use super::{Figures, Measured, median};
 use crate::report::quantile;
 
@@ -23,16 +23,16 @@ impl Bar {
 }
 
 /// What one consumer of ours may use: CPU seconds per million changes, and megabytes.
-pub(super) struct Most {
-    pub(super) by: By,
+pub(super) struct ResourceLimit {
+    pub(super) by: Consumer,
     pub(super) cpu: f64,
     pub(super) megabytes: f64,
 }
 
 /// Ours, another, and by how much ours has to be faster.
-pub(super) type Ratio = (By, By, f64);
+pub(super) type Ratio = (Consumer, Consumer, f64);
 
-fn of(measured: &Measured, wanted: By) -> Option<&[Figures]> {
+fn of(measured: &Measured, wanted: Consumer) -> Option<&[Figures]> {
     measured.iter().find(|(by, _)| *by == wanted).map(|(_, figures)| figures.as_slice())
 }
 
@@ -58,7 +58,7 @@ pub(super) fn quartiles(values: impl Iterator<Item = f64>) -> [f64; 3] {
 }
 
 /// What ours used.
-pub(super) fn used(measured: &Measured, most: &Most) -> Vec<Bar> {
+pub(super) fn used(measured: &Measured, most: &ResourceLimit) -> Vec<Bar> {
     let ours = of(measured, most.by).unwrap_or_default();
     let cpu = median(ours.iter().map(|figures| figures.cpu));
     let megabytes = median(ours.iter().map(|figures| figures.megabytes));

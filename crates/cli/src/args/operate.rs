@@ -249,7 +249,7 @@ pub(crate) enum DeadLetters {
     /// List those that are open
     List {
         #[command(flatten)]
-        which: Which,
+        which: LetterSelection,
         /// Also what is settled, skips and gaps
         #[arg(long)]
         all: bool,
@@ -263,14 +263,14 @@ pub(crate) enum DeadLetters {
     /// Deliver them again, in order; what is rejected again stays
     Replay {
         #[command(flatten)]
-        which: Which,
+        which: LetterSelection,
         #[command(flatten)]
         patience: Patience,
     },
     /// Give them up for good
     Purge {
         #[command(flatten)]
-        which: Which,
+        which: LetterSelection,
         #[command(flatten)]
         decision: Decision,
     },
@@ -286,7 +286,7 @@ impl DeadLetters {
 
 /// Which dead letters.
 #[derive(Debug, Clone, Group)]
-pub(crate) struct Which {
+pub(crate) struct LetterSelection {
     /// The stream
     pub(crate) stream: String,
     /// Only these numbers; all without

@@ -10,17 +10,18 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use watchkeeper::core::{
-    Checkpoint, Cx, Finding, Grade, Halted, Outline, Purpose, Put, Records, Report, Severity, SinkProfile, StartAt,
+    Checkpoint, Cx, Finding, Grade, Halted, Purpose, PutOutcome, Records, Report, Severity, SinkProfile,
+    SourceDescription, StartAt,
 };
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
 use super::history::{History, stored};
-use super::{departed, home, reported};
+use super::{departed, reported, store_binding};
 use crate::answer;
 use crate::args::Common;
-use crate::config::{self, Config, Examined, Stream, System, Target};
+use crate::config::{self, Config, ParsedFile, Stream, System, Target};
 use crate::exit;
 use crate::site::A_POSITION;
 
@@ -58,7 +59,7 @@ struct Answer {
 }
 
 pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
-    let Examined { config, mut errors } = config::examine(&common.config);
+    let ParsedFile { config, mut errors } = config::examine(&common.config);
     let Some(config) = config else { return Ok(exit::refused(&errors, common.json)) };
     errors.extend(on_this_machine(&config));
     if errors.is_empty() {
@@ -91,7 +92,7 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
     }
     let worst = worst(stores.iter().chain(streams.iter().flat_map(|stream| &stream.parts)));
     let found = Found { config: &config, stores, streams, worst, offline };
-    answer::say(&Report { lines: found.lines(), data: found.json() }, common.json)?;
+    answer::print_report(&Report { lines: found.lines(), data: found.json() }, common.json)?;
     Ok(ExitCode::from(worst))
 }
 
@@ -206,7 +207,7 @@ async fn try_to_write(cx: &Cx, config: &Config, system: &System) -> Result<()> {
 
 async fn write_and_remove(cx: &Cx, records: &dyn Records, name: &str) -> Result<()> {
     let revision = match records.put_if(cx, name, None, Bytes::from_static(b"{}")).await? {
-        Put::Done(revision) => Some(revision),
+        PutOutcome::Done(revision) => Some(revision),
         // Left behind by a check that was interrupted, or of one that runs now.
         _ => records.get(cx, name).await?.map(|record| record.revision),
     };
@@ -289,12 +290,12 @@ impl<'c> Systems<'c> {
 async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>, has_stores: bool) -> Answer {
     let Systems { purpose, source, sinks, profiles, keeper } = systems;
     let source_failed = source.failed;
-    let outline = match source_failed {
+    let description = match source_failed {
         // What keeps it from being looked at was told of the source already.
-        Some(_) => Outline::default(),
+        Some(_) => SourceDescription::default(),
         None => {
             let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
-            stream.source.backend.outline(&within, &mut options).await.unwrap_or_default()
+            stream.source.backend.describe(&within, &mut options).await.unwrap_or_default()
         }
     };
     let mut parts: Vec<_> = [source].into_iter().chain(sinks).collect();
@@ -307,7 +308,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>
         parts.extend(more);
     }
     let newest = match stored.as_ref().is_some_and(Checkpoint::has_lost_position) {
-        true => home::newest(cx, config, &stream.settings.name).await,
+        true => store_binding::newest(cx, config, &stream.settings.name).await,
         false => None,
     };
     let halt = stored.as_ref().and_then(|stored| Some(halt(stream, stored, stored.halted.as_ref()?, newest.as_ref())));
@@ -324,7 +325,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>
     // The halt has told of the same cause already.
     place.iter_mut().for_each(|part| part.findings.retain(|finding| !is_told(&known, finding)));
     parts.extend(place.filter(|part| !part.findings.is_empty()));
-    let history = History::of(stored.as_ref(), outline.window);
+    let history = History::of(stored.as_ref(), description.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
     parts.iter_mut().for_each(|part| part.name_stream(&stream.settings.name));
     Answer { name: stream.settings.name.clone(), profiles, parts, history, troubles: Vec::new() }
@@ -349,10 +350,12 @@ async fn checkpoint(
     };
     let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
     let mut part = None;
-    match home::require(&within, config, name, keeper).await {
-        Ok(Some(true)) if stored.is_none() => stored = Some(home::lost(&within, config, name, "is missing").await),
+    match store_binding::require(&within, config, name, keeper).await {
+        Ok(Some(true)) if stored.is_none() => {
+            stored = Some(store_binding::lost(&within, config, name, "is missing").await)
+        }
         Ok(Some(false)) if stored.is_none() => {
-            let hint = home::former_tenure(&within, config, name).await;
+            let hint = store_binding::former_tenure(&within, config, name).await;
             part = hint.map(|hint| Part::of(titled("checkpoint", keeper), Ok(vec![hint])));
         }
         Ok(_) => {}
@@ -378,7 +381,7 @@ async fn place(
     // What keeps the source from being looked at was told already.
     let vetted = match failed {
         Some(_) => Ok(Vec::new()),
-        None => stream.source.backend.vet_start(&within, purpose, &mut options, &start, pedigree).await,
+        None => stream.source.backend.preflight_start(&within, purpose, &mut options, &start, pedigree).await,
     };
     let mut found = vetted.map(|vetted| {
         let lost = |finding| as_the_policy_says(finding, &stream.settings.on_history_lost);
@@ -418,7 +421,8 @@ async fn repair(cx: &Cx, stream: &Stream, purpose: &Purpose, failed: Option<Erro
         return None;
     }
     let mut options = stream.source.options.clone();
-    let vetted = stream.source.backend.vet_start(cx, purpose, &mut options, &StartAt::Snapshot, None).await.ok()?;
+    let vetted =
+        stream.source.backend.preflight_start(cx, purpose, &mut options, &StartAt::Snapshot, None).await.ok()?;
     let named = |found: Finding| Finding { what: format!("on_history_lost = \"snapshot\": {}", found.what), ..found };
     Some(vetted.into_iter().map(named).collect())
 }
@@ -442,7 +446,7 @@ fn halt(stream: &Stream, stored: &Checkpoint, halted: &Halted, newest: Option<&H
 }
 
 impl Answer {
-    /// Whether it can run at all: nothing is promised of what can not.
+    /// Whether it can run at all: nothing is promised of what cannot.
     fn is_sound(&self) -> bool {
         let findings = self.parts.iter().flat_map(|part| &part.findings);
         findings.into_iter().all(|finding| finding.severity != Severity::Error)

@@ -6,7 +6,7 @@ use serde::Serialize;
 use watchkeeper::core::Report;
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::operator::{self, Move, MoveReport};
-use watchkeeper::engine::group::report::{Doing, StreamReport};
+use watchkeeper::engine::group::report::{StreamActivity, StreamReport};
 use watchkeeper::{Checkpoint as Newest, Error, ErrorKind, Operation, Result, StreamSpec};
 
 use super::status::{committed_lines, count};
@@ -35,7 +35,7 @@ struct Shown<'a> {
 }
 
 async fn show(site: &Site, name: &str) -> Result<Report> {
-    let checkpoint = site.checkpoint(&site.look(), site.stream(name)?).await?;
+    let checkpoint = site.checkpoint(&site.read_context(), site.stream(name)?).await?;
     let committed = checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis()));
     let mut lines = vec![name.to_owned()];
     lines.extend(committed_lines(committed.as_ref()));
@@ -93,7 +93,7 @@ impl Earlier {
 }
 
 #[derive(Debug, Serialize)]
-struct Past<'a> {
+struct CheckpointHistory<'a> {
     stream: &'a str,
     checkpoints: Vec<Earlier>,
     size: Stored,
@@ -112,7 +112,7 @@ struct Stored {
 
 async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
     let stream = site.stream(name)?;
-    let cx = site.look();
+    let cx = site.read_context();
     let history = site.history(stream);
     let reading = cx.run(history.inspect(&cx, usize::MAX)).await?;
     let mut entries: Vec<_> = reading.entries.iter().collect();
@@ -144,7 +144,7 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
         bytes: size.stored_bytes,
         plain_bytes: size.plain_bytes,
     };
-    report(lines, &Past { stream: name, checkpoints, size, remarks })
+    report(lines, &CheckpointHistory { stream: name, checkpoints, size, remarks })
 }
 
 /// Resumes `name` from `to`.
@@ -170,7 +170,8 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
     let stream = &movable.spec;
     let plan = plan::rewind(site, described, stream, back).await?.unverified(&movable);
     confirm(&plan.lines, decision.yes)?;
-    let by_history = matches!(plan.wish, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
+    let by_history =
+        matches!(plan.dead_letter_request, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
     let moved = perform(site, stream, plan, decision).await;
     moved.map_err(|error| if by_history && is_too_far(&error) { ask_the_log(name, &error) } else { error })
 }
@@ -186,7 +187,7 @@ async fn reset(site: &Site, name: &str, decision: Decision) -> Result<Report> {
 
 /// Whether a move failed since the history of checkpoints does not reach back so far.
 fn is_too_far(error: &Error) -> bool {
-    error.kind() == ErrorKind::Config && error.message().starts_with("can not go back")
+    error.kind() == ErrorKind::Config && error.message().starts_with("cannot go back")
 }
 
 /// The same error with the commands that ask the log instead of the history.
@@ -209,10 +210,10 @@ pub(crate) async fn skip(site: &Site, name: &str, cause: &str, decision: Decisio
 /// Refuses to skip a change of a stream that delivers. The move takes the watch, and whoever has it delivers that change before it leaves:
 /// nothing would be skipped, at the cost of two handovers.
 async fn refuse_delivering(site: &Site, described: &Stream) -> Result<()> {
-    let (cx, name) = (site.look(), &described.settings.name);
+    let (cx, name) = (site.read_context(), &described.settings.name);
     let Some(holder) = site.holder(&cx, described).await? else { return Ok(()) };
     let delivers = |report: &StreamReport| {
-        report.stream == *name && report.epoch == Some(holder.epoch) && report.doing == Doing::Running
+        report.stream == *name && report.epoch == Some(holder.epoch) && report.doing == StreamActivity::Running
     };
     let members = site.members(&cx).await?;
     let mut holders = members.iter().filter(|listed| listed.member.instance == holder.candidate.instance);
@@ -291,7 +292,7 @@ impl<'a> Moved<'a> {
 }
 
 async fn perform(site: &Site, stream: &StreamSpec, plan: plan::Plan, decision: Decision) -> Result<Report> {
-    let mut done = site.perform(stream, plan.wish, decision.patience).await?;
+    let mut done = site.perform(stream, plan.dead_letter_request, decision.patience).await?;
     done.remarks.extend(plan.remarks);
     let moved = Moved::of(&stream.settings.name, done);
     report(moved.lines(), &moved)

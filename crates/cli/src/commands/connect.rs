@@ -69,7 +69,7 @@ async fn refuse_beyond_repair(cx: &Cx, described: &Stream, stream: &StreamSpec) 
     }
     let cx = cx.within(LOOK_WITHIN);
     // A source that is away just now may still be repaired when it is back.
-    let found = cx.run(stream.source.vet(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
+    let found = cx.run(stream.source.preflight(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
     let Some(wrong) = found.into_iter().find(|finding| finding.severity == Severity::Error) else { return Ok(()) };
     // The kind of what was found gives way to that of this error.
     let what = wrong.what.rsplit_once(" [WK-").map_or(wrong.what.as_str(), |(what, _)| what);

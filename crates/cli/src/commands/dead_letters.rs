@@ -14,7 +14,7 @@ use watchkeeper::{Change, Error, Operation, Result};
 use super::status::count;
 use super::tail::{content, readable};
 use crate::answer::{confirm, report};
-use crate::args::{DeadLetters, Patience, Which};
+use crate::args::{DeadLetters, LetterSelection, Patience};
 use crate::config::Stream;
 use crate::console::until;
 use crate::site::Site;
@@ -114,7 +114,7 @@ struct Listing<'a> {
     more: bool,
 }
 
-async fn list(site: &Site, which: &Which, all: bool, limit: usize, content: bool) -> Result<Report> {
+async fn list(site: &Site, which: &LetterSelection, all: bool, limit: usize, content: bool) -> Result<Report> {
     let stream = checked(site, which)?;
     let mut records = entries(site, stream, which, all, limit.saturating_add(1)).await?;
     let more = records.len() > limit;
@@ -141,7 +141,7 @@ async fn list(site: &Site, which: &Which, all: bool, limit: usize, content: bool
 }
 
 /// The stream, if it has the sink that is asked for.
-fn checked<'a>(site: &'a Site, which: &Which) -> Result<&'a Stream> {
+fn checked<'a>(site: &'a Site, which: &LetterSelection) -> Result<&'a Stream> {
     let stream = site.stream(&which.stream)?;
     let Some(sink) = &which.sink else { return Ok(stream) };
     if stream.sinks.iter().any(|spec| spec.name == *sink) {
@@ -153,12 +153,18 @@ fn checked<'a>(site: &'a Site, which: &Which) -> Result<&'a Stream> {
 }
 
 /// Open letters, or all entries, of those that `which` means.
-async fn entries(site: &Site, stream: &Stream, which: &Which, all: bool, limit: usize) -> Result<Vec<LedgerRecord>> {
+async fn entries(
+    site: &Site,
+    stream: &Stream,
+    which: &LetterSelection,
+    all: bool,
+    limit: usize,
+) -> Result<Vec<LedgerRecord>> {
     let (store, key) = (site.keeper(stream).await??, site.key(stream));
     let mut found = Vec::new();
     let mut query = LedgerQuery { after: 0, limit: PAGE, open_only: !all };
     while found.len() < limit {
-        let cx = site.look();
+        let cx = site.read_context();
         let page = cx.run(store.ledger(&cx, &key, &query)).await?;
         let Some(last) = page.last() else { break };
         query.after = last.number;
@@ -168,7 +174,7 @@ async fn entries(site: &Site, stream: &Stream, which: &Which, all: bool, limit: 
     Ok(found)
 }
 
-fn meant(which: &Which, record: &LedgerRecord) -> bool {
+fn meant(which: &LetterSelection, record: &LedgerRecord) -> bool {
     let sink = which.sink.as_ref().is_none_or(|sink| *sink == record.entry.sink);
     sink && (which.numbers.is_empty() || which.numbers.contains(&record.number))
 }
@@ -177,7 +183,7 @@ fn meant(which: &Which, record: &LedgerRecord) -> bool {
 ///
 /// # Errors
 /// `Config` when a number is not among them.
-async fn open(site: &Site, stream: &Stream, which: &Which) -> Result<Vec<LedgerRecord>> {
+async fn open(site: &Site, stream: &Stream, which: &LetterSelection) -> Result<Vec<LedgerRecord>> {
     let letters = entries(site, stream, which, false, usize::MAX).await?;
     let missing = |number: &&u64| !letters.iter().any(|record| record.number == **number);
     match which.numbers.iter().find(missing) {
@@ -196,7 +202,7 @@ struct Settled<'a> {
     left: Vec<Letter>,
 }
 
-fn settled(which: &Which, asked: usize, left: Vec<LedgerRecord>, done: &str) -> Result<(Report, bool)> {
+fn settled(which: &LetterSelection, asked: usize, left: Vec<LedgerRecord>, done: &str) -> Result<(Report, bool)> {
     let is_done = left.is_empty();
     let settled = asked - left.len().min(asked);
     let left: Vec<_> = left.into_iter().map(Letter::of).collect();
@@ -208,13 +214,13 @@ fn settled(which: &Which, asked: usize, left: Vec<LedgerRecord>, done: &str) -> 
     Ok((report(lines, &Settled { stream: &which.stream, asked, settled, left })?, is_done))
 }
 
-async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<(Report, bool)> {
+async fn replay(site: &Site, which: &LetterSelection, patience: Patience) -> Result<(Report, bool)> {
     let stream = checked(site, which)?;
     let letters = open(site, stream, which).await?;
     if letters.is_empty() {
         return settled(which, 0, letters, "were there to replay");
     }
-    let cx = site.look();
+    let cx = site.read_context();
     if site.holder(&cx, stream).await?.is_none() {
         let cause = format!("nobody runs {}, and only whoever has the watch can deliver", which.stream);
         return Err(Error::unavailable(cause).remedy(format!("see why with `watchkeeper why {}`", which.stream)));
@@ -227,7 +233,7 @@ async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<(Repor
     });
     let id = cx.run(control).await?.replay.map(|request| request.id);
     let left = serve(site, stream, which, &letters, patience, async || {
-        let cx = site.look();
+        let cx = site.read_context();
         let now = cx.run(controls.read(&cx, &which.stream)).await?;
         Ok((now.replay.map(|request| request.id) != id).then_some(()))
     });
@@ -239,7 +245,7 @@ async fn replay(site: &Site, which: &Which, patience: Patience) -> Result<(Repor
 async fn serve(
     site: &Site,
     stream: &Stream,
-    which: &Which,
+    which: &LetterSelection,
     letters: &[LedgerRecord],
     patience: Patience,
     served: impl AsyncFnMut() -> Result<Option<()>>,
@@ -261,7 +267,7 @@ async fn serve(
     still_open().await
 }
 
-async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Result<(Report, bool)> {
+async fn purge(site: &Site, which: &LetterSelection, yes: bool, patience: Patience) -> Result<(Report, bool)> {
     let stream = checked(site, which)?;
     let letters = open(site, stream, which).await?;
     if letters.is_empty() {
@@ -272,10 +278,10 @@ async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Res
     confirm(&plan, yes)?;
     // Exactly those that were shown; what comes later is not meant.
     let numbers: Vec<_> = letters.iter().map(|record| record.number).collect();
-    let cx = site.look();
+    let cx = site.read_context();
     if site.holder(&cx, stream).await?.is_none() {
-        let wish = Move::Resolve { numbers, resolution: Resolution::Purged };
-        site.perform_apart(stream, wish, patience).await?;
+        let dead_letter_request = Move::Resolve { numbers, resolution: Resolution::Purged };
+        site.perform_apart(stream, dead_letter_request, patience).await?;
         let left = entries(site, stream, which, false, usize::MAX).await?;
         return settled(which, letters.len(), left, "given up");
     }
@@ -287,7 +293,7 @@ async fn purge(site: &Site, which: &Which, yes: bool, patience: Patience) -> Res
     });
     let id = cx.run(control).await?.purge.map(|request| request.id);
     let left = serve(site, stream, which, &letters, patience, async || {
-        let cx = site.look();
+        let cx = site.read_context();
         let now = cx.run(controls.read(&cx, &which.stream)).await?;
         Ok((now.purge.map(|request| request.id) != id).then_some(()))
     });

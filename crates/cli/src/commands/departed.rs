@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use watchkeeper::core::{Checkpoint, Cx, Finding, Purpose, Severity};
-use watchkeeper::engine::group::home::Homes;
+use watchkeeper::engine::group::store_binding::StoreBindings;
 use watchkeeper::engine::stream::key_of;
 
-use super::{history, home};
+use super::{history, store_binding};
 use crate::config::Config;
 use crate::when::iso;
 
-/// What is left of such streams. What can not be reached is told elsewhere.
+/// What is left of such streams. What cannot be reached is told elsewhere.
 pub(super) async fn findings(cx: &Cx, config: &Config) -> Vec<Finding> {
     let departed = departed(cx, config).await;
     if departed.is_empty() {
@@ -34,8 +34,8 @@ pub(super) async fn findings(cx: &Cx, config: &Config) -> Vec<Finding> {
 async fn departed(cx: &Cx, config: &Config) -> Vec<String> {
     let group = &config.group;
     let system = group.records.as_ref().unwrap_or(&group.store);
-    let Some(records) = home::records(cx, system).await else { return Vec::new() };
-    let begun = Homes::new(Arc::clone(&records), &group.settings.group).streams(cx).await.unwrap_or_default();
+    let Some(records) = store_binding::records(cx, system).await else { return Vec::new() };
+    let begun = StoreBindings::new(Arc::clone(&records), &group.settings.group).streams(cx).await.unwrap_or_default();
     let is_described = |name: &String| config.streams.iter().any(|stream| stream.settings.name == *name);
     begun.into_iter().filter(|name| !is_described(name)).collect()
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(common: &Common, code: Option<&str>) -> Result<ExitCode> {
         let apart = if at > 0 { "\n" } else { "" };
         format!("{apart}{}\n  {meaning}\n  What to do: {remedy}", kind.code())
     });
-    answer::say(&Report { lines: lines.collect(), data: pages.collect() }, common.json)?;
+    answer::print_report(&Report { lines: lines.collect(), data: pages.collect() }, common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

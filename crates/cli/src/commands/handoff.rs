@@ -16,7 +16,7 @@ use crate::when::millis;
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug, Serialize)]
-struct Handed<'a> {
+struct Handoff<'a> {
     stream: &'a str,
     from: String,
     to: String,
@@ -30,7 +30,7 @@ struct Handed<'a> {
 /// Hands the watch of `name` over: to the instance `to`, or to any other one.
 pub(crate) async fn handoff(site: &Site, name: &str, to: Option<&str>, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
-    let cx = site.look();
+    let cx = site.read_context();
     let able = site.able(&cx, name).await?;
     let Some(holder) = site.holder(&cx, stream).await? else {
         return Err(Error::unavailable(format!("nobody has the watch of {name}, so there is nothing to hand over"))
@@ -49,15 +49,15 @@ pub(crate) async fn handoff(site: &Site, name: &str, to: Option<&str>, patience:
         None => next.candidate.instance != holder.candidate.instance,
     };
     let handed = prefer(site, stream, to, holder.epoch, patience, meant).await?;
-    tell(site, name, &holder, to, handed, began).await
+    report_handoff(site, name, &holder, to, handed, began).await
 }
 
-fn already<'a>(stream: &'a str, holder: &Holder) -> Handed<'a> {
+fn already<'a>(stream: &'a str, holder: &Holder) -> Handoff<'a> {
     let name = holder.candidate.name.clone();
-    Handed { stream, from: name.clone(), to: name, epoch: holder.epoch.0, took_millis: 0, vacant_millis: None }
+    Handoff { stream, from: name.clone(), to: name, epoch: holder.epoch.0, took_millis: 0, vacant_millis: None }
 }
 
-/// Refuses what can not work, before the holder is asked to leave for nothing.
+/// Refuses what cannot work, before the holder is asked to leave for nothing.
 fn check(name: &str, to: Option<&str>, holder: &Holder, able: &[Listed]) -> Result<()> {
     let others: Vec<_> = able.iter().filter(|listed| listed.member.instance != holder.candidate.instance).collect();
     if others.is_empty() {
@@ -74,19 +74,19 @@ fn check(name: &str, to: Option<&str>, holder: &Holder, able: &[Listed]) -> Resu
 }
 
 /// Asks whoever holds `epoch` to leave, and waits for the next one.
-async fn leave(site: &Site, stream: &Stream, epoch: Epoch, patience: Patience) -> Result<Option<Holder>> {
-    let cx = site.look();
+async fn request_release(site: &Site, stream: &Stream, epoch: Epoch, patience: Patience) -> Result<Option<Holder>> {
+    let cx = site.read_context();
     let controls = site.controls();
     let ask =
         controls.update(&cx, &stream.settings.name, |control| control.hand_over = control.hand_over.max(Some(epoch)));
     cx.run(ask).await?;
-    let newer = async || Ok(site.holder(&site.look(), stream).await?.filter(|holder| holder.epoch > epoch));
+    let newer = async || Ok(site.holder(&site.read_context(), stream).await?.filter(|holder| holder.epoch > epoch));
     until(&site.wait(patience), newer).await
 }
 
-/// As [`leave`], until the next one is one that was `meant`. A standby that has not heard of a preference may be faster,
+/// As [`request_release`], until the next one is one that was `meant`. A standby that has not heard of a preference may be faster,
 /// and one that has just handed the stream over itself lets others go first; whoever took it is asked to leave in turn.
-async fn relieve(
+async fn hand_over_to(
     site: &Site,
     stream: &Stream,
     mut epoch: Epoch,
@@ -96,7 +96,7 @@ async fn relieve(
 ) -> Result<Option<Holder>> {
     let mut last = None;
     for _ in 0..attempts {
-        last = leave(site, stream, epoch, patience).await?;
+        last = request_release(site, stream, epoch, patience).await?;
         match &last {
             Some(holder) if !meant(holder) => epoch = holder.epoch,
             _ => break,
@@ -105,7 +105,7 @@ async fn relieve(
     Ok(last)
 }
 
-/// As [`relieve`], with this preference while it lasts: without one, also the usual one does not count.
+/// As [`hand_over_to`], with this preference while it lasts: without one, also the usual one does not count.
 async fn prefer(
     site: &Site,
     stream: &Stream,
@@ -114,13 +114,13 @@ async fn prefer(
     patience: Patience,
     meant: impl Fn(&Holder) -> bool,
 ) -> Result<Option<Holder>> {
-    let (cx, controls, name) = (site.look(), site.controls(), &stream.settings.name);
+    let (cx, controls, name) = (site.read_context(), site.controls(), &stream.settings.name);
     // Whoever names nobody asks for one hand-over, whatever comes of it.
     let attempts = if to.is_some() { ATTEMPTS } else { 1 };
     let usual = cx.run(controls.read(&cx, name)).await?.preferred;
     cx.run(controls.update(&cx, name, |control| control.preferred = to.map(str::to_owned))).await?;
-    let handed = relieve(site, stream, epoch, patience, attempts, meant).await;
-    let cx = site.look();
+    let handed = hand_over_to(site, stream, epoch, patience, attempts, meant).await;
+    let cx = site.read_context();
     let restore = controls.update(&cx, name, |control| {
         if control.preferred.as_deref() == to {
             control.preferred.clone_from(&usual);
@@ -130,7 +130,7 @@ async fn prefer(
     handed
 }
 
-async fn tell(
+async fn report_handoff(
     site: &Site,
     name: &str,
     from: &Holder,
@@ -159,7 +159,7 @@ async fn tell(
     let vacant = vacant_millis.map(|vacant| format!("; nobody had it for {vacant} ms")).unwrap_or_default();
     let (from, to) = (from.candidate.name.clone(), to.clone());
     let line = format!("{to} relieved {from} after {took} ms, epoch {}{vacant}.", holder.epoch);
-    let handed = Handed { stream: name, from, to, epoch: holder.epoch.0, took_millis: took, vacant_millis };
+    let handed = Handoff { stream: name, from, to, epoch: holder.epoch.0, took_millis: took, vacant_millis };
     report(vec![line], &handed)
 }
 
@@ -168,7 +168,7 @@ async fn vacancy(site: &Site, name: &str, epoch: Epoch) -> Result<Option<u64>> {
     let journal = site.journal();
     let cx = site.seams.cx().within(std::time::Duration::from_secs(1));
     until(&cx, async || {
-        let cx = site.look();
+        let cx = site.read_context();
         let recent = cx.run(journal.recent(&cx, name, 1)).await?;
         Ok(recent.into_iter().find(|takeover| takeover.epoch == epoch).map(|takeover| takeover.vacant_millis))
     })

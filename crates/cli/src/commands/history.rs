@@ -8,7 +8,7 @@ use watchkeeper::engine::checkpoint::interval;
 use watchkeeper::engine::stream::key_of;
 use watchkeeper::{ErrorKind, SourceTime};
 
-use super::home;
+use super::store_binding;
 use crate::config::{Config, Stream, System};
 
 /// What is known of the history before a stream.
@@ -57,7 +57,7 @@ fn shown(time: Duration) -> String {
 }
 
 /// The stream's checkpoint in the store that keeps it. Where it is not known which that is, in any that could: in the group's, or
-/// with a transactional sink. What can not be reached was told already.
+/// with a transactional sink. What cannot be reached was told already.
 pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream, keeper: Option<&System>) -> Option<Checkpoint> {
     let key = key_of(&config.group.settings.group, &stream.settings.name);
     let any = || stream.sinks.iter().map(|sink| &sink.system).chain([&config.group.store]).collect();
@@ -69,7 +69,7 @@ pub(super) async fn stored(cx: &Cx, config: &Config, stream: &Stream, keeper: Op
             Err(error) if error.kind() == ErrorKind::Corrupt => format!("cannot be read ({})", error.message()),
             Ok(None) | Err(_) => continue,
         };
-        return Some(home::lost(cx, config, &stream.settings.name, &what).await);
+        return Some(store_binding::lost(cx, config, &stream.settings.name, &what).await);
     }
     None
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCod
         ErrorKind::NotFound => Error::config("the file cannot be written: its folder is missing")
             .remedy("make the folder, or name another file with --config")
             .at(&name),
-        _ => Error::config(format!("the file can not be written: {error}"))
+        _ => Error::config(format!("the file cannot be written: {error}"))
             .remedy("make its folder writable, or name another with --config")
             .at(&name),
     })?;
@@ -47,6 +47,6 @@ pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCod
             .to_owned(),
     ]);
     let lines = lines.collect();
-    answer::say(&Report { lines, data: json!({ "written": name }) }, common.json)?;
+    answer::print_report(&Report { lines, data: json!({ "written": name }) }, common.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,13 +8,13 @@ mod departed;
 mod explain;
 mod handoff;
 mod history;
-mod home;
 pub(crate) mod init;
 mod operate;
 mod pause;
 mod reported;
 mod run;
 mod status;
+mod store_binding;
 mod tail;
 mod why;
 
@@ -25,15 +25,15 @@ use tokio::runtime::Runtime;
 use watchkeeper::{Error, Result};
 
 use crate::answer;
-use crate::args::{self, Args, Asked, Command, Common, LogFormat};
+use crate::args::{self, Args, Command, Common, Invocation, LogFormat};
 use crate::logging;
 use crate::tools::Call;
 
 /// Runs what was asked for.
-pub(crate) fn run(asked: Asked) -> Result<ExitCode> {
+pub(crate) fn run(asked: Invocation) -> Result<ExitCode> {
     match asked {
-        Asked::Program(args) => program(args),
-        Asked::Tool(common, call) => tool(&common, call),
+        Invocation::Program(args) => program(args),
+        Invocation::Tool(common, call) => tool(&common, call),
     }
 }
 
@@ -64,7 +64,7 @@ fn program(args: Args) -> Result<ExitCode> {
 
 fn tool(common: &Common, call: Call) -> Result<ExitCode> {
     logging::begin(common, "warn", LogFormat::Text)?;
-    answer::say(&block_on(call.run())?, common.json)?;
+    answer::print_report(&block_on(call.run())?, common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 

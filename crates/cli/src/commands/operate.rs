@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use watchkeeper::Result;
 
 use super::{checkpoint, dead_letters, handoff, pause, status, tail, why};
-use crate::answer::say;
+use crate::answer::print_report;
 use crate::args::{Common, Operate};
 use crate::site::Site;
 
@@ -55,6 +55,6 @@ async fn perform(common: &Common, command: &Operate) -> Result<ExitCode> {
             report
         }
     };
-    say(&report, json)?;
+    print_report(&report, json)?;
     Ok(code)
 }

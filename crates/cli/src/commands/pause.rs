@@ -28,7 +28,7 @@ struct Paused<'a> {
 /// Lets nobody run `name`, and waits until its holder has left.
 pub(crate) async fn pause(site: &Site, name: &str, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
-    let cx = site.look();
+    let cx = site.read_context();
     let holder = site.holder(&cx, stream).await?;
     let began = cx.now();
     let controls = site.controls();
@@ -37,7 +37,7 @@ pub(crate) async fn pause(site: &Site, name: &str, patience: Patience) -> Result
         let line = format!("{name} is paused; nobody had its watch.");
         return report(vec![line], &Paused { stream: name, left: None, took_millis: 0 });
     };
-    let left = async || Ok(site.holder(&site.look(), stream).await?.is_none().then_some(()));
+    let left = async || Ok(site.holder(&site.read_context(), stream).await?.is_none().then_some(()));
     let holder = holder.candidate.name;
     if until(&site.wait(patience), left).await?.is_none() {
         let cause = format!("{name} is to be paused, but {holder} has not left yet");
@@ -74,13 +74,13 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     let done = lift(site, stream, patience).await?;
     let was_paused = run_again(site, name).await?;
     if let Some(cause) = done.as_ref().and_then(|done| done.halts_again.as_ref()) {
-        let newest = lost::newest(&site.look(), &site.history(stream)).await;
+        let newest = lost::newest(&site.read_context(), &site.history(stream)).await;
         return Err(halts_again(name, cause, newest.as_ref()));
     }
     let lifted = done.and_then(|done| done.lifted);
     let mut lines: Vec<_> =
         lifted.iter().map(|halted| format!("The halt of {name} is lifted; it was: {}", halted.cause)).collect();
-    let is_manned = site.is_manned(&site.look(), name).await?;
+    let is_manned = site.is_manned(&site.read_context(), name).await?;
     let holder = match is_manned {
         false => None,
         true => resumed(site, stream, lifted.is_some(), patience).await?,
@@ -118,7 +118,7 @@ async fn resumed(site: &Site, stream: &Stream, was_halted: bool, patience: Patie
     };
     let taken = async || {
         refuse_halt().await?;
-        site.holder(&site.look(), stream).await
+        site.holder(&site.read_context(), stream).await
     };
     let Some(holder) = until(&site.wait(patience), taken).await? else { return Ok(None) };
     if !was_halted {
@@ -127,7 +127,7 @@ async fn resumed(site: &Site, stream: &Stream, was_halted: bool, patience: Patie
     let wait = patience.wait.unwrap_or(PROVES_WITHIN).min(PROVES_WITHIN);
     let has_committed = async || Ok(refuse_halt().await?.filter(|epoch| *epoch >= holder.epoch));
     until(&site.seams.cx().within(wait), has_committed).await?;
-    site.holder(&site.look(), stream).await
+    site.holder(&site.read_context(), stream).await
 }
 
 /// The epoch of the newest checkpoint of `stream`.
@@ -135,7 +135,7 @@ async fn resumed(site: &Site, stream: &Stream, was_halted: bool, patience: Patie
 /// # Errors
 /// Its halt, if it is halted.
 async fn refuse_halt(site: &Site, stream: &Stream, store: &dyn CheckpointStore) -> Result<Option<Epoch>> {
-    let Some(checkpoint) = site.checkpoint_in(&site.look(), store, stream).await? else { return Ok(None) };
+    let Some(checkpoint) = site.checkpoint_in(&site.read_context(), store, stream).await? else { return Ok(None) };
     match &checkpoint.halted {
         Some(halted) => Err(halted_again(&stream.settings.name, halted)),
         None => Ok(Some(checkpoint.epoch)),
@@ -155,7 +155,7 @@ fn halted_again(name: &str, halted: &Halted) -> Error {
 
 /// What keeps `holder` from delivering `name`, as it reports itself.
 async fn trouble(site: &Site, name: &str, holder: &Holder) -> Result<Option<String>> {
-    let members = site.members(&site.look()).await?;
+    let members = site.members(&site.read_context()).await?;
     let listed = members.iter().find(|listed| listed.member.instance == holder.candidate.instance);
     let report = listed.and_then(|listed| overview::report(name, listed));
     let report = report.filter(|report| report.epoch == Some(holder.epoch));
@@ -164,7 +164,7 @@ async fn trouble(site: &Site, name: &str, holder: &Holder) -> Result<Option<Stri
 
 /// Writes that people want `name` to run, at once. The answer is whether it was paused.
 async fn run_again(site: &Site, name: &str) -> Result<bool> {
-    let (cx, controls) = (site.look(), site.controls());
+    let (cx, controls) = (site.read_context(), site.controls());
     let was_paused = cx.run(controls.read(&cx, name)).await?.paused;
     cx.run(controls.update(&cx, name, |control| {
         control.unpause();
@@ -185,7 +185,7 @@ fn halts_again(name: &str, cause: &str, newest: Option<&HistoryEntry>) -> Error 
 
 /// Lifts a halt, which only a commit can. `None` of a stream that is not halted.
 async fn lift(site: &Site, stream: &Stream, patience: Patience) -> Result<Option<MoveReport>> {
-    let checkpoint = site.checkpoint(&site.look(), stream).await?;
+    let checkpoint = site.checkpoint(&site.read_context(), stream).await?;
     if checkpoint.is_none_or(|checkpoint| checkpoint.halted.is_none()) {
         return Ok(None);
     }

@@ -2,16 +2,16 @@
 
 use watchkeeper::core::{Cx, Finding, Severity};
 use watchkeeper::engine::group::registry::{Listed, Registry};
-use watchkeeper::engine::group::report::Doing;
+use watchkeeper::engine::group::report::StreamActivity;
 
-use super::home;
+use super::store_binding;
 use crate::config::Config;
 use crate::overview::{in_words, report, silence};
 
 /// The instances of the group. None where the records cannot be asked, which is reported elsewhere.
 pub(super) async fn members(cx: &Cx, config: &Config) -> Vec<Listed> {
     let group = &config.group;
-    let Some(records) = home::records(cx, group.records.as_ref().unwrap_or(&group.store)).await else {
+    let Some(records) = store_binding::records(cx, group.records.as_ref().unwrap_or(&group.store)).await else {
         return Vec::new();
     };
     let registry = Registry::new(records, &group.settings.group).unhealthy_after(group.settings.unhealthy_after);
@@ -24,17 +24,17 @@ pub(super) async fn members(cx: &Cx, config: &Config) -> Vec<Listed> {
 pub(super) fn findings(members: &[Listed], stream: &str) -> Vec<Finding> {
     let of_member = |listed: &&Listed| {
         let report = report(stream, listed)?;
-        let trouble = report.trouble.as_ref().filter(|_| report.doing != Doing::Stopped)?;
+        let trouble = report.trouble.as_ref().filter(|_| report.doing != StreamActivity::Stopped)?;
         let what = format!("{} is {}: {}", listed.member.name, report.doing, in_words(trouble));
         let remedy = format!("deal with the cause; `watchkeeper status {stream}` shows whether it is over");
         Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy) })
     };
     let speaking = members.iter().filter(|listed| !listed.is_silent());
-    speaking.filter_map(|listed| of_member(&listed)).chain(unmanned(members, stream)).collect()
+    speaking.filter_map(|listed| of_member(&listed)).chain(nobody_running(members, stream)).collect()
 }
 
 /// That all instances that have `stream` are silent. A group that does not run has none.
-fn unmanned(members: &[Listed], stream: &str) -> Option<Finding> {
+fn nobody_running(members: &[Listed], stream: &str) -> Option<Finding> {
     let has = |listed: &&Listed| report(stream, listed).is_some();
     let (silent, speaking): (Vec<_>, Vec<_>) = members.iter().filter(has).partition(|listed| listed.is_silent());
     if silent.is_empty() || !speaking.is_empty() {

@@ -43,7 +43,7 @@ pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
             tracing::info!(signal = asked.name, "ending before anything was opened");
             return Ok(ExitCode::SUCCESS);
         }
-        site = patiently(&config) => site?,
+        site = open_with_retries(&config) => site?,
     };
     warn_of_departed(&config, &site).await;
     let (say_wrong, mut wrong) = mpsc::channel(1);
@@ -94,8 +94,8 @@ fn cut_off(unfinished: &[(String, String)]) -> Error {
         .remedy("the next instance delivers what was not committed; raise shutdown_grace if draining takes longer")
 }
 
-/// Opens the group's stores, however long they do not answer. What waiting can not mend is an error.
-async fn patiently(config: &Config) -> Result<Site> {
+/// Opens the group's stores, however long they do not answer. What waiting cannot mend is an error.
+async fn open_with_retries(config: &Config) -> Result<Site> {
     let entropy = watchkeeper::core::Entropy::from_system();
     let (began, mut told) = (Instant::now(), BTreeMap::new());
     for attempt in 0.. {
@@ -110,7 +110,7 @@ async fn patiently(config: &Config) -> Result<Site> {
         if let Entry::Vacant(cause) = told.entry(error.to_string()) {
             cause.insert(Instant::now());
             let waiting_for = (began.elapsed().as_secs() > 0).then(|| span(began.elapsed()));
-            tracing::warn!(%error, waiting_for, "the group's store can not be opened yet; trying again");
+            tracing::warn!(%error, waiting_for, "the group's store cannot be opened yet; trying again");
         }
         tokio::time::sleep(AGAIN.delay(attempt, &entropy)).await;
     }

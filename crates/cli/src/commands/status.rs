@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchkeeper::Result;
 use watchkeeper::core::{Reason, Report};
-use watchkeeper::engine::group::report::Doing;
+use watchkeeper::engine::group::report::StreamActivity;
 
 use crate::answer::report;
 use crate::overview::{Committed, Health, Member, OnInstance, Overview, Sink, State, Stream, gather, in_words};
@@ -39,7 +39,7 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
     lines.extend(why(stream).map(|cause| format!("  why          {cause}")));
     lines.extend(not_delivering(stream).map(|told| format!("  delivery     {told}")));
     lines.extend(elsewhere(stream));
-    lines.extend(stream.farewell.as_ref().map(|said| {
+    lines.extend(stream.release_notice.as_ref().map(|said| {
         format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))
     }));
     if !stream.standing_by.is_empty() {
@@ -90,12 +90,12 @@ pub(super) fn not_delivering(stream: &Stream) -> Option<String> {
     Some(format!("none for {}, since {since}", span(Duration::from_millis(lasting))))
 }
 
-/// Where it can not run, though it runs elsewhere.
+/// Where it cannot run, though it runs elsewhere.
 fn elsewhere(stream: &Stream) -> Vec<String> {
     if stream.state == State::Failing {
         return Vec::new();
     }
-    let failing = stream.instances.iter().filter(|on| on.doing == Doing::Failing);
+    let failing = stream.instances.iter().filter(|on| on.doing == StreamActivity::Failing);
     let line = |on: &OnInstance| Some(format!("  fails        on {}: {}", on.name, in_words(on.trouble.as_ref()?)));
     failing.filter_map(line).collect()
 }
@@ -183,9 +183,9 @@ fn heard(member: &Member) -> String {
 fn ails(member: &Member, stream: &Stream) -> Option<String> {
     let on = stream.instances.iter().find(|on| on.instance == member.instance)?;
     let what = match on.doing {
-        Doing::Failing => "failing",
-        Doing::Stopped if stream.state == State::Halted => "halted",
-        Doing::Stopped => "stopped",
+        StreamActivity::Failing => "failing",
+        StreamActivity::Stopped if stream.state == State::Halted => "halted",
+        StreamActivity::Stopped => "stopped",
         _ => return None,
     };
     Some(format!("{what}: {}", stream.name))

@@ -25,7 +25,7 @@ const LIMITS: Limits = Limits { rows: 1_000, bytes: 1 << 20, wait: Duration::fro
 pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let stream = site.stream(&args.stream)?;
     let mut signals = Signals::take()?;
-    let cx = site.look();
+    let cx = site.read_context();
     let start = start(site, &cx, stream, args.from).await?;
     let source = site.source(stream).await?;
     let mut log = cx.run(source.peek(&cx, start)).await?;
@@ -37,7 +37,7 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let ended = follow(&cx, &mut *log, &mut tally, until, args.max, &mut signals).await;
     // What was seen is worth telling however it ended.
     let told = tally.finish();
-    let closing = site.look();
+    let closing = site.read_context();
     let closed = closing.run(log.close(&closing)).await;
     ended.and(closed)?;
     told.or_else(gone)
@@ -97,7 +97,7 @@ async fn follow(
 fn gone(error: io::Error) -> Result<()> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
-        _ => Err(Error::unavailable("the changes can not be printed").caused_by(error)),
+        _ => Err(Error::unavailable("the changes cannot be printed").caused_by(error)),
     }
 }
 

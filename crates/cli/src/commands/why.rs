@@ -16,7 +16,7 @@ use crate::when::{iso, span};
 
 /// A change of the watch.
 #[derive(Debug, Serialize)]
-struct Told {
+struct TakeoverLine {
     at: String,
     #[serde(flatten)]
     takeover: Takeover,
@@ -24,20 +24,20 @@ struct Told {
 }
 
 #[derive(Debug, Serialize)]
-struct Why {
+struct Explanation {
     stream: String,
     state: State,
     now: String,
     not_delivering_millis: Option<u64>,
     not_delivering_since: Option<String>,
-    takeovers: Vec<Told>,
+    takeovers: Vec<TakeoverLine>,
 }
 
 /// Tells the last `last` changes of the watch of `name`, the oldest first.
 pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> {
     let mut overview = gather(site, Some(name)).await?;
     let stream = overview.streams.remove(0);
-    let cx = site.look();
+    let cx = site.read_context();
     let journal = site.journal();
     let mut takeovers = cx.run(journal.recent(&cx, name, last)).await?;
     takeovers.reverse();
@@ -52,11 +52,12 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
     if let Some(lasting) = not_delivering(&stream) {
         now += &format!(" Delivery: {lasting}{}.", stream.trouble.as_ref().map(tried).unwrap_or_default());
     }
-    if let Some(said) = &stream.farewell {
+    if let Some(said) = &stream.release_notice {
         now +=
             &format!(" The last to leave said, {} ago: {}.", span(Duration::from_millis(said.age_millis)), said.text);
     }
-    let told = |takeover: Takeover| Told { at: iso(takeover.at_millis), sentence: takeover.sentence(), takeover };
+    let told =
+        |takeover: Takeover| TakeoverLine { at: iso(takeover.at_millis), sentence: takeover.sentence(), takeover };
     let takeovers: Vec<_> = takeovers.into_iter().map(told).collect();
     let mut lines: Vec<_> = takeovers.iter().map(|told| told.sentence.clone()).collect();
     if lines.is_empty() {
@@ -65,7 +66,10 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
     lines.push(now.clone());
     let (not_delivering_millis, not_delivering_since) = (stream.not_delivering_millis, stream.not_delivering_since);
     let state = stream.state;
-    report(lines, &Why { stream: name.to_owned(), state, now, not_delivering_millis, not_delivering_since, takeovers })
+    report(
+        lines,
+        &Explanation { stream: name.to_owned(), state, now, not_delivering_millis, not_delivering_since, takeovers },
+    )
 }
 
 fn tried(trouble: &Trouble) -> String {

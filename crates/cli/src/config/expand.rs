@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use watchkeeper::core::{Options, Reread, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Options, Reread, Setting, WrittenSetting};
 use watchkeeper::{Error, Result};
 
 use super::secrets;
@@ -18,7 +18,7 @@ const OF_DOLLARS: [&str; 1] = ["pipeline"];
 
 /// How a text is expanded.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct Expansion {
     /// What is put in is no secret.
     shown: bool,
     /// Dollar signs stand for themselves.
@@ -45,7 +45,7 @@ fn in_table(options: &mut Options, dollars: bool, values: &Arc<dyn Values>) -> R
     let mut rereads = Vec::new();
     let collector = options.collector().cloned();
     for (name, written) in options.iter_mut() {
-        let way = Way { shown: SHOWN.contains(&name), dollars: dollars || OF_DOLLARS.contains(&name) };
+        let way = Expansion { shown: SHOWN.contains(&name), dollars: dollars || OF_DOLLARS.contains(&name) };
         match (in_setting(written, way, values), &collector) {
             (Ok(reread), _) => rereads.extend(reread.map(|reread| (name.to_owned(), reread))),
             (Err(error), Some(collector)) => collector.push(error),
@@ -57,7 +57,7 @@ fn in_table(options: &mut Options, dollars: bool, values: &Arc<dyn Values>) -> R
 }
 
 /// Expands a setting; the answer is how its text is read again, if it may change while the program runs.
-fn in_setting(written: &mut Written, way: Way, values: &Arc<dyn Values>) -> Result<Option<Reread>> {
+fn in_setting(written: &mut WrittenSetting, way: Expansion, values: &Arc<dyn Values>) -> Result<Option<Reread>> {
     match &mut written.setting {
         Setting::Text(text) if text.contains('$') => {
             let (template, origin) = (text.clone(), written.origin.clone());
@@ -77,7 +77,7 @@ fn in_setting(written: &mut Written, way: Way, values: &Arc<dyn Values>) -> Resu
     Ok(None)
 }
 
-fn expanded(text: &str, way: Way, values: &dyn Values) -> Result<String> {
+fn expanded(text: &str, way: Expansion, values: &dyn Values) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -114,7 +114,7 @@ fn expanded(text: &str, way: Way, values: &dyn Values) -> Result<String> {
 fn look_up(name: &str, values: &dyn Values) -> Result<String> {
     if let Some(path) = name.strip_prefix("file:") {
         return values.file(path).map_err(|error| {
-            Error::config(format!("the file {path} of ${{{name}}} can not be read: {error}"))
+            Error::config(format!("the file {path} of ${{{name}}} cannot be read: {error}"))
                 .remedy("create it, or correct its path")
         });
     }
@@ -181,7 +181,7 @@ mod tests {
             ("${PASSWORD", "is not closed"),
             ("a $ b", "stands alone"),
         ] {
-            let error = expand(text).expect_err("it can not be expanded").to_string();
+            let error = expand(text).expect_err("it cannot be expanded").to_string();
             assert!(error.starts_with("shop.toml:2: ") && error.contains(part) && error.contains("; "), "{error}");
         }
     }

@@ -1,12 +1,12 @@
 //! The file, with variables over it, as a description of what to open. Nothing is connected to here.
 
+mod conflicts;
 mod expand;
 mod group;
 pub(crate) mod secrets;
 mod stream;
 mod system;
 mod toml;
-mod twins;
 mod variables;
 
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) struct Config {
 
 /// A file as far as it could be read, and all that is wrong with it.
 #[derive(Debug)]
-pub(crate) struct Examined {
+pub(crate) struct ParsedFile {
     /// The group, and the streams that nothing is wrong with; `None` when the group cannot be read.
     pub(crate) config: Option<Config>,
     /// In the order of their lines.
@@ -36,13 +36,13 @@ pub(crate) struct Examined {
 }
 
 /// Reads the file at `path` and the variables of this process, and finds everything that is wrong without a connection.
-pub(crate) fn examine(path: &Path) -> Examined {
+pub(crate) fn examine(path: &Path) -> ParsedFile {
     let collector = Collector::default();
     let config = read_file(path, &collector).unwrap_or_else(|error| {
         collector.push(error);
         None
     });
-    Examined { config, errors: in_order(collector.take()) }
+    ParsedFile { config, errors: in_order(collector.take()) }
 }
 
 /// Reads the file at `path` and the variables of this process.
@@ -50,7 +50,7 @@ pub(crate) fn examine(path: &Path) -> Examined {
 /// # Errors
 /// `Config` naming the first thing that is wrong, where it was written and what to write instead.
 pub(crate) fn load(path: &Path) -> Result<Config> {
-    let Examined { config, errors } = examine(path);
+    let ParsedFile { config, errors } = examine(path);
     first(errors)?;
     config.ok_or_else(|| Error::internal("the file was not read, and nothing is wrong with it"))
 }
@@ -81,7 +81,7 @@ fn read_file(path: &Path, collector: &Collector) -> Result<Option<Config>> {
     let fingerprint = fingerprint(root.clone(), std::env::vars());
     root.collect_into(Some(collector));
     secrets::hide_all(&mut root);
-    expand::all(&mut root, &(Arc::new(Surroundings) as Arc<dyn expand::Values>))?;
+    expand::all(&mut root, &(Arc::new(Environment) as Arc<dyn expand::Values>))?;
     let not_expanded = collector.take();
     variables::over(&mut root, std::env::vars())?;
     secrets::hide_all(&mut root);
@@ -115,7 +115,7 @@ fn unreadable(name: &str, error: &std::io::Error) -> Error {
         std::io::ErrorKind::InvalidData => "save it as UTF-8, or name another with --config",
         _ => "make it readable for this user, or name another with --config",
     };
-    Error::config(format!("the configuration can not be read: {error}")).remedy(remedy).at(name)
+    Error::config(format!("the configuration cannot be read: {error}")).remedy(remedy).at(name)
 }
 
 /// The group and its streams, without those that something is wrong with; `None` when the group cannot be read.
@@ -141,7 +141,7 @@ fn read(mut root: Options, collector: &Collector) -> Result<Option<Config>> {
         streams.extend(stream.map(|stream| (stream, collector.len() == before)));
     }
     root.finish()?;
-    twins::refuse(&streams.iter().map(|(stream, _)| stream).collect::<Vec<_>>(), collector);
+    conflicts::refuse(&streams.iter().map(|(stream, _)| stream).collect::<Vec<_>>(), collector);
     let streams = streams.into_iter().filter(|(_, is_good)| *is_good).map(|(stream, _)| stream).collect();
     Ok(group.map(|group| Config { group, streams }))
 }
@@ -179,9 +179,9 @@ impl Config {
 }
 
 /// Variables and files of this process.
-struct Surroundings;
+struct Environment;
 
-impl expand::Values for Surroundings {
+impl expand::Values for Environment {
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use watchkeeper::core::{Backend, Collector, Options, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Backend, Collector, Options, Setting, WrittenSetting};
 use watchkeeper::{Error, Result, registry};
 
 /// A backend, and the settings that are for it.
@@ -23,7 +23,7 @@ impl System {
             Setting::Table(table) => table,
             Setting::Text(url) => {
                 let mut table = Options::new(path, written.origin.clone());
-                table.insert("url", Written::text(url, written.origin));
+                table.insert("url", WrittenSetting::text(url, written.origin));
                 reread.into_iter().for_each(|reread| table.set_reread("url", reread));
                 table
             }

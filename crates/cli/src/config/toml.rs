@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
-use watchkeeper::core::{Options, Origin, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Options, Origin, Setting, WrittenSetting};
 use watchkeeper::{Error, Result};
 
 /// Reads `text`, which stands in the file `name`.
@@ -11,7 +11,7 @@ use watchkeeper::{Error, Result};
 /// # Errors
 /// `Config` with the line and what is expected there.
 pub(super) fn read(name: &str, text: &str) -> Result<Options> {
-    let page = Page::File { name, text };
+    let page = SourceText::File { name, text };
     let parsed = DeTable::parse(text).map_err(|error| not_toml(&error, &page.origin(&error.span().unwrap_or(0..0))))?;
     page.table("", parsed.get_ref(), page.origin(&(0..0)))
 }
@@ -22,7 +22,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<Options> {
 /// `Config` at `origin`.
 pub(super) fn value(origin: &Origin, path: &str, text: &str) -> Result<Setting> {
     let parsed = DeValue::parse(text).map_err(|error| not_toml(&error, origin))?;
-    Page::Variable(origin).setting(path, parsed.get_ref(), origin)
+    SourceText::Variable(origin).setting(path, parsed.get_ref(), origin)
 }
 
 fn not_toml(error: &toml::de::Error, origin: &Origin) -> Error {
@@ -32,7 +32,7 @@ fn not_toml(error: &toml::de::Error, origin: &Origin) -> Error {
 }
 
 /// What spans refer to.
-enum Page<'t> {
+enum SourceText<'t> {
     File {
         name: &'t str,
         text: &'t str,
@@ -41,7 +41,7 @@ enum Page<'t> {
     Variable(&'t Origin),
 }
 
-impl Page<'_> {
+impl SourceText<'_> {
     fn origin(&self, at: &Range<usize>) -> Origin {
         match self {
             Self::Variable(origin) => (*origin).clone(),
@@ -60,7 +60,7 @@ impl Page<'_> {
             let below = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
             let origin = self.origin(&key.span());
             let setting = self.setting(&below, value.get_ref(), &origin)?;
-            options.insert(name.to_string(), Written { setting, origin });
+            options.insert(name.to_string(), WrittenSetting { setting, origin });
         }
         Ok(options)
     }
@@ -87,11 +87,11 @@ impl Page<'_> {
     }
 
     /// An element of a list. A table among several is called by its name, if it has one.
-    fn element(&self, path: &str, at: usize, value: &DeValue<'_>, span: &Range<usize>) -> Result<Written> {
+    fn element(&self, path: &str, at: usize, value: &DeValue<'_>, span: &Range<usize>) -> Result<WrittenSetting> {
         let origin = self.origin(span);
         let name = value.as_table().and_then(|table| table.get("name")?.get_ref().as_str());
         let below = name.map_or_else(|| format!("{path}[{at}]"), |name| format!("{path}.{name}"));
-        Ok(Written { setting: self.setting(&below, value, &origin)?, origin })
+        Ok(WrittenSetting { setting: self.setting(&below, value, &origin)?, origin })
     }
 }
 

@@ -5,7 +5,7 @@
 //! its name. A list or table is written as in the file: `["a", "b"]`. A variable is stronger than the file, and one that
 //! names no setting is refused.
 
-use watchkeeper::core::{Options, Origin, Reread, Setting, WrittenSetting as Written};
+use watchkeeper::core::{Options, Origin, Reread, Setting, WrittenSetting};
 use watchkeeper::{Error, Result};
 
 use super::toml;
@@ -47,7 +47,7 @@ fn put(options: &mut Options, steps: &[&str], value: &str, origin: &Origin) -> R
         let path = path(options, &name);
         let is_written = value.starts_with(['[', '{']);
         let setting = if is_written { toml::value(origin, &path, value)? } else { Setting::Text(value.to_owned()) };
-        options.insert(name, Written { setting, origin: origin.clone() });
+        options.insert(name, WrittenSetting { setting, origin: origin.clone() });
         return Ok(());
     }
     let path = path(options, &name);
@@ -56,7 +56,7 @@ fn put(options: &mut Options, steps: &[&str], value: &str, origin: &Origin) -> R
             true => Setting::List(Vec::new()),
             false => Setting::Table(Options::new(path.as_str(), origin.clone())),
         };
-        options.insert(name.as_str(), Written { setting: empty, origin: origin.clone() });
+        options.insert(name.as_str(), WrittenSetting { setting: empty, origin: origin.clone() });
     }
     let reread = options.reread(&name).cloned();
     // It was put there just now, if it was not there before.
@@ -80,11 +80,11 @@ fn path(options: &Options, name: &str) -> String {
 }
 
 /// `source = "sqlite:app.db"` is short for a table with this URL.
-fn open_url(name: &str, path: &str, written: &mut Written, reread: Option<Reread>) {
+fn open_url(name: &str, path: &str, written: &mut WrittenSetting, reread: Option<Reread>) {
     let Setting::Text(url) = &written.setting else { return };
     if SYSTEMS.contains(&name) {
         let mut table = Options::new(path, written.origin.clone());
-        table.insert("url", Written::text(url.clone(), written.origin.clone()));
+        table.insert("url", WrittenSetting::text(url.clone(), written.origin.clone()));
         reread.into_iter().for_each(|reread| table.set_reread("url", reread));
         written.setting = Setting::Table(table);
     }
@@ -92,7 +92,7 @@ fn open_url(name: &str, path: &str, written: &mut Written, reread: Option<Reread
 
 /// The stream or sink that a variable names.
 fn element<'l>(
-    list: &'l mut Vec<Written>,
+    list: &'l mut Vec<WrittenSetting>,
     kind: &str,
     path: &str,
     which: &str,
@@ -115,9 +115,9 @@ fn element<'l>(
         let label = if kind == "sink" { format!("[{at}]") } else { format!(".{}", which.to_lowercase()) };
         let mut fresh = Options::new(format!("{path}{label}"), origin.clone());
         if kind == "stream" {
-            fresh.insert("name", Written::text(which.to_lowercase(), origin.clone()));
+            fresh.insert("name", WrittenSetting::text(which.to_lowercase(), origin.clone()));
         }
-        list.push(Written { setting: Setting::Table(fresh), origin: origin.clone() });
+        list.push(WrittenSetting { setting: Setting::Table(fresh), origin: origin.clone() });
     }
     match &mut list[at].setting {
         Setting::Table(table) => Ok(table),
@@ -126,7 +126,7 @@ fn element<'l>(
 }
 
 /// What people call a stream or sink: its name, or the type of a sink.
-fn name_of(written: &Written) -> Option<String> {
+fn name_of(written: &WrittenSetting) -> Option<String> {
     let Setting::Table(table) = &written.setting else { return None };
     table.peek_text("name").or_else(|| table.peek_text("type")).map(str::to_owned)
 }

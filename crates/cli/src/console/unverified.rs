@@ -44,8 +44,8 @@ impl Source for Unverified {
         }
     }
 
-    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
-        self.positions.as_ref()?.drawn_back(target, current)
+    fn earlier_bound(&self, target: &Position, current: &Position) -> Option<Position> {
+        self.positions.as_ref()?.earlier_bound(target, current)
     }
 
     fn has_unfinished_snapshot(&self, position: &Position) -> bool {

@@ -9,16 +9,16 @@ use watchkeeper::sqlite::rusqlite::Connection;
 use watchkeeper::{Cx, Epoch, Error, Result};
 use watchkeeper_drill::{Fault, Order};
 
-use super::happening::{Happening, Takeover, doing};
-use super::place::{LEASE, REST, STREAM};
-use super::scene::{Actor, Role};
-use super::stage::Stage;
+use super::event::{DemoEvent, Takeover, doing};
+use super::run::DemoRun;
+use super::state::{Role, ShownInstance};
+use super::workspace::{LEASE, REST, STREAM};
 
 /// How long to wait for one on watch and two who stand by.
 const READY: Duration = Duration::from_secs(5);
 
 /// How long a takeover may take; far longer than any should.
-const RELIEF: Duration = Duration::from_secs(10);
+const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// How long an answer of a process may take.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -36,48 +36,48 @@ pub(super) struct Operator {
 impl Operator {
     fn hand_over(&self, epoch: u64) -> Result<()> {
         let cx = self.cx.within(ANSWER);
-        let wish = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
-        self.runtime.block_on(wish).map(drop)
+        let dead_letter_request = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
+        self.runtime.block_on(dead_letter_request).map(drop)
     }
 }
 
 /// Who was struck, and when.
-struct Struck {
+struct InjectedFault {
     name: &'static str,
     epoch: u64,
     since: Instant,
 }
 
-impl Stage {
+impl DemoRun {
     /// Does this to the one on watch, waits for its relief, and makes it good.
-    pub(super) fn strike(&mut self, fault: Fault, operator: &Operator) -> Result<()> {
+    pub(super) fn inject(&mut self, fault: Fault, operator: &Operator) -> Result<()> {
         self.replace_the_lost()?;
-        let is_ready = |stage: &Self| {
-            let delivers = stage.on_watch().is_some_and(|(_, epoch)| epoch == stage.target.newest_epoch());
-            delivers && stage.standing_by() >= 2 && stage.actors.iter().any(Actor::is_at_hand)
+        let is_ready = |demo_run: &Self| {
+            let delivers = demo_run.on_watch().is_some_and(|(_, epoch)| epoch == demo_run.target.newest_epoch());
+            delivers && demo_run.standing_by() >= 2 && demo_run.shown_instances.iter().any(ShownInstance::is_at_hand)
         };
         if !self.wait(READY, is_ready)? {
             return Ok(());
         }
         let Some((name, epoch)) = self.on_watch() else { return Ok(()) };
-        let pid = self.actor(name).pid;
+        let pid = self.shown_instance(name).pid;
         self.doing = doing(fault, name, pid);
         if fault == Fault::Pause && !self.hold(name)? {
             return Ok(());
         }
         // What could not be done (its process has just ended, or a store is busy) does not count, and comes again.
         let Ok(since) = self.act(fault, name, epoch, operator) else {
-            return self.let_go(fault, name);
+            return self.release_held(fault, name);
         };
-        self.tell(Happening::Fault { kind: fault, instance: name.to_owned(), pid, epoch });
+        self.emit(DemoEvent::Fault { kind: fault, instance: name.to_owned(), pid, epoch });
         self.done.push(fault);
-        self.relieve(fault, &Struck { name, epoch, since })?;
+        self.await_takeover(fault, &InjectedFault { name, epoch, since })?;
         if fault == Fault::Pause {
             // Past its lease, whenever that was renewed last.
             let over = since + LEASE + LEASE / 10;
             self.wait(over.saturating_duration_since(Instant::now()), |_| false)?;
         }
-        self.mend(fault, name)
+        self.recover(fault, name)
     }
 
     /// Does it. The answer is the moment from which the takeover is counted.
@@ -95,10 +95,10 @@ impl Stage {
         let since = Instant::now();
         done.map_err(|error| Error::internal(format!("{fault} of {name} failed: {error}")).caused_by(error))?;
         match fault {
-            Fault::Kill => self.actor(name).role = Role::Gone,
-            Fault::Stop => self.actor(name).role = Role::Leaving,
-            Fault::Pause | Fault::PauseInside => self.actor(name).role = Role::Frozen,
-            Fault::Fail => self.actor(name).rests_until = Some(since + REST),
+            Fault::Kill => self.shown_instance(name).role = Role::Gone,
+            Fault::Stop => self.shown_instance(name).role = Role::Leaving,
+            Fault::Pause | Fault::PauseInside => self.shown_instance(name).role = Role::Frozen,
+            Fault::Fail => self.shown_instance(name).rests_until = Some(since + REST),
             Fault::HandOver => {}
         }
         Ok(since)
@@ -106,9 +106,11 @@ impl Stage {
 
     /// Has it take a write in hand; whether it did.
     fn hold(&mut self, name: &'static str) -> Result<bool> {
-        self.actor(name).holding = false;
+        self.shown_instance(name).holding = false;
         let ordered = self.children.order(name, Order::Hold { inside: false });
-        let holds = |stage: &Self| stage.actors.iter().any(|actor| actor.name == name && actor.holding);
+        let holds = |demo_run: &Self| {
+            demo_run.shown_instances.iter().any(|shown_instance| shown_instance.name == name && shown_instance.holding)
+        };
         if ordered.is_ok() && self.wait(ANSWER, holds)? {
             return Ok(true);
         }
@@ -117,8 +119,8 @@ impl Stage {
         Ok(false)
     }
 
-    /// Has it let go of what it has in hand for nothing. Who can not be told has ended.
-    fn let_go(&mut self, fault: Fault, name: &'static str) -> Result<()> {
+    /// Has it let go of what it has in hand for nothing. Who cannot be told has ended.
+    fn release_held(&mut self, fault: Fault, name: &'static str) -> Result<()> {
         if fault == Fault::Pause {
             let _ = self.children.wake(name).and_then(|()| self.children.order(name, Order::Go));
         }
@@ -141,35 +143,39 @@ impl Stage {
     }
 
     /// Waits for the first change under a newer epoch.
-    fn relieve(&mut self, fault: Fault, struck: &Struck) -> Result<()> {
-        let epoch = struck.epoch;
-        let relieved = |stage: &Self| {
-            let next = stage.target.next_epoch(epoch);
-            next.is_some_and(|(next, _)| stage.on_watch().is_some_and(|(_, newest)| newest >= next))
+    fn await_takeover(&mut self, fault: Fault, injected: &InjectedFault) -> Result<()> {
+        let epoch = injected.epoch;
+        let taken_over = |demo_run: &Self| {
+            let next = demo_run.target.next_epoch(epoch);
+            next.is_some_and(|(next, _)| demo_run.on_watch().is_some_and(|(_, newest)| newest >= next))
         };
-        if !self.wait(RELIEF, relieved)? {
+        if !self.wait(TAKEOVER, taken_over)? {
             self.doing.push_str(": nobody took over");
             return Ok(());
         }
         let (Some((epoch, at)), Some((to, _))) = (self.target.next_epoch(epoch), self.on_watch()) else {
             return Ok(());
         };
-        let millis = at.saturating_duration_since(struck.since).as_secs_f64() * 1e3;
-        let (from, to) = (struck.name.to_owned(), to.to_owned());
+        let millis = at.saturating_duration_since(injected.since).as_secs_f64() * 1e3;
+        let (from, to) = (injected.name.to_owned(), to.to_owned());
         let takeover = Takeover { kind: fault, from, to, epoch, millis: (millis * 10.0).round() / 10.0 };
         // It stays to be read until the next fault.
         self.doing = format!("{}: {} took over", self.doing, takeover.to);
         self.takeovers.push(takeover.clone());
-        self.tell(Happening::Takeover(takeover));
+        self.emit(DemoEvent::Takeover(takeover));
         Ok(())
     }
 
     /// Makes it good: what was killed or stopped is started again, what was frozen is woken.
-    fn mend(&mut self, fault: Fault, name: &'static str) -> Result<()> {
+    fn recover(&mut self, fault: Fault, name: &'static str) -> Result<()> {
         match fault {
             Fault::Kill | Fault::Stop => {
-                let gone =
-                    |stage: &Self| stage.actors.iter().any(|actor| actor.name == name && actor.role == Role::Gone);
+                let gone = |demo_run: &Self| {
+                    demo_run
+                        .shown_instances
+                        .iter()
+                        .any(|shown_instance| shown_instance.name == name && shown_instance.role == Role::Gone)
+                };
                 self.wait(ANSWER, gone)?;
                 self.start(name)
             }
@@ -180,26 +186,27 @@ impl Stage {
 
     /// Wakes a process and lets it try the write that it has in hand.
     fn thaw(&mut self, name: &'static str) -> Result<()> {
-        let pid = self.actor(name).pid;
+        let pid = self.shown_instance(name).pid;
         if self.children.wake(name).is_err() {
             let cause = "was stopped inside a transaction and evicted".to_owned();
-            self.tell(Happening::Ended { instance: name.to_owned(), pid, cause });
+            self.emit(DemoEvent::Ended { instance: name.to_owned(), pid, cause });
             return self.start(name);
         }
-        self.actor(name).role = Role::Starting;
+        self.shown_instance(name).role = Role::Starting;
         self.doing = format!("SIGCONT: {name} (pid {pid}) wakes up, and what it still tries to write is refused");
-        self.tell(Happening::Woken { instance: name.to_owned(), pid });
+        self.emit(DemoEvent::Woken { instance: name.to_owned(), pid });
         // Should it have ended meanwhile, it is replaced before the next fault.
         let _ = self.children.order(name, Order::Go);
         let refused = self.refused;
-        self.wait(ANSWER, |stage| stage.refused > refused).map(drop)
+        self.wait(ANSWER, |demo_run| demo_run.refused > refused).map(drop)
     }
 
     /// Wakes whoever is still frozen, so that it can stop in order.
     pub(super) fn wake_all(&mut self) {
-        let frozen: Vec<_> = self.actors.iter().filter(|actor| actor.role == Role::Frozen).collect();
-        for name in frozen.iter().map(|actor| actor.name) {
-            // Who can not be woken has ended.
+        let frozen: Vec<_> =
+            self.shown_instances.iter().filter(|shown_instance| shown_instance.role == Role::Frozen).collect();
+        for name in frozen.iter().map(|shown_instance| shown_instance.name) {
+            // Who cannot be woken has ended.
             let _ = self.children.wake(name).and_then(|()| self.children.order(name, Order::Go));
         }
     }

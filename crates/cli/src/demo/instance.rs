@@ -10,8 +10,8 @@ use watchkeeper::{Error, Follower, Result, Running, Seams, StreamStatus};
 use watchkeeper_drill::{Event, Order, obey};
 use watchkeeper_peers::{Settings, TcpPeers};
 
-use super::hands::Hands;
-use super::place::{Place, STREAM, instance_settings};
+use super::fault_hooks::FaultHooks;
+use super::workspace::{STREAM, Workspace, instance_settings};
 
 /// Where it works, and as whom.
 #[derive(Debug, clap::Args)]
@@ -25,14 +25,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let served = serve(&args).await;
     if let Err(error) = &served {
         // If nobody listens, there is nobody to tell.
-        let _ = Event::Failed { cause: error.to_string() }.tell();
+        let _ = Event::Failed { cause: error.to_string() }.emit();
     }
     served.map(|()| ExitCode::SUCCESS)
 }
 
 async fn serve(args: &Args) -> Result<()> {
-    let (hands, stop) = (Arc::new(Hands::default()), Arc::new(Notify::new()));
-    let (theirs, ordered) = (Arc::clone(&hands), Arc::clone(&stop));
+    let (hooks, stop) = (Arc::new(FaultHooks::default()), Arc::new(Notify::new()));
+    let (theirs, ordered) = (Arc::clone(&hooks), Arc::clone(&stop));
     let heed = move |order| match order {
         Order::Stop => ordered.notify_one(),
         other => theirs.take(other),
@@ -41,9 +41,9 @@ async fn serve(args: &Args) -> Result<()> {
     let terminate = signal(SignalKind::terminate());
     let mut terminate = terminate.map_err(|error| Error::internal("no signal can be heard").caused_by(error))?;
 
-    let (place, seams) = (Place::new(&args.folder), seams()?);
+    let (place, seams) = (Workspace::new(&args.folder), seams()?);
     let cx = seams.cx();
-    let (stores, stream) = (place.stores(&cx).await?, place.stream(&cx, &hands).await?);
+    let (stores, stream) = (place.stores(&cx).await?, place.stream(&cx, &hooks).await?);
     let mut running = Running::start(seams, stores, instance_settings(&args.name), vec![stream]).await?;
     let leave = async {
         tokio::select! {
@@ -72,13 +72,13 @@ fn seams() -> Result<Seams> {
 async fn report(mut status: Follower<StreamStatus>) {
     loop {
         let seen = status.see().clone();
-        if tell(&seen).is_err() || status.changed().await.is_err() {
+        if emit(&seen).is_err() || status.changed().await.is_err() {
             return;
         }
     }
 }
 
-fn tell(status: &StreamStatus) -> std::io::Result<()> {
+fn emit(status: &StreamStatus) -> std::io::Result<()> {
     let event = Event::State {
         stream: status.stream.clone(),
         state: status.state.to_string(),
@@ -87,5 +87,5 @@ fn tell(status: &StreamStatus) -> std::io::Result<()> {
         error: status.last_error.clone(),
         deadlines_hit: status.deadlines_hit,
     };
-    event.tell()
+    event.emit()
 }

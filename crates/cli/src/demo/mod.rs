@@ -2,18 +2,18 @@
 //!
 //! It needs nothing but this program. What it shows is counted from what the sink really received.
 
+mod event;
+mod fault_hooks;
 mod faults;
-mod hands;
-mod happening;
 mod instance;
-mod place;
 mod report;
-mod scene;
+mod run;
 mod script;
 mod show;
 mod sink;
-mod stage;
+mod state;
 mod target;
+mod workspace;
 mod writer;
 
 use std::process::ExitCode;
@@ -27,15 +27,15 @@ use watchkeeper::engine::group::control::Controls;
 use watchkeeper::{Error, ErrorKind, Result, Seams};
 use watchkeeper_drill::{Ledger, Verdict};
 
+use event::DemoEvent;
 use faults::Operator;
-use happening::Happening;
 pub(crate) use instance::{Args as InstanceArgs, run as run_instance};
-use place::{GROUP, LEASE, Place};
 use report::Report;
+use run::{DemoRun, Interrupts, NAMES, millis};
 use script::{Quota, Script};
 use show::Show;
-use stage::{Interrupts, NAMES, Stage, millis};
 use target::Target;
+use workspace::{GROUP, LEASE, Workspace};
 use writer::Writer;
 
 /// How long the first one may take to have the watch.
@@ -69,13 +69,13 @@ pub(crate) fn run(runtime: &Runtime, args: &Args, json: bool) -> Result<ExitCode
             .remedy("set TMPDIR to a folder that can be written")
     })?;
     folder.disable_cleanup(args.keep);
-    let place = Place::new(folder.path());
+    let place = Workspace::new(folder.path());
     let interrupts = listen(runtime)?;
     let mut show = Show::new(json, args.no_tty);
     show.greet();
-    let (mut stage, operator) = set_up(runtime, &place, args, (show, interrupts))?;
-    play(&mut stage, &operator, args)?;
-    let report = conclude(stage)?;
+    let (mut demo_run, operator) = set_up(runtime, &place, args, (show, interrupts))?;
+    play(&mut demo_run, &operator, args)?;
+    let report = conclude(demo_run)?;
     if args.keep {
         eprintln!("kept: {}", place.folder().display());
     }
@@ -98,7 +98,12 @@ fn listen(runtime: &Runtime) -> Result<Interrupts> {
     Ok(interrupts)
 }
 
-fn set_up(runtime: &Runtime, place: &Place, args: &Args, audience: (Show, Interrupts)) -> Result<(Stage, Operator)> {
+fn set_up(
+    runtime: &Runtime,
+    place: &Workspace,
+    args: &Args,
+    audience: (Show, Interrupts),
+) -> Result<(DemoRun, Operator)> {
     let operator = runtime.block_on(async {
         let cx = Seams::system().cx();
         place.set_up(&cx).await?;
@@ -108,60 +113,62 @@ fn set_up(runtime: &Runtime, place: &Place, args: &Args, audience: (Show, Interr
     let origin = Instant::now();
     let target = Target::open(&place.received(), origin)?;
     let writer = Writer::start(&place.shop(), origin)?;
-    let stage = Stage::new(place.clone(), writer, target, Duration::from_secs(args.seconds), audience)?;
-    Ok((stage, operator))
+    let demo_run = DemoRun::new(place.clone(), writer, target, Duration::from_secs(args.seconds), audience)?;
+    Ok((demo_run, operator))
 }
 
 /// Makes faults until the time is over.
-fn play(stage: &mut Stage, operator: &Operator, args: &Args) -> Result<()> {
+fn play(demo_run: &mut DemoRun, operator: &Operator, args: &Args) -> Result<()> {
     let instances = NAMES.map(str::to_owned).to_vec();
-    let folder = args.keep.then(|| stage.place.folder().to_owned());
-    stage.tell(Happening::Started { seconds: args.seconds, lease_ms: millis(LEASE), instances, folder });
-    NAMES.iter().try_for_each(|name| stage.start(name))?;
-    if !stage.wait(FIRST, |stage| stage.target.received() > 0 && stage.standing_by() == 2)? && !stage.is_interrupted() {
-        stage.replace_the_lost()?;
+    let folder = args.keep.then(|| demo_run.place.folder().to_owned());
+    demo_run.emit(DemoEvent::Started { seconds: args.seconds, lease_ms: millis(LEASE), instances, folder });
+    NAMES.iter().try_for_each(|name| demo_run.start(name))?;
+    if !demo_run.wait(FIRST, |demo_run| demo_run.target.received() > 0 && demo_run.standing_by() == 2)?
+        && !demo_run.is_interrupted()
+    {
+        demo_run.replace_the_lost()?;
         return Err(Error::unavailable("nobody took the watch").remedy("look into the logs that --keep leaves"));
     }
-    stage.began = Instant::now();
-    let mut script = Script::new(stage.length);
+    demo_run.began = Instant::now();
+    let mut script = Script::new(demo_run.length);
     loop {
-        stage.wait(script.calm, |_| false)?;
-        if stage.is_interrupted() {
+        demo_run.wait(script.calm, |_| false)?;
+        if demo_run.is_interrupted() {
             break;
         }
-        let left = stage.length.saturating_sub(stage.began.elapsed());
+        let left = demo_run.length.saturating_sub(demo_run.began.elapsed());
         let Some(fault) = script.next(left) else { break };
-        stage.strike(fault, operator)?;
+        demo_run.inject(fault, operator)?;
     }
     Ok(())
 }
 
 /// Stops writing, waits until everything has arrived, stops the processes, and counts.
-fn conclude(mut stage: Stage) -> Result<Report> {
-    let interrupted = stage.is_interrupted();
-    stage.wake_all();
-    stage.doing = "no more faults; the last changes are on their way".to_owned();
-    let (written, delivered) = (stage.writer.written(), stage.target.received());
-    stage.tell(Happening::CatchingUp { written, delivered });
-    let ledger = stage.writer.stop()?;
+fn conclude(mut demo_run: DemoRun) -> Result<Report> {
+    let interrupted = demo_run.is_interrupted();
+    demo_run.wake_all();
+    demo_run.doing = "no more faults; the last changes are on their way".to_owned();
+    let (written, delivered) = (demo_run.writer.written(), demo_run.target.received());
+    demo_run.emit(DemoEvent::CatchingUp { written, delivered });
+    let ledger = demo_run.writer.stop()?;
     let due = ledger.len() as u64;
-    if !stage.wait(CATCH_UP, |stage| stage.target.received() >= due)? && stage.is_urged() {
+    if !demo_run.wait(CATCH_UP, |demo_run| demo_run.target.received() >= due)? && demo_run.is_urged() {
         return Err(Error::unavailable("ended before everything could be counted").remedy("press Ctrl-C only once"));
     }
-    stage.doing = "the writer has stopped; what arrived is counted".to_owned();
-    stage.draw_last();
+    demo_run.doing = "the writer has stopped; what arrived is counted".to_owned();
+    demo_run.draw_last();
     // Whoever still had something in hand has said so, or never will.
-    stage.stop_all(STOP)?;
-    let report = judge(&stage, &ledger, interrupted);
-    stage.show.conclude(&report);
+    demo_run.stop_all(STOP)?;
+    let report = judge(&demo_run, &ledger, interrupted);
+    demo_run.show.conclude(&report);
     Ok(report)
 }
 
-fn judge(stage: &Stage, ledger: &Ledger, interrupted: bool) -> Report {
-    let verdict = Verdict::new(ledger, stage.target.arrivals(), stage.refused);
-    let done = |fault| stage.done.iter().filter(|it| **it == fault).count();
-    let (takeovers, faults) = (stage.takeovers.clone(), stage.done.clone());
-    let mut missing = if interrupted { Vec::new() } else { Quota::new(stage.length).missing(done) };
+fn judge(demo_run: &DemoRun, ledger: &Ledger, interrupted: bool) -> Report {
+    let verdict = Verdict::new(ledger, demo_run.target.arrivals(), demo_run.refused);
+    let done = |fault| demo_run.done.iter().filter(|it| **it == fault).count();
+    let (takeovers, faults) = (demo_run.takeovers.clone(), demo_run.done.clone());
+    let mut missing = if interrupted { Vec::new() } else { Quota::new(demo_run.length).missing(done) };
     if !interrupted && takeovers.len() < faults.len() {
         missing.push(format!("takeover: {} of {}", takeovers.len(), faults.len()));
     }

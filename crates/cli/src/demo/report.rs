@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::{Serialize, Serializer};
 use watchkeeper_drill::{Fault, Verdict};
 
-use super::happening::{Takeover, slug};
+use super::event::{Takeover, slug};
 
 /// In the order in which they are told.
 const KINDS: [Fault; 5] = [Fault::Kill, Fault::Pause, Fault::Stop, Fault::HandOver, Fault::Fail];

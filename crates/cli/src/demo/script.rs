@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use watchkeeper_drill::Fault;
 
-use super::place::LEASE;
+use super::workspace::LEASE;
 
 /// A run of twenty seconds or more. One round of it is what [`Quota::full`] asks for.
 const LONG: [Fault; 9] = [
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_that_can_not_end_in_time() {
+    fn nothing_begins_that_cannot_end_in_time() {
         assert_eq!(Script::new(FULL).next(Duration::from_millis(100)), None);
     }
 }

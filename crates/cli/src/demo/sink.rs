@@ -13,7 +13,7 @@ use watchkeeper::sqlite::{Apply, Failure, Transactional};
 use watchkeeper::{Batch, Change, Cx, Error, Result, Sink, SinkProfile};
 use watchkeeper_drill::Event;
 
-use super::hands::Hands;
+use super::fault_hooks::FaultHooks;
 
 /// No constraint forbids a duplicate, a hole or an old epoch: if one came, it would be counted.
 const RECEIVED: &str = "CREATE TABLE IF NOT EXISTS received(
@@ -26,12 +26,12 @@ const RECEIVED: &str = "CREATE TABLE IF NOT EXISTS received(
 /// The handler: notes every change with the epoch under which it came, in the transaction of the checkpoint.
 #[derive(Debug)]
 pub(super) struct Receipts {
-    hands: Arc<Hands>,
+    hooks: Arc<FaultHooks>,
 }
 
 impl Receipts {
-    pub(super) fn new(hands: Arc<Hands>) -> Self {
-        Self { hands }
+    pub(super) fn new(hooks: Arc<FaultHooks>) -> Self {
+        Self { hooks }
     }
 }
 
@@ -49,7 +49,7 @@ impl Apply for Receipts {
         let sql = "INSERT INTO received(id, n, written_micros, epoch) VALUES (?1, ?2, ?3, ?4)";
         transaction.prepare_cached(sql)?.execute((id, n, written, grant.epoch.0.cast_signed()))?;
         // After the write, so that what is rolled back is worth it.
-        match self.hands.fails() {
+        match self.hooks.fails() {
             true => Err(Failure::fatal("the handler was told to fail")),
             false => Ok(()),
         }
@@ -60,12 +60,12 @@ impl Apply for Receipts {
 #[derive(Debug)]
 pub(super) struct Handled {
     sink: Transactional,
-    hands: Arc<Hands>,
+    hooks: Arc<FaultHooks>,
 }
 
 impl Handled {
-    pub(super) fn new(sink: Transactional, hands: Arc<Hands>) -> Self {
-        Self { sink, hands }
+    pub(super) fn new(sink: Transactional, hooks: Arc<FaultHooks>) -> Self {
+        Self { sink, hooks }
     }
 }
 
@@ -83,8 +83,8 @@ impl Sink for Handled {
         let OpenedSink::Transactional(writer) = self.sink.open(cx, context).await? else {
             return Err(Error::internal("a transactional sink opened as another"));
         };
-        let (hands, epoch) = (Arc::clone(&self.hands), context.grant.epoch.0);
-        Ok(OpenedSink::Transactional(Box::new(Writer { writer: Arc::new(Mutex::new(writer)), hands, epoch })))
+        let (hooks, epoch) = (Arc::clone(&self.hooks), context.grant.epoch.0);
+        Ok(OpenedSink::Transactional(Box::new(Writer { writer: Arc::new(Mutex::new(writer)), hooks, epoch })))
     }
 }
 
@@ -94,7 +94,7 @@ type Shared = Arc<Mutex<Box<dyn TransactionalWriter>>>;
 struct Writer {
     /// Shared with a write that is held in hand, which outlives its tenure.
     writer: Shared,
-    hands: Arc<Hands>,
+    hooks: Arc<FaultHooks>,
     epoch: u64,
 }
 
@@ -109,14 +109,14 @@ impl TransactionalWriter for Writer {
     ) -> Result<Transacted> {
         let (writer, batch, epoch) = (Arc::clone(&self.writer), Arc::clone(batch), self.epoch);
         let request = Request { writer, batch, rows: rows.to_vec(), write: write.clone(), epoch };
-        if rows.is_empty() || !self.hands.holds() {
+        if rows.is_empty() || !self.hooks.holds() {
             return request.send(cx).await;
         }
-        let (hands, late) = (Arc::clone(&self.hands), Cx::new(Arc::clone(cx.clock())));
+        let (hooks, late) = (Arc::clone(&self.hooks), Cx::new(Arc::clone(cx.clock())));
         let held = async move {
             // Without a listener there is nobody to say go, and the process is about to end.
-            if (Event::Holding { epoch }).tell().is_ok() {
-                hands.go().await;
+            if (Event::Holding { epoch }).emit().is_ok() {
+                hooks.go().await;
             }
             request.send(&late.within(LATE)).await
         };
@@ -146,7 +146,7 @@ impl Request {
         let answer = self.writer.lock().await.write_and_commit(cx, &self.batch, &self.rows, &self.write).await;
         if matches!(answer, Ok(Transacted::Fenced)) {
             // Without a listener the process is about to end.
-            let _ = Event::Refused { epoch: self.epoch, changes: self.rows.len() as u64 }.tell();
+            let _ = Event::Refused { epoch: self.epoch, changes: self.rows.len() as u64 }.emit();
         }
         answer
     }

@@ -34,7 +34,7 @@ impl Target {
     }
 
     /// Looks for what is new. A look that finds nothing costs some microseconds.
-    pub(super) fn look(&mut self) -> Result<()> {
+    pub(super) fn read_new(&mut self) -> Result<()> {
         let found = self.read().map_err(unreadable)?;
         let now = Instant::now();
         self.recent.retain(|(at, _)| now.duration_since(*at) < RATE_OVER);
@@ -96,5 +96,5 @@ impl Target {
 }
 
 fn unreadable(error: rusqlite::Error) -> Error {
-    Error::internal(format!("what arrived can not be read: {error}")).caused_by(error)
+    Error::internal(format!("what arrived cannot be read: {error}")).caused_by(error)
 }

@@ -54,7 +54,7 @@ impl Writer {
 }
 
 fn cannot(what: &str, error: rusqlite::Error) -> Error {
-    Error::internal(format!("the writer can not {what}: {error}")).caused_by(error)
+    Error::internal(format!("the writer cannot {what}: {error}")).caused_by(error)
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use watchkeeper::engine::group::report::Doing;
+use watchkeeper::engine::group::report::StreamActivity;
 
 use super::stream::{State, Stream};
 
@@ -13,7 +13,7 @@ use super::stream::{State, Stream};
 pub(crate) enum Health {
     /// It runs, and every instance that has it could run it.
     Healthy,
-    /// It runs, and something is wrong: a part does not answer, an instance can not run it, or changes or rows are missing at its targets.
+    /// It runs, and something is wrong: a part does not answer, an instance cannot run it, or changes or rows are missing at its targets.
     Degraded,
     /// Nothing is delivered: it is halted, or nobody has the watch.
     Down,
@@ -26,7 +26,7 @@ impl Health {
             State::Halted | State::Paused | State::Failing | State::Vacant | State::Unmanned => Self::Down,
             State::Recovering | State::Pausing | State::Moving => Self::Degraded,
             State::Running => {
-                let fails_somewhere = stream.instances.iter().any(|on| on.doing == Doing::Failing);
+                let fails_somewhere = stream.instances.iter().any(|on| on.doing == StreamActivity::Failing);
                 let is_unknown = !stream.remarks.is_empty();
                 let has_letters = stream.checkpoint.as_ref().is_some_and(|at| at.dead_letters > 0);
                 match fails_somewhere || has_letters || is_unknown || !stream.unfinished_snapshots.is_empty() {

@@ -11,11 +11,11 @@ use watchkeeper::engine::checkpoint::{operator, unfinished};
 use watchkeeper::engine::group::control::Control;
 use watchkeeper::engine::group::journal::{self, Cause};
 use watchkeeper::engine::group::registry::Listed;
-use watchkeeper::engine::group::report::{Doing, SinkReport, StageReport, StreamReport, Trouble};
+use watchkeeper::engine::group::report::{SinkReport, StageReport, StreamActivity, StreamReport, Trouble};
 use watchkeeper::{Checkpoint, Error, Grade, Operation, Result};
 
 use super::health::Health;
-use super::told::Told;
+use super::holder_reports::HolderReports;
 use crate::config::{Stream as Described, Target};
 use crate::site::Site;
 use crate::when::{iso, millis};
@@ -28,7 +28,7 @@ pub(crate) enum State {
     Running,
     /// An instance has the watch, and something does not work: it is tried again.
     Recovering,
-    /// No instance can run it just now: its source or sinks can not be opened, or it failed on all of them.
+    /// No instance can run it just now: its source or sinks cannot be opened, or it failed on all of them.
     Failing,
     /// It is to be paused, and its holder has not left yet.
     Pausing,
@@ -78,7 +78,7 @@ pub(crate) struct Stream {
     /// Who has the watch.
     pub(crate) watch: Option<Watch>,
     /// What the last one on watch said when it left, while nobody has it.
-    pub(crate) farewell: Option<Farewell>,
+    pub(crate) release_notice: Option<ReleaseNotice>,
     /// Who could take it.
     pub(crate) standing_by: Vec<String>,
     /// The instance that should have it.
@@ -125,7 +125,7 @@ pub(crate) struct OnInstance {
     /// This start of its process.
     pub(crate) instance: String,
     /// What it does with the stream.
-    pub(crate) doing: Doing,
+    pub(crate) doing: StreamActivity,
     /// What does not work there.
     pub(crate) trouble: Option<Trouble>,
     /// For how long the stream has not been delivered, as this instance knows, if it is not.
@@ -156,7 +156,7 @@ pub(crate) struct Watch {
 
 /// What a holder said when it left.
 #[derive(Debug, Serialize)]
-pub(crate) struct Farewell {
+pub(crate) struct ReleaseNotice {
     /// Why it left.
     pub(crate) cause: Cause,
     /// The same in words.
@@ -222,7 +222,7 @@ impl Committed {
 }
 
 /// Looks at one stream.
-pub(super) async fn look(
+pub(super) async fn inspect_stream(
     site: &Site,
     described: &Described,
     holder: Option<Holder>,
@@ -233,11 +233,11 @@ pub(super) async fn look(
     let name = described.settings.name.clone();
     // A halt says all that its holder said.
     let is_halted = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.halted.is_some());
-    let farewell = match &holder {
-        None if !is_halted => farewell(site, &name).await?,
+    let release_notice = match &holder {
+        None if !is_halted => release_notice(site, &name).await?,
         _ => None,
     };
-    let mut told = Told::of(&name, holder.as_ref(), members);
+    let mut told = HolderReports::of(&name, holder.as_ref(), members);
     if told.sinks.is_empty() {
         told.sinks = grades(site, described).await;
     }
@@ -250,7 +250,7 @@ pub(super) async fn look(
     if let Some(checkpoint) = &mut checkpoint {
         checkpoint.failovers += uncommitted_failovers(site, &name, holder.as_ref(), checkpoint.epoch).await?;
     }
-    let not_delivering = not_delivering(state, &told, farewell.as_ref(), checkpoint.as_ref());
+    let not_delivering = not_delivering(state, &told, release_notice.as_ref(), checkpoint.as_ref());
     let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
     let mut stream = Stream {
         state,
@@ -260,7 +260,7 @@ pub(super) async fn look(
         sinks: described.sinks.iter().map(|sink| told.sink(&sink.name)).collect(),
         standing_by: told.standing_by(holder.as_ref()),
         watch: holder.as_ref().map(watch),
-        farewell,
+        release_notice,
         preferred: control.preferred,
         checkpoint,
         stage: on_watch.and_then(|report| report.stage.clone()),
@@ -287,7 +287,7 @@ async fn uncommitted_failovers(site: &Site, name: &str, holder: Option<&Holder>,
     if holder.is_none_or(|holder| holder.epoch.0 <= committed) {
         return Ok(0);
     }
-    let cx = site.look();
+    let cx = site.read_context();
     let recent = cx.run(site.journal().recent(&cx, name, TAKEOVERS)).await?;
     Ok(recent.iter().filter(|takeover| takeover.epoch.0 > committed && takeover.is_failover).count() as u64)
 }
@@ -335,15 +335,15 @@ fn lag(state: State, known: Option<u64>, undelivered: Option<u64>, not_deliverin
 /// holder left, or at most from the last commit.
 fn not_delivering(
     state: State,
-    told: &Told,
-    farewell: Option<&Farewell>,
+    told: &HolderReports,
+    release_notice: Option<&ReleaseNotice>,
     committed: Option<&Committed>,
 ) -> Option<u64> {
     match state {
         State::Running | State::Pausing | State::Moving => None,
         State::Recovering => told.outage().or(Some(0)),
         _ => {
-            let left = farewell.map(|said| said.age_millis);
+            let left = release_notice.map(|said| said.age_millis);
             let committed = || committed.filter(|at| !at.by.is_empty()).map(|at| at.committed_age_millis);
             told.outage().max(left).or_else(committed)
         }
@@ -353,7 +353,7 @@ fn not_delivering(
 /// How long a sink may take to tell what it is: the rest is worth seeing without it.
 const GRADES: Duration = Duration::from_secs(1);
 
-/// What the sinks are, where no instance has told: those that can not be asked are left out.
+/// What the sinks are, where no instance has told: those that cannot be asked are left out.
 async fn grades(site: &Site, described: &Described) -> Vec<SinkReport> {
     let cx = site.seams.cx().within(GRADES);
     let purpose = Purpose::new(&site.settings.group, &described.settings.name);
@@ -378,13 +378,13 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
     let unknown = |error: Error| Stored {
         checkpoint: None,
         unfinished_snapshots: Vec::new(),
-        unknown: Some(format!("Its checkpoint is kept with one of its sinks, which can not be asked: {error}.")),
+        unknown: Some(format!("Its checkpoint is kept with one of its sinks, which cannot be asked: {error}.")),
     };
     let store = match site.keeper(described).await? {
         Ok(store) => store,
         Err(error) => return Ok(unknown(error)),
     };
-    let cx = site.look();
+    let cx = site.read_context();
     let looked = async {
         let checkpoint = site.checkpoint_in(&cx, &*store, described).await?;
         let open = cx.run(unfinished::open_entries(&cx, &*store, &site.key(described))).await?;
@@ -401,13 +401,13 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
 }
 
 /// What the last instance on watch said when it left. After a crash that is nothing: what was said before is of an earlier tenure.
-async fn farewell(site: &Site, name: &str) -> Result<Option<Farewell>> {
-    let (cx, journal) = (site.look(), site.journal());
+async fn release_notice(site: &Site, name: &str) -> Result<Option<ReleaseNotice>> {
+    let (cx, journal) = (site.read_context(), site.journal());
     let last = cx.run(journal.recent(&cx, name, 1)).await?.pop().and_then(|takeover| takeover.tenure);
-    let is_last = |said: &journal::Farewell| last.is_none_or(|last| last == said.tenure);
-    let said = cx.run(journal.farewell(&cx, name)).await?;
+    let is_last = |said: &journal::ReleaseNotice| last.is_none_or(|last| last == said.tenure);
+    let said = cx.run(journal.release_notice(&cx, name)).await?;
     let said = said.filter(|(said, _)| !said.text.is_empty() && is_last(said));
-    Ok(said.map(|(said, age)| Farewell { cause: said.cause, text: said.text, age_millis: millis(age) }))
+    Ok(said.map(|(said, age)| ReleaseNotice { cause: said.cause, text: said.text, age_millis: millis(age) }))
 }
 
 fn watch(holder: &Holder) -> Watch {
@@ -424,7 +424,7 @@ fn judge(
     holder: Option<&Holder>,
     control: &Control,
     checkpoint: Option<&Checkpoint>,
-    told: &Told,
+    told: &HolderReports,
 ) -> (State, Option<String>) {
     let moving =
         holder.is_some_and(|holder| holder.candidate.name == operator::NAME && holder.candidate.address.is_none());
@@ -445,7 +445,7 @@ fn judge(
         Some(_) if told.is_recovering() => (State::Recovering, told.error()),
         Some(_) => (State::Running, None),
         None if control.paused => (State::Paused, Some(paused.to_owned())),
-        None if told.is_unmanned() => (State::Unmanned, Some(told.unmanned())),
+        None if told.is_unmanned() => (State::Unmanned, Some(told.nobody_running_remedy())),
         None => match told.failing_everywhere() {
             Some(cause) => (State::Failing, Some(cause)),
             None if told.is_opening() => (State::Vacant, Some("its source and sinks are being opened".to_owned())),

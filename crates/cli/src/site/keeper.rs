@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper::engine::group::home::Homes;
+use watchkeeper::engine::group::store_binding::StoreBindings;
 use watchkeeper::{CheckpointStore, Cx, Error, Result};
 
 use super::Site;
@@ -12,18 +12,18 @@ use crate::config::Stream;
 /// How long a sink may take to answer a look: the rest is worth seeing without it.
 const SINK: Duration = Duration::from_secs(3);
 
-/// A store of checkpoints, or why the sink that has it can not be asked.
-pub(crate) type Kept = Result<Arc<dyn CheckpointStore>, Error>;
+/// A store of checkpoints, or why the sink that has it cannot be asked.
+pub(crate) type SinkCheckpoints = Result<Arc<dyn CheckpointStore>, Error>;
 
 impl Site {
-    fn homes(&self) -> Homes {
-        Homes::new(Arc::clone(&self.stores.records), &self.settings.group)
+    fn bindings(&self) -> StoreBindings {
+        StoreBindings::new(Arc::clone(&self.stores.records), &self.settings.group)
     }
 
     /// Whether the checkpoint of a stream is kept in the group's store, as far as that is known.
     pub(super) async fn began_with_group(&self, stream: &Stream) -> Result<bool> {
-        let cx = self.look();
-        let home = cx.run(self.homes().store(&cx, &stream.settings.name)).await?;
+        let cx = self.read_context();
+        let home = cx.run(self.bindings().store(&cx, &stream.settings.name)).await?;
         Ok(home.is_some() && home == Some(cx.run(self.stores.checkpoints.identity(&cx)).await?))
     }
 
@@ -31,14 +31,14 @@ impl Site {
     /// sink is asked, and nothing is changed there.
     ///
     /// # Errors
-    /// What the group's store says. That a sink can not be asked is the answer.
-    pub(crate) async fn keeper(&self, stream: &Stream) -> Result<Kept> {
+    /// What the group's store says. That a sink cannot be asked is the answer.
+    pub(crate) async fn keeper(&self, stream: &Stream) -> Result<SinkCheckpoints> {
         let group = Arc::clone(&self.stores.checkpoints);
         if self.began_with_group(stream).await? {
             return Ok(Ok(group));
         }
-        let cx = self.look();
-        let home = cx.run(self.homes().store(&cx, &stream.settings.name)).await?;
+        let cx = self.read_context();
+        let home = cx.run(self.bindings().store(&cx, &stream.settings.name)).await?;
         let mut failed = None;
         for target in &stream.sinks {
             match self.kept_with(stream, target, home).await {

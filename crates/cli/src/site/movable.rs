@@ -20,12 +20,13 @@ pub(crate) struct Movable {
 }
 
 impl Site {
-    /// For a move that asks the source, say for what happened at a time; `wish` says for which one.
+    /// For a move that asks the source, say for what happened at a time; `dead_letter_request` says for which one.
     ///
     /// # Errors
     /// What is wrong with its source, or with the sink that keeps its checkpoint.
-    pub(crate) async fn movable(&self, described: &Stream, wish: &str) -> Result<Movable> {
-        let source = self.reached(described).await?.map_err(|error| needs_source(described, wish, &error))?;
+    pub(crate) async fn movable(&self, described: &Stream, dead_letter_request: &str) -> Result<Movable> {
+        let source =
+            self.reached(described).await?.map_err(|error| needs_source(described, dead_letter_request, &error))?;
         Ok(Movable { spec: self.moved(described, source).await?, unreached: None })
     }
 
@@ -93,7 +94,7 @@ impl Site {
     /// Stands for a source that cannot be reached because of `error`.
     async fn unverified(&self, described: &Stream, to: Option<&[u8]>, error: &Error) -> Result<Arc<dyn Source>> {
         let positions = self.positions(described)?;
-        let pedigree = self.stored_pedigree(&self.look(), described, to).await?;
+        let pedigree = self.stored_pedigree(&self.read_context(), described, to).await?;
         if let Some(bytes) = to {
             let position = Position::new(bytes.to_vec(), None);
             if positions.as_ref().is_some_and(|positions| positions.compare(&position, &position).is_none()) {
@@ -102,8 +103,8 @@ impl Site {
                 return Err(Error::config(cause).remedy(A_POSITION));
             }
             if pedigree.is_none() {
-                let wish = "to a position, before the stream has committed one,";
-                return Err(needs_source(described, wish, error));
+                let dead_letter_request = "to a position, before the stream has committed one,";
+                return Err(needs_source(described, dead_letter_request, error));
             }
         }
         Ok(Arc::new(Unverified { positions, pedigree }))
@@ -146,7 +147,7 @@ impl Site {
                     sinks.push(spec);
                 }
                 Err(error) => {
-                    tracing::warn!(sink = target.name, %error, "this sink can not be asked");
+                    tracing::warn!(sink = target.name, %error, "this sink cannot be asked");
                     failed = failed.or(Some(error));
                 }
             }
@@ -167,10 +168,12 @@ fn is_away(kind: ErrorKind) -> bool {
 }
 
 /// The error of a move that cannot be made without the source.
-fn needs_source(described: &Stream, wish: &str, error: &Error) -> Error {
+fn needs_source(described: &Stream, dead_letter_request: &str, error: &Error) -> Error {
     let name = &described.settings.name;
-    let cause =
-        format!("a move {wish} needs the source of stream {name}, which cannot be reached: {}", error.message());
+    let cause = format!(
+        "a move {dead_letter_request} needs the source of stream {name}, which cannot be reached: {}",
+        error.message()
+    );
     let known =
         format!("a position of `watchkeeper checkpoint history {name}`, `rewind --steps` and `reset` need no source");
     let remedy = error.advice().map(|advice| format!("{advice}; {known}")).unwrap_or(known);

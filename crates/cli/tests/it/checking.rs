@@ -2,48 +2,48 @@
 
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, until};
+use crate::workspace::{GOOD, INTO_FILES, Workspace, until};
 
 #[test]
 fn a_check_changes_nothing_and_says_what_to_expect() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
-    let before = listing(&desk);
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
+    let before = listing(&workspace);
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     for part in ["stream orders", "grade: fenced", "takeover after a crash: as soon as", "all is well"] {
         assert!(checked.out.contains(part), "{part:?} is not in {}", checked.out);
     }
-    assert_eq!(listing(&desk), before);
+    assert_eq!(listing(&workspace), before);
 }
 
 #[test]
-fn a_check_tells_of_a_checkpoint_that_can_not_be_gone_on_from_and_of_a_halt() {
+fn a_check_tells_of_a_checkpoint_that_cannot_be_gone_on_from_and_of_a_halt() {
     // The checkpoint is in the group's store, or with its sink.
     for (sink, kept) in
         [(INTO_FILES, "state.db"), ("[[stream.sink]]\nurl = \"sqlite:out.db\"\ntable = \"events\"\n", "out.db")]
     {
-        let desk = Desk::with(&format!("{GOOD}{sink}"));
-        let mut only = desk.start("only");
-        desk.order(1..2);
+        let workspace = Workspace::with(&format!("{GOOD}{sink}"));
+        let mut only = workspace.start("only");
+        workspace.order(1..2);
         let committed = || {
-            let stored = rusqlite::Connection::open(desk.path(kept)).expect("it can be opened");
+            let stored = rusqlite::Connection::open(workspace.path(kept)).expect("it can be opened");
             let sql = "SELECT count(*) FROM watchkeeper_checkpoints WHERE checkpoint LIKE '%\"changes\":1%'";
             stored.query_row(sql, [], |row| row.get::<_, i64>(0)).is_ok_and(|rows| rows == 1)
         };
         until("it is committed", committed);
         only.ends_in_order();
-        let checked = desk.run(&["check"]);
+        let checked = workspace.run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
 
-        let gone = desk.run(&["sqlite", "uninstall", "--db", "app.db", "--table", "orders", "--yes"]);
+        let gone = workspace.run(&["sqlite", "uninstall", "--db", "app.db", "--table", "orders", "--yes"]);
         assert_eq!(gone.code, Some(0), "{gone:?}");
-        desk.log_orders();
+        workspace.log_orders();
         let parts = ["another log than the one that answers now", "WK-POSITION-LOST", "move the checkpoint on purpose"];
-        desk.run(&["check"]).assert_found(1, &[&["position (sqlite): "][..], &parts].concat());
-        let mut only = desk.start("only");
+        workspace.run(&["check"]).assert_found(1, &[&["position (sqlite): "][..], &parts].concat());
+        let mut only = workspace.start("only");
         only.says(&parts);
         only.ends_in_order();
-        desk.run(&["check"]).assert_found(
+        workspace.run(&["check"]).assert_found(
             1,
             &["checkpoint (sqlite): the stream stands halted", "another log", "watchkeeper resume orders"],
         );
@@ -53,35 +53,35 @@ fn a_check_tells_of_a_checkpoint_that_can_not_be_gone_on_from_and_of_a_halt() {
 #[test]
 fn a_check_refuses_a_stream_that_began_in_another_store() {
     let into = |file: &str| format!("{GOOD}[[stream.sink]]\nurl = \"sqlite:{file}\"\ntable = \"events\"\n");
-    let desk = Desk::with(&into("out.db"));
-    let mut only = desk.start("only");
-    desk.order(1..2);
+    let workspace = Workspace::with(&into("out.db"));
+    let mut only = workspace.start("only");
+    workspace.order(1..2);
     until("it is committed", || {
-        let target = rusqlite::Connection::open(desk.path("out.db")).expect("it can be opened");
+        let target = rusqlite::Connection::open(workspace.path("out.db")).expect("it can be opened");
         target.query_row("SELECT count(*) FROM events", [], |row| row.get::<_, i64>(0)).is_ok_and(|rows| rows == 1)
     });
     only.ends_in_order();
     // Another file; then a target that leaves the checkpoint to the group's store.
     for config in [into("other.db"), format!("{GOOD}{INTO_FILES}")] {
-        desk.write("watchkeeper.toml", &config);
-        desk.run(&["check"]).assert_found(2, &["but began in another one", "WK-CONFIG", "checkpoint show orders"]);
-        assert!(!desk.path("other.db").exists(), "a look makes nothing");
+        workspace.write("watchkeeper.toml", &config);
+        workspace.run(&["check"]).assert_found(2, &["but began in another one", "WK-CONFIG", "checkpoint show orders"]);
+        assert!(!workspace.path("other.db").exists(), "a look makes nothing");
     }
-    desk.write("watchkeeper.toml", &into("out.db"));
-    let checked = desk.run(&["check"]);
+    workspace.write("watchkeeper.toml", &into("out.db"));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
 
 #[test]
 fn a_start_that_the_source_does_not_know_is_found() {
-    for (start, cause) in [("snapshot", "can not begin with a snapshot"), ("1700000000:7", "has no operation times")] {
-        let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("\"oldest\"", &format!("{start:?}")));
-        desk.run(&["check"]).assert_found(1, &["start (sqlite): ", cause, "WK-CONFIG"]);
+    for (start, cause) in [("snapshot", "cannot begin with a snapshot"), ("1700000000:7", "has no operation times")] {
+        let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("\"oldest\"", &format!("{start:?}")));
+        workspace.run(&["check"]).assert_found(1, &["start (sqlite): ", cause, "WK-CONFIG"]);
     }
 }
 
-fn listing(desk: &Desk) -> Vec<String> {
-    let entries = std::fs::read_dir(desk.path(".")).expect("the folder is there");
+fn listing(workspace: &Workspace) -> Vec<String> {
+    let entries = std::fs::read_dir(workspace.path(".")).expect("the folder is there");
     let names = entries.map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned());
     // SQLite's own helpers come and go with whoever reads.
     let mut names: Vec<_> = names.filter(|name| !name.ends_with("-shm") && !name.ends_with("-wal")).collect();
@@ -91,9 +91,9 @@ fn listing(desk: &Desk) -> Vec<String> {
 
 #[test]
 fn a_check_finds_everything_at_once() {
-    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"gone\"\n"));
-    desk.sql("ALTER TABLE orders ADD COLUMN price INTEGER");
-    let checked = desk.run(&["check", "--json"]);
+    let workspace = Workspace::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"gone\"\n"));
+    workspace.sql("ALTER TABLE orders ADD COLUMN price INTEGER");
+    let checked = workspace.run(&["check", "--json"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
     assert_eq!(told["ok"], false);
@@ -104,22 +104,22 @@ fn a_check_finds_everything_at_once() {
 }
 
 #[test]
-fn nothing_is_promised_of_a_stream_that_can_not_run() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:gone.db"));
-    let checked = desk.run(&["check"]);
+fn nothing_is_promised_of_a_stream_that_cannot_run() {
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:gone.db"));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     assert!(checked.out.contains("gone.db") && checked.out.contains("there are errors"), "{checked:?}");
     assert!(!checked.out.contains("grade: ") && !checked.out.contains("takeover after"), "{checked:?}");
-    let told: Value = serde_json::from_str(&desk.run(&["check", "--json"]).out).expect("it is JSON");
+    let told: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
     let orders = &told["streams"][0];
     assert!(orders["grade"].is_null() && orders["takeover"].is_null(), "{orders}");
 }
 
 #[test]
 fn a_wrong_setting_is_told_to_programs_too() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("\"30s\"", "\"5 lightyears\""));
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("\"30s\"", "\"5 lightyears\""));
     for command in [&["check", "--json"][..], &["status", "--json"], &["run", "--json"]] {
-        let refused = desk.run(command);
+        let refused = workspace.run(command);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         let told: Value = serde_json::from_str(&refused.out).expect("it is JSON");
         let error = &told["error"];
@@ -127,40 +127,41 @@ fn a_wrong_setting_is_told_to_programs_too() {
         assert_eq!(error["message"], "group.lease: \"5 lightyears\" is not a time");
         assert!(error["remedy"].as_str().is_some_and(|remedy| remedy.contains("\"5s\"")), "{error}");
     }
-    assert_eq!(desk.run(&["check"]).out, "", "people are told on standard error");
+    assert_eq!(workspace.run(&["check"]).out, "", "people are told on standard error");
 }
 
 #[test]
 fn a_plain_target_is_said_to_be_exposed() {
-    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n"));
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n"));
+    let checked = workspace.run(&["check"]);
     assert!(checked.out.contains("grade: plain") && checked.out.contains("may come twice"), "{checked:?}");
     assert!(checked.out.contains("on the same machine"), "{checked:?}");
-    let desk = Desk::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n[instance]\nlisten = \"off\"\n"));
-    let checked = desk.run(&["check"]);
+    let workspace =
+        Workspace::with(&format!("{GOOD}[[stream.sink]]\ntype = \"stdout\"\n[instance]\nlisten = \"off\"\n"));
+    let checked = workspace.run(&["check"]);
     assert!(checked.out.contains("when the lease of 30s has expired"), "{checked:?}");
 }
 
 #[test]
 fn every_code_is_explained() {
-    let desk = Desk::new();
-    let explained = desk.run(&["explain", "--json"]);
+    let workspace = Workspace::new();
+    let explained = workspace.run(&["explain", "--json"]);
     let pages: Value = serde_json::from_str(&explained.out).expect("it is JSON");
     assert_eq!(pages.as_array().map(Vec::len), Some(9));
     for page in pages.as_array().expect("a list") {
         let code = page["code"].as_str().expect("a code");
-        let told = desk.run(&["explain", code]);
+        let told = workspace.run(&["explain", code]);
         assert_eq!(told.code, Some(0));
         assert!(told.out.starts_with(code) && told.out.contains("What to do: "), "{told:?}");
     }
-    assert!(desk.run(&["explain", "fenced"]).out.starts_with("WK-FENCED"));
+    assert!(workspace.run(&["explain", "fenced"]).out.starts_with("WK-FENCED"));
 }
 
 #[test]
 fn shells_complete_the_commands_of_backends_too() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     for shell in ["bash", "zsh", "fish"] {
-        let script = desk.run(&["completions", shell]);
+        let script = workspace.run(&["completions", shell]);
         assert_eq!(script.code, Some(0));
         assert!(script.out.contains("uninstall"), "{shell}");
     }
@@ -168,11 +169,11 @@ fn shells_complete_the_commands_of_backends_too() {
 
 #[test]
 fn tools_answer_in_json_and_the_help_lists_the_exit_codes() {
-    let desk = Desk::new();
-    let installed = desk.run(&["sqlite", "install", "--db", "app.db", "--table", "orders", "--json"]);
+    let workspace = Workspace::new();
+    let installed = workspace.run(&["sqlite", "install", "--db", "app.db", "--table", "orders", "--json"]);
     let told: Value = serde_json::from_str(&installed.out).expect("it is JSON");
     assert_eq!(told, serde_json::json!({ "logged": ["orders"] }));
-    let help = desk.run(&["--help"]);
+    let help = workspace.run(&["--help"]);
     assert!(help.out.contains("143  ended at once by a second SIGTERM"), "{help:?}");
 }
 
@@ -181,8 +182,8 @@ fn the_settings_in_the_guide_are_accepted() {
     let guide = include_str!("../../../../docs/guide/configuration.md");
     let (_, rest) = guide.split_once("```toml\n").expect("the guide shows a file");
     let (file, _) = rest.split_once("```").expect("the file has an end");
-    let desk = Desk::with(file);
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(file);
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
 
@@ -190,7 +191,7 @@ fn the_settings_in_the_guide_are_accepted() {
 fn a_filter_that_names_nothing_is_warned_of() {
     for (name, warned) in [("ORDERS", false), ("orders.*", false), ("order", true)] {
         let filter = format!("filter = {{ namespaces = [{name:?}] }}\n");
-        let checked = Desk::with(&format!("{GOOD}{INTO_FILES}{filter}")).run(&["check"]);
+        let checked = Workspace::with(&format!("{GOOD}{INTO_FILES}{filter}")).run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
         assert_eq!(checked.out.contains("its filter names"), warned, "{checked:?}");
         let told = "names order, and the stream watches nothing of that name; what it watches: orders";

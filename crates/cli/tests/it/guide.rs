@@ -1,6 +1,6 @@
 //! What the README and the guide tell people to type, typed.
 
-use crate::desk::{Answer, Desk, Running, until};
+use crate::workspace::{Answer, Running, Workspace, until};
 
 const README: &str = include_str!("../../../../README.md");
 const QUESTIONS: &str = include_str!("../../../../docs/guide/questions.md");
@@ -25,13 +25,13 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// Types a line; what runs in the background is kept.
-fn type_in(desk: &Desk, line: &str, running: &mut Vec<Running>) -> Option<Answer> {
+fn type_in(workspace: &Workspace, line: &str, running: &mut Vec<Running>) -> Option<Answer> {
     let words = words(line);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["sqlite3", "app.db", sql] => desk.sql(sql),
-        ["watchkeeper", rest @ .., "&"] => running.push(Running::start(desk.command().args(rest))),
-        ["watchkeeper", rest @ ..] => return Some(desk.run(rest)),
+        ["sqlite3", "app.db", sql] => workspace.sql(sql),
+        ["watchkeeper", rest @ .., "&"] => running.push(Running::start(workspace.command().args(rest))),
+        ["watchkeeper", rest @ ..] => return Some(workspace.run(rest)),
         _ => panic!("nobody knows how to type {line:?}"),
     }
     None
@@ -39,7 +39,7 @@ fn type_in(desk: &Desk, line: &str, running: &mut Vec<Running>) -> Option<Answer
 
 #[test]
 fn the_first_five_minutes_are_as_the_readme_says() {
-    let desk = Desk::empty();
+    let workspace = Workspace::empty();
     let mut running: Vec<Running> = Vec::new();
     let pages: Vec<&str> = blocks(README, "sh").into_iter().filter(|block| block.contains("watchkeeper ")).collect();
     assert_eq!(pages.len(), 2, "the first steps, and what to look at then");
@@ -48,22 +48,22 @@ fn the_first_five_minutes_are_as_the_readme_says() {
         if line.ends_with('&') && running.len() == 1 {
             running[0].says(&["to=running"]);
         }
-        if let Some(answer) = type_in(&desk, line, &mut running) {
+        if let Some(answer) = type_in(&workspace, line, &mut running) {
             assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
         }
     }
     running[1].says(&["standing by"]);
-    until("the change has arrived where the README says", || desk.delivered() == [1]);
+    until("the change has arrived where the README says", || workspace.delivered() == [1]);
     let mut said = Vec::new();
     for line in pages[1].lines() {
-        let answer = type_in(&desk, line, &mut running).expect("these are commands");
+        let answer = type_in(&workspace, line, &mut running).expect("these are commands");
         assert_eq!(answer.code, Some(0), "{line}: {answer:?}");
         said.push((line, answer.out));
     }
     let of = |command: &str| &said.iter().find(|(line, _)| line.contains(command)).expect("it was typed").1;
     assert!(of("tail").contains("\"item\":\"rope\"") && of("tail").contains("total: 1"), "{said:?}");
     assert!(of("history").lines().any(|line| line.contains("epoch")), "there are entries: {said:?}");
-    let why = desk.run(&["why", "orders"]);
+    let why = workspace.run(&["why", "orders"]);
     assert!(why.out.contains("epoch 2"), "the hand-over is told: {why:?}");
     for mut one in running {
         one.ends_in_order();
@@ -76,13 +76,13 @@ const GROUP: &str = "[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n\n";
 fn the_filters_in_the_questions_are_accepted() {
     let snippets = blocks(QUESTIONS, "toml");
     assert_eq!(snippets.len(), 3, "a source's, a sink's, and a pipeline");
-    let desk = Desk::with(&format!("{GROUP}{}{}", snippets[0], snippets[1]));
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&format!("{GROUP}{}{}", snippets[0], snippets[1]));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     // Nobody answers there: what is written is understood, and only the server is missed.
     let pipeline = snippets[2].replace("db1,db2,db3", "127.0.0.1:1").replace("rs0", "rs0&serverSelectionTimeoutMS=200");
-    let desk = Desk::with(&format!("{GROUP}[[stream]]\nname = \"orders\"\n{pipeline}\n{}", snippets[1]));
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&format!("{GROUP}[[stream]]\nname = \"orders\"\n{pipeline}\n{}", snippets[1]));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(1), "{checked:?}");
     assert!(!checked.out.contains("WK-CONFIG") && !checked.err.contains("WK-CONFIG"), "{checked:?}");
 }

@@ -2,17 +2,17 @@
 
 use serde_json::Value;
 
-use crate::desk::{Desk, GOOD, INTO_FILES, Running, assert_no_repetition, until};
+use crate::workspace::{GOOD, INTO_FILES, Running, Workspace, assert_no_repetition, until};
 
-fn orders(desk: &Desk) -> Value {
-    let answer = desk.run(&["status", "--json"]);
+fn orders(workspace: &Workspace) -> Value {
+    let answer = workspace.run(&["status", "--json"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let told: Value = serde_json::from_str(&answer.out).expect("it is JSON");
     told["streams"][0].clone()
 }
 
-fn code(desk: &Desk) -> Option<i32> {
-    desk.run(&["status", "--exit-code"]).code
+fn code(workspace: &Workspace) -> Option<i32> {
+    workspace.run(&["status", "--exit-code"]).code
 }
 
 #[test]
@@ -21,19 +21,19 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
         + "retry = { recovery_backoff = \"50ms\", recovery_backoff_max = \"200ms\", recoveries = 100000 }\n"
         + "breaker = { failures = 5, open_for = \"50ms\", open_max = \"200ms\" }\n\n"
         + &INTO_FILES.replace("\".\"", "\"small\"");
-    let desk = Desk::with(&config);
-    std::fs::create_dir(desk.path("small")).expect("a folder can be made");
+    let workspace = Workspace::with(&config);
+    std::fs::create_dir(workspace.path("small")).expect("a folder can be made");
     // Filled up to the last block, but for what the fence of the files needs.
     let setup = "mount -t tmpfs -o size=64k small small && dd if=/dev/zero of=small/ballast bs=4k count=14 2>/dev/null";
-    let mut running = Running::start(&mut desk.command_after(setup, &["run"]));
+    let mut running = Running::start(&mut workspace.command_after(setup, &["run"]));
     running.says(&["to=running"]);
-    desk.order(0..1);
+    workspace.order(0..1);
     until("it is shown as running", || {
-        let shown = orders(&desk);
+        let shown = orders(&workspace);
         shown["state"] == "running" && shown["checkpoint"]["changes"] == 1
     });
-    desk.run(&["check"]).assert_well();
-    desk.order(1..200);
+    workspace.run(&["check"]).assert_well();
+    workspace.order(1..200);
     let is_told = |shown: &Value| {
         let trouble = &shown["trouble"];
         shown["state"] == "recovering"
@@ -45,30 +45,32 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
             && shown["lag_millis"].as_u64() >= shown["not_delivering_millis"].as_u64()
             && shown["not_delivering_millis"].as_u64() > Some(1_000)
     };
-    until("it is told", || is_told(&orders(&desk)));
+    until("it is told", || is_told(&orders(&workspace)));
     // It is so all the time, and not only when somebody looks at the right moment.
     for _ in 0..10 {
-        assert_eq!(orders(&desk)["state"], "recovering", "{}", orders(&desk));
+        assert_eq!(orders(&workspace)["state"], "recovering", "{}", orders(&workspace));
     }
-    let text = desk.run(&["status"]).out;
+    let text = workspace.run(&["status"]).out;
     assert!(text.contains("orders: recovering on ") && text.contains("tried "), "{text}");
     assert!(text.contains("the oldest change that waits is "), "{text}");
     assert!(text.contains("  delivery     none for ") && text.contains(", since 20"), "{text}");
-    let why = desk.run(&["why", "orders"]).out;
+    let why = workspace.run(&["why", "orders"]).out;
     assert!(why.contains(" Delivery: none for ") && why.contains(", tried "), "{why}");
     assert!(text.contains("  lag          ") && !text.contains("  lag          0 ms"), "{text}");
-    assert_eq!(code(&desk), Some(3));
-    assert_check_tells_of_it(&desk);
-    let ballast = format!("/proc/{}/root{}", running.pid(), desk.path("small/ballast").display());
+    assert_eq!(code(&workspace), Some(3));
+    assert_check_tells_of_it(&workspace);
+    let ballast = format!("/proc/{}/root{}", running.pid(), workspace.path("small/ballast").display());
     std::fs::remove_file(ballast).expect("the ballast is there");
     until("it is well again", || {
-        let shown = orders(&desk);
+        let shown = orders(&workspace);
         shown["state"] == "running" && shown["trouble"].is_null() && shown["checkpoint"]["changes"] == 200
     });
-    assert!(orders(&desk)["not_delivering_millis"].is_null() && orders(&desk)["not_delivering_since"].is_null());
-    until("nothing waits", || orders(&desk)["undelivered_millis"].is_null());
-    assert_eq!(code(&desk), Some(0));
-    desk.run(&["check"]).assert_well();
+    assert!(
+        orders(&workspace)["not_delivering_millis"].is_null() && orders(&workspace)["not_delivering_since"].is_null()
+    );
+    until("nothing waits", || orders(&workspace)["undelivered_millis"].is_null());
+    assert_eq!(code(&workspace), Some(0));
+    workspace.run(&["check"]).assert_well();
     running.says(&["INFO", "the stream delivers again", "after="]);
     running.ends_in_order();
     assert_no_repetition(&running.seen);
@@ -77,8 +79,8 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
 }
 
 /// The check looks at another folder than the one that is full: only the running instance knows of it.
-fn assert_check_tells_of_it(desk: &Desk) {
-    let checked = desk.run(&["check"]);
+fn assert_check_tells_of_it(workspace: &Workspace) {
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     let is_trouble = |line: &&str| {
         line.starts_with("  warning: instance: ") && line.contains(" is recovering: ") && line.contains("tried ")
@@ -87,7 +89,7 @@ fn assert_check_tells_of_it(desk: &Desk) {
     assert!(line.contains("full") || line.contains("space"), "{line}");
     assert!(line.ends_with("`watchkeeper status orders` shows whether it is over"), "{line}");
     assert!(checked.out.ends_with("the file is well, but an instance is in trouble\n"), "{checked:?}");
-    let told: Value = serde_json::from_str(&desk.run(&["check", "--json"]).out).expect("it is JSON");
+    let told: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
     let findings = told["streams"][0]["findings"].as_array().expect("it is a list").clone();
     let is_trouble = |finding: &Value| finding["part"] == "instance" && finding["severity"] == "warning";
     assert!(findings.iter().any(is_trouble), "{told}");
@@ -95,12 +97,12 @@ fn assert_check_tells_of_it(desk: &Desk) {
 
 #[test]
 fn a_standby_is_shown_as_one() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
-    let mut first = desk.start("first");
-    until("the first one runs", || orders(&desk)["watch"]["name"] == "first");
-    let mut second = desk.start("second");
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = workspace.start("first");
+    until("the first one runs", || orders(&workspace)["watch"]["name"] == "first");
+    let mut second = workspace.start("second");
     until("both are told of", || {
-        let shown = orders(&desk);
+        let shown = orders(&workspace);
         let does = |name: &str, doing: &str| {
             let instances = shown["instances"].as_array().cloned().unwrap_or_default();
             instances.iter().any(|on| on["name"] == name && on["doing"] == doing)
@@ -113,44 +115,44 @@ fn a_standby_is_shown_as_one() {
 
 #[test]
 fn a_failover_is_counted_before_the_next_commit() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
-    let mut first = desk.start("first");
-    desk.order(0..1);
-    until("it is committed", || orders(&desk)["checkpoint"]["changes"] == 1);
-    let mut second = desk.start("second");
-    until("the second one stands by", || orders(&desk)["standing_by"][0] == "second");
-    assert_eq!(orders(&desk)["checkpoint"]["failovers"], 0);
-    let handed = desk.run(&["handoff", "orders"]);
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
+    let mut first = workspace.start("first");
+    workspace.order(0..1);
+    until("it is committed", || orders(&workspace)["checkpoint"]["changes"] == 1);
+    let mut second = workspace.start("second");
+    until("the second one stands by", || orders(&workspace)["standing_by"][0] == "second");
+    assert_eq!(orders(&workspace)["checkpoint"]["failovers"], 0);
+    let handed = workspace.run(&["handoff", "orders"]);
     assert_eq!(handed.code, Some(0), "{handed:?}");
-    until("it is counted, though there is nothing to commit", || orders(&desk)["checkpoint"]["failovers"] == 1);
-    desk.order(1..2);
-    until("another change is committed", || orders(&desk)["checkpoint"]["changes"] == 2);
-    assert_eq!(orders(&desk)["checkpoint"]["failovers"], 1, "it is not counted twice");
+    until("it is counted, though there is nothing to commit", || orders(&workspace)["checkpoint"]["failovers"] == 1);
+    workspace.order(1..2);
+    until("another change is committed", || orders(&workspace)["checkpoint"]["changes"] == 2);
+    assert_eq!(orders(&workspace)["checkpoint"]["failovers"], 1, "it is not counted twice");
     second.ends_in_order();
     first.ends_in_order();
 }
 
 #[test]
 fn machines_are_told_by_the_exit_code() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
-    assert_eq!(code(&desk), Some(2), "there is no store yet, or it is looked for in the wrong folder");
-    let mut first = desk.start("first");
-    until("it runs", || orders(&desk)["state"] == "running");
-    assert_eq!(code(&desk), Some(0));
-    assert_eq!(orders(&desk)["health"], "healthy");
-    assert_eq!(desk.run(&["pause", "orders"]).code, Some(0));
-    assert_eq!(code(&desk), Some(4), "nobody has it");
-    let paused = orders(&desk);
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
+    assert_eq!(code(&workspace), Some(2), "there is no store yet, or it is looked for in the wrong folder");
+    let mut first = workspace.start("first");
+    until("it runs", || orders(&workspace)["state"] == "running");
+    assert_eq!(code(&workspace), Some(0));
+    assert_eq!(orders(&workspace)["health"], "healthy");
+    assert_eq!(workspace.run(&["pause", "orders"]).code, Some(0));
+    assert_eq!(code(&workspace), Some(4), "nobody has it");
+    let paused = orders(&workspace);
     assert!(paused["not_delivering_millis"].is_u64() && paused["not_delivering_since"].is_string(), "{paused}");
     assert!(paused["lag_millis"].is_null(), "what waits is not known: {paused}");
-    assert_eq!(desk.run(&["status"]).code, Some(0), "unless asked for it is no matter of the code");
-    assert_eq!(desk.run(&["resume", "orders"]).code, Some(0));
-    until("it runs again", || orders(&desk)["state"] == "running");
-    let mut command = desk.command();
+    assert_eq!(workspace.run(&["status"]).code, Some(0), "unless asked for it is no matter of the code");
+    assert_eq!(workspace.run(&["resume", "orders"]).code, Some(0));
+    until("it runs again", || orders(&workspace)["state"] == "running");
+    let mut command = workspace.command();
     let gone = "WATCHKEEPER__STREAM__ORDERS__SINK__0__FOLDER";
     let mut second = Running::start(command.arg("run").env("WATCHKEEPER__INSTANCE__NAME", "second").env(gone, "gone"));
-    until("one that can not run it is told", || code(&desk) == Some(3));
+    until("one that cannot run it is told", || code(&workspace) == Some(3));
     second.ends_in_order();
     first.ends_in_order();
-    assert_eq!(code(&desk), Some(4), "nobody is there");
+    assert_eq!(code(&workspace), Some(4), "nobody is there");
 }

@@ -18,7 +18,7 @@ use watchkeeper::mongodb::mongodb::bson::{Document, doc, oid::ObjectId};
 use watchkeeper::mongodb::mongodb::{Client, Database};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
-use crate::desk::{Desk, Running, until};
+use crate::workspace::{Running, Workspace, until};
 
 /// A set of one node that these tests share; each has a database of its own in it.
 fn shared() -> &'static ReplicaSet {
@@ -27,15 +27,15 @@ fn shared() -> &'static ReplicaSet {
 }
 
 /// A folder, and a database with a collection `orders`.
-pub(super) struct Harbour {
-    pub(super) desk: Desk,
+pub(super) struct SourceFixture {
+    pub(super) workspace: Workspace,
     runtime: Runtime,
     pub(super) database: Database,
     /// Of the database.
     pub(super) url: String,
 }
 
-impl Harbour {
+impl SourceFixture {
     pub(super) fn new() -> Self {
         Self::on(shared())
     }
@@ -49,7 +49,7 @@ impl Harbour {
             database.create_collection("orders").await.expect("it can be made");
             database
         });
-        Self { desk: Desk::new(), runtime, database, url }
+        Self { workspace: Workspace::new(), runtime, database, url }
     }
 
     pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
@@ -66,7 +66,7 @@ impl Harbour {
             "[group]\nname = \"shop\"\nstore = \"{store}\"\nlease = \"30s\"\n\n[[stream]]\nname = \"orders\"\n\
              checkpoint = {{ every = \"50ms\" }}\n{stream}\n[[stream.sink]]\ntype = \"file\"\nfolder = \".\"\n"
         );
-        self.desk.write("watchkeeper.toml", &file);
+        self.workspace.write("watchkeeper.toml", &file);
     }
 
     /// The source of the collection `orders`, with further settings.
@@ -76,7 +76,7 @@ impl Harbour {
 
     /// Starts the first instance, and waits until it has noted where "now" is: what happens from then on is delivered.
     pub(super) fn start(&self, name: &str) -> Running {
-        let running = self.desk.start(name);
+        let running = self.workspace.start(name);
         until("the stream is opened", || {
             self.checkpoint().is_some_and(|stored| stored.get_document("position").is_ok())
         });
@@ -91,7 +91,7 @@ impl Harbour {
 
     /// The items of the orders that have arrived, in their order.
     pub(super) fn delivered(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.desk.path("orders-000001.ndjson")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.workspace.path("orders-000001.ndjson")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let item = |line: &str| {
             let event: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");

@@ -95,7 +95,7 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     shop.run(&["checkpoint", "set", "orders", "00000000000000ff", "--yes"]).refused(1, &["after the newest one"]);
     shop.run(&["checkpoint", "rewind", "orders", "--by", "9", "--yes"]).refused(
         2,
-        &["can not go back 9 changes", "`watchkeeper checkpoint set orders oldest`", "rewind orders --to TIME"],
+        &["cannot go back 9 changes", "`watchkeeper checkpoint set orders oldest`", "rewind orders --to TIME"],
     );
     shop.run(&["checkpoint", "set", "orders", "2099-01-01", "--yes"]).refused(2, &["is still to come", "or now"]);
     let usage = shop.run(&["checkpoint", "set", "orders", "yesterday"]);

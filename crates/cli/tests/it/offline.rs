@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::desk::{Answer, Desk, GOOD, INTO_FILES, Running, answer};
+use crate::workspace::{Answer, GOOD, INTO_FILES, Running, Workspace, answer};
 
 /// Nobody answers there.
 const NOWHERE: &str = "postgres://x@127.0.0.1:1/x";
@@ -13,14 +13,14 @@ fn good() -> String {
 
 /// Asserts that `check --offline`, `check` and `run` each refuse this file for this reason.
 #[track_caller]
-fn refused_by_all(config: &str, parts: &[&str]) -> Desk {
-    let desk = Desk::with(config);
+fn refused_by_all(config: &str, parts: &[&str]) -> Workspace {
+    let workspace = Workspace::with(config);
     for command in [&["check", "--offline"][..], &["check"]] {
-        says(&desk.run(command), parts);
+        says(&workspace.run(command), parts);
     }
-    desk.run(&["run"]).assert_refused(2, parts);
-    assert!(!desk.path("state.db").exists(), "nothing was begun");
-    desk
+    workspace.run(&["run"]).assert_refused(2, parts);
+    assert!(!workspace.path("state.db").exists(), "nothing was begun");
+    workspace
 }
 
 /// Asserts that one line of a check, wherever it stands, has these parts.
@@ -36,11 +36,11 @@ fn says(checked: &Answer, parts: &[&str]) {
 fn settings_of_a_backend_are_checked_although_no_server_answers() {
     let postgres = good()
         .replace("\"sqlite:app.db\"", &format!("{{ url = {NOWHERE:?}, mode = \"replication\", tabels = [\"a\"] }}"));
-    let desk =
+    let workspace =
         refused_by_all(&postgres, &["watchkeeper.toml:8: stream.orders.source.tabels", "did you mean \"tables\"?"]);
-    desk.write("watchkeeper.toml", &postgres.replace("tabels", "failover = 1, tabels"));
+    workspace.write("watchkeeper.toml", &postgres.replace("tabels", "failover = 1, tabels"));
     for part in ["source.failover: this is a whole number", "source.tabels: there is no such setting"] {
-        says(&desk.run(&["check", "--offline"]), &["watchkeeper.toml:8: ", part]);
+        says(&workspace.run(&["check", "--offline"]), &["watchkeeper.toml:8: ", part]);
     }
     let mongodb = good().replace(
         "\"sqlite:app.db\"",
@@ -58,7 +58,7 @@ fn all_errors_are_listed_with_their_lines() {
          [[stream.sink]]\ntype = \"file\"\nfolder = 7\nfsync = \"rarely\"\nfilter = {{ operations = [] }}\n\n\
          [[stream]]\nname = \"users\"\nsource = \"sqlite:${{WATCHKEEPER_NOWHERE}}\"\n"
     );
-    let desk = Desk::with(&config);
+    let workspace = Workspace::with(&config);
     let expected = [
         (3, "a database in memory"),
         (4, "group.laese"),
@@ -75,7 +75,7 @@ fn all_errors_are_listed_with_their_lines() {
         (22, "stream \"users\" has no sink"),
         (24, "the variable WATCHKEEPER_NOWHERE is not set"),
     ];
-    let checked = desk.run(&["check", "--offline"]);
+    let checked = workspace.run(&["check", "--offline"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     let lines: Vec<&str> = checked.err.lines().filter(|line| line.contains("error: ")).collect();
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
@@ -83,14 +83,17 @@ fn all_errors_are_listed_with_their_lines() {
         assert!(line.contains(&format!("watchkeeper.toml:{number}: ")) && line.contains(part), "{part}: {line}");
         assert!(line.contains(" [WK-CONFIG]; "), "no remedy: {line}");
     }
-    desk.run(&["run"]).assert_refused(2, &["watchkeeper.toml:3: ", "13 more errors", "`watchkeeper check --offline`"]);
-    assert!(!desk.path("state.db").exists() && !desk.path(":memory:").exists(), "nothing was begun");
+    workspace
+        .run(&["run"])
+        .assert_refused(2, &["watchkeeper.toml:3: ", "13 more errors", "`watchkeeper check --offline`"]);
+    assert!(!workspace.path("state.db").exists() && !workspace.path(":memory:").exists(), "nothing was begun");
 }
 
 #[test]
 fn a_group_that_cannot_be_read_hides_nothing_of_its_streams() {
-    let desk = Desk::with("[group]\nlease = \"long\"\n\n[[stream]]\nname = \"orders\"\nsuorce = \"sqlite:app.db\"\n");
-    let checked = desk.run(&["check", "--offline", "--json"]);
+    let workspace =
+        Workspace::with("[group]\nlease = \"long\"\n\n[[stream]]\nname = \"orders\"\nsuorce = \"sqlite:app.db\"\n");
+    let checked = workspace.run(&["check", "--offline", "--json"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
     let places: Vec<_> = told["errors"].as_array().expect("a list").iter().map(|error| &error["place"]).collect();
@@ -102,13 +105,13 @@ fn a_group_that_cannot_be_read_hides_nothing_of_its_streams() {
 
 #[test]
 fn a_good_file_is_good_although_nothing_is_there() {
-    let desk = Desk::empty();
+    let workspace = Workspace::empty();
     let config = good().replace("sqlite:app.db", NOWHERE).replace("\".\"", "\"gone\"");
-    desk.write("watchkeeper.toml", &config);
-    let checked = desk.run(&["check", "--offline"]);
+    workspace.write("watchkeeper.toml", &config);
+    let checked = workspace.run(&["check", "--offline"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(checked.out.contains("grade: fenced") && checked.out.contains("nothing was connected to"), "{checked:?}");
-    let told: Value = serde_json::from_str(&desk.run(&["check", "--offline", "--json"]).out).expect("it is JSON");
+    let told: Value = serde_json::from_str(&workspace.run(&["check", "--offline", "--json"]).out).expect("it is JSON");
     assert_eq!((&told["ok"], &told["offline"]), (&true.into(), &true.into()), "{told:#}");
 }
 
@@ -116,8 +119,8 @@ fn a_good_file_is_good_although_nothing_is_there() {
 fn a_check_goes_on_with_what_can_be_read() {
     let other =
         format!("\n[[stream]]\nname = \"users\"\nsource = {{ url = {NOWHERE:?}, tabels = [\"a\"] }}\n{INTO_FILES}");
-    let desk = Desk::with(&format!("{}{other}", good().replace("\"sqlite:app.db\"", "\"sqlite:gone.db\"")));
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&format!("{}{other}", good().replace("\"sqlite:app.db\"", "\"sqlite:gone.db\"")));
+    let checked = workspace.run(&["check"]);
     checked.assert_found(2, &["file: watchkeeper.toml:18: ", "tabels"]);
     checked.assert_found(2, &["source (sqlite): ", "gone.db"]);
 }
@@ -126,20 +129,20 @@ fn a_check_goes_on_with_what_can_be_read() {
 fn two_streams_that_write_the_same_files() {
     let other = "\n[[stream]]\nname = \"users\"\nsource = \"sqlite:app.db\"\n\
                  [[stream.sink]]\ntype = \"file\"\nfolder = \"./../{here}\"\nprefix = \"orders\"\n";
-    let desk = Desk::with(&good());
-    let here = desk.path(".").canonicalize().expect("it is there");
+    let workspace = Workspace::with(&good());
+    let here = workspace.path(".").canonicalize().expect("it is there");
     let other = other.replace("{here}", &here.file_name().expect("it has a name").to_string_lossy());
-    desk.write("watchkeeper.toml", &format!("{}{other}", good()));
+    workspace.write("watchkeeper.toml", &format!("{}{other}", good()));
     let parts = ["watchkeeper.toml:19: ", "the sink \"file\" of stream \"orders\" writes the files ", "`prefix`"];
     for command in [&["check", "--offline"][..], &["check"]] {
-        desk.run(command).assert_found(2, &parts);
+        workspace.run(command).assert_found(2, &parts);
     }
-    desk.run(&["run"]).assert_refused(2, &parts);
-    desk.write(
+    workspace.run(&["run"]).assert_refused(2, &parts);
+    workspace.write(
         "watchkeeper.toml",
         &format!("{}{}", good(), other.replace("prefix = \"orders\"", "prefix = \"users\"")),
     );
-    assert_eq!(desk.run(&["check", "--offline"]).code, Some(0));
+    assert_eq!(workspace.run(&["check", "--offline"]).code, Some(0));
 }
 
 #[test]
@@ -172,12 +175,12 @@ fn a_lease_of_a_hundred_years() {
 fn an_address_that_is_not_ours() {
     // Reserved for documentation, so nobody has it.
     let config = format!("{}[instance]\nlisten = \"192.0.2.1:0\"\n", good());
-    let desk = Desk::with(&config);
+    let workspace = Workspace::with(&config);
     let parts = ["watchkeeper.toml:16: ", "192.0.2.1"];
     for command in [&["check", "--offline"][..], &["check"]] {
-        desk.run(command).assert_found(2, &parts);
+        workspace.run(command).assert_found(2, &parts);
     }
-    desk.run(&["run", "--log", "error"]).assert_refused(2, &parts);
+    workspace.run(&["run", "--log", "error"]).assert_refused(2, &parts);
 }
 
 #[test]
@@ -188,33 +191,33 @@ fn a_sink_into_what_its_own_stream_watches() {
     for mode in ["events", "mirror"] {
         let parts = ["watchkeeper.toml:1", "the stream \"orders\" watches orders, which this sink writes to"];
         // Which tables are logged only the file itself knows.
-        let desk = Desk::with(&into(mode, "Orders"));
-        desk.run(&["check"]).assert_found(2, &parts);
-        desk.run(&["run", "--log", "error"]).assert_refused(2, &parts);
+        let workspace = Workspace::with(&into(mode, "Orders"));
+        workspace.run(&["check"]).assert_found(2, &parts);
+        workspace.run(&["run", "--log", "error"]).assert_refused(2, &parts);
         let named = "{ url = \"sqlite:app.db\", tables = [\"orders\"] }";
         refused_by_all(&into(mode, "orders").replace("\"sqlite:app.db\"", named), &parts);
-        let desk = Desk::with(&into(mode, "events"));
-        assert_eq!(desk.run(&["check"]).code, Some(0), "another table of the same file is good");
+        let workspace = Workspace::with(&into(mode, "events"));
+        assert_eq!(workspace.run(&["check"]).code, Some(0), "another table of the same file is good");
     }
 }
 
 #[test]
 fn a_level_to_log_at_that_nobody_knows() {
-    let desk = Desk::with(&good());
+    let workspace = Workspace::with(&good());
     for word in ["warning", "watchkeeper_engine=chatty", "info,loud", ""] {
-        desk.run(&["check", "--log", word]).assert_refused(2, &["--log: ", "is no level", "error, warn, info"]);
+        workspace.run(&["check", "--log", word]).assert_refused(2, &["--log: ", "is no level", "error, warn, info"]);
     }
     for variable in ["WATCHKEEPER_LOG", "RUST_LOG"] {
-        let refused = answer(desk.command().arg("check").env(variable, "warning"));
+        let refused = answer(workspace.command().arg("check").env(variable, "warning"));
         refused.assert_refused(2, &[&format!("{variable}: \"warning\" is no level")]);
     }
 }
 
 #[test]
 fn variables_say_what_to_log() {
-    let desk = Desk::with(&good());
+    let workspace = Workspace::with(&good());
     let told = |variables: &[(&str, &str)]| {
-        let mut command = desk.command();
+        let mut command = workspace.command();
         Running::start(command.arg("run").envs(variables.iter().copied())).says(&["listening for peers"]);
     };
     told(&[("RUST_LOG", "debug")]);
@@ -222,9 +225,9 @@ fn variables_say_what_to_log() {
     // It ends by itself, since the address is taken, and all that it says then is why.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = taken.local_addr().expect("it is bound");
-    desk.write("watchkeeper.toml", &format!("{}[instance]\nlisten = \"{address}\"\n", good()));
+    workspace.write("watchkeeper.toml", &format!("{}[instance]\nlisten = \"{address}\"\n", good()));
     let lines = |variables: &[(&str, &str)], arguments: &[&str]| {
-        let ended = answer(desk.command().arg("run").args(arguments).envs(variables.iter().copied()));
+        let ended = answer(workspace.command().arg("run").args(arguments).envs(variables.iter().copied()));
         assert_eq!(ended.code, Some(2), "{ended:?}");
         ended.err.lines().count()
     };
@@ -237,7 +240,7 @@ fn a_filter_that_names_none_of_the_listed_tables_is_found() {
     let filtered = |tables: &str, name: &str| {
         let source = format!("{{ url = \"sqlite:app.db\", tables = [{tables}] }}");
         let file = good().replace("\"sqlite:app.db\"", &source);
-        Desk::with(&format!("{file}filter = {{ namespaces = [\"{name}\"] }}\n")).run(&["check", "--offline"])
+        Workspace::with(&format!("{file}filter = {{ namespaces = [\"{name}\"] }}\n")).run(&["check", "--offline"])
     };
     let checked = filtered("\"orders\"", "order");
     says(&checked, &["watchkeeper.toml:", "the filter names order, ", "the stream watches: orders"]);
@@ -253,15 +256,15 @@ fn a_filter_that_names_none_of_the_listed_tables_is_found() {
 
 #[test]
 fn an_empty_file_lacks_a_group_and_a_stream() {
-    let checked = Desk::with("").run(&["check", "--offline"]);
+    let checked = Workspace::with("").run(&["check", "--offline"]);
     says(&checked, &["group: this table is missing"]);
     says(&checked, &["there is no stream in the file", "[[stream]]"]);
 }
 
 #[test]
 fn a_misspelt_head_is_one_error() {
-    let desk = Desk::with(&good().replace("[[stream]]", "[[streams]]"));
-    let checked = desk.run(&["check", "--offline"]);
+    let workspace = Workspace::with(&good().replace("[[stream]]", "[[streams]]"));
+    let checked = workspace.run(&["check", "--offline"]);
     says(&checked, &["watchkeeper.toml:6: streams: there is no such setting", "did you mean \"stream\"?"]);
     let said = format!("{}{}", checked.out, checked.err);
     assert_eq!(said.lines().filter(|line| line.contains("error: ")).count(), 1, "{said}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::desk::Desk;
+use crate::workspace::Workspace;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -161,9 +161,9 @@ fn the_tables_have_the_settings_that_the_program_knows() {
         ("stream.log.source.columns", "", vec![("postgresql-change-log.md", "An outbox")]),
         ("stream.wal.source", "", vec![OF_POSTGRES, ("postgresql-replication.md", "Settings of the source")]),
     ];
-    let desk = Desk::empty();
-    desk.write("watchkeeper.toml", &file_of_unknowns());
-    let checked = desk.run(&["check", "--offline"]);
+    let workspace = Workspace::empty();
+    workspace.write("watchkeeper.toml", &file_of_unknowns());
+    let checked = workspace.run(&["check", "--offline"]);
     let checked = format!("{}{}", checked.out, checked.err);
     // What is by type has no URL, and the other way round.
     let without_url = |names: BTreeSet<String>| -> BTreeSet<String> {
@@ -180,11 +180,11 @@ fn the_tables_have_the_settings_that_the_program_knows() {
 fn the_file_for_production_is_accepted() {
     let page = read(&repository().join("docs/guide/production.md"));
     let (file, _) = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).expect("it shows a file");
-    let desk = Desk::empty();
-    desk.write("db-password", "secret\n");
-    let secret = desk.path("db-password").display().to_string();
-    desk.write("watchkeeper.toml", &file.replace("/run/credentials/watchkeeper.service/db-password", &secret));
-    let mut command = desk.command();
+    let workspace = Workspace::empty();
+    workspace.write("db-password", "secret\n");
+    let secret = workspace.path("db-password").display().to_string();
+    workspace.write("watchkeeper.toml", &file.replace("/run/credentials/watchkeeper.service/db-password", &secret));
+    let mut command = workspace.command();
     let checked = command.args(["check", "--offline"]).env("HOSTNAME", "localhost").output().expect("it runs");
     assert!(checked.status.success(), "{checked:?}");
 }
@@ -205,9 +205,9 @@ fn put_in_force(file: &str, number: usize) -> String {
 
 #[test]
 fn every_line_of_the_first_file_that_is_commented_out_is_accepted() {
-    let desk = Desk::empty();
-    assert_eq!(desk.run(&["init"]).code, Some(0));
-    let file = read(&desk.path("watchkeeper.toml"));
+    let workspace = Workspace::empty();
+    assert_eq!(workspace.run(&["init"]).code, Some(0));
+    let file = read(&workspace.path("watchkeeper.toml"));
     let settings = file.lines().enumerate().filter(|(_, line)| {
         let name = line.strip_prefix("# ").and_then(|line| line.split_once(" = ")).map(|(name, _)| name);
         name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
@@ -215,8 +215,8 @@ fn every_line_of_the_first_file_that_is_commented_out_is_accepted() {
     let settings: Vec<_> = settings.collect();
     assert!(settings.len() > 10, "{settings:?}");
     for (number, line) in settings {
-        desk.write("watchkeeper.toml", &put_in_force(&file, number));
-        let mut command = desk.command();
+        workspace.write("watchkeeper.toml", &put_in_force(&file, number));
+        let mut command = workspace.command();
         let checked = command.args(["check", "--offline"]).env("HOSTNAME", "localhost").output().expect("it runs");
         assert!(checked.status.success(), "{line}: {checked:?}");
     }

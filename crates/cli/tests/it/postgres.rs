@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use watchkeeper::postgres::tokio_postgres;
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 mod apart;
 mod filtering;
@@ -59,8 +59,8 @@ fn delivered(url: &str) -> Vec<u64> {
     ids.iter().map(|id| id.parse().expect("an order has an id")).collect()
 }
 
-fn into_events(url: &str) -> Desk {
-    Desk::with(&format!(
+fn into_events(url: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n\
          start = \"oldest\"\n\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n"
     ))
@@ -69,21 +69,21 @@ fn into_events(url: &str) -> Desk {
 #[test]
 fn changes_arrive_once_although_their_holder_is_killed() {
     let url = database("killed");
-    let desk = into_events(&url);
-    let first = desk.start("first");
-    desk.order(1..20);
+    let workspace = into_events(&url);
+    let first = workspace.start("first");
+    workspace.order(1..20);
     until("they arrive", || delivered(&url).len() == 19);
-    let mut second = desk.start("second");
+    let mut second = workspace.start("second");
     first.signal(Signal::KILL);
-    desk.order(20..40);
+    workspace.order(20..40);
     until("the second goes on", || delivered(&url).len() >= 39);
     second.ends_in_order();
     assert_eq!(delivered(&url), Vec::from_iter(1..40));
 }
 
 /// What the program reads from one table of a database, into another table of it.
-fn from_orders(url: &str, source: &str) -> Desk {
-    Desk::with(&format!(
+fn from_orders(url: &str, source: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\n\
          [stream.source]\nurl = \"{url}\"\ntables = [\"orders\"]\n{source}\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n"
     ))
@@ -95,12 +95,12 @@ pub(crate) fn order(url: &str, ids: std::ops::Range<u64>) {
 }
 
 /// Orders are written before, under and after the first holder, which is killed; each arrives once, in order.
-fn relieves(desk: &Desk, url: &str, is_open: impl FnMut() -> bool) {
-    let first = desk.start("first");
+fn relieves(workspace: &Workspace, url: &str, is_open: impl FnMut() -> bool) {
+    let first = workspace.start("first");
     until("the source is open", is_open);
     order(url, 1..20);
     until("they arrive", || delivered(url).len() == 19);
-    let mut second = desk.start("second");
+    let mut second = workspace.start("second");
     first.signal(Signal::KILL);
     order(url, 20..40);
     until("the second goes on", || delivered(url).len() >= 39);
@@ -112,14 +112,14 @@ fn relieves(desk: &Desk, url: &str, is_open: impl FnMut() -> bool) {
 fn a_change_log_is_installed_and_read_although_its_reader_is_killed() {
     let url = database("logged");
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY)");
-    let desk = from_orders(&url, "");
-    let checked = desk.run(&["check"]);
+    let workspace = from_orders(&url, "");
+    let checked = workspace.run(&["check"]);
     assert_ne!(checked.code, Some(0), "{checked:?}");
     assert!(checked.out.contains("postgres install"), "{checked:?}");
-    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     // The log keeps what is written before anybody reads it.
-    relieves(&desk, &url, || true);
+    relieves(&workspace, &url, || true);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_write_ahead_log_is_read_although_its_reader_is_killed() {
     relieves(&from_orders(&url, "mode = \"replication\"\n"), &url, || {
         slots("active AND confirmed_flush_lsn IS NOT NULL").len() == 1
     });
-    let told = Desk::new().run(&["postgres", "slots", "--url", &url]);
+    let told = Workspace::new().run(&["postgres", "slots", "--url", &url]);
     assert_eq!(told.code, Some(0), "{told:?}");
     assert!(told.out.contains(&slots("true")[0]), "{told:?}");
 }
@@ -161,12 +161,13 @@ fn the_sources_in_the_guide_are_accepted() {
     );
     let files = shown();
     assert_eq!(files.len(), 4, "{files:?}");
-    let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "sales.items"]);
+    let made =
+        Workspace::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "sales.items"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     let group = format!("[group]\nname = \"shop\"\nstore = \"{url}\"\n\n");
     for file in [files[2].clone(), group + &files[3]] {
         let file = file.replace("postgres://keeper@db1,db2/shop?sslmode=verify-full", &url);
-        let checked = Desk::with(&file.replace("postgres://keeper@db1/shop", &url)).run(&["check"]);
+        let checked = Workspace::with(&file.replace("postgres://keeper@db1/shop", &url)).run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
         assert!(!checked.out.contains("error: "), "{checked:?}");
     }
@@ -178,13 +179,13 @@ fn the_settings_in_the_guide_are_accepted() {
     let (store, reports) = (database("guide"), database("reports"));
     let file = file.replace("postgres://keeper@db1,db2/shop?sslmode=verify-full", &store);
     let file = file.replace("postgres://keeper@reports/reports?sslmode=verify-full", &reports);
-    let desk = Desk::with(&file);
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&file);
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(!checked.out.contains("error: "), "{checked:?}");
     let schemas = sql(&store, "SELECT nspname FROM pg_namespace WHERE nspname = 'watchkeeper'");
     assert!(schemas.is_empty(), "a look changes nothing");
-    let made = desk.run(&["postgres", "setup", "--url", &store, "--json"]);
+    let made = workspace.run(&["postgres", "setup", "--url", &store, "--json"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     let told: serde_json::Value = serde_json::from_str(&made.out).expect("it is JSON");
     assert_eq!(told["schema"], "watchkeeper");
@@ -198,17 +199,17 @@ fn the_typed_rows_in_the_guide_arrive() {
         "CREATE TABLE orders (id bigint PRIMARY KEY, address jsonb);
          CREATE TABLE towns (id bigint PRIMARY KEY, city text NOT NULL, seen timestamptz NOT NULL DEFAULT now())",
     );
-    let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    let made = Workspace::new().run(&["postgres", "install", "--url", &url, "--table", "orders"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     let sink = shown().swap_remove(1).replace("postgres://keeper@db1/shop", &url);
     let before = format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nsource = \"{url}\"\n\
          start = \"oldest\"\n\n"
     );
-    let desk = Desk::with(&(before.clone() + &sink));
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(&(before.clone() + &sink));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     sql(&url, r#"INSERT INTO orders VALUES (1, '{"city": "Brest"}'), (2, '{"city": "Lorient"}')"#);
     sql(&url, r#"UPDATE orders SET address = '{"city": "Quimper"}' WHERE id = 2"#);
     let towns = || sql(&url, "SELECT city FROM towns WHERE seen IS NOT NULL ORDER BY id");
@@ -216,15 +217,15 @@ fn the_typed_rows_in_the_guide_arrive() {
     sql(&url, "DELETE FROM orders WHERE id = 1");
     until("one goes", || towns() == ["Quimper"]);
     only.ends_in_order();
-    let wrong = Desk::with(&(before + &sink.replace("city = ", "town = "))).run(&["check"]);
+    let wrong = Workspace::with(&(before + &sink.replace("city = ", "town = "))).run(&["check"]);
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.out.contains("has no column \"town\""), "{wrong:?}");
 }
 
 #[test]
 fn a_password_is_not_shown_when_the_server_is_not_there() {
-    let desk = into_events("postgres://keeper:hunter2@127.0.0.1:1/shop");
-    let checked = desk.run(&["check"]);
+    let workspace = into_events("postgres://keeper:hunter2@127.0.0.1:1/shop");
+    let checked = workspace.run(&["check"]);
     assert_ne!(checked.code, Some(0), "{checked:?}");
     assert!(!format!("{checked:?}").contains("hunter2"), "{checked:?}");
     assert!(checked.out.contains("127.0.0.1:1/shop") || checked.err.contains("127.0.0.1:1/shop"), "{checked:?}");
@@ -235,19 +236,19 @@ fn a_password_is_not_shown_when_the_server_is_not_there() {
 fn a_change_of_a_log_that_no_sink_takes_is_skipped() {
     let url = database("skipped");
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY, n text); CREATE TABLE copy (id bigint PRIMARY KEY, n int)");
-    let desk = from_orders(&url, "");
-    let config = std::fs::read_to_string(desk.path("watchkeeper.toml")).expect("the desk has a configuration");
+    let workspace = from_orders(&url, "");
+    let config = std::fs::read_to_string(workspace.path("watchkeeper.toml")).expect("the desk has a configuration");
     let config = config.replace("table = \"events\"", "table = \"copy\"\nmode = \"rows\"");
-    std::fs::write(desk.path("watchkeeper.toml"), config).expect("it can be changed");
-    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    std::fs::write(workspace.path("watchkeeper.toml"), config).expect("it can be changed");
+    let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
     assert_eq!(made.code, Some(0), "{made:?}");
-    let mut program = desk.start("first");
+    let mut program = workspace.start("first");
     sql(&url, "INSERT INTO orders VALUES (1, '1')");
     let copied = || sql(&url, "SELECT id::text FROM copy ORDER BY id");
     until("it arrives", || copied() == ["1"]);
     sql(&url, "INSERT INTO orders VALUES (2, '2'), (3, 'wrong'), (4, '4')");
-    until("it is halted", || desk.run(&["status"]).out.contains("halted"));
-    let skipped = desk.run(&["skip", "orders", "--yes"]);
+    until("it is halted", || workspace.run(&["status"]).out.contains("halted"));
+    let skipped = workspace.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{skipped:?}");
     until("what follows arrives", || copied() == ["1", "2", "4"]);
     program.ends_in_order();

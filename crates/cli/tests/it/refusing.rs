@@ -1,6 +1,6 @@
 //! Bad input: each has a cause in one line and a remedy, and changes nothing.
 
-use crate::desk::{Answer, Desk, GOOD, INTO_FILES};
+use crate::workspace::{Answer, GOOD, INTO_FILES, Workspace};
 
 /// Asserts that the answer is one line with cause and remedy.
 fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
@@ -15,9 +15,9 @@ fn assert_refused(answer: &Answer, code: i32, parts: &[&str]) {
 
 /// `run` and `check` with this configuration.
 fn refuse(config: &str, code: i32, parts: &[&str]) {
-    let desk = Desk::with(config);
-    assert_refused(&desk.run(&["run"]), code, parts);
-    assert!(!desk.path("state.db").exists(), "nothing was begun");
+    let workspace = Workspace::with(config);
+    assert_refused(&workspace.run(&["run"]), code, parts);
+    assert!(!workspace.path("state.db").exists(), "nothing was begun");
 }
 
 fn good() -> String {
@@ -26,8 +26,8 @@ fn good() -> String {
 
 #[test]
 fn no_file() {
-    let desk = Desk::new();
-    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml: ", "`watchkeeper init`"]);
+    let workspace = Workspace::new();
+    assert_refused(&workspace.run(&["run"]), 2, &["watchkeeper.toml: ", "`watchkeeper init`"]);
 }
 
 #[test]
@@ -46,15 +46,15 @@ fn an_unknown_key() {
 
 #[test]
 fn an_unknown_key_of_a_backend() {
-    let desk = Desk::with(&format!("{}foldr = \"x\"\n", good()));
+    let workspace = Workspace::with(&format!("{}foldr = \"x\"\n", good()));
     let parts = ["watchkeeper.toml:15: stream.orders.sink[0].foldr", "no such setting"];
-    desk.run(&["run"]).assert_refused(2, &parts);
+    workspace.run(&["run"]).assert_refused(2, &parts);
 }
 
 #[test]
 fn an_unknown_variable() {
-    let desk = Desk::with(&good());
-    let refused = crate::desk::answer(desk.command().arg("run").env("WATCHKEEPER__GROUP__LAESE", "9s"));
+    let workspace = Workspace::with(&good());
+    let refused = crate::workspace::answer(workspace.command().arg("run").env("WATCHKEEPER__GROUP__LAESE", "9s"));
     assert_refused(&refused, 2, &["WATCHKEEPER__GROUP__LAESE: group.laese", "did you mean \"lease\"?"]);
 }
 
@@ -75,26 +75,26 @@ fn a_lease_shorter_than_its_renewal() {
 
 #[test]
 fn a_folder_that_does_not_exist() {
-    let desk = Desk::with(&good().replace("\".\"", "\"gone/out\""));
-    let folder = desk.path(".").canonicalize().expect("it is there").join("gone/out");
+    let workspace = Workspace::with(&good().replace("\".\"", "\"gone/out\""));
+    let folder = workspace.path(".").canonicalize().expect("it is there").join("gone/out");
     let remedy = format!("mount the volume that it is on, or make the folder {} anew", folder.display());
     let parts = ["watchkeeper.toml:14: the folder gone/out does not exist", &*remedy];
     // It is a matter of the stream that writes there: others run, and commands work.
-    desk.start("first").says(&parts);
-    assert_eq!(desk.run(&["status"]).code, Some(0));
-    let checked = desk.run(&["check"]);
+    workspace.start("first").says(&parts);
+    assert_eq!(workspace.run(&["status"]).code, Some(0));
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
     assert!(parts.iter().all(|part| checked.out.contains(part)), "{checked:?}");
-    desk.write("file", "");
-    desk.write("watchkeeper.toml", &good().replace("\".\"", "\"file\""));
-    desk.start("second").says(&["watchkeeper.toml:14: the folder file is no folder"]);
+    workspace.write("file", "");
+    workspace.write("watchkeeper.toml", &good().replace("\".\"", "\"file\""));
+    workspace.start("second").says(&["watchkeeper.toml:14: the folder file is no folder"]);
 }
 
 #[test]
 fn a_variable_that_breaks_a_relation() {
-    let desk = Desk::with(&good());
+    let workspace = Workspace::with(&good());
     let name = "WATCHKEEPER__STREAM__ORDERS__CONCURRENCY";
-    let refused = crate::desk::answer(desk.command().arg("run").env(name, "0"));
+    let refused = crate::workspace::answer(workspace.command().arg("run").env(name, "0"));
     assert_refused(&refused, 2, &["error: WATCHKEEPER__STREAM__ORDERS__CONCURRENCY: ", "write 1 to 1024"]);
 }
 
@@ -105,24 +105,24 @@ fn a_time_without_its_unit() {
 
 #[test]
 fn a_missing_database() {
-    let desk = Desk::with(&good().replace("sqlite:app.db", "sqlite:gone.db"));
+    let workspace = Workspace::with(&good().replace("sqlite:app.db", "sqlite:gone.db"));
     let parts = ["watchkeeper.toml:8: ", "gone.db", "there is no such file", "correct the path"];
-    desk.run(&["check"]).assert_found(2, &parts[1..]);
+    workspace.run(&["check"]).assert_found(2, &parts[1..]);
     // It is a matter of the stream that reads it: others run, and commands work.
-    desk.start("first").says(&parts);
-    assert_eq!(desk.run(&["status"]).code, Some(0));
-    assert!(!desk.path("gone.db").exists(), "an application's database is not made");
+    workspace.start("first").says(&parts);
+    assert_eq!(workspace.run(&["status"]).code, Some(0));
+    assert!(!workspace.path("gone.db").exists(), "an application's database is not made");
 }
 
 #[test]
 fn a_database_without_a_log() {
-    let desk = Desk::new();
-    desk.write("watchkeeper.toml", &good());
+    let workspace = Workspace::new();
+    workspace.write("watchkeeper.toml", &good());
     let parts = ["is logged", "watchkeeper sqlite install --db"];
-    desk.run(&["check"]).assert_found(2, &parts);
+    workspace.run(&["check"]).assert_found(2, &parts);
     // It is a matter of the stream that reads it: others run, and commands work.
-    desk.start("first").says(&parts);
-    assert_eq!(desk.run(&["status"]).code, Some(0));
+    workspace.start("first").says(&parts);
+    assert_eq!(workspace.run(&["status"]).code, Some(0));
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn two_streams_of_one_name() {
 #[test]
 fn no_stream_and_no_sink() {
     refuse("[group]\nname = \"shop\"\nstore = \"sqlite:state.db\"\n", 2, &["there is no stream", "[[stream]]"]);
-    let desk = Desk::with(GOOD);
-    assert_refused(&desk.run(&["run"]), 2, &["watchkeeper.toml:6: ", "has no sink"]);
-    let checked = desk.run(&["check"]);
+    let workspace = Workspace::with(GOOD);
+    assert_refused(&workspace.run(&["run"]), 2, &["watchkeeper.toml:6: ", "has no sink"]);
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(2));
     assert!(checked.out.contains("has no sink"), "{checked:?}");
 }
@@ -167,47 +167,48 @@ fn a_missing_variable_and_a_missing_file() {
 
 #[test]
 fn a_table_without_a_primary_key() {
-    let desk = Desk::new();
-    desk.sql("CREATE TABLE heap(a, b)");
-    let refused = desk.run(&["sqlite", "install", "--db", "app.db", "--table", "heap"]);
+    let workspace = Workspace::new();
+    workspace.sql("CREATE TABLE heap(a, b)");
+    let refused = workspace.run(&["sqlite", "install", "--db", "app.db", "--table", "heap"]);
     assert_refused(&refused, 2, &["the table heap", "no primary key", "give it a primary key"]);
 }
 
 #[test]
 fn a_table_that_is_not_logged() {
-    let desk = Desk::with(&good().replace("\"sqlite:app.db\"", "{ url = \"sqlite:app.db\", tables = [\"users\"] }"));
+    let workspace =
+        Workspace::with(&good().replace("\"sqlite:app.db\"", "{ url = \"sqlite:app.db\", tables = [\"users\"] }"));
     let parts = ["the table users", "there is no such table", "create it first"];
-    desk.run(&["check"]).assert_found(2, &parts);
+    workspace.run(&["check"]).assert_found(2, &parts);
     // It is a matter of the stream that reads it: others run, and commands work.
-    desk.start("first").says(&parts);
-    assert_eq!(desk.run(&["status"]).code, Some(0));
-    desk.sql("CREATE TABLE users(id INTEGER PRIMARY KEY)");
+    workspace.start("first").says(&parts);
+    assert_eq!(workspace.run(&["status"]).code, Some(0));
+    workspace.sql("CREATE TABLE users(id INTEGER PRIMARY KEY)");
     let parts = ["the table users is not logged", "app.db --table users"];
-    desk.run(&["check"]).assert_found(2, &parts);
-    desk.start("second").says(&parts);
+    workspace.run(&["check"]).assert_found(2, &parts);
+    workspace.start("second").says(&parts);
 }
 
 #[test]
 fn a_tool_without_its_arguments() {
-    let desk = Desk::new();
-    let refused = desk.run(&["sqlite", "install", "--table", "orders"]);
+    let workspace = Workspace::new();
+    let refused = workspace.run(&["sqlite", "install", "--table", "orders"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.err.contains("--db"), "{refused:?}");
-    let refused = desk.run(&["sqlite", "install", "--db", "gone.db", "--table", "orders"]);
+    let refused = workspace.run(&["sqlite", "install", "--db", "gone.db", "--table", "orders"]);
     assert_refused(&refused, 2, &["gone.db", "correct the path"]);
 }
 
 #[test]
 fn a_code_that_nobody_knows() {
-    let desk = Desk::new();
-    assert_refused(&desk.run(&["explain", "WK-NOTHING"]), 2, &["WK-NOTHING", "WK-CONFIG, WK-DENIED"]);
+    let workspace = Workspace::new();
+    assert_refused(&workspace.run(&["explain", "WK-NOTHING"]), 2, &["WK-NOTHING", "WK-CONFIG, WK-DENIED"]);
 }
 
 #[test]
 fn an_address_that_is_taken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = taken.local_addr().expect("it is bound");
-    let desk = Desk::with(&format!("{}[instance]\nlisten = \"{address}\"\n", good()));
-    let refused = desk.run(&["run", "--log", "error"]);
+    let workspace = Workspace::with(&format!("{}[instance]\nlisten = \"{address}\"\n", good()));
+    let refused = workspace.run(&["run", "--log", "error"]);
     assert_refused(&refused, 2, &["watchkeeper.toml:16: ", &address.to_string()]);
 }

@@ -1,6 +1,6 @@
 //! Secrets do not appear in anything that the program says.
 
-use crate::desk::{Desk, GOOD, INTO_FILES, Running, answer};
+use crate::workspace::{GOOD, INTO_FILES, Running, Workspace, answer};
 
 const SECRET: &str = "s3cret-of-the-shop";
 
@@ -12,10 +12,11 @@ fn assert_silent(texts: &[String]) {
 
 #[test]
 fn a_password_in_a_url_that_nobody_understands() {
-    let desk =
-        Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", &format!("oracle://ann:{SECRET}@db/x")));
+    let workspace = Workspace::with(
+        &format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", &format!("oracle://ann:{SECRET}@db/x")),
+    );
     for arguments in [&["run", "--log", "trace"][..], &["check"], &["check", "--json"]] {
-        let told = desk.run(arguments);
+        let told = workspace.run(arguments);
         assert_eq!(told.code, Some(2));
         assert_silent(&[told.out, told.err]);
     }
@@ -23,14 +24,15 @@ fn a_password_in_a_url_that_nobody_understands() {
 
 #[test]
 fn what_a_variable_stands_for() {
-    // In a place that everything shows: a file that can not be opened.
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:${SHOP_SECRET}.db"));
-    let mut running = Running::start(desk.command().args(["run", "--log", "trace"]).env("SHOP_SECRET", SECRET));
+    // In a place that everything shows: a file that cannot be opened.
+    let workspace =
+        Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", "sqlite:${SHOP_SECRET}.db"));
+    let mut running = Running::start(workspace.command().args(["run", "--log", "trace"]).env("SHOP_SECRET", SECRET));
     running.says(&["***"]);
     running.ends_in_order();
     assert_silent(&running.seen);
     for arguments in [&["check"][..], &["check", "--json"]] {
-        let told = answer(desk.command().args(arguments).env("SHOP_SECRET", SECRET));
+        let told = answer(workspace.command().args(arguments).env("SHOP_SECRET", SECRET));
         assert_eq!(told.code, Some(2));
         assert!((told.out.clone() + &told.err).contains("***"), "{told:?}");
         assert_silent(&[told.out, told.err]);
@@ -40,11 +42,11 @@ fn what_a_variable_stands_for() {
 #[test]
 fn what_a_file_holds_in_the_logs_of_a_running_stream() {
     let config = format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"${{file:secret.txt}}\"\n");
-    let desk = Desk::with(&config);
-    desk.write("secret.txt", &format!("{SECRET}\n"));
+    let workspace = Workspace::with(&config);
+    workspace.write("secret.txt", &format!("{SECRET}\n"));
     // The folder is there, and yet no file can be opened in it.
-    std::fs::create_dir_all(desk.path(SECRET).join("orders-000001.ndjson")).expect("a folder can be made");
-    let mut running = Running::start(desk.command().args(["run", "--log", "trace"]));
+    std::fs::create_dir_all(workspace.path(SECRET).join("orders-000001.ndjson")).expect("a folder can be made");
+    let mut running = Running::start(workspace.command().args(["run", "--log", "trace"]));
     running.says(&["***"]);
     running.ends_in_order();
     assert_silent(&running.seen);
@@ -52,9 +54,9 @@ fn what_a_file_holds_in_the_logs_of_a_running_stream() {
 
 #[test]
 fn a_password_in_a_variable() {
-    let desk = Desk::with(&format!("{GOOD}{INTO_FILES}"));
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
     let url = format!("oracle://ann:{SECRET}@db/x");
-    let told = answer(desk.command().arg("run").env("WATCHKEEPER__GROUP__STORE", url));
+    let told = answer(workspace.command().arg("run").env("WATCHKEEPER__GROUP__STORE", url));
     assert_eq!(told.code, Some(2));
     assert_silent(&[told.out, told.err]);
 }

@@ -36,7 +36,7 @@ fn a_hand_over_moves_the_watch_and_why_tells_it() {
 }
 
 #[test]
-fn a_hand_over_says_why_it_can_not_be() {
+fn a_hand_over_says_why_it_cannot_be() {
     let shop = Shop::new("stop");
     shop.run(&["handoff", "orders"]).refused(1, &["nobody has the watch of orders"]);
     let _a = shop.start("a");
@@ -117,7 +117,7 @@ fn why_says_nothing_for_an_instance_that_was_killed() {
 
     drop(b);
     let orders = until("nobody has the watch", || Some(shop.orders()).filter(|orders| orders["watch"].is_null()));
-    assert!(orders["farewell"].is_null(), "{orders}");
+    assert!(orders["release_notice"].is_null(), "{orders}");
     let why = shop.run(&["why", "orders"]).said;
     assert!(why.lines().last().is_some_and(|now| !now.contains("said")), "{why}");
 }

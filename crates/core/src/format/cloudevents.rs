@@ -66,7 +66,7 @@ fn encode(part: &str, out: &mut String) {
         if byte.is_ascii_alphanumeric() || b"-._~:@".contains(&byte) {
             out.push(char::from(byte));
         } else {
-            // Writing to a string can not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "%{byte:02X}");
         }
     }

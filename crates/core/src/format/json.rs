@@ -27,7 +27,7 @@ impl<'a> JsonWriter<'a> {
     }
 
     fn text(&mut self, text: &str) {
-        // Writing to a vector can not fail.
+        // Writing to a vector cannot fail.
         let _ = serde_json::to_writer(&mut *self.out, text);
     }
 
@@ -53,7 +53,7 @@ impl<'a> JsonWriter<'a> {
     fn date(&mut self, millis: i64) {
         match iso_date(millis) {
             Some(text) => self.tagged("$date", &text),
-            // Years that ISO 8601 in four digits can not say.
+            // Years that ISO 8601 in four digits cannot say.
             None => {
                 let _ = write!(self.out, "{{\"$date\":{{\"$numberLong\":\"{millis}\"}}}}");
             }

@@ -24,7 +24,7 @@ pub trait Format: Send + Sync + std::fmt::Debug {
     /// Appends `change` to `out`, without a line break.
     ///
     /// # Errors
-    /// The body can not be decoded. A part of the change may have been appended.
+    /// The body cannot be decoded. A part of the change may have been appended.
     fn write(&self, change: &Change, out: &mut Vec<u8>) -> Result<()>;
 }
 

@@ -10,7 +10,8 @@ use crate::cx::Cx;
 use crate::error::{Error, Result};
 use crate::latest::{Follower, Latest};
 use crate::lease::{
-    Acquired, Ask, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal, Wakeups,
+    AcquireRequest, Acquired, Candidate, Ending, Holder, Lease, LeaseProfile, LeaseStore, Previous, Released, Renewal,
+    Wakeups,
 };
 use crate::names::{Epoch, Grant, LeaseKey};
 
@@ -56,7 +57,7 @@ impl Leases {
 
 impl Entry {
     /// The tenure that a grant now would follow, or the holder that stands in its way.
-    fn vacate(&self, ask: &Ask, now: Moment) -> std::result::Result<Option<Previous>, Holder> {
+    fn vacate(&self, ask: &AcquireRequest, now: Moment) -> std::result::Result<Option<Previous>, Holder> {
         let Some(holding) = &self.holding else {
             let previous = self.released.as_ref();
             return Ok(previous.map(|(previous, at)| Previous { vacant: now.since(*at), ..previous.clone() }));
@@ -85,7 +86,7 @@ impl Entry {
         tenure == Some(grant.tenure) && self.epoch == grant.epoch
     }
 
-    fn grant_again(&mut self, ask: &Ask, now: Moment) -> Option<Acquired> {
+    fn grant_again(&mut self, ask: &AcquireRequest, now: Moment) -> Option<Acquired> {
         let holding = self.holding.as_mut()?;
         let same = holding.candidate.tenure == ask.candidate.tenure && holding.expires > now;
         if !same || ask.floor >= self.epoch {
@@ -103,7 +104,7 @@ impl LeaseStore for Leases {
         LeaseProfile { shortest: Duration::from_millis(1), wakes: true }
     }
 
-    async fn try_acquire(&self, _cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, _cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         let now = self.clock.now();
         let mut entries = lock(&self.entries);
         let entry = entries.entry(ask.key.clone()).or_default();

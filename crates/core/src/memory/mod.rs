@@ -1,7 +1,7 @@
 //! The reference of every contract, in memory.
 //!
 //! They pass the same laws as the real ones and are what those laws are read against. One
-//! [`Leases`], [`Checkpoints`] or [`Notes`] stands for a server: cheap clones of it are its clients.
+//! [`Leases`], [`Checkpoints`] or [`RecordStore`] stands for a server: cheap clones of it are its clients.
 
 mod checkpoint;
 mod lease;
@@ -11,7 +11,7 @@ mod source;
 
 pub use checkpoint::{Checkpoints, Ledgered};
 pub use lease::Leases;
-pub use records::Notes;
+pub use records::RecordStore;
 pub use sink::{Delivered, Table, TableSink, TransactionalTable};
 pub use source::{Log, NewChange};
 

@@ -9,11 +9,11 @@ use crate::clock::{Clock, Moment};
 use crate::cx::Cx;
 use crate::error::{Error, Result};
 use crate::latest::Latest;
-use crate::records::{Put, RECORD_BYTES_MAX, Record, Records, Revision};
+use crate::records::{PutOutcome, RECORD_BYTES_MAX, Record, Records, Revision};
 
 /// Records in memory. Age is judged by the clock it was made with.
 #[derive(Debug, Clone)]
-pub struct Notes {
+pub struct RecordStore {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
     changed: Arc<Latest<u64>>,
@@ -34,7 +34,7 @@ struct Written {
     at: Moment,
 }
 
-impl Notes {
+impl RecordStore {
     /// An empty store that believes `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Arc::default(), changed: Arc::new(Latest::new(0)) }
@@ -50,7 +50,7 @@ impl Notes {
         Written { bytes, revision: Revision(state.newest), at: self.clock.now() }
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         self.changed.change(|count| *count += 1);
     }
 }
@@ -63,7 +63,7 @@ fn fits(name: &str, bytes: &Bytes) -> Result<()> {
 }
 
 #[async_trait]
-impl Records for Notes {
+impl Records for RecordStore {
     async fn get(&self, _cx: &Cx, name: &str) -> Result<Option<Record>> {
         Ok(lock(&self.state).documents.get(name).map(|written| self.record(name, written)))
     }
@@ -75,27 +75,27 @@ impl Records for Notes {
         Ok(found.map(|(name, written)| self.record(name, written)).collect())
     }
 
-    async fn put_if(&self, _cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, _cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         fits(name, &bytes)?;
         let mut state = lock(&self.state);
         if state.documents.get(name).map(|written| written.revision) != expected {
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
         let written = self.written(&mut state, bytes);
         let revision = written.revision;
         state.documents.insert(name.to_owned(), written);
-        self.tell();
-        Ok(Put::Done(revision))
+        self.publish();
+        Ok(PutOutcome::Done(revision))
     }
 
-    async fn delete_if(&self, _cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, _cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let mut state = lock(&self.state);
         if state.documents.get(name).map(|written| written.revision) != Some(expected) {
-            return Ok(Put::Conflict);
+            return Ok(PutOutcome::Conflict);
         }
         state.documents.remove(name);
-        self.tell();
-        Ok(Put::Done(expected))
+        self.publish();
+        Ok(PutOutcome::Done(expected))
     }
 
     async fn append(&self, _cx: &Cx, log: &str, bytes: Bytes, keep: usize) -> Result<()> {
@@ -107,7 +107,7 @@ impl Records for Notes {
         while entries.len() > keep {
             entries.pop_front();
         }
-        self.tell();
+        self.publish();
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl Log {
         state.newest += 1;
         let number = state.newest;
         state.entries.push_back((number, change, time));
-        self.newest.tell(number);
+        self.newest.publish(number);
         number
     }
 

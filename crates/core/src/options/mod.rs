@@ -49,7 +49,7 @@ pub enum Setting {
     /// Yes or no.
     Flag(bool),
     /// Several values.
-    List(Vec<Written>),
+    List(Vec<WrittenSetting>),
     /// Settings of its own.
     Table(Options),
 }
@@ -70,14 +70,14 @@ impl Setting {
 
 /// A value with the place where it was written.
 #[derive(Clone, PartialEq)]
-pub struct Written {
+pub struct WrittenSetting {
     /// The value.
     pub setting: Setting,
     /// Where it was written.
     pub origin: Origin,
 }
 
-impl Written {
+impl WrittenSetting {
     /// A text.
     pub fn text(text: impl Into<String>, origin: Origin) -> Self {
         Self { setting: Setting::Text(text.into()), origin }
@@ -85,7 +85,7 @@ impl Written {
 }
 
 /// Values never appear in debug output: any of them may hold a password.
-impl fmt::Debug for Written {
+impl fmt::Debug for WrittenSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.setting.kind(), self.origin)
     }
@@ -102,7 +102,7 @@ impl fmt::Debug for Setting {
 pub struct Options {
     path: String,
     origin: Origin,
-    entries: BTreeMap<String, Written>,
+    entries: BTreeMap<String, WrittenSetting>,
     /// How texts are read again that may have changed, by name.
     rereads: BTreeMap<String, Reread>,
     /// Every name that someone asked for, to tell what was probably meant, and where it was written.
@@ -135,7 +135,7 @@ impl Options {
     }
 
     /// Writes a setting, over what was there.
-    pub fn insert(&mut self, name: impl Into<String>, value: Written) -> Option<Written> {
+    pub fn insert(&mut self, name: impl Into<String>, value: WrittenSetting) -> Option<WrittenSetting> {
         let name = name.into();
         self.rereads.remove(&name);
         self.entries.insert(name, value)
@@ -152,17 +152,17 @@ impl Options {
     }
 
     /// What is written under `name`, without taking it.
-    pub fn peek(&self, name: &str) -> Option<&Written> {
+    pub fn peek(&self, name: &str) -> Option<&WrittenSetting> {
         self.entries.get(name)
     }
 
     /// What is written under `name`, to change it in place.
-    pub fn peek_mut(&mut self, name: &str) -> Option<&mut Written> {
+    pub fn peek_mut(&mut self, name: &str) -> Option<&mut WrittenSetting> {
         self.entries.get_mut(name)
     }
 
     /// All that has not been taken.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Written)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut WrittenSetting)> {
         self.entries.iter_mut().map(|(name, value)| (name.as_str(), value))
     }
 

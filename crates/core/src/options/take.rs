@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-use super::{Options, Renewable, Setting, Written};
+use super::{Options, Renewable, Setting, WrittenSetting};
 
 impl Options {
     /// Takes whatever is written under `name`.
-    pub fn take(&mut self, name: &str) -> Option<Written> {
+    pub fn take(&mut self, name: &str) -> Option<WrittenSetting> {
         let taken = self.entries.remove(name);
         if taken.is_some() || !self.asked.contains_key(name) {
             self.asked.insert(name.to_owned(), taken.as_ref().map(|value| value.origin.clone()));
@@ -46,7 +46,7 @@ impl Options {
     pub fn required(&mut self, name: &str, example: &str) -> Result<String> {
         match self.take(name) {
             None => Err(self.missing(name, example)),
-            Some(Written { setting: Setting::Text(text), .. }) => Ok(text),
+            Some(WrittenSetting { setting: Setting::Text(text), .. }) => Ok(text),
             Some(value) => {
                 let cause = not_wanted(&value.setting, "a text");
                 Err(self.wrong_at(&value.origin, name, cause).remedy("write a text in quotes"))
@@ -75,7 +75,7 @@ impl Options {
 
     /// Takes a whole number that is not negative.
     pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
-        if matches!(self.peek(name), Some(Written { setting: Setting::Integer(..0), .. })) {
+        if matches!(self.peek(name), Some(WrittenSetting { setting: Setting::Integer(..0), .. })) {
             let error = self.wrong(name, "this number is negative").remedy("write a positive whole number, such as 4");
             self.take(name);
             return self.report(error).map(|()| None);

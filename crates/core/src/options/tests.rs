@@ -6,7 +6,7 @@ fn options(entries: &[(&str, Setting)]) -> Options {
     let mut options = Options::new("stream.orders", Origin::new("shop.toml:3"));
     for (line, (name, setting)) in entries.iter().enumerate() {
         let origin = Origin::new(format!("shop.toml:{}", line + 4));
-        options.insert(*name, Written { setting: setting.clone(), origin });
+        options.insert(*name, WrittenSetting { setting: setting.clone(), origin });
     }
     options
 }
@@ -97,7 +97,7 @@ fn passwords_are_not_shown() {
     ] {
         assert_eq!(without_password(url), shown);
     }
-    let written = Written::text("mongodb://ann:secret@db", Origin::new("x"));
+    let written = WrittenSetting::text("mongodb://ann:secret@db", Origin::new("x"));
     assert!(!format!("{written:?} {:?}", written.setting).contains("secret"));
 }
 

@@ -17,13 +17,13 @@ fn not_json(error: serde_json::Error) -> Error {
 
 /// Visits everything in `body`.
 ///
-/// A parser would make a `double` of every number with a point in it, and cut off what that can not hold: digits of a
+/// A parser would make a `double` of every number with a point in it, and cut off what that cannot hold: digits of a
 /// `numeric`, zeros at its end. So the text is checked first, and then taken apart here, which is simple if it is known to be JSON.
 pub(super) fn walk(body: &[u8], visit: &mut dyn Visit) -> Result<()> {
     let mut parser = serde_json::Deserializer::from_slice(body);
     IgnoredAny::deserialize(&mut parser).and_then(|_| parser.end()).map_err(not_json)?;
     let text = std::str::from_utf8(body).map_err(|error| Error::corrupt("a payload is not UTF-8").caused_by(error))?;
-    Walk { text, open: Vec::new() }.run(visit)
+    JsonCursor { text, open: Vec::new() }.run(visit)
 }
 
 /// What is open, and for a document whether a key comes next.
@@ -33,12 +33,12 @@ enum Frame {
 }
 
 /// The way through a text that is JSON.
-struct Walk<'a> {
+struct JsonCursor<'a> {
     text: &'a str,
     open: Vec<Frame>,
 }
 
-impl Walk<'_> {
+impl JsonCursor<'_> {
     fn run(&mut self, visit: &mut dyn Visit) -> Result<()> {
         let mut rest = self.text;
         while let Some(first) = rest.bytes().next() {
@@ -192,13 +192,13 @@ fn number(text: &str) -> ValueRef<'_> {
 ///
 /// Nothing is parsed into a tree, which would refuse numbers that no `double` holds.
 pub(super) fn find<'a>(body: &[u8], path: &[&str]) -> Result<Option<ValueRef<'a>>> {
-    let mut find = Find { path, counts: Vec::new(), on_path: 0, is_next: true, found: None };
+    let mut find = ValueSearch { path, counts: Vec::new(), on_path: 0, is_next: true, found: None };
     walk(body, &mut find)?;
     Ok(find.found)
 }
 
 /// Looks for one value on the way through a text.
-struct Find<'p, 'a> {
+struct ValueSearch<'p, 'a> {
     path: &'p [&'p str],
     /// What is open: how many values came of an array, nothing of a document.
     counts: Vec<Option<usize>>,
@@ -209,7 +209,7 @@ struct Find<'p, 'a> {
     found: Option<ValueRef<'a>>,
 }
 
-impl Find<'_, '_> {
+impl ValueSearch<'_, '_> {
     /// The part of the path that leads further from what is open.
     fn wanted(&self) -> Option<&str> {
         self.counts.len().checked_sub(1).and_then(|depth| self.path.get(depth).copied())
@@ -241,7 +241,7 @@ impl Find<'_, '_> {
     }
 }
 
-impl Visit for Find<'_, '_> {
+impl Visit for ValueSearch<'_, '_> {
     fn value(&mut self, value: ValueRef<'_>) {
         self.come(&value);
     }

@@ -146,12 +146,12 @@ fn enums_and_newtypes_are_read() {
 #[test]
 fn what_does_not_fit_names_the_change_and_the_field() {
     #[derive(Debug, Deserialize)]
-    struct Basket {
+    struct Cart {
         #[expect(dead_code, reason = "it is never read")]
         items: Vec<Order>,
     }
     let body = r#"{"items":[{"id":1,"item":"rope"},{"id":"x","item":"lamp"}]}"#;
-    let error = json(Operation::Insert, body).after::<Basket>().expect_err("x is no number");
+    let error = json(Operation::Insert, body).after::<Cart>().expect_err("x is no number");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let text = error.to_string();
     assert!(text.contains("change log:07 of shop.orders") && text.contains("items[1].id: invalid type"), "{text}");

@@ -137,7 +137,7 @@ fn a_change_is_appended_to_what_is_there() {
 }
 
 #[test]
-fn a_body_that_can_not_be_decoded_is_an_error() {
+fn a_body_that_cannot_be_decoded_is_an_error() {
     let broken = change(RowParts { body: b"{\"a\":", ..parts() });
     assert!(Native.write(&broken, &mut Vec::new()).is_err());
 }

@@ -280,7 +280,7 @@ fn formats_are_found_by_the_names_that_they_give_themselves() {
 }
 
 #[test]
-fn a_body_that_can_not_be_decoded_is_an_error_in_every_format() {
+fn a_body_that_cannot_be_decoded_is_an_error_in_every_format() {
     let broken = change(RowParts { body: b"{\"a\":", ..parts() });
     for name in format::NAMES {
         let format = format::named(name).expect("a listed name is known");

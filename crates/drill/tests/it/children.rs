@@ -2,7 +2,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::time::Duration;
 
-use watchkeeper_drill::{Children, Event, Order, Told, What};
+use watchkeeper_drill::{Children, Event, Order, ProcessReport, ProcessReportKind};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ fn obedient() -> Children {
     children
 }
 
-fn heard(children: &mut Children) -> Told {
+fn heard(children: &mut Children) -> ProcessReport {
     children.next(SOON).expect("something is told")
 }
 
@@ -36,7 +36,7 @@ fn events_are_heard_and_tell_who_is_on_watch() {
     let mut children = obedient();
     assert_eq!(children.on_watch(), None, "nothing was heard yet");
     let told = heard(&mut children);
-    assert!(matches!(told.what, What::Event(Event::State { epoch: Some(7), .. })), "{told:?}");
+    assert!(matches!(told.what, ProcessReportKind::Event(Event::State { epoch: Some(7), .. })), "{told:?}");
     assert_eq!((told.child.as_str(), Some(told.pid)), ("first", children.pid("first")));
     assert_eq!(children.on_watch(), Some(("first", 7)));
 }
@@ -47,7 +47,7 @@ fn orders_arrive_as_lines() {
     heard(&mut children);
     children.order("first", Order::Hold { inside: true }).expect("it listens");
     let told = heard(&mut children);
-    assert_eq!(told.what, What::Line(r#"heard {"order":"hold","inside":true}"#.to_owned()));
+    assert_eq!(told.what, ProcessReportKind::Line(r#"heard {"order":"hold","inside":true}"#.to_owned()));
     assert!(children.order("second", Order::Go).is_err(), "there is no second");
 }
 
@@ -57,7 +57,7 @@ fn a_killed_process_is_reaped_and_no_longer_on_watch() {
     heard(&mut children);
     children.kill("first").expect("it is there");
     assert_eq!(children.reap("first", SOON).expect("it ends").signal(), Some(9));
-    assert_eq!(heard(&mut children).what, What::Ended);
+    assert_eq!(heard(&mut children).what, ProcessReportKind::Ended);
     assert_eq!(children.on_watch(), None);
     assert!(children.kill("first").is_err(), "its number may belong to another by now");
 }
@@ -70,7 +70,7 @@ fn a_stopped_process_says_nothing_until_it_is_woken() {
     children.order("first", Order::Go).expect("the pipe has room");
     assert_eq!(children.next(Duration::from_millis(50)), None, "it is stopped");
     children.wake("first").expect("it is there");
-    assert!(matches!(heard(&mut children).what, What::Line(_)));
+    assert!(matches!(heard(&mut children).what, ProcessReportKind::Line(_)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) fn pack(entries: &[HistoryEntry]) -> Result<Bytes> {
     [entries.len() as u64, oldest.0, oldest.1].into_iter().for_each(|number| put_varint(&mut block, number));
     let mut deflate = ZlibEncoder::new(block, Compression::best());
     let packed = deflate.write_all(&columns(entries)).and_then(|()| deflate.finish());
-    packed.map(Bytes::from).map_err(|error| Error::internal("a block can not be packed").caused_by(error))
+    packed.map(Bytes::from).map_err(|error| Error::internal("a block cannot be packed").caused_by(error))
 }
 
 /// The header of a block.
@@ -51,7 +51,7 @@ pub(super) fn unpack(block: &[u8]) -> Result<Vec<HistoryEntry>> {
     let (header, packed) = split(block)?;
     let mut raw = Vec::new();
     let unpacked = ZlibDecoder::new(packed).take(UNPACKED_BYTES_MAX).read_to_end(&mut raw);
-    unpacked.map_err(|error| Error::corrupt("it can not be unpacked").caused_by(error))?;
+    unpacked.map_err(|error| Error::corrupt("it cannot be unpacked").caused_by(error))?;
     let entries = rows(&mut Cursor(&raw), header.count)?;
     if entries.len() as u64 != header.count {
         return Err(Error::corrupt("it has another number of entries than it says"));

@@ -87,7 +87,7 @@ impl HistoryEntry {
 pub struct Reading {
     /// The checkpoints, newest first.
     pub entries: Vec<HistoryEntry>,
-    /// A `Corrupt` error for each block that can not be read, naming it.
+    /// A `Corrupt` error for each block that cannot be read, naming it.
     pub damaged: Vec<Error>,
     /// What the store keeps of it, whatever was asked for.
     pub size: Size,
@@ -176,7 +176,7 @@ impl History {
     /// damaged block is left out and logged.
     pub async fn read(&self, cx: &Cx, limit: usize) -> Result<Vec<HistoryEntry>> {
         let reading = self.inspect(cx, limit).await?;
-        reading.damaged.iter().for_each(|error| tracing::warn!(%error, "a part of the history can not be read"));
+        reading.damaged.iter().for_each(|error| tracing::warn!(%error, "a part of the history cannot be read"));
         Ok(reading.entries)
     }
 
@@ -228,7 +228,7 @@ impl History {
                 break;
             }
             blocks += 1;
-            // One that can not be read, or that was appended twice, holds nothing.
+            // One that cannot be read, or that was appended twice, holds nothing.
             let Some(header) = block::header(&record.bytes).ok().filter(|header| *header != last) else { continue };
             held = held.saturating_add(header.count);
             last = header;
@@ -239,7 +239,7 @@ impl History {
     fn damaged(&self, record: &Record, error: Error) -> Error {
         let (revision, why) = (record.revision.0, error.message().to_owned());
         Error::corrupt(format!("block {revision} of {} is damaged: {why}", self.log))
-            .remedy("its checkpoints can not be gone back to; it is dropped by rotation")
+            .remedy("its checkpoints cannot be gone back to; it is dropped by rotation")
             .caused_by(error)
     }
 

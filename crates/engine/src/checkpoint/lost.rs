@@ -5,7 +5,7 @@
 use watchkeeper_core::{Checkpoint, CheckpointStore, Component, Cx, Error, ErrorKind, LeaseKey, Result, StoreIdentity};
 
 use super::history::{History, HistoryEntry};
-use crate::group::home::Homes;
+use crate::group::store_binding::StoreBindings;
 
 /// What a person needs to know about the checkpoint of a stream that has lost it: what is wrong with it, and the newest position that
 /// its history has.
@@ -40,14 +40,14 @@ pub fn choose_position(stream: &str, newest: Option<&HistoryEntry>) -> String {
 /// What the records say when they do not answer.
 pub async fn has_committed(
     cx: &Cx,
-    homes: &Homes,
+    bindings: &StoreBindings,
     (stream, store): (&str, StoreIdentity),
     history: &History,
 ) -> Result<bool> {
-    if homes.has_committed(cx, stream, store).await? {
+    if bindings.has_committed(cx, stream, store).await? {
         return Ok(true);
     }
-    let began_elsewhere = homes.store(cx, stream).await?.is_some_and(|home| home != store);
+    let began_elsewhere = bindings.store(cx, stream).await?.is_some_and(|binding| binding != store);
     Ok(!began_elsewhere && history.has_entries(cx).await?)
 }
 
@@ -63,7 +63,7 @@ pub async fn newest(cx: &Cx, history: &History) -> Option<HistoryEntry> {
 /// What keeps the stores from answering.
 pub async fn load(
     cx: &Cx,
-    (store, homes): (&dyn CheckpointStore, &Homes),
+    (store, bindings): (&dyn CheckpointStore, &StoreBindings),
     (stream, key): (&str, &LeaseKey),
     history: &History,
 ) -> Result<Option<Checkpoint>> {
@@ -74,7 +74,7 @@ pub async fn load(
         Ok(Some(checkpoint)) => return Ok(Some(checkpoint)),
         Ok(None) => {
             let identity = cx.run(store.identity(cx)).await?;
-            match cx.run(has_committed(cx, homes, (stream, identity), history)).await? {
+            match cx.run(has_committed(cx, bindings, (stream, identity), history)).await? {
                 true => "is missing".to_owned(),
                 false => return Ok(None),
             }

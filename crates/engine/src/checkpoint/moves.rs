@@ -1,7 +1,7 @@
 //! What an operator can wish for, and the commit that it comes to.
 //!
 //! Whatever a move passes over stands in the ledger by the very commit that passes it (G2), and a
-//! target that the source can not resume from is refused before anything is written (G4).
+//! target that the source cannot resume from is refused before anything is written (G4).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    pub(super) async fn plan(&self, cx: &Cx, wish: Move) -> Result<Plan> {
-        match wish {
+    pub(super) async fn plan(&self, cx: &Cx, letter_request: Move) -> Result<Plan> {
+        match letter_request {
             Move::Set(to) => self.set(cx, to, "an operator set the checkpoint").await,
             Move::Rewind(back) => self.rewind(cx, back).await,
             Move::Skip { entry, to } => self.skip(cx, *entry, to).await,
@@ -194,7 +194,7 @@ impl Planner<'_> {
         };
         let source = self.subject.source;
         if source.compare(&target.position, current).is_none()
-            && let Some(drawn_back) = source.drawn_back(&target.position, current)
+            && let Some(drawn_back) = source.earlier_bound(&target.position, current)
         {
             target.position = drawn_back;
         }
@@ -218,9 +218,7 @@ impl Planner<'_> {
         let known = earlier.len();
         let target = steps.checked_sub(1).and_then(|index| earlier.into_iter().nth(index));
         target.ok_or_else(|| {
-            Error::config(format!(
-                "can not go back {steps} checkpoints: the history has {known} before the current one"
-            ))
+            Error::config(format!("cannot go back {steps} checkpoints: the history has {known} before the current one"))
         })
     }
 
@@ -237,7 +235,7 @@ impl Planner<'_> {
         let far_enough = |entry: &HistoryEntry| entry.changes.saturating_add(changes) <= here;
         let target = before.into_iter().filter(far_enough).max_by_key(|entry| entry.changes);
         target.ok_or_else(|| {
-            Error::config(format!("can not go back {changes} changes: the history reaches back {reach}"))
+            Error::config(format!("cannot go back {changes} changes: the history reaches back {reach}"))
                 .remedy("go back to a time or to the oldest change, for which the log itself is asked")
         })
     }

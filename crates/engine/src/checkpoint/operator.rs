@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Error,
-    ErrorKind, Facts, Grant, Halted, Holder, LeaseStore, Position, Reason, Records, Result, TenureId, Wakeups,
+    AcquireRequest, Acquired, Candidate, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy,
+    Epoch, Error, ErrorKind, Facts, Grant, Halted, Holder, LeaseStore, Position, Reason, Records, Result, TenureId,
+    Wakeups,
 };
 
 pub use super::moves::{Back, Move, Subject, outranked, require_gap, swallowing};
@@ -22,9 +23,9 @@ use super::history::{BLOCK_ENTRIES, CAPACITY, History};
 use super::lost::{self, has_committed, lost, newest};
 use super::moves::{Plan, Planner};
 use crate::group::control::Controls;
-use crate::group::home::Homes;
 use crate::group::journal::{Cause, Journal, utc};
 use crate::group::poison::Poison;
+use crate::group::store_binding::StoreBindings;
 use crate::instance::Stores;
 use crate::settings::InstanceSettings;
 use crate::stream::StreamSpec;
@@ -85,7 +86,7 @@ pub struct MoveReport {
 
 /// What a move leaves behind, for those who run the stream.
 #[derive(Debug, Clone, Copy)]
-struct After {
+struct MoveFollowUp {
     runs_again: bool,
     /// The epoch of the move, if it lifted a halt.
     lifted_under: Option<Epoch>,
@@ -111,22 +112,22 @@ impl Operator {
     ///
     /// # Errors
     /// `Config` when the move makes no sense, `Unavailable` when the holder did not leave in time,
-    /// `PositionLost` when the source can not resume from the target; nothing was committed then.
+    /// `PositionLost` when the source cannot resume from the target; nothing was committed then.
     /// `Unknown` when the commit may have happened: look at the checkpoint before asking again.
     ///
     /// # Cancel safety
     /// Not cancel safe: dropped, it leaves the stream paused until a person lifts that. End it
     /// through `cx` instead.
-    pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, wish: Move) -> Result<MoveReport> {
-        self.refuse_impossible(cx, subject, &wish).await?;
+    pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, letter_request: Move) -> Result<MoveReport> {
+        self.refuse_impossible(cx, subject, &letter_request).await?;
         let tenure = self.entropy.tenure();
         let outcome = match self.controls().update(cx, subject.stream, |control| control.begin_move(tenure)).await {
-            Ok(_) => self.perform(cx, subject, tenure, wish).await,
+            Ok(_) => self.perform(cx, subject, tenure, letter_request).await,
             Err(error) => Err(error),
         };
         let runs_again = outcome.as_ref().is_ok_and(|(_, plan)| !plan.keeps_halt);
         let lifted = outcome.as_ref().ok().filter(|(report, _)| report.lifted.is_some());
-        let after = After { runs_again, lifted_under: lifted.map(|(report, _)| report.epoch) };
+        let after = MoveFollowUp { runs_again, lifted_under: lifted.map(|(report, _)| report.epoch) };
         let remarks = self.clean_up(cx, subject, tenure, after).await;
         match outcome {
             Ok((report, _)) => Ok(MoveReport { remarks: [report.remarks, remarks].concat(), ..report }),
@@ -140,17 +141,17 @@ impl Operator {
 
     /// Refuses what no holder can make possible by leaving: the stream is not paused for it. What cannot be found out is left to the
     /// move itself.
-    async fn refuse_impossible(&self, cx: &Cx, subject: &Subject<'_>, wish: &Move) -> Result<()> {
+    async fn refuse_impossible(&self, cx: &Cx, subject: &Subject<'_>, letter_request: &Move) -> Result<()> {
         let history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
-        let homes = Homes::new(Arc::clone(&self.records), &self.group);
-        let (stores, names) = ((&*self.checkpoints, &homes), (subject.stream, subject.key));
+        let bindings = StoreBindings::new(Arc::clone(&self.records), &self.group);
+        let (stores, names) = ((&*self.checkpoints, &bindings), (subject.stream, subject.key));
         let Ok(holder) = self.holder(cx, subject).await else { return Ok(()) };
         let Ok(current) = lost::load(cx, stores, names, &history).await else { return Ok(()) };
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
-        let Err(error) = planner.plan(cx, wish.clone()).await else { return Ok(()) };
+        let Err(error) = planner.plan(cx, letter_request.clone()).await else { return Ok(()) };
         let is_lost = error.kind() == ErrorKind::PositionLost;
-        let is_definite = match wish {
+        let is_definite = match letter_request {
             _ if holder.is_none() => is_lost || matches!(error.kind(), ErrorKind::Config | ErrorKind::Corrupt),
             Move::AcceptGap { .. } => is_lost || error.kind() == ErrorKind::Config,
             // A holder that leaves writes the end of the history, at most a block.
@@ -168,14 +169,14 @@ impl Operator {
         cx: &Cx,
         subject: &Subject<'_>,
         tenure: TenureId,
-        wish: Move,
+        letter_request: Move,
     ) -> Result<(MoveReport, Plan)> {
         let mut history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
         let (cx, grant, current) = self.claim(cx, subject, tenure, &history).await?;
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
-        let kind = wish.clone();
-        let plan = planner.plan(&cx, wish).await?;
+        let kind = letter_request.clone();
+        let plan = planner.plan(&cx, letter_request).await?;
         let write = write(&cx, grant, current.as_ref(), &plan);
         self.commit(&cx, &write).await?;
         history.note(&write.to_checkpoint());
@@ -191,7 +192,12 @@ impl Operator {
             ledgered: write.ledger.len(),
             lifted: halted.filter(|_| !plan.keeps_halt),
             swallowing: if plan.replays { swallowing(subject.sinks) } else { Vec::new() },
-            remarks: self.tell(&cx, subject, tenure, history, (&plan, &did)).await.into_iter().chain(remark).collect(),
+            remarks: self
+                .publish(&cx, subject, tenure, history, (&plan, &did))
+                .await
+                .into_iter()
+                .chain(remark)
+                .collect(),
             halts_again,
         };
         Ok((report, plan))
@@ -231,8 +237,8 @@ impl Operator {
 
     async fn has_committed(&self, cx: &Cx, subject: &Subject<'_>, history: &History) -> Result<bool> {
         let identity = self.checkpoints.identity(cx).await?;
-        let homes = Homes::new(Arc::clone(&self.records), &self.group);
-        has_committed(cx, &homes, (subject.stream, identity), history).await
+        let bindings = StoreBindings::new(Arc::clone(&self.records), &self.group);
+        has_committed(cx, &bindings, (subject.stream, identity), history).await
     }
 
     /// Waits until the lease is free and takes it.
@@ -273,11 +279,11 @@ impl Operator {
         outcome
     }
 
-    fn ask(&self, subject: &Subject<'_>, tenure: TenureId, floor: Epoch) -> Ask {
+    fn ask(&self, subject: &Subject<'_>, tenure: TenureId, floor: Epoch) -> AcquireRequest {
         // The tenure's own bits serve as the process: an operator has no other identity.
         let instance = watchkeeper_core::InstanceId(tenure.0);
         let candidate = Candidate { instance, name: NAME.to_owned(), address: None, tenure };
-        Ask { key: subject.key.clone(), candidate, ttl: self.ttl, floor, break_holder: None }
+        AcquireRequest { key: subject.key.clone(), candidate, ttl: self.ttl, floor, break_holder: None }
     }
 
     async fn holder(&self, cx: &Cx, subject: &Subject<'_>) -> Result<Option<Holder>> {
@@ -299,7 +305,7 @@ impl Operator {
     }
 
     /// What is worth telling others after the commit. None of it can undo the move.
-    async fn tell(
+    async fn publish(
         &self,
         cx: &Cx,
         subject: &Subject<'_>,
@@ -320,7 +326,7 @@ impl Operator {
         }
         if plan.delivers_anew
             && let Err(error) =
-                Homes::new(Arc::clone(&self.records), &self.group).forget_targets(cx, subject.stream).await
+                StoreBindings::new(Arc::clone(&self.records), &self.group).forget_targets(cx, subject.stream).await
         {
             remarks.push(format!("A table of a sink that is missing will not be made anew: {error}."));
         }
@@ -333,7 +339,7 @@ impl Operator {
 
     /// Gives the lease back and lifts the pause, also when the caller's time is over. The answer is
     /// what did not work.
-    async fn clean_up(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: After) -> Vec<String> {
+    async fn clean_up(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: MoveFollowUp) -> Vec<String> {
         let cx = &Cx::new(Arc::clone(cx.clock()));
         let mut remarks = Vec::new();
         if let Err(error) = self.release(&cx.within(self.ttl), subject, tenure).await {
@@ -356,7 +362,7 @@ impl Operator {
         self.leases.release(cx, &grant).await.map(|_| ())
     }
 
-    async fn lift(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: After) -> Result<()> {
+    async fn lift(&self, cx: &Cx, subject: &Subject<'_>, tenure: TenureId, after: MoveFollowUp) -> Result<()> {
         let controls = self.controls();
         let mut attempt = 1;
         loop {
@@ -382,9 +388,9 @@ impl Operator {
 }
 
 /// What a move did, for the journal.
-fn done(wish: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> String {
+fn done(letter_request: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> String {
     let to = after.map_or_else(|| "its beginning".to_owned(), ToString::to_string);
-    let did = match wish {
+    let did = match letter_request {
         Move::Resume => "resumed the stream".to_owned(),
         Move::Set(_) | Move::Rewind(_) => format!("moved the checkpoint to {to}"),
         Move::Skip { entry, .. } => format!("skipped change {}", entry.change_id),
@@ -392,7 +398,7 @@ fn done(wish: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> S
         Move::Reset => "reset the checkpoint".to_owned(),
         Move::Resolve { .. } => "settled dead letters".to_owned(),
     };
-    let halt = before.filter(|_| !matches!(wish, Move::Resolve { .. })).and_then(|before| {
+    let halt = before.filter(|_| !matches!(letter_request, Move::Resolve { .. })).and_then(|before| {
         let halted = before.halted.as_ref()?;
         if before.reason == Reason::Operator {
             // Written anew by an operator who settled dead letters: who halted it is not known any more.

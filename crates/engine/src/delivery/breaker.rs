@@ -17,7 +17,7 @@ pub struct BreakerSettings {
     /// For how long it is open at first, less some jitter. Twice as long after each failed probe.
     pub open_for: Duration,
     /// For how long it is open at most. Also the time after which a probe without an answer is given
-    /// up, so that a forgotten one can not keep the sink shut for ever.
+    /// up, so that a forgotten one cannot keep the sink shut for ever.
     pub open_max: Duration,
     /// So many good probes in a row close it again.
     pub probes: u32,
@@ -121,13 +121,17 @@ impl Breaker {
             Inner::HalfOpen { probing_since: None, passed } => self.probe(now, passed),
             Inner::HalfOpen { probing_since: Some(since), passed } => {
                 let given_up = since + self.settings.open_max;
-                if now >= given_up { self.probe(now, passed) } else { Permit::Wait(given_up.min(now + self.glance())) }
+                if now >= given_up {
+                    self.probe(now, passed)
+                } else {
+                    Permit::Wait(given_up.min(now + self.poll_interval()))
+                }
             }
         }
     }
 
     /// How soon to look again whether a probe has been answered: much sooner than a breaker opens for.
-    fn glance(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         (self.settings.open_for / 16).max(Duration::from_millis(1))
     }
 
@@ -149,7 +153,7 @@ impl Breaker {
     }
 
     /// A permitted call failed. While open this is a call from before, and the wait stays as it is;
-    /// while half open it can not be told from a failed probe, and counts as one.
+    /// while half open it cannot be told from a failed probe, and counts as one.
     pub fn failure(&mut self, now: Moment, entropy: &Entropy) {
         match self.inner {
             Inner::Closed { failures } if failures.saturating_add(1) < self.settings.failures => {
@@ -299,7 +303,7 @@ mod tests {
 
     /// What an onlooker knows, who sees only permits and reports.
     #[derive(Default)]
-    struct Onlooker {
+    struct ModelObserver {
         failures: u32,
         good_probes: u32,
         opened: Option<(Moment, Moment)>,
@@ -308,7 +312,7 @@ mod tests {
         turns: [u32; 3],
     }
 
-    impl Onlooker {
+    impl ModelObserver {
         fn permitted(&mut self, now: Moment, permit: Permit) {
             match (permit, self.opened) {
                 (Permit::Go, opened) => assert_eq!(opened, None, "all calls go only while it is closed"),
@@ -351,7 +355,7 @@ mod tests {
         let mut turns = [0; 3];
         for seed in 0..50 {
             let (dice, entropy) = (Entropy::seeded(seed), Entropy::seeded(!seed));
-            let (mut breaker, mut onlooker, mut now) = (Breaker::new(SETTINGS), Onlooker::default(), at(0));
+            let (mut breaker, mut onlooker, mut now) = (Breaker::new(SETTINGS), ModelObserver::default(), at(0));
             for _ in 0..2_000 {
                 match dice.below(8) {
                     0 | 1 => now = now + Duration::from_millis(dice.below(900)),

@@ -17,7 +17,7 @@ use watchkeeper_core::{
 use super::handler::{Handler, HandlerContext, HandlerError, call};
 use super::routes::{Matched, Routes};
 
-/// What is declared of handlers, since it can not be seen.
+/// What is declared of handlers, since it cannot be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandlerSettings {
     /// What the handlers' target does with a stale or repeated write.
@@ -80,7 +80,7 @@ impl ObserverExecutor {
     /// the checkpoint is written in.
     pub fn with_settings(self, settings: HandlerSettings) -> Result<Self> {
         if settings.grade == Grade::Transactional {
-            return Err(Error::config("handlers can not be transactional")
+            return Err(Error::config("handlers cannot be transactional")
                 .remedy("declare them versioned or idempotent, or use the transactional sink of the database"));
         }
         Ok(Self { settings, ..self })
@@ -183,12 +183,12 @@ struct HandlerWriter {
     context: HandlerContext,
     /// By lane: the row that it is stuck at. Nearly always empty, and looked at once per call, so one
     /// lock serves all lanes.
-    halfway: Mutex<BTreeMap<usize, Halfway>>,
+    halfway: Mutex<BTreeMap<usize, PartlyHandledRow>>,
 }
 
 /// A row some of whose handlers have to run again.
 #[derive(Debug)]
-struct Halfway {
+struct PartlyHandledRow {
     batch_seq: u64,
     row: u32,
     /// The change's id: batches that are made for a replay may share a `seq`.
@@ -199,7 +199,7 @@ struct Halfway {
     rejected: Option<Error>,
 }
 
-impl Halfway {
+impl PartlyHandledRow {
     fn is(&self, batch: &Batch, row: u32) -> bool {
         self.batch_seq == batch.seq && self.row == row && self.change_id == batch.id(row).to_string()
     }
@@ -248,19 +248,19 @@ impl SinkWriter for HandlerWriter {
 }
 
 impl HandlerWriter {
-    fn halfway(&self) -> MutexGuard<'_, BTreeMap<usize, Halfway>> {
+    fn halfway(&self) -> MutexGuard<'_, BTreeMap<usize, PartlyHandledRow>> {
         self.halfway.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is known of the row that a lane goes on with. If it is another row than the one that the
     /// lane was stuck at, the engine has given that one up, and it is forgotten.
-    fn recall(&self, lane: usize, batch: &Batch, row: u32) -> Option<Halfway> {
+    fn recall(&self, lane: usize, batch: &Batch, row: u32) -> Option<PartlyHandledRow> {
         self.halfway().remove(&lane).filter(|halfway| halfway.is(batch, row))
     }
 
     fn remember(&self, lane: usize, change: &Change, open: Vec<usize>, rejected: Option<Error>) {
         let (batch_seq, row, change_id) = (change.batch().seq, change.row(), change.id().to_string());
-        self.halfway().insert(lane, Halfway { batch_seq, row, change_id, open, rejected });
+        self.halfway().insert(lane, PartlyHandledRow { batch_seq, row, change_id, open, rejected });
     }
 
     /// The answer of a write that came to a row, after `done` others, that not all handlers took.
@@ -365,7 +365,7 @@ impl Tally {
 async fn pass(
     handlers: &[Arc<dyn Handler>],
     (change, context): (&Change, &HandlerContext),
-    halfway: Option<Halfway>,
+    halfway: Option<PartlyHandledRow>,
     checked: Result<()>,
     check: impl Fn() -> Result<()>,
 ) -> Tally {

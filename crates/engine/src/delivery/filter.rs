@@ -16,14 +16,14 @@ pub trait Filter: Send + Sync {
     fn keeps(&self, batch: &Batch, row: u32) -> bool;
 
     /// What it decides of every row of which this is known; `None` where that depends on more.
-    fn foresees(&self, _known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, _known: RowSummary<'_>) -> Option<bool> {
         None
     }
 }
 
 /// What is known of a row before it is looked at.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Known<'a> {
+pub struct RowSummary<'a> {
     /// Its operation.
     pub operation: Option<Operation>,
     /// Its namespace.
@@ -48,7 +48,7 @@ impl Filter for Operations {
         self.contains(batch.rows()[row as usize].operation)
     }
 
-    fn foresees(&self, known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, known: RowSummary<'_>) -> Option<bool> {
         known.operation.map(|operation| self.contains(operation))
     }
 }
@@ -68,7 +68,7 @@ impl Filter for Namespaces {
         self.names(batch.namespace(row))
     }
 
-    fn foresees(&self, known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, known: RowSummary<'_>) -> Option<bool> {
         known.namespace.map(|namespace| self.names(namespace))
     }
 }
@@ -88,7 +88,7 @@ impl Filter for All {
         self.0.iter().all(|filter| filter.keeps(batch, row))
     }
 
-    fn foresees(&self, known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, known: RowSummary<'_>) -> Option<bool> {
         decided_by(&self.0, known, false)
     }
 }
@@ -102,7 +102,7 @@ impl Filter for Any {
         self.0.iter().any(|filter| filter.keeps(batch, row))
     }
 
-    fn foresees(&self, known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, known: RowSummary<'_>) -> Option<bool> {
         decided_by(&self.0, known, true)
     }
 }
@@ -116,13 +116,13 @@ impl<F: Filter> Filter for Not<F> {
         !self.0.keeps(batch, row)
     }
 
-    fn foresees(&self, known: Known<'_>) -> Option<bool> {
+    fn foresees(&self, known: RowSummary<'_>) -> Option<bool> {
         self.0.foresees(known).map(|kept| !kept)
     }
 }
 
 /// What filters decide of which one answer of `decisive` decides for all.
-fn decided_by(filters: &[Arc<dyn Filter>], known: Known<'_>, decisive: bool) -> Option<bool> {
+fn decided_by(filters: &[Arc<dyn Filter>], known: RowSummary<'_>, decisive: bool) -> Option<bool> {
     let mut answers = filters.iter().map(|filter| filter.foresees(known));
     if answers.clone().any(|answer| answer == Some(decisive)) {
         return Some(decisive);
@@ -143,7 +143,7 @@ pub fn is_delivered(filter: &dyn Filter, mirrors: bool, batch: &Batch, row: u32)
         return is_kept;
     }
     let keeps_rows_of = |namespace: &str| {
-        let rows = |operation| filter.foresees(Known { operation: Some(operation), namespace: Some(namespace) });
+        let rows = |operation| filter.foresees(RowSummary { operation: Some(operation), namespace: Some(namespace) });
         OF_ROWS.into_iter().any(|operation| rows(operation) != Some(false))
     };
     match operation {
@@ -162,8 +162,9 @@ pub fn is_delivered(filter: &dyn Filter, mirrors: bool, batch: &Batch, row: u32)
 /// # Errors
 /// `Config`, with the operations that are hidden.
 pub fn require_all_rows(filter: &dyn Filter, sink: &str) -> Result<()> {
-    let is_hidden =
-        |operation: &Operation| filter.foresees(Known { operation: Some(*operation), namespace: None }) == Some(false);
+    let is_hidden = |operation: &Operation| {
+        filter.foresees(RowSummary { operation: Some(*operation), namespace: None }) == Some(false)
+    };
     let hidden: Vec<_> = OF_ROWS.into_iter().filter(is_hidden).map(Operation::as_str).collect();
     if hidden.is_empty() {
         return Ok(());

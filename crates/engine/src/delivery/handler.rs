@@ -133,7 +133,7 @@ where
 }
 
 /// Why a handler failed, in its own words.
-pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub type HandlerCause = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a failed handler asks for.
 ///
@@ -171,28 +171,28 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[non_exhaustive]
 pub enum HandlerError {
     /// Try this change again later: with backoff, for as long as it takes, or as often as `retry.attempts` says.
-    Retry(Cause),
+    Retry(HandlerCause),
     /// The handler panicked. Tried again, but counted against the change.
-    Panic(Cause),
+    Panic(HandlerCause),
     /// This change will never be taken: apply the policy for rejected changes.
-    Reject(Cause),
+    Reject(HandlerCause),
     /// This instance must not go on: release at once.
-    Fatal(Cause),
+    Fatal(HandlerCause),
 }
 
 impl HandlerError {
     /// Asks for another try.
-    pub fn retry(cause: impl Into<Cause>) -> Self {
+    pub fn retry(cause: impl Into<HandlerCause>) -> Self {
         Self::Retry(cause.into())
     }
 
     /// Says that the change will never be taken.
-    pub fn reject(cause: impl Into<Cause>) -> Self {
+    pub fn reject(cause: impl Into<HandlerCause>) -> Self {
         Self::Reject(cause.into())
     }
 
     /// Says that this instance must not go on.
-    pub fn fatal(cause: impl Into<Cause>) -> Self {
+    pub fn fatal(cause: impl Into<HandlerCause>) -> Self {
         Self::Fatal(cause.into())
     }
 
@@ -237,7 +237,7 @@ impl fmt::Display for HandlerError {
     }
 }
 
-impl<E: Into<Cause>> From<E> for HandlerError {
+impl<E: Into<HandlerCause>> From<E> for HandlerError {
     fn from(cause: E) -> Self {
         let cause = cause.into();
         // What cannot be decoded now cannot be decoded later.

@@ -18,6 +18,6 @@ pub use backoff::Backoff;
 pub use breaker::{Breaker, BreakerSettings, BreakerState, Permit};
 pub use executor::{HandlerSettings, HandlerSink, ObserverExecutor};
 pub use filter::{Filter, Namespaces};
-pub use handler::{Cause, Handler, HandlerContext, HandlerError, handler, handler_with};
+pub use handler::{Handler, HandlerCause, HandlerContext, HandlerError, handler, handler_with};
 pub use parking::{OnReject, Park, ParkLimits, Parked, entry_for, replay_order};
 pub use routes::{Matched, Operations, Pattern, Routes};

@@ -160,7 +160,7 @@ impl Controls {
     /// What is wanted of every stream that anyone has said something about, in one round trip.
     ///
     /// # Errors
-    /// `Corrupt` when one of them can not be read: it might say "paused", so nothing is assumed.
+    /// `Corrupt` when one of them cannot be read: it might say "paused", so nothing is assumed.
     /// Callers go on with what they knew.
     pub async fn read_all(&self, cx: &Cx) -> Result<BTreeMap<String, Control>> {
         let records = self.records.list(cx, &self.prefix).await?;

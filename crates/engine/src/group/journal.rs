@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Cx, Ending, Epoch, Error, Previous, Put, Records, Result, TenureId};
+use watchkeeper_core::{Cx, Ending, Epoch, Error, Previous, PutOutcome, Records, Result, TenureId};
 
 use super::{ATTEMPTS, decode, encode};
 use crate::checkpoint::operator;
@@ -37,10 +37,12 @@ pub enum Cause {
 impl Cause {
     /// The cause, from how the lease ended and from what the holder said before it left. A farewell
     /// of any other tenure than the previous one is an old one and does not count.
-    pub fn deduce(previous: Option<&Previous>, farewell: Option<&Farewell>) -> Self {
+    pub fn deduce(previous: Option<&Previous>, release_notice: Option<&ReleaseNotice>) -> Self {
         let Some(previous) = previous else { return Self::First };
-        if let Some(farewell) = farewell.filter(|farewell| farewell.tenure == previous.candidate.tenure) {
-            return farewell.cause;
+        if let Some(release_notice) =
+            release_notice.filter(|release_notice| release_notice.tenure == previous.candidate.tenure)
+        {
+            return release_notice.cause;
         }
         match previous.ending {
             Ending::Released => Self::Released,
@@ -133,7 +135,7 @@ impl Takeover {
 /// What a holder says before it releases, so that its successor knows why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Farewell {
+pub struct ReleaseNotice {
     /// Whose it is.
     pub tenure: TenureId,
     /// Why it leaves.
@@ -163,13 +165,13 @@ impl Journal {
         self.records.append(cx, &log, bytes, TAKEOVERS_KEPT).await
     }
 
-    /// The newest takeovers, newest first. One that can not be read is left out and logged.
+    /// The newest takeovers, newest first. One that cannot be read is left out and logged.
     pub async fn recent(&self, cx: &Cx, stream: &str, limit: usize) -> Result<Vec<Takeover>> {
         let records = self.records.tail(cx, &self.log(stream), limit).await?;
         let takeover = |record| match decode::<Takeover>(record) {
             Ok(takeover) => Some(takeover),
             Err(error) => {
-                tracing::warn!(%error, "a takeover in the journal can not be read");
+                tracing::warn!(%error, "a takeover in the journal cannot be read");
                 None
             }
         };
@@ -179,11 +181,11 @@ impl Journal {
     /// Says why a tenure ends. To be called before its release.
     pub async fn leave(&self, cx: &Cx, stream: &str, tenure: TenureId, cause: Cause, text: &str) -> Result<()> {
         let name = self.note(stream);
-        let farewell = encode(&name, &Farewell { tenure, cause, text: text.to_owned() })?;
+        let release_notice = encode(&name, &ReleaseNotice { tenure, cause, text: text.to_owned() })?;
         for _ in 0..ATTEMPTS {
             cx.check()?;
             let expected = self.records.get(cx, &name).await?.map(|record| record.revision);
-            if let Put::Done(_) = self.records.put_if(cx, &name, expected, farewell.clone()).await? {
+            if let PutOutcome::Done(_) = self.records.put_if(cx, &name, expected, release_notice.clone()).await? {
                 return Ok(());
             }
         }
@@ -191,7 +193,7 @@ impl Journal {
     }
 
     /// The newest farewell and how old it is, by the store's clock.
-    pub async fn farewell(&self, cx: &Cx, stream: &str) -> Result<Option<(Farewell, Duration)>> {
+    pub async fn release_notice(&self, cx: &Cx, stream: &str) -> Result<Option<(ReleaseNotice, Duration)>> {
         let record = self.records.get(cx, &self.note(stream)).await?;
         record.as_ref().map(|record| Ok((decode(record)?, record.age))).transpose()
     }

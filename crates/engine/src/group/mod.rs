@@ -7,21 +7,21 @@
 //! Every document is JSON with a version `v`. Fields that a reader does not know are left alone, so
 //! that instances of different versions can share a group while it is being upgraded.
 
+pub mod agent;
 pub mod control;
-pub mod desk;
 pub mod election;
-pub mod home;
 pub mod journal;
 pub mod poison;
 pub mod registry;
 pub mod report;
 pub mod slots;
+pub mod store_binding;
 pub mod view;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Cx, Error, Put, Record, Records, Result};
+use watchkeeper_core::{Cx, Error, PutOutcome, Record, Records, Result};
 
 /// How often a document is read again because someone else wrote in between. More than a group has
 /// instances that write one document at the same moment.
@@ -49,14 +49,14 @@ struct Stored<T> {
 /// The bytes of a document.
 pub(crate) fn encode<T: Serialize>(name: &str, document: &T) -> Result<Bytes> {
     let bytes = serde_json::to_vec(&Written { v: VERSION, document });
-    bytes.map(Bytes::from).map_err(|error| Error::internal(format!("{name} can not be written")).caused_by(error))
+    bytes.map(Bytes::from).map_err(|error| Error::internal(format!("{name} cannot be written")).caused_by(error))
 }
 
 /// The document of a record.
 pub(crate) fn decode<T: DeserializeOwned>(record: &Record) -> Result<T> {
     let stored = serde_json::from_slice::<Stored<T>>(&record.bytes);
     stored.map(|stored| stored.document).map_err(|error| {
-        Error::corrupt(format!("record {} can not be read: {error}", record.name))
+        Error::corrupt(format!("record {} cannot be read: {error}", record.name))
             .remedy("correct it by hand or delete it")
             .caused_by(error)
     })
@@ -78,7 +78,7 @@ where
             return Ok(document);
         }
         let expected = record.map(|record| record.revision);
-        if let Put::Done(_) = records.put_if(cx, name, expected, encode(name, &document)?).await? {
+        if let PutOutcome::Done(_) = records.put_if(cx, name, expected, encode(name, &document)?).await? {
             return Ok(document);
         }
     }
@@ -90,7 +90,7 @@ pub(crate) async fn remove(records: &dyn Records, cx: &Cx, name: &str) -> Result
     for _ in 0..ATTEMPTS {
         cx.check()?;
         let Some(record) = records.get(cx, name).await? else { return Ok(()) };
-        if let Put::Done(_) = records.delete_if(cx, name, record.revision).await? {
+        if let PutOutcome::Done(_) = records.delete_if(cx, name, record.revision).await? {
             return Ok(());
         }
     }

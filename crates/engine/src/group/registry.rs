@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Address, Cx, Error, InstanceId, Put, Record, Records, Result, Revision};
+use watchkeeper_core::{Address, Cx, Error, InstanceId, PutOutcome, Record, Records, Result, Revision};
 
 use super::report::StreamReport;
 use super::{ATTEMPTS, decode, encode, remove};
@@ -147,7 +147,7 @@ impl Registry {
         remove(&*self.records, cx, &self.name(instance)).await
     }
 
-    /// All members, in the order of their identities. A record that can not be read is left out and
+    /// All members, in the order of their identities. A record that cannot be read is left out and
     /// logged: one garbled neighbour must not blind the group.
     pub async fn list(&self, cx: &Cx) -> Result<Vec<Listed>> {
         let records = self.records.list(cx, &self.prefix).await?;
@@ -163,7 +163,7 @@ impl Registry {
                 continue;
             }
             cx.check()?;
-            if let Put::Done(_) = self.records.delete_if(cx, &record.name, record.revision).await? {
+            if let PutOutcome::Done(_) = self.records.delete_if(cx, &record.name, record.revision).await? {
                 removed += 1;
             }
         }
@@ -174,7 +174,7 @@ impl Registry {
         match decode::<Member>(record) {
             Ok(member) => Some(Listed { member, age: record.age, healthy: record.age < self.unhealthy_after }),
             Err(error) => {
-                tracing::warn!(%error, "a member of the group can not be read");
+                tracing::warn!(%error, "a member of the group cannot be read");
                 None
             }
         }
@@ -186,7 +186,7 @@ impl Registry {
         let mut expected = self.lock().get(&member.instance).copied();
         for _ in 0..ATTEMPTS {
             cx.check()?;
-            if let Put::Done(revision) = self.records.put_if(cx, &name, expected, bytes.clone()).await? {
+            if let PutOutcome::Done(revision) = self.records.put_if(cx, &name, expected, bytes.clone()).await? {
                 self.lock().insert(member.instance, revision);
                 return Ok(if expected.is_some() { Beat::Kept } else { Beat::Restored });
             }

@@ -13,10 +13,10 @@ use crate::listener::ListenerState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum Doing {
+pub enum StreamActivity {
     /// Its source and sinks are being connected to, for the first time.
     Opening,
-    /// It can not run here: its source or sinks can not be opened, or it failed. It is tried again.
+    /// It cannot run here: its source or sinks cannot be opened, or it failed. It is tried again.
     Failing,
     /// It could run here.
     Standby,
@@ -31,7 +31,7 @@ pub enum Doing {
     Other,
 }
 
-impl Doing {
+impl StreamActivity {
     /// What an instance does with a stream whose listener is in this state, where something `fails` or nothing does.
     pub(crate) fn of(state: ListenerState, fails: bool) -> Self {
         match state {
@@ -46,7 +46,7 @@ impl Doing {
     }
 }
 
-impl std::fmt::Display for Doing {
+impl std::fmt::Display for StreamActivity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Opening => "opening",
@@ -126,7 +126,7 @@ pub struct StreamReport {
     /// The stream.
     pub stream: String,
     /// What the instance does with it.
-    pub doing: Doing,
+    pub doing: StreamActivity,
     /// The epoch under which it has the lease.
     #[serde(default)]
     pub epoch: Option<Epoch>,
@@ -158,7 +158,7 @@ pub struct StreamReport {
 
 impl StreamReport {
     /// A report that says no more than what the instance does with the stream.
-    pub fn new(stream: impl Into<String>, doing: Doing) -> Self {
+    pub fn new(stream: impl Into<String>, doing: StreamActivity) -> Self {
         Self {
             stream: stream.into(),
             doing,

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Cx, Error, InstanceId, Put, Records, Result, Revision};
+use watchkeeper_core::{Cx, Error, InstanceId, PutOutcome, Records, Result, Revision};
 
 use super::registry::{Listed, Member, Registry};
 use super::{ATTEMPTS, decode, encode};
@@ -19,7 +19,7 @@ struct Occupant {
     name: String,
 }
 
-/// One slot as it was read. An occupant that can not be read counts as gone.
+/// One slot as it was read. An occupant that cannot be read counts as gone.
 struct Slot {
     number: usize,
     revision: Revision,
@@ -91,7 +91,7 @@ impl Slots {
         let name = self.name(number);
         let occupant = Occupant { instance: member.instance, name: member.name.clone() };
         let put = self.records.put_if(cx, &name, expected, encode(&name, &occupant)?).await?;
-        Ok(matches!(put, Put::Done(_)).then_some(number))
+        Ok(matches!(put, PutOutcome::Done(_)).then_some(number))
     }
 
     async fn read(&self, cx: &Cx) -> Result<Vec<Slot>> {

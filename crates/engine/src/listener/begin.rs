@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use watchkeeper_core::{Component, Error, Reason};
 
-use super::watch::{Outcome, Voyage, Watch};
+use super::watch::{Outcome, TenureState, Watch};
 use crate::checkpoint::history::History;
 use crate::checkpoint::lost;
-use crate::group::home::Homes;
-use crate::pipeline::board::{Board, Draft, Failure};
+use crate::group::store_binding::StoreBindings;
+use crate::pipeline::opening_state::{Draft, Failure, OpeningState};
 use crate::tenure::Tenure;
 
 impl Watch {
-    pub(super) fn homes(&self) -> Homes {
-        Homes::new(Arc::clone(&self.instance.records), &self.instance.settings.group)
+    pub(super) fn bindings(&self) -> StoreBindings {
+        StoreBindings::new(Arc::clone(&self.instance.records), &self.instance.settings.group)
     }
 
     /// Lets a stream without a position begin only if it never had one. Its first checkpoint has no position; only after it is
@@ -22,20 +22,23 @@ impl Watch {
     ///
     /// # Errors
     /// `Corrupt` when the checkpoint is missing or has lost its position; `Config` when the stream began in another store.
-    pub(super) async fn begin(&self, board: &Board, voyage: &Voyage) -> Result<(), Failure> {
-        let mut committer = voyage.committer.lock().await;
+    pub(super) async fn begin(&self, opening_state: &OpeningState, tenure_state: &TenureState) -> Result<(), Failure> {
+        let mut committer = tenure_state.committer.lock().await;
         if committer.position().is_some() {
             return Ok(());
         }
         if committer.has_lost_position() {
-            return Err(self.lost_checkpoint("has no position", &committer.history, &board.tenure).await.into());
+            return Err(self
+                .lost_checkpoint("has no position", &committer.history, &opening_state.tenure)
+                .await
+                .into());
         }
-        let (homes, pulse) = (self.homes(), board.tenure.progress().pulse("opening"));
-        let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
+        let (bindings, call_progress) = (self.bindings(), opening_state.tenure.progress().call_progress("opening"));
+        let call = opening_state.tenure.call(&call_progress, self.spec.settings.timeouts.open);
         let identity = call.run(&Component::Checkpoints, self.checkpoints.identity(call.cx())).await?;
-        let noted = match self.post.settled.get() {
+        let noted = match self.stream_slot.settled.get() {
             Some(()) => true,
-            None => call.cx().run(homes.settle(call.cx(), self.post.name(), identity)).await?,
+            None => call.cx().run(bindings.settle(call.cx(), self.stream_slot.name(), identity)).await?,
         };
         // Earlier versions did not note commits, and the note can be deleted: then the history tells.
         let is_missing =
@@ -43,7 +46,7 @@ impl Watch {
         // A commit is watched by its own pulse, and may be repeated for longer than this call may take.
         drop(call);
         if is_missing {
-            let error = self.lost_checkpoint("is missing", &committer.history, &board.tenure).await;
+            let error = self.lost_checkpoint("is missing", &committer.history, &opening_state.tenure).await;
             committer.note_lost();
             return Err(error.into());
         }
@@ -52,31 +55,31 @@ impl Watch {
             committer.commit(Draft::default(), Reason::Progress, None).await?;
         }
         if !noted {
-            let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
-            call.cx().run(homes.note_committed(call.cx(), self.post.name(), identity)).await?;
+            let call = opening_state.tenure.call(&call_progress, self.spec.settings.timeouts.open);
+            call.cx().run(bindings.note_committed(call.cx(), self.stream_slot.name(), identity)).await?;
         }
-        self.post.settled.get_or_init(|| ());
+        self.stream_slot.settled.get_or_init(|| ());
         Ok(())
     }
 
     /// Notes that the stream has committed, for streams that began before this was noted. In parallel with the work: a takeover does not
     /// wait for it.
     pub(super) fn note_committed(&self, tenure: &Arc<Tenure>) -> impl Future<Output = ()> + Send + use<> {
-        let (homes, post, tenure) = (self.homes(), Arc::clone(&self.post), Arc::clone(tenure));
+        let (bindings, stream_slot, tenure) = (self.bindings(), Arc::clone(&self.stream_slot), Arc::clone(tenure));
         let checkpoints = Arc::clone(&self.checkpoints);
         async move {
-            if post.settled.get().is_some() {
+            if stream_slot.settled.get().is_some() {
                 return;
             }
-            let cx = tenure.cx().within(post.settings.timeouts.commit);
+            let cx = tenure.cx().within(stream_slot.settings.timeouts.commit);
             let noted = async {
                 let identity = checkpoints.identity(&cx).await?;
-                homes.note_committed(&cx, post.name(), identity).await
+                bindings.note_committed(&cx, stream_slot.name(), identity).await
             };
             match cx.run(noted).await {
-                Ok(()) => post.settled.get_or_init(|| ()),
+                Ok(()) => stream_slot.settled.get_or_init(|| ()),
                 Err(error) => {
-                    tracing::debug!(stream = post.name(), %error, "it was not noted that the stream has committed");
+                    tracing::debug!(stream = stream_slot.name(), %error, "it was not noted that the stream has committed");
                     &()
                 }
             };
@@ -90,12 +93,12 @@ impl Watch {
         let what = format!("cannot be read ({})", error.message());
         let error = self.lost_checkpoint(&what, &committer.history, &tenure).await;
         let committer = Arc::new(tokio::sync::Mutex::new(committer));
-        let voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
-        self.halt(&voyage, error, None).await
+        let tenure_state = TenureState { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
+        self.halt(&tenure_state, error, None).await
     }
 
     async fn lost_checkpoint(&self, what: &str, history: &History, tenure: &Tenure) -> Error {
         let cx = tenure.cx().within(self.spec.settings.timeouts.commit);
-        lost::lost(self.post.name(), what, lost::newest(&cx, history).await.as_ref())
+        lost::lost(self.stream_slot.name(), what, lost::newest(&cx, history).await.as_ref())
     }
 }

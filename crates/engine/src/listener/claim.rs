@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use watchkeeper_core::{Acquired, Ask, Checkpoint, Claim, Component, Epoch, Error, ErrorKind, Grant, Moment};
+use watchkeeper_core::{
+    AcquireRequest, Acquired, Checkpoint, Claim, Component, Epoch, Error, ErrorKind, Grant, Moment,
+};
 
 use super::watch::Watch;
 use crate::hooks::Mutant;
@@ -47,7 +49,7 @@ impl Watch {
                 }
                 Ok(Claim::Behind { newest }) => {
                     tracing::warn!(
-                        stream = self.post.name(),
+                        stream = self.stream_slot.name(),
                         newest = newest.0,
                         epoch = grant.epoch.0,
                         "the lease store has lost epochs; asking again above them"
@@ -70,10 +72,10 @@ impl Watch {
 
     async fn claim_once(&self, tenure: &Tenure) -> Result<Claim, Error> {
         let settings = &self.spec.settings;
-        let pulse = tenure.progress().pulse("claim");
+        let call_progress = tenure.progress().call_progress("claim");
         let (mut attempt, began) = (0, self.instance.seams.clock.now());
         loop {
-            let call = tenure.call(&pulse, settings.timeouts.commit);
+            let call = tenure.call(&call_progress, settings.timeouts.commit);
             let answer = call.run(&Component::Checkpoints, self.checkpoints.claim(call.cx(), tenure.grant())).await;
             drop(call);
             match answer {
@@ -82,8 +84,8 @@ impl Watch {
                         && tenure.loss().is_none()
                         && !self.should_give_up(began) =>
                 {
-                    if let Some(due) = self.post.health.log_due("claim", &error) {
-                        tracing::warn!(stream = self.post.name(), %error, left_out = due.left_out, "a claim was not answered; it is repeated");
+                    if let Some(due) = self.stream_slot.health.log_due("claim", &error) {
+                        tracing::warn!(stream = self.stream_slot.name(), %error, left_out = due.left_out, "a claim was not answered; it is repeated");
                     }
                     let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
                     attempt += 1;
@@ -98,15 +100,15 @@ impl Watch {
     fn should_give_up(&self, began: Moment) -> bool {
         let waited = self.instance.seams.clock.now().since(began);
         let patience = self.spec.settings.give_up;
-        self.is_shutting_down() || (waited > patience && self.instance.view.has_healthy_peer(self.post.name()))
+        self.is_shutting_down() || (waited > patience && self.instance.view.has_healthy_peer(self.stream_slot.name()))
     }
 
     /// Asks for the lease again, for the same tenure, above `newest`.
     async fn ask_above(&self, tenure: &Arc<Tenure>, newest: Epoch) -> Result<(Grant, Moment), NotClaimed> {
         let instance = &self.instance;
         let floor = if instance.settings.hooks.breaks(Mutant::FloorIgnored) { Epoch::ZERO } else { newest };
-        let ask = Ask {
-            key: self.post.key.clone(),
+        let ask = AcquireRequest {
+            key: self.stream_slot.key.clone(),
             candidate: instance.candidate(tenure.grant().tenure),
             ttl: instance.settings.lease.ttl,
             floor,

@@ -7,25 +7,25 @@ use watchkeeper_core::{Component, Epoch, Error, Halted, LedgerEntry, Reason, Res
 
 use super::scope::{Scope, scope};
 use super::state::ListenerState;
-use super::watch::{Outcome, Voyage, Watch};
+use super::watch::{Outcome, TenureState, Watch};
 use crate::checkpoint::unfinished;
 use crate::group::journal::Cause;
 use crate::metrics;
-use crate::pipeline::board::{Draft, Failure};
 use crate::pipeline::opening::End;
+use crate::pipeline::opening_state::{Draft, Failure};
 use crate::settings::OnHistoryLost;
 use crate::tenure::{Loss, Tenure, run_for};
 
 /// How often a release is sent.
 const RELEASES_MAX: u32 = 3;
 
-/// What fails when a stream can not be reopened: mended by opening it.
+/// What fails when a stream cannot be reopened: mended by opening it.
 pub(super) const OPENING: &str = "reopening";
 
 /// What fails when an open stream fails: mended by the next commit, since whatever failed is tried again first.
 pub(super) const DELIVERY: &str = "delivery";
 
-/// What fails when an open source can not be read: mended by the next read.
+/// What fails when an open source cannot be read: mended by the next read.
 pub(crate) const READING: &str = "reading";
 
 /// What to do after an opening.
@@ -46,66 +46,68 @@ pub(super) enum Departure {
 
 impl Watch {
     /// Decides what an opening's end means.
-    pub(super) async fn weigh(
+    pub(super) async fn decide_next(
         &self,
-        voyage: &mut Voyage,
+        tenure_state: &mut TenureState,
         end: End,
         why: Option<Departure>,
         recoveries: &mut u32,
     ) -> Next {
-        let tenure = Arc::clone(&voyage.tenure);
+        let tenure = Arc::clone(&tenure_state.tenure);
         if let Some(loss) = tenure.loss() {
-            return Next::End(self.lose(voyage, loss).await);
+            return Next::End(self.lose(tenure_state, loss).await);
         }
         self.note_unfinished(&end);
         let error = match end.failure {
-            None => return Next::End(self.depart(voyage, why).await),
-            Some(Failure::Lost | Failure::Interrupted) => return Next::End(self.lose(voyage, Loss::Fenced).await),
+            None => return Next::End(self.depart(tenure_state, why).await),
+            Some(Failure::Lost | Failure::Interrupted) => {
+                return Next::End(self.lose(tenure_state, Loss::Fenced).await);
+            }
             Some(Failure::Instance(error)) => {
-                self.close_history(voyage).await;
+                self.close_history(tenure_state).await;
                 return Next::End(self.leave_failed(&tenure, error).await);
             }
-            Some(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
+            Some(Failure::Stream(error)) => return Next::End(self.halt(tenure_state, error, None).await),
             Some(Failure::Rejected { change, error }) => {
-                return Next::End(self.halt(voyage, error, Some(change.id)).await);
+                return Next::End(self.halt(tenure_state, error, Some(change.id)).await);
             }
             Some(Failure::Fatal { change_id, error }) => {
-                return Next::End(self.leave_poisoned(voyage, &change_id, error).await);
+                return Next::End(self.leave_poisoned(tenure_state, &change_id, error).await);
             }
-            Some(Failure::HistoryLost(error)) => match self.accept_gap(voyage, &error).await {
+            Some(Failure::HistoryLost(error)) => match self.accept_gap(tenure_state, &error).await {
                 Ok(true) => error,
-                Ok(false) => return Next::End(self.halt(voyage, error, None).await),
+                Ok(false) => return Next::End(self.halt(tenure_state, error, None).await),
                 Err(Failure::Instance(error)) => {
                     return Next::End(self.leave_failed(&tenure, error).await);
                 }
-                Err(Failure::Stream(error)) => return Next::End(self.halt(voyage, error, None).await),
-                Err(_) => return Next::End(self.lose(voyage, Loss::Fenced).await),
+                Err(Failure::Stream(error)) => return Next::End(self.halt(tenure_state, error, None).await),
+                Err(_) => return Next::End(self.lose(tenure_state, Loss::Fenced).await),
             },
-            Some(Failure::Transient(error)) => error.name_stream(self.post.name()),
+            Some(Failure::Transient(error)) => error.name_stream(self.stream_slot.name()),
         };
         if why.is_some() {
-            return Next::End(self.depart(voyage, why).await);
+            return Next::End(self.depart(tenure_state, why).await);
         }
         *recoveries += 1;
         let retry = self.spec.settings.retry;
         if *recoveries > retry.recoveries {
-            self.close_history(voyage).await;
+            self.close_history(tenure_state).await;
             return Next::End(self.leave_failed(&tenure, error).await);
         }
         let part = match error.component() {
-            _ if !voyage.was_open => OPENING,
+            _ if !tenure_state.was_open => OPENING,
             Some(Component::Source) => READING,
             _ => DELIVERY,
         };
-        self.post.fail(part, &error);
-        self.post.go(ListenerState::Recovering, Some(tenure.grant().epoch), &error.to_string());
+        self.stream_slot.fail(part, &error);
+        self.stream_slot.go(ListenerState::Recovering, Some(tenure.grant().epoch), &error.to_string());
         let delay = retry.recovery_backoff.delay(*recoveries - 1, &self.instance.seams.entropy);
-        self.rest(&tenure, delay).await;
+        self.wait_before_retry(&tenure, delay).await;
         Next::Reopen
     }
 
     /// Waits before a reopening: not longer than for what was abandoned when there is a reason to leave.
-    pub(super) async fn rest(&self, tenure: &Tenure, duration: Duration) {
+    pub(super) async fn wait_before_retry(&self, tenure: &Tenure, duration: Duration) {
         tokio::select! {
             biased;
             _ = self.reason_to_leave(tenure.grant().epoch) => {}
@@ -115,15 +117,15 @@ impl Watch {
     }
 
     /// Writes a gap to the ledger, if the policy accepts it.
-    pub(super) async fn accept_gap(&self, voyage: &mut Voyage, error: &Error) -> Result<bool, Failure> {
+    pub(super) async fn accept_gap(&self, tenure_state: &mut TenureState, error: &Error) -> Result<bool, Failure> {
         let OnHistoryLost::GoOn(start) = self.spec.settings.on_history_lost.clone() else { return Ok(false) };
-        if voyage.gap.is_some() {
+        if tenure_state.gap.is_some() {
             // Written down already; going on from the chosen place did not work either. Try again.
             return Ok(true);
         }
         let begins_snapshot = start == StartAt::Snapshot;
-        let gaps_repaired = if begins_snapshot { self.unfinished_snapshots(voyage).await? } else { Vec::new() };
-        let mut committer = voyage.committer.lock().await;
+        let gaps_repaired = if begins_snapshot { self.unfinished_snapshots(tenure_state).await? } else { Vec::new() };
+        let mut committer = tenure_state.committer.lock().await;
         let entry = LedgerEntry {
             kind: unfinished::gap_kind(&*self.spec.source, committer.position(), begins_snapshot),
             sink: String::new(),
@@ -132,23 +134,26 @@ impl Watch {
             before: committer.position().cloned(),
             change: None,
         };
-        tracing::error!(stream = self.post.name(), %error, "history is lost; going on as configured, with a gap");
+        tracing::error!(stream = self.stream_slot.name(), %error, "history is lost; going on as configured, with a gap");
         let draft = Draft { ledger: vec![entry], gaps_repaired, ..Draft::default() };
-        self.patiently(committer.commit(draft, Reason::Progress, None)).await?;
+        self.commit_within_grace(committer.commit(draft, Reason::Progress, None)).await?;
         drop(committer);
-        voyage.gap = Some((start, error.to_string()));
+        tenure_state.gap = Some((start, error.to_string()));
         Ok(true)
     }
 
     /// Earlier gaps that left a snapshot unfinished: a new one repairs them.
-    async fn unfinished_snapshots(&self, voyage: &Voyage) -> Result<Vec<(u64, Resolution)>, Failure> {
-        let cx = voyage.tenure.cx().within(self.spec.settings.timeouts.commit);
-        let settled = unfinished::settled_by_snapshot(&cx, &*self.checkpoints, &self.post.key);
+    async fn unfinished_snapshots(&self, tenure_state: &TenureState) -> Result<Vec<(u64, Resolution)>, Failure> {
+        let cx = tenure_state.tenure.cx().within(self.spec.settings.timeouts.commit);
+        let settled = unfinished::settled_by_snapshot(&cx, &*self.checkpoints, &self.stream_slot.key);
         cx.run(settled).await.map_err(Failure::Instance)
     }
 
     /// `commit`, but after a shutdown was asked for not longer than its grace.
-    pub(super) async fn patiently(&self, commit: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    pub(super) async fn commit_within_grace(
+        &self,
+        commit: impl Future<Output = Result<(), Failure>>,
+    ) -> Result<(), Failure> {
         let impatience = async {
             self.shutdown.cancelled().await;
             self.instance.seams.cx().sleep(self.instance.settings.shutdown_grace).await;
@@ -178,57 +183,57 @@ impl Watch {
             0 => why,
             changes => format!("{why}; {changes} changes that were read are not committed"),
         };
-        tracing::error!(stream = self.post.name(), what, "the shutdown leaves something unfinished");
-        self.post.tell(|status| status.unfinished = Some(what));
+        tracing::error!(stream = self.stream_slot.name(), what, "the shutdown leaves something unfinished");
+        self.stream_slot.publish(|status| status.unfinished = Some(what));
     }
 
     /// Ends a tenure that was lost: nothing is flushed and nothing committed.
-    pub(super) async fn lose(&self, voyage: &Voyage, loss: Loss) -> Outcome {
-        let tenure = &voyage.tenure;
-        self.post.tell(|status| {
+    pub(super) async fn lose(&self, tenure_state: &TenureState, loss: Loss) -> Outcome {
+        let tenure = &tenure_state.tenure;
+        self.stream_slot.publish(|status| {
             status.last_error = Some(loss.to_string());
             status.deadlines_hit += u64::from(loss == Loss::Deadline);
         });
         if loss == Loss::Stalled {
-            self.say_farewell(tenure, Cause::Stalled, "a call did not end in time").await;
+            self.write_release_notice(tenure, Cause::Stalled, "a call did not end in time").await;
         }
         self.put_down(tenure);
         if matches!(loss, Loss::Deadline | Loss::Stalled) {
-            self.post.health.lose();
+            self.stream_slot.health.lose();
         }
-        self.post.go(ListenerState::Connecting, None, &loss.to_string());
+        self.stream_slot.go(ListenerState::Connecting, None, &loss.to_string());
         Outcome::Lost(loss)
     }
 
     /// Leaves in order, because it was asked to.
-    pub(super) async fn depart(&self, voyage: &Voyage, why: Option<Departure>) -> Outcome {
-        self.close_history(voyage).await;
+    pub(super) async fn depart(&self, tenure_state: &TenureState, why: Option<Departure>) -> Outcome {
+        self.close_history(tenure_state).await;
         let (cause, text) = match why {
             Some(Departure::Asked) => (Cause::Operator, "asked to hand over"),
             Some(Departure::Paused) => (Cause::Operator, "paused"),
             Some(Departure::Displaced) => (Cause::Failed, "lost its place in the group"),
             Some(Departure::Shutdown) | None => (Cause::Released, "shut down"),
         };
-        self.release(&voyage.tenure, cause, text).await;
+        self.release(&tenure_state.tenure, cause, text).await;
         Outcome::Released
     }
 
-    /// Leaves because it can not go on here.
+    /// Leaves because it cannot go on here.
     pub(super) async fn leave_failed(&self, tenure: &Arc<Tenure>, error: Error) -> Outcome {
-        let error = error.name_stream(self.post.name());
-        metrics::listener_failed(self.post.name());
-        if let Some(due) = self.post.health.log_due("giving up", &error) {
-            let (stream, epoch, left_out) = (self.post.name(), tenure.grant().epoch.0, due.left_out);
+        let error = error.name_stream(self.stream_slot.name());
+        metrics::listener_failed(self.stream_slot.name());
+        if let Some(due) = self.stream_slot.health.log_due("giving up", &error) {
+            let (stream, epoch, left_out) = (self.stream_slot.name(), tenure.grant().epoch.0, due.left_out);
             tracing::error!(stream, epoch, %error, left_out, "giving up the watch");
         }
-        self.post.tell(|status| status.last_error = Some(error.to_string()));
+        self.stream_slot.publish(|status| status.last_error = Some(error.to_string()));
         self.release(tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Barred(error)
     }
 
     /// Leaves because a handler called a change fatal; the last of several instances halts the stream.
-    pub(super) async fn leave_poisoned(&self, voyage: &Voyage, change_id: &str, error: Error) -> Outcome {
-        let counted = self.count_fatal(&voyage.tenure, change_id).await;
+    pub(super) async fn leave_poisoned(&self, tenure_state: &TenureState, change_id: &str, error: Error) -> Outcome {
+        let counted = self.count_fatal(&tenure_state.tenure, change_id).await;
         let limit = self.spec.settings.retry.fatal_instances;
         let cause = format!("change {change_id} was fatal: {}", error.message());
         match counted {
@@ -236,11 +241,11 @@ impl Watch {
                 let cause = format!("{cause}, on {count} instances");
                 let error = Error::new(error.kind(), cause)
                     .remedy("mend the handler and resume the stream, or skip the change");
-                self.halt(voyage, error, Some(change_id.to_owned())).await
+                self.halt(tenure_state, error, Some(change_id.to_owned())).await
             }
             _ => {
-                self.close_history(voyage).await;
-                self.leave_failed(&voyage.tenure, Error::new(error.kind(), cause)).await
+                self.close_history(tenure_state).await;
+                self.leave_failed(&tenure_state.tenure, Error::new(error.kind(), cause)).await
             }
         }
     }
@@ -253,7 +258,7 @@ impl Watch {
         let mut attempt = 0;
         loop {
             let cx = tenure.cx().within(settings.timeouts.commit);
-            let counted = cx.run(instance.poison.record(&cx, self.post.name(), change_id, instance.id)).await;
+            let counted = cx.run(instance.poison.record(&cx, self.stream_slot.name(), change_id, instance.id)).await;
             if counted.is_ok() || tenure.loss().is_some() || instance.seams.clock.now() >= until {
                 return counted;
             }
@@ -263,15 +268,15 @@ impl Watch {
     }
 
     /// Halts the stream by a fenced commit, then releases. If it is for a change that nobody takes, the halt names it.
-    pub(super) async fn halt(&self, voyage: &Voyage, error: Error, change: Option<String>) -> Outcome {
-        let position = voyage.committer.lock().await.position().cloned();
-        let error = unfinished::advised(error, &*self.spec.source, self.post.name(), position.as_ref());
-        tracing::error!(stream = self.post.name(), %error, "the stream is halted until a person resumes it");
-        self.post.tell(|status| status.last_error = Some(error.to_string()));
+    pub(super) async fn halt(&self, tenure_state: &TenureState, error: Error, change: Option<String>) -> Outcome {
+        let position = tenure_state.committer.lock().await.position().cloned();
+        let error = unfinished::advised(error, &*self.spec.source, self.stream_slot.name(), position.as_ref());
+        tracing::error!(stream = self.stream_slot.name(), %error, "the stream is halted until a person resumes it");
+        self.stream_slot.publish(|status| status.last_error = Some(error.to_string()));
         let halted = Halted::new(error.kind().code(), error.to_string(), change);
-        let mut committer = voyage.committer.lock().await;
+        let mut committer = tenure_state.committer.lock().await;
         let commit = committer.commit(Draft::default(), Reason::Final, Some(halted.clone()));
-        let mut committed = self.patiently(commit).await;
+        let mut committed = self.commit_within_grace(commit).await;
         if matches!(committed, Err(Failure::Stream(_))) {
             // The stored checkpoint itself is missing or damaged.
             let kept = committer.position().map(|position| {
@@ -280,24 +285,25 @@ impl Watch {
                 )
             });
             let cause = halted.cause + &kept.unwrap_or_default();
-            committed = self.patiently(committer.halt_anew(Halted::new(halted.code, cause, halted.change))).await;
+            committed =
+                self.commit_within_grace(committer.halt_anew(Halted::new(halted.code, cause, halted.change))).await;
         }
         drop(committer);
         match committed {
             Ok(()) => {}
-            Err(Failure::Lost | Failure::Interrupted) => return self.lose(voyage, Loss::Fenced).await,
+            Err(Failure::Lost | Failure::Interrupted) => return self.lose(tenure_state, Loss::Fenced).await,
             // Not halted, so somebody else will find out the same.
-            Err(_) => return self.leave_failed(&voyage.tenure, error).await,
+            Err(_) => return self.leave_failed(&tenure_state.tenure, error).await,
         }
-        self.close_history(voyage).await;
-        self.hint_halted(voyage.tenure.grant().epoch).await;
-        self.release(&voyage.tenure, Cause::Failed, &error.attributed_message()).await;
+        self.close_history(tenure_state).await;
+        self.hint_halted(tenure_state.tenure.grant().epoch).await;
+        self.release(&tenure_state.tenure, Cause::Failed, &error.attributed_message()).await;
         Outcome::Halted(error.to_string())
     }
 
     pub(super) async fn hint_halted(&self, epoch: Epoch) {
         let cx = self.instance.cx();
-        let hint = self.instance.controls.update(&cx, self.post.name(), |control| control.hint_halted(epoch));
+        let hint = self.instance.controls.update(&cx, self.stream_slot.name(), |control| control.hint_halted(epoch));
         if let Err(error) = cx.run(hint).await {
             tracing::debug!(%error, "the hint that the stream is halted was not written");
         }
@@ -305,29 +311,30 @@ impl Watch {
 
     /// A hint that the stream is halted, though its checkpoint is not, was written late.
     pub(super) async fn clear_hint(&self) {
-        if !self.post.control.get().halted_hint {
+        if !self.stream_slot.control.get().halted_hint {
             return;
         }
         let cx = self.instance.cx();
-        let cleared = self.instance.controls.update(&cx, self.post.name(), |control| control.halted_hint = false);
+        let cleared =
+            self.instance.controls.update(&cx, self.stream_slot.name(), |control| control.halted_hint = false);
         if let Err(error) = cx.run(cleared).await {
             tracing::debug!(%error, "a stale hint was not cleared");
         }
     }
 
-    pub(super) async fn close_history(&self, voyage: &Voyage) {
-        let cx = voyage.tenure.cx().within(self.instance.settings.lease.call_timeout);
-        let mut committer = voyage.committer.lock().await;
+    pub(super) async fn close_history(&self, tenure_state: &TenureState) {
+        let cx = tenure_state.tenure.cx().within(self.instance.settings.lease.call_timeout);
+        let mut committer = tenure_state.committer.lock().await;
         if let Err(error) = cx.run(committer.history.flush(&cx)).await {
             tracing::debug!(%error, "the history of checkpoints was not written");
         }
     }
 
-    pub(super) async fn say_farewell(&self, tenure: &Tenure, cause: Cause, text: &str) {
+    pub(super) async fn write_release_notice(&self, tenure: &Tenure, cause: Cause, text: &str) {
         let cx = self.instance.cx();
-        let said = self.instance.journal.leave(&cx, self.post.name(), tenure.grant().tenure, cause, text);
+        let said = self.instance.journal.leave(&cx, self.stream_slot.name(), tenure.grant().tenure, cause, text);
         if let Err(error) = cx.run(said).await {
-            tracing::debug!(%error, "the farewell was not written");
+            tracing::debug!(%error, "the release notice was not written");
         }
     }
 
@@ -340,7 +347,7 @@ impl Watch {
             match run_for(&cx, &Component::Leases, instance.leases.release(&cx, tenure.grant())).await {
                 // A release is of the own lease only, so a second one does no harm.
                 Err(error) if attempt + 1 < RELEASES_MAX && scope(&error) == Scope::Transient => {
-                    tracing::debug!(stream = self.post.name(), %error, "a release was not answered; it is repeated");
+                    tracing::debug!(stream = self.stream_slot.name(), %error, "a release was not answered; it is repeated");
                 }
                 answer => return answer.map(drop),
             }
@@ -354,18 +361,18 @@ impl Watch {
     pub(super) async fn release(&self, tenure: &Arc<Tenure>, cause: Cause, text: &str) {
         tenure.settle().await;
         if tenure.loss().is_none() {
-            self.say_farewell(tenure, cause, text).await;
+            self.write_release_notice(tenure, cause, text).await;
             if let Err(error) = self.give_back(tenure).await {
-                tracing::warn!(stream = self.post.name(), %error, "a release was not answered; the lease will expire");
+                tracing::warn!(stream = self.stream_slot.name(), %error, "a release was not answered; the lease will expire");
             }
         }
         tenure.end(Loss::Released);
         self.instance.keeper.remove(tenure.grant().tenure);
-        self.instance.roll.strike(tenure.grant().tenure);
-        if self.post.machine().state() != ListenerState::Stopped {
+        self.instance.held_tenures.remove(tenure.grant().tenure);
+        if self.stream_slot.machine().state() != ListenerState::Stopped {
             // What failed was logged where that was decided.
             let text = if cause == Cause::Failed { "it failed here" } else { text };
-            self.post.go(ListenerState::Connecting, None, text);
+            self.stream_slot.go(ListenerState::Connecting, None, text);
         }
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use watchkeeper_core::{Clock, Error, Follower, Latest, Moment, Position, SourceTime, Stage};
 
-use super::post::StreamStatus;
+use super::stream_slot::StreamStatus;
 use crate::connect;
-use crate::group::report::{Doing, StreamReport, Trouble, millis};
+use crate::group::report::{StreamActivity, StreamReport, Trouble, millis};
 use crate::log_limit::{Due, LogLimit, failing_for, span};
 use crate::metrics;
-use crate::pipeline::board::Board;
+use crate::pipeline::opening_state::OpeningState;
 
 /// The health of a stream on one instance. It outlasts tenures and openings.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Inner {
     /// The time of the newest change that is known of.
     newest: Option<SourceTime>,
     /// The opening under way.
-    board: Weak<Board>,
+    opening_state: Weak<OpeningState>,
     /// The time of the oldest change that was not delivered when an opening failed: it is read again.
     waiting: Option<SourceTime>,
     /// What the open source is busy with, which no position shows.
@@ -132,12 +132,12 @@ impl Health {
     }
 
     /// Changes what people see. What does not work is part of it.
-    pub(super) fn tell(&self, change: impl FnOnce(&mut StreamStatus)) {
+    pub(super) fn publish(&self, change: impl FnOnce(&mut StreamStatus)) {
         self.status.change_if(|status| {
             let before = status.clone();
             change(status);
             status.trouble = self.trouble(status.state.is_on_watch());
-            status.doing = Doing::of(status.state, status.trouble.is_some());
+            status.doing = StreamActivity::of(status.state, status.trouble.is_some());
             status.not_delivering = self.not_delivering();
             *status != before
         });
@@ -154,7 +154,7 @@ impl Health {
             }
             None => {}
         }
-        self.tell(|status| status.lag = lag);
+        self.publish(|status| status.lag = lag);
     }
 
     /// How far the stream is behind, as far as this instance knows: behind the newest change that it knows of, by the age of the oldest
@@ -194,7 +194,7 @@ impl Health {
     }
 
     /// `part` of the work succeeds.
-    pub fn mend(&self, part: &str) {
+    pub fn mark_recovered(&self, part: &str) {
         let mut inner = self.lock();
         // Asked for every write, so not looked up in an empty map.
         let was_failing = !inner.failing.is_empty() && inner.failing.remove(part).is_some();
@@ -262,7 +262,7 @@ impl Health {
     /// Forgets what belongs to a tenure only: what failed in it.
     fn close(&self) -> BTreeMap<String, Failing> {
         let mut inner = self.lock();
-        (inner.newest, inner.board, inner.stage, inner.next_try) = (None, Weak::new(), None, None);
+        (inner.newest, inner.opening_state, inner.stage, inner.next_try) = (None, Weak::new(), None, None);
         std::mem::take(&mut inner.failing)
     }
 
@@ -302,7 +302,7 @@ impl Health {
 
     /// The report says something else.
     pub fn stir(&self) {
-        self.tell(|_| {});
+        self.publish(|_| {});
         self.stirred.notify_one();
     }
 
@@ -329,9 +329,10 @@ impl Health {
     }
 
     /// Takes in what the other instances report of the stream, each with the age of the report.
-    pub(super) fn hear(&self, holds: bool, others: &[(StreamReport, Duration)]) {
+    pub(super) fn merge_reports(&self, holds: bool, others: &[(StreamReport, Duration)]) {
         let (now, mut inner) = (self.clock.now(), self.lock());
-        let delivers = |report: &StreamReport| report.doing == Doing::Running && report.not_delivering_millis.is_none();
+        let delivers =
+            |report: &StreamReport| report.doing == StreamActivity::Running && report.not_delivering_millis.is_none();
         let elsewhere = others.iter().filter(|(report, _)| !holds && delivers(report)).map(|(_, age)| now - *age).max();
         inner.is_elsewhere = elsewhere.is_some();
         let here = (holds && inner.is_proven && inner.outage.is_none()).then_some(now);
@@ -360,12 +361,12 @@ impl Health {
     }
 
     /// An opening begins, after `position`. If that is another one than this instance knew, somebody has moved the stream on meanwhile.
-    pub(super) fn begin(&self, position: Option<Position>, board: Weak<Board>) {
+    pub(super) fn begin(&self, position: Option<Position>, opening_state: Weak<OpeningState>) {
         let (now, mut inner) = (self.clock.now(), self.lock());
         if inner.position.is_some() && inner.position != position {
             (inner.waiting, inner.outage) = (None, None);
         }
-        (inner.position, inner.newest, inner.board, inner.stage) = (position, None, board, None);
+        (inner.position, inner.newest, inner.opening_state, inner.stage) = (position, None, opening_state, None);
         (inner.is_elsewhere, inner.is_unconfirmed, inner.is_proven) = (false, false, false);
         inner.inherit(now);
     }
@@ -455,11 +456,11 @@ impl Health {
 
     /// The source's time of the oldest change that was read and is not delivered.
     pub(super) fn oldest_undelivered(&self) -> Option<SourceTime> {
-        let (board, waiting) = {
+        let (opening_state, waiting) = {
             let inner = self.lock();
-            (inner.board.upgrade(), inner.waiting)
+            (inner.opening_state.upgrade(), inner.waiting)
         };
-        waiting.or_else(|| board?.oldest_undelivered())
+        waiting.or_else(|| opening_state?.oldest_undelivered())
     }
 
     /// The source's time of the newest change that is known of.

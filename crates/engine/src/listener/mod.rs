@@ -5,12 +5,12 @@ pub mod claim;
 pub mod ending;
 pub mod health;
 pub mod open;
-pub mod post;
 pub mod scope;
 pub mod state;
+pub mod stream_slot;
 pub mod watch;
 
 pub use health::Health;
-pub use post::{Post, StreamStatus};
 pub use state::{ListenerState, StateMachine};
-pub use watch::{Outcome, Relief, Watch};
+pub use stream_slot::{StreamSlot, StreamStatus};
+pub use watch::{GrantedLease, Outcome, Watch};

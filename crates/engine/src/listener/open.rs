@@ -14,57 +14,57 @@ use watchkeeper_core::{
 
 use super::ending::{DELIVERY, OPENING};
 use super::state::ListenerState;
-use super::watch::{Voyage, Watch};
+use super::watch::{TenureState, Watch};
 use crate::group::control::Control;
 use crate::hooks::Mutant;
 use crate::metrics;
-use crate::pipeline::board::{Board, Draft, Failure};
 use crate::pipeline::committer::Committer;
-use crate::pipeline::courier::{Courier, parking_of};
 use crate::pipeline::opening::{BeforeLastCommit, End, Opening};
-use crate::pipeline::replay::{Letters, Wish, open_letters};
+use crate::pipeline::opening_state::{Draft, Failure, OpeningState};
+use crate::pipeline::replay::{DeadLetterRequest, DeadLetters, open_letters};
+use crate::pipeline::sink_delivery::{SinkDelivery, parking_of};
 use crate::pipeline::transactional::Transactional;
-use crate::progress::Pulse;
+use crate::progress::CallProgress;
 use crate::standby::TENURE;
 use crate::stream::SinkSpec;
 use crate::tenure::Tenure;
 
 /// The open sinks of a tenure.
 struct Sinks {
-    couriers: Vec<Arc<Courier>>,
+    deliveries: Vec<Arc<SinkDelivery>>,
     transactional: Option<(usize, SinkSpec, Box<dyn TransactionalWriter>)>,
 }
 
 impl Watch {
     /// Opens everything and runs until it ends.
-    pub(super) async fn open(&self, voyage: &mut Voyage, leave: &CancellationToken) -> End {
-        voyage.was_open = false;
-        let (instance, tenure) = (&self.instance, Arc::clone(&voyage.tenure));
+    pub(super) async fn open(&self, tenure_state: &mut TenureState, leave: &CancellationToken) -> End {
+        tenure_state.was_open = false;
+        let (instance, tenure) = (&self.instance, Arc::clone(&tenure_state.tenure));
         let hooks = instance.settings.hooks;
         let (spec, view) = (Arc::clone(&self.spec), Arc::clone(&instance.view));
-        let health = Arc::clone(&self.post.health);
-        let board = Board::new(spec, tenure, instance.seams.clone(), view, health, hooks);
+        let health = Arc::clone(&self.stream_slot.health);
+        let opening_state = OpeningState::new(spec, tenure, instance.seams.clone(), view, health, hooks);
         let opened = async {
-            self.recall(&board, voyage).await?;
-            self.begin(&board, voyage).await?;
-            let has_position = voyage.committed().await.is_some();
-            let goes_on = voyage.gap.is_none() && has_position;
-            let begins_snapshot = voyage.gap.as_ref().is_some_and(|(start, _)| *start == StartAt::Snapshot);
-            let sinks = self.open_sinks(&board, voyage, !has_position || begins_snapshot);
+            self.recall(&opening_state, tenure_state).await?;
+            self.begin(&opening_state, tenure_state).await?;
+            let has_position = tenure_state.committed().await.is_some();
+            let goes_on = tenure_state.gap.is_none() && has_position;
+            let begins_snapshot = tenure_state.gap.as_ref().is_some_and(|(start, _)| *start == StartAt::Snapshot);
+            let sinks = self.open_sinks(&opening_state, tenure_state, !has_position || begins_snapshot);
             let source = async {
-                let source = self.open_source(&board, voyage).await;
+                let source = self.open_source(&opening_state, tenure_state).await;
                 source.inspect_err(|failure| {
                     failure
                         .error()
                         .into_iter()
-                        .for_each(|error| metrics::source_failed(self.post.name(), error.class()));
+                        .for_each(|error| metrics::source_failed(self.stream_slot.name(), error.class()));
                 })
             };
             if goes_on {
                 // A takeover is waited for, so neither waits for the other.
                 tokio::try_join!(biased; sinks, source)
             } else {
-                // Nothing is made at the source for a stream whose sinks can not be opened.
+                // Nothing is made at the source for a stream whose sinks cannot be opened.
                 Ok((sinks.await?, source.await?))
             }
         };
@@ -77,64 +77,64 @@ impl Watch {
         let (sinks, stream) = match opened {
             Ok(opened) => opened,
             Err(failure) => {
-                board.fail(failure);
-                return End { failure: board.take_failure(), abandoned: false, cut_off: false, in_flight: 0 };
+                opening_state.fail(failure);
+                return End { failure: opening_state.take_failure(), abandoned: false, cut_off: false, in_flight: 0 };
             }
         };
-        let _noting = self.note_targets(&board.tenure);
+        let _noting = self.note_targets(&opening_state.tenure);
         // From here on the gap, if there was one, is behind.
-        voyage.gap = None;
-        self.post.health.mend(OPENING);
-        self.post.health.mend(TENURE);
-        voyage.was_open = true;
-        self.post.go(ListenerState::Running, Some(board.tenure.grant().epoch), "opened");
-        self.post.tell(|status| status.openings += 1);
-        self.run_opening(board, voyage, sinks, stream, leave).await
+        tenure_state.gap = None;
+        self.stream_slot.health.mark_recovered(OPENING);
+        self.stream_slot.health.mark_recovered(TENURE);
+        tenure_state.was_open = true;
+        self.stream_slot.go(ListenerState::Running, Some(opening_state.tenure.grant().epoch), "opened");
+        self.stream_slot.publish(|status| status.openings += 1);
+        self.run_opening(opening_state, tenure_state, sinks, stream, leave).await
     }
 
     async fn run_opening(
         &self,
-        board: Arc<Board>,
-        voyage: &Voyage,
+        opening_state: Arc<OpeningState>,
+        tenure_state: &TenureState,
         sinks: Sinks,
         stream: Box<dyn ChangeStream>,
         leave: &CancellationToken,
     ) -> End {
         let store = Arc::clone(&self.checkpoints);
-        let letters = Letters::new(store, self.post.key.clone(), Arc::clone(&self.spec.source));
-        let letters = letters.cleared_by(self.instance.controls.clone(), self.post.name());
-        let told = Latest::new(wishes_of(&self.post.control.get()));
-        let wishes = told.follow();
-        let committer = Arc::clone(&voyage.committer);
-        let couriers: Arc<[Arc<Courier>]> = sinks.couriers.into();
+        let letters = DeadLetters::new(store, self.stream_slot.key.clone(), Arc::clone(&self.spec.source));
+        let letters = letters.cleared_by(self.instance.controls.clone(), self.stream_slot.name());
+        let told = Latest::new(requests_of(&self.stream_slot.control.get()));
+        let requests = told.follow();
+        let committer = Arc::clone(&tenure_state.committer);
+        let deliveries: Arc<[Arc<SinkDelivery>]> = sinks.deliveries.into();
         let grace = self.instance.settings.shutdown_grace;
-        let before_last_commit = self.before_last_commit(&board);
+        let before_last_commit = self.before_last_commit(&opening_state);
         let from = committer.lock().await.position().cloned();
-        self.post.health.begin(from.clone(), Arc::downgrade(&board));
-        let committed = board.committed.follow();
+        self.stream_slot.health.begin(from.clone(), Arc::downgrade(&opening_state));
+        let committed = opening_state.committed.follow();
         let running = async {
             match sinks.transactional {
                 None => {
-                    let opening = Opening { board, couriers, committer, letters, from, wishes };
+                    let opening = Opening { opening_state, deliveries, committer, letters, from, requests };
                     opening.run(stream, leave, grace, before_last_commit).await
                 }
                 Some((index, spec, writer)) => {
-                    let pulse = board.tenure.progress().pulse("dispatcher");
+                    let call_progress = opening_state.tenure.progress().call_progress("dispatcher");
                     let mut parked = parking_of(&spec);
-                    parked.restore(&voyage.letters);
+                    parked.restore(&tenure_state.letters);
                     let opening = Transactional {
-                        board,
-                        couriers,
+                        opening_state,
+                        deliveries,
                         spec,
                         index,
                         writer,
                         committer,
                         letters,
                         from,
-                        wishes,
+                        requests,
                         parked,
-                        pulse,
-                        portion: Arc::clone(&self.post.portion),
+                        call_progress,
+                        adaptive_size: Arc::clone(&self.stream_slot.adaptive_size),
                     };
                     opening.run(stream, leave, grace, before_last_commit).await
                 }
@@ -143,7 +143,7 @@ impl Watch {
         tokio::select! {
             biased;
             end = running => end,
-            never = self.pass_wishes(told) => match never {},
+            never = self.pass_requests(told) => match never {},
             never = self.report_commits(committed) => match never {},
         }
     }
@@ -155,9 +155,9 @@ impl Watch {
             if let Some(position) = newest {
                 let now = self.instance.seams.clock.wall_millis();
                 let lag = position.time.map(|time| Duration::from_millis(now.saturating_sub(time.0)));
-                self.post.health.mend(DELIVERY);
-                self.post.health.stand_at(position.clone());
-                self.post.tell(|status| (status.position, status.lag) = (Some(position), lag));
+                self.stream_slot.health.mark_recovered(DELIVERY);
+                self.stream_slot.health.stand_at(position.clone());
+                self.stream_slot.publish(|status| (status.position, status.lag) = (Some(position), lag));
             }
             if committed.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -166,13 +166,13 @@ impl Watch {
     }
 
     /// Tells the pipeline what people ask of the dead letters.
-    async fn pass_wishes(&self, told: Latest<Vec<Wish>>) -> std::convert::Infallible {
-        let mut control = self.post.control.clone();
+    async fn pass_requests(&self, told: Latest<Vec<DeadLetterRequest>>) -> std::convert::Infallible {
+        let mut control = self.stream_slot.control.clone();
         loop {
-            let wishes = wishes_of(&control.see());
+            let requests = requests_of(&control.see());
             told.change_if(|current| {
-                let news = *current != wishes;
-                *current = wishes;
+                let news = *current != requests;
+                *current = requests;
                 news
             });
             if control.changed().await.is_err() {
@@ -183,38 +183,43 @@ impl Watch {
 
     /// Takes up what earlier openings of this tenure, or earlier tenures, have left: a commit whose
     /// answer was lost, and the dead letters that park their keys.
-    async fn recall(&self, board: &Board, voyage: &mut Voyage) -> Result<(), Failure> {
-        let mut committer = voyage.committer.lock().await;
+    async fn recall(&self, opening_state: &OpeningState, tenure_state: &mut TenureState) -> Result<(), Failure> {
+        let mut committer = tenure_state.committer.lock().await;
         committer.settle().await?;
         drop(committer);
         // Asked at every opening: what is parked must not depend on a counter.
-        let cx = board.tenure.cx().within(self.spec.settings.timeouts.commit);
-        voyage.letters = open_letters(&cx, &*self.checkpoints, &self.post.key).await?;
+        let cx = opening_state.tenure.cx().within(self.spec.settings.timeouts.commit);
+        tenure_state.letters = open_letters(&cx, &*self.checkpoints, &self.stream_slot.key).await?;
         Ok(())
     }
 
-    async fn open_sinks(&self, board: &Board, voyage: &Voyage, delivers_anew: bool) -> Result<Sinks, Failure> {
+    async fn open_sinks(
+        &self,
+        opening_state: &OpeningState,
+        tenure_state: &TenureState,
+        delivers_anew: bool,
+    ) -> Result<Sinks, Failure> {
         let spec = &self.spec;
-        let pulse = board.tenure.progress().pulse("opening");
-        let identity = self.checkpoint_identity(board, &pulse).await?;
-        let mut sinks = Sinks { couriers: Vec::new(), transactional: None };
+        let call_progress = opening_state.tenure.progress().call_progress("opening");
+        let identity = self.checkpoint_identity(opening_state, &call_progress).await?;
+        let mut sinks = Sinks { deliveries: Vec::new(), transactional: None };
         for (index, sink) in spec.sinks.iter().enumerate() {
             let context = SinkContext {
-                grant: board.tenure.grant().clone(),
+                grant: opening_state.tenure.grant().clone(),
                 stream: spec.settings.name.clone(),
                 sink: sink.name.clone(),
                 partition: 0,
                 lanes: spec.settings.concurrency,
                 store: identity,
             };
-            match self.open_sink(board, sink, &context, delivers_anew).await? {
+            match self.open_sink(opening_state, sink, &context, delivers_anew).await? {
                 OpenedSink::Plain(writer) => {
                     if sink.sink.profile().grade == Grade::Transactional {
                         return Err(apart(&sink.name).into());
                     }
                     let place = (index, spec.sinks.len());
-                    let courier = Courier::new(board, place, sink.clone(), writer, &voyage.letters);
-                    sinks.couriers.push(Arc::new(courier));
+                    let delivery = SinkDelivery::new(opening_state, place, sink.clone(), writer, &tenure_state.letters);
+                    sinks.deliveries.push(Arc::new(delivery));
                 }
                 OpenedSink::Transactional(writer) => {
                     if sink.sink.profile().store != Some(identity) || sinks.transactional.is_some() {
@@ -231,14 +236,14 @@ impl Watch {
     /// the position, and nobody would know.
     async fn open_sink(
         &self,
-        board: &Board,
+        opening_state: &OpeningState,
         spec: &SinkSpec,
         context: &SinkContext,
         delivers_anew: bool,
     ) -> Result<OpenedSink, Failure> {
-        let (sink, name) = (&spec.sink, self.post.name());
-        let pulse = board.tenure.progress().pulse("opening");
-        let call = board.tenure.call(&pulse, self.spec.settings.timeouts.open);
+        let (sink, name) = (&spec.sink, self.stream_slot.name());
+        let call_progress = opening_state.tenure.progress().call_progress("opening");
+        let call = opening_state.tenure.call(&call_progress, self.spec.settings.timeouts.open);
         let component = Component::Sink(spec.name.as_str().into());
         let Some(target) = sink.target() else {
             return Ok(call.run(&component, sink.open(call.cx(), context)).await?);
@@ -247,13 +252,13 @@ impl Watch {
             if let Some(opened) = call.run(&component, sink.open_existing(call.cx(), context)).await? {
                 return Ok(opened);
             }
-            if call.cx().run(self.homes().has_written(call.cx(), name, &target.identity)).await? {
+            if call.cx().run(self.bindings().has_written(call.cx(), name, &target.identity)).await? {
                 return Err(missing_target(name, &target).raised_by(&component).into());
             }
         }
         let opened = call.run(&component, sink.open(call.cx(), context)).await?;
         // Before anything is written to it.
-        call.cx().run(self.homes().note_targets(call.cx(), name, &[target.identity])).await?;
+        call.cx().run(self.bindings().note_targets(call.cx(), name, &[target.identity])).await?;
         Ok(opened)
     }
 
@@ -265,29 +270,37 @@ impl Watch {
         if targets.is_empty() {
             return None;
         }
-        let (homes, post, tenure) = (self.homes(), Arc::clone(&self.post), Arc::clone(tenure));
+        let (bindings, stream_slot, tenure) = (self.bindings(), Arc::clone(&self.stream_slot), Arc::clone(tenure));
         let note = async move {
-            let cx = tenure.cx().within(post.settings.timeouts.commit);
-            if let Err(error) = cx.run(homes.note_targets(&cx, post.name(), &targets)).await {
-                tracing::debug!(stream = post.name(), %error, "it was not noted which targets the stream writes to");
+            let cx = tenure.cx().within(stream_slot.settings.timeouts.commit);
+            if let Err(error) = cx.run(bindings.note_targets(&cx, stream_slot.name(), &targets)).await {
+                tracing::debug!(stream = stream_slot.name(), %error, "it was not noted which targets the stream writes to");
             }
         };
         Some(Task::spawn(&*self.instance.seams.spawn, "targets", note))
     }
 
-    async fn checkpoint_identity(&self, board: &Board, pulse: &Pulse) -> Result<StoreIdentity> {
-        let call = board.tenure.call(pulse, self.spec.settings.timeouts.open);
+    async fn checkpoint_identity(
+        &self,
+        opening_state: &OpeningState,
+        call_progress: &CallProgress,
+    ) -> Result<StoreIdentity> {
+        let call = opening_state.tenure.call(call_progress, self.spec.settings.timeouts.open);
         call.run(&Component::Checkpoints, self.checkpoints.identity(call.cx())).await
     }
 
     /// Checks the pedigree, then opens the source after the committed position.
-    async fn open_source(&self, board: &Board, voyage: &Voyage) -> Result<Box<dyn ChangeStream>, Failure> {
+    async fn open_source(
+        &self,
+        opening_state: &OpeningState,
+        tenure_state: &TenureState,
+    ) -> Result<Box<dyn ChangeStream>, Failure> {
         let (spec, source) = (&self.spec, &self.spec.source);
-        let pulse = board.tenure.progress().pulse("opening");
-        let mut committer = voyage.committer.lock().await;
-        let call = board.tenure.call(&pulse, spec.settings.timeouts.open);
+        let call_progress = opening_state.tenure.progress().call_progress("opening");
+        let mut committer = tenure_state.committer.lock().await;
+        let call = opening_state.tenure.call(&call_progress, spec.settings.timeouts.open);
         let position = committer.position().cloned();
-        let start = match (&voyage.gap, &position) {
+        let start = match (&tenure_state.gap, &position) {
             (Some((start, _)), _) => start.clone(),
             (None, None) => spec.settings.start.clone(),
             (None, Some(position)) => {
@@ -303,7 +316,7 @@ impl Watch {
         let stream = call.run(&Component::Source, source.open(call.cx(), start)).await?;
         drop(call);
         let opened = stream.position();
-        let first = match (&voyage.gap, position, opened) {
+        let first = match (&tenure_state.gap, position, opened) {
             (Some((_, cause)), old, opened) => {
                 if let Some(opened) = opened.as_ref().filter(|_| takes_snapshot) {
                     commit_opened(&mut committer, opened, &pedigree).await?;
@@ -324,9 +337,9 @@ impl Watch {
     }
 
     /// Nothing, unless a mutant releases before the last commit.
-    fn before_last_commit(&self, board: &Arc<Board>) -> BeforeLastCommit<'_> {
-        let tenure = Arc::clone(&board.tenure);
-        let breaks = board.hooks.breaks(Mutant::ReleaseBeforeCommit);
+    fn before_last_commit(&self, opening_state: &Arc<OpeningState>) -> BeforeLastCommit<'_> {
+        let tenure = Arc::clone(&opening_state.tenure);
+        let breaks = opening_state.hooks.breaks(Mutant::ReleaseBeforeCommit);
         Box::pin(async move {
             if breaks {
                 let cx = tenure.cx().within(self.instance.settings.lease.call_timeout);
@@ -351,14 +364,14 @@ fn missing_target(stream: &str, target: &SinkTarget) -> Error {
     ))
 }
 
-fn wishes_of(control: &Control) -> Vec<Wish> {
-    let replay = control.replay.as_ref().map(|request| Wish {
+fn requests_of(control: &Control) -> Vec<DeadLetterRequest> {
+    let replay = control.replay.as_ref().map(|request| DeadLetterRequest {
         id: request.id,
         sink: request.sink.clone(),
         numbers: request.numbers.clone(),
         what: Resolution::Replayed,
     });
-    let purge = control.purge.as_ref().map(|request| Wish {
+    let purge = control.purge.as_ref().map(|request| DeadLetterRequest {
         id: request.id,
         sink: request.sink.clone(),
         numbers: request.numbers.clone(),

@@ -92,7 +92,7 @@ impl StateMachine {
         let from = current.0;
         if !from.may_become(next) {
             let listener = &self.listener;
-            return Err(Error::internal(format!("listener {listener} can not go from {from} to {next}")));
+            return Err(Error::internal(format!("listener {listener} cannot go from {from} to {next}")));
         }
         *current = (next, self.clock.now());
         Ok(from)
@@ -171,7 +171,7 @@ mod tests {
                 } else {
                     let error = answer.expect_err("it is not legal");
                     assert_eq!(error.kind(), ErrorKind::Internal);
-                    assert_eq!(error.message(), format!("listener orders can not go from {from} to {next}"));
+                    assert_eq!(error.message(), format!("listener orders cannot go from {from} to {next}"));
                     let unchanged = (machine.state(), machine.time_in_state());
                     assert_eq!(unchanged, (from, Duration::from_secs(7)), "neither state nor time changed");
                 }

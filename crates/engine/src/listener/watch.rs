@@ -12,8 +12,8 @@ use watchkeeper_core::{
 
 use super::claim::{Claimed, NotClaimed};
 use super::ending::{Departure, Next};
-use super::post::Post;
 use super::state::ListenerState;
+use super::stream_slot::StreamSlot;
 use crate::checkpoint::history::History;
 use crate::checkpoint::operator;
 use crate::connect::Connected;
@@ -43,7 +43,7 @@ pub enum Outcome {
 
 /// A lease as it was granted.
 #[derive(Debug)]
-pub struct Relief {
+pub struct GrantedLease {
     /// The grant.
     pub grant: Grant,
     /// The moment before it was asked for.
@@ -58,7 +58,7 @@ pub struct Relief {
 #[derive(Debug)]
 pub struct Watch {
     pub(super) instance: Arc<Instance>,
-    pub(super) post: Arc<Post>,
+    pub(super) stream_slot: Arc<StreamSlot>,
     pub(super) spec: Arc<StreamSpec>,
     /// Where its checkpoint is kept.
     pub(super) checkpoints: Arc<dyn CheckpointStore>,
@@ -70,7 +70,7 @@ pub struct Watch {
 }
 
 /// What a tenure carries from one opening to the next.
-pub(super) struct Voyage {
+pub(super) struct TenureState {
     pub(super) tenure: Arc<Tenure>,
     pub(super) committer: Arc<Mutex<Committer>>,
     /// What is parked, as the newest opening found it.
@@ -81,7 +81,7 @@ pub(super) struct Voyage {
     pub(super) was_open: bool,
 }
 
-impl Voyage {
+impl TenureState {
     /// The committed position, by which progress is told.
     pub(super) async fn committed(&self) -> Option<Position> {
         self.committer.lock().await.position().cloned()
@@ -89,29 +89,42 @@ impl Voyage {
 }
 
 impl Watch {
-    /// A tenure of `post` on `instance`, ended in order by `shutdown`.
-    pub fn new(instance: Arc<Instance>, post: Arc<Post>, connected: &Connected, shutdown: CancellationToken) -> Self {
+    /// A tenure of `stream_slot` on `instance`, ended in order by `shutdown`.
+    pub fn new(
+        instance: Arc<Instance>,
+        stream_slot: Arc<StreamSlot>,
+        connected: &Connected,
+        shutdown: CancellationToken,
+    ) -> Self {
         let (spec, checkpoints) = (Arc::clone(&connected.spec), Arc::clone(&connected.checkpoints));
-        Self { instance, post, spec, checkpoints, shutdown, unsettled: OnceLock::new(), failover: OnceLock::new() }
+        Self {
+            instance,
+            stream_slot,
+            spec,
+            checkpoints,
+            shutdown,
+            unsettled: OnceLock::new(),
+            failover: OnceLock::new(),
+        }
     }
 
     /// Runs the tenure from its grant to its end.
-    pub async fn run(self, relief: Relief) -> Outcome {
+    pub async fn run(self, lease_grant: GrantedLease) -> Outcome {
         let began = self.instance.seams.clock.now();
-        metrics::acquired(self.post.name());
-        let outcome = self.stand(relief).await;
-        metrics::gave_up(self.post.name(), self.instance.seams.clock.now().since(began));
+        metrics::acquired(self.stream_slot.name());
+        let outcome = self.run_tenure(lease_grant).await;
+        metrics::gave_up(self.stream_slot.name(), self.instance.seams.clock.now().since(began));
         outcome
     }
 
-    async fn stand(&self, relief: Relief) -> Outcome {
-        let _ = self.failover.set(self.passes_from_another(&relief));
-        if self.is_after_a_break(&relief) {
-            let proved = relief.proved.unwrap_or_else(|| self.instance.seams.clock.now());
+    async fn run_tenure(&self, lease_grant: GrantedLease) -> Outcome {
+        let _ = self.failover.set(self.passes_from_another(&lease_grant));
+        if self.is_after_a_break(&lease_grant) {
+            let proved = lease_grant.proved.unwrap_or_else(|| self.instance.seams.clock.now());
             let _ = self.unsettled.set(proved + self.spec.settle());
         }
         let stale = self.read_before_claim().await;
-        let claimed = match self.claim(relief.grant.clone(), relief.sent).await {
+        let claimed = match self.claim(lease_grant.grant.clone(), lease_grant.sent).await {
             Ok(claimed) => claimed,
             Err(NotClaimed::Lost) => return Outcome::Lost(Loss::Taken),
             Err(NotClaimed::Damaged(tenure, error)) => return self.halt_damaged(tenure, error).await,
@@ -125,31 +138,31 @@ impl Watch {
             self.release(&tenure, Cause::Released, "the stream is halted").await;
             return Outcome::Halted(halted.cause);
         }
-        let cause = relief.previous.as_ref().map_or("nobody had it", |previous| ending_text(previous.ending));
+        let cause = lease_grant.previous.as_ref().map_or("nobody had it", |previous| ending_text(previous.ending));
         self.clear_hint().await;
         // It may have been halted and resumed without this instance hearing of either.
-        self.post.revive();
-        self.post.go(ListenerState::Running, Some(epoch), cause);
-        self.post.tell(|status| status.tenures += 1);
-        // Beside the work: people can wait for the journal, changes can not.
-        let note = self.note_takeover(&tenure, &relief);
+        self.stream_slot.stand_by_again();
+        self.stream_slot.go(ListenerState::Running, Some(epoch), cause);
+        self.stream_slot.publish(|status| status.tenures += 1);
+        // Beside the work: people can wait for the journal, changes cannot.
+        let note = self.note_takeover(&tenure, &lease_grant);
         let _noting = Task::spawn(&*self.instance.seams.spawn, "journal", note);
         let has_position = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.position.is_some());
         let note = has_position.then(|| self.note_committed(&tenure));
         let _noting_home = note.map(|note| Task::spawn(&*self.instance.seams.spawn, "home", note));
         tenure.settle().await;
-        self.sail(tenure, checkpoint).await
+        self.run_openings(tenure, checkpoint).await
     }
 
     /// Starts a tenure: it is renewed and answered for from here on.
     pub(super) fn take_up(&self, grant: Grant, sent: Moment) -> Arc<Tenure> {
         let instance = &self.instance;
-        let reign = instance.settings.lease.reign(instance.settings.hooks);
-        let tenure = Arc::new(Tenure::new(grant, Arc::clone(&instance.seams.clock), sent, reign));
+        let acting_time = instance.settings.lease.acting_time(instance.settings.hooks);
+        let tenure = Arc::new(Tenure::new(grant, Arc::clone(&instance.seams.clock), sent, acting_time));
         if let Some(moment) = self.unsettled.get() {
             tenure.unsettle(*moment);
         }
-        instance.roll.enter(tenure.grant().tenure);
+        instance.held_tenures.enter(tenure.grant().tenure);
         instance.keeper.add(Arc::clone(&tenure));
         tenure
     }
@@ -158,14 +171,14 @@ impl Watch {
     pub(super) fn put_down(&self, tenure: &Tenure) {
         tenure.end(Loss::Taken);
         self.instance.keeper.remove(tenure.grant().tenure);
-        self.instance.roll.strike(tenure.grant().tenure);
+        self.instance.held_tenures.remove(tenure.grant().tenure);
     }
 
     /// Whether the watch passes to this instance from another one, while this one was there to take it over: after a crash, a silence
     /// or a failure, and after a shutdown or a hand-over. The move of an operator is none, and neither is a restart, of which
     /// either the name stays or the lease was given back before this process began.
-    fn passes_from_another(&self, relief: &Relief) -> bool {
-        let Some(previous) = &relief.previous else { return false };
+    fn passes_from_another(&self, lease_grant: &GrantedLease) -> bool {
+        let Some(previous) = &lease_grant.previous else { return false };
         let (instance, before) = (&self.instance, &previous.candidate);
         let is_other = before.instance != instance.id && before.name != instance.settings.name;
         let is_operator = before.name == operator::NAME && before.address.is_none();
@@ -180,27 +193,27 @@ impl Watch {
     }
 
     /// Whether the last calls of a dead holder may still take effect at an exposed sink.
-    fn is_after_a_break(&self, relief: &Relief) -> bool {
+    fn is_after_a_break(&self, lease_grant: &GrantedLease) -> bool {
         let broken = |previous: &Previous| previous.ending == Ending::Broken;
-        let is_broken = relief.proved.is_some() || relief.previous.as_ref().is_some_and(broken);
+        let is_broken = lease_grant.proved.is_some() || lease_grant.previous.as_ref().is_some_and(broken);
         is_broken && !self.spec.settle().is_zero()
     }
 
     /// Opens, runs and reopens until the tenure ends.
-    async fn sail(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
+    async fn run_openings(&self, tenure: Arc<Tenure>, checkpoint: Option<Checkpoint>) -> Outcome {
         let committer = Arc::new(Mutex::new(self.committer(&tenure, checkpoint)));
-        let mut voyage = Voyage { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
+        let mut tenure_state = TenureState { tenure, committer, letters: Vec::new(), gap: None, was_open: false };
         let mut recoveries = 0;
         loop {
-            let before = voyage.committed().await;
-            let (end, why) = self.open_and_run(&mut voyage).await;
+            let before = tenure_state.committed().await;
+            let (end, why) = self.open_and_run(&mut tenure_state).await;
             if end.abandoned {
-                voyage.tenure.unsettle(self.instance.seams.clock.now() + self.spec.settle_before_reopening());
+                tenure_state.tenure.unsettle(self.instance.seams.clock.now() + self.spec.settle_before_reopening());
             }
-            if voyage.committed().await != before {
+            if tenure_state.committed().await != before {
                 recoveries = 0;
             }
-            match self.weigh(&mut voyage, end, why, &mut recoveries).await {
+            match self.decide_next(&mut tenure_state, end, why, &mut recoveries).await {
                 Next::Reopen => {}
                 Next::End(outcome) => return outcome,
             }
@@ -215,18 +228,18 @@ impl Watch {
             checkpoint,
             by: instance.settings.name.clone(),
             is_failover: self.is_failover(),
-            history: History::new(records, &instance.settings.group, &self.post.key, settings.history),
+            history: History::new(records, &instance.settings.group, &self.stream_slot.key, settings.history),
             group: Arc::clone(&instance.view),
-            health: Arc::clone(&self.post.health),
+            health: Arc::clone(&self.stream_slot.health),
         };
         Committer::new(start, Arc::clone(tenure), instance.seams.clone(), settings.clone())
     }
 
     /// One opening, until it ends or there is a reason to leave.
-    async fn open_and_run(&self, voyage: &mut Voyage) -> (End, Option<Departure>) {
+    async fn open_and_run(&self, tenure_state: &mut TenureState) -> (End, Option<Departure>) {
         let leave = CancellationToken::new();
-        let epoch = voyage.tenure.grant().epoch;
-        let mut running = pin!(self.open(voyage, &leave));
+        let epoch = tenure_state.tenure.grant().epoch;
+        let mut running = pin!(self.open(tenure_state, &leave));
         let mut leaving = pin!(self.reason_to_leave(epoch));
         let mut why = None;
         loop {
@@ -243,7 +256,7 @@ impl Watch {
 
     /// Completes when this instance should hand the watch over.
     pub(super) async fn reason_to_leave(&self, epoch: watchkeeper_core::Epoch) -> Departure {
-        let mut control = self.post.control.clone();
+        let mut control = self.stream_slot.control.clone();
         let mut place = self.instance.view.place();
         loop {
             if let Some(reason) = self.departure(&control.see(), epoch) {
@@ -265,7 +278,7 @@ impl Watch {
         if !self.instance.view.has_place() {
             return Some(Departure::Displaced);
         }
-        // A preference decides who acquires, not who leaves: a preferred instance that can not run the
+        // A preference decides who acquires, not who leaves: a preferred instance that cannot run the
         // stream would otherwise be handed it again and again.
         if control.paused {
             return Some(Departure::Paused);
@@ -274,22 +287,28 @@ impl Watch {
     }
 
     /// Writes the takeover to the journal.
-    fn note_takeover(&self, tenure: &Arc<Tenure>, relief: &Relief) -> impl Future<Output = ()> + Send + use<> {
-        let (instance, post) = (Arc::clone(&self.instance), Arc::clone(&self.post));
-        let (tenure, previous) = (Arc::clone(tenure), relief.previous.clone());
+    fn note_takeover(
+        &self,
+        tenure: &Arc<Tenure>,
+        lease_grant: &GrantedLease,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (instance, stream_slot) = (Arc::clone(&self.instance), Arc::clone(&self.stream_slot));
+        let (tenure, previous) = (Arc::clone(tenure), lease_grant.previous.clone());
         let now = instance.seams.clock.now();
-        let since_proof = relief.proved.map(|proved| now.since(proved));
+        let since_proof = lease_grant.proved.map(|proved| now.since(proved));
         let is_failover = self.is_failover();
         async move {
-            let cx = tenure.cx().within(post.settings.timeouts.commit);
-            let farewell = cx.run(instance.journal.farewell(&cx, post.name())).await.ok().flatten();
+            let cx = tenure.cx().within(stream_slot.settings.timeouts.commit);
+            let release_notice = cx.run(instance.journal.release_notice(&cx, stream_slot.name())).await.ok().flatten();
             let left = previous.as_ref().map(|previous| previous.candidate.tenure);
-            let farewell = farewell.map(|(farewell, _)| farewell).filter(|farewell| Some(farewell.tenure) == left);
-            let cause = Cause::deduce(previous.as_ref(), farewell.as_ref());
+            let release_notice = release_notice
+                .map(|(release_notice, _)| release_notice)
+                .filter(|release_notice| Some(release_notice.tenure) == left);
+            let cause = Cause::deduce(previous.as_ref(), release_notice.as_ref());
             let vacant = previous.as_ref().map_or(Duration::ZERO, |previous| previous.vacant);
             let vacant = since_proof.unwrap_or(vacant);
             if is_failover {
-                metrics::took_over(post.name(), cause.as_str(), vacant);
+                metrics::took_over(stream_slot.name(), cause.as_str(), vacant);
             }
             let takeover = Takeover {
                 at_millis: instance.seams.clock.wall_millis(),
@@ -300,9 +319,9 @@ impl Watch {
                 cause,
                 vacant_millis: u64::try_from(vacant.as_millis()).unwrap_or(u64::MAX),
                 is_failover,
-                note: farewell.map(|farewell| farewell.text).unwrap_or_default(),
+                note: release_notice.map(|release_notice| release_notice.text).unwrap_or_default(),
             };
-            if let Err(error) = cx.run(instance.journal.append(&cx, post.name(), &takeover)).await {
+            if let Err(error) = cx.run(instance.journal.append(&cx, stream_slot.name(), &takeover)).await {
                 tracing::debug!(%error, "the takeover was not written to the journal");
             }
         }
@@ -315,7 +334,7 @@ impl Watch {
             return None;
         }
         let cx = instance.cx();
-        let checkpoint = cx.run(self.checkpoints.load(&cx, &self.post.key)).await.ok()?;
+        let checkpoint = cx.run(self.checkpoints.load(&cx, &self.stream_slot.key)).await.ok()?;
         let position = checkpoint.as_ref()?.position.clone()?;
         let mut stream = cx.run(self.spec.source.open(&cx, StartAt::After(position))).await.ok()?;
         let limits = self.spec.settings.limits;

@@ -11,12 +11,12 @@ use watchkeeper_core::{
     Pedigree, Position, Reason,
 };
 
-use super::board::{Draft, Failure};
+use super::opening_state::{Draft, Failure};
 use crate::checkpoint::history::History;
 use crate::group::view::GroupView;
 use crate::listener::Health;
 use crate::metrics;
-use crate::progress::Pulse;
+use crate::progress::CallProgress;
 use crate::seams::Seams;
 use crate::settings::StreamSettings;
 use crate::tenure::{Loss, Tenure};
@@ -28,7 +28,7 @@ pub struct Committer {
     tenure: Arc<Tenure>,
     seams: Seams,
     settings: StreamSettings,
-    pulse: Arc<Pulse>,
+    call_progress: Arc<CallProgress>,
     seq: u64,
     position: Option<Position>,
     pedigree: Option<Pedigree>,
@@ -81,7 +81,7 @@ impl Committer {
             store: start.store,
             seams,
             settings,
-            pulse: tenure.progress().pulse("checkpointer"),
+            call_progress: tenure.progress().call_progress("checkpointer"),
             tenure,
             seq: 0,
             position: checkpoint.as_ref().and_then(|checkpoint| checkpoint.position.clone()),
@@ -169,7 +169,7 @@ impl Committer {
         for entry in &write.ledger {
             metrics::ledgered(&self.settings.name, entry.kind);
         }
-        self.health.mend(PART);
+        self.health.mark_recovered(PART);
         self.stored = true;
         self.seq = write.seq;
         self.position = write.position.clone();
@@ -194,7 +194,7 @@ impl Committer {
     /// last committed position is written again.
     pub async fn halt_anew(&mut self, halted: Halted) -> Result<(), Failure> {
         (self.pending, self.sent) = (None, false);
-        let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+        let call = self.tenure.call(&self.call_progress, self.settings.timeouts.commit);
         let claim = self.store.claim(call.cx(), self.tenure.grant());
         let claim = call.run(&Component::Checkpoints, claim).await;
         drop(call);
@@ -220,7 +220,7 @@ impl Committer {
             let was_sent = self.sent;
             // Also a call that is dropped midway may have been sent.
             self.sent = true;
-            let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+            let call = self.tenure.call(&self.call_progress, self.settings.timeouts.commit);
             let answer =
                 call.run(&Component::Checkpoints, self.store.commit(call.cx(), std::slice::from_ref(&write))).await;
             drop(call);
@@ -235,7 +235,7 @@ impl Committer {
                 }
                 Ok(Some(Commit::Fenced)) => return Err(self.fenced()),
                 Ok(None) => return Err(Failure::Instance(Error::internal("a commit was not answered"))),
-                Err(error) => self.stumble(error, &mut attempt, began).await?,
+                Err(error) => self.retry_or_fail(error, &mut attempt, began).await?,
             }
         }
         Ok(())
@@ -243,7 +243,7 @@ impl Committer {
 
     /// Takes in what the store says was committed last, and puts `write` behind it.
     async fn adopt(&mut self, write: CheckpointWrite) -> Result<(), Failure> {
-        let call = self.tenure.call(&self.pulse, self.settings.timeouts.commit);
+        let call = self.tenure.call(&self.call_progress, self.settings.timeouts.commit);
         let claim = call.run(&Component::Checkpoints, self.store.claim(call.cx(), self.tenure.grant())).await;
         drop(call);
         let stored = match claim {
@@ -290,7 +290,7 @@ impl Committer {
         }
     }
 
-    async fn stumble(&self, error: Error, attempt: &mut u32, began: Moment) -> Result<(), Failure> {
+    async fn retry_or_fail(&self, error: Error, attempt: &mut u32, began: Moment) -> Result<(), Failure> {
         if self.tenure.loss().is_some() {
             return Err(Failure::Lost);
         }

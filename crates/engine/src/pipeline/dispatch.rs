@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use watchkeeper_core::Batch;
 
-use super::board::Board;
 use super::cut::{Cut, cut, spread};
 use super::lanes::{Job, Lanes};
+use super::opening_state::OpeningState;
 use crate::hooks::Mutant;
 
 /// Dispatches one opening's batches.
 pub struct Dispatcher<'a> {
-    board: &'a Arc<Board>,
+    opening_state: &'a Arc<OpeningState>,
     lanes: &'a Lanes,
 }
 
@@ -21,8 +21,8 @@ pub struct Halted;
 
 impl<'a> Dispatcher<'a> {
     /// Dispatches to `lanes`.
-    pub fn new(board: &'a Arc<Board>, lanes: &'a Lanes) -> Self {
-        Self { board, lanes }
+    pub fn new(opening_state: &'a Arc<OpeningState>, lanes: &'a Lanes) -> Self {
+        Self { opening_state, lanes }
     }
 
     /// The next batch.
@@ -32,7 +32,7 @@ impl<'a> Dispatcher<'a> {
     pub async fn receive(&self, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Halted> {
         tokio::select! {
             biased;
-            () = self.board.halt.cancelled() => Err(Halted),
+            () = self.opening_state.halt.cancelled() => Err(Halted),
             batch = batches.recv() => batch.ok_or(Halted),
         }
     }
@@ -42,8 +42,8 @@ impl<'a> Dispatcher<'a> {
         if batch.is_empty() {
             return self.admit(&batch, 0..0, Vec::new()).await;
         }
-        let barriers = !self.board.hooks.breaks(Mutant::NoBarrier);
-        for Cut { rows, barrier } in cut(&batch, self.board.stream.settings.checkpoint.events, barriers) {
+        let barriers = !self.opening_state.hooks.breaks(Mutant::NoBarrier);
+        for Cut { rows, barrier } in cut(&batch, self.opening_state.stream.settings.checkpoint.events, barriers) {
             if barrier {
                 self.quiesce().await?;
             }
@@ -65,13 +65,13 @@ impl<'a> Dispatcher<'a> {
         rows: std::ops::Range<u32>,
         parts: Vec<(usize, Vec<u32>)>,
     ) -> Result<(), Halted> {
-        if !self.board.wait_until(|safe| safe.has_room()).await {
+        if !self.opening_state.wait_until(|safe| safe.has_room()).await {
             return Err(Halted);
         }
         let firsts = parts.iter().map(|(_, rows)| rows[0]).collect();
-        let piece = self.board.safe().admit(Arc::clone(batch), rows, firsts);
+        let piece = self.opening_state.safe().admit(Arc::clone(batch), rows, firsts);
         if parts.is_empty() {
-            self.board.turn();
+            self.opening_state.turn();
         }
         for (part, (lane, rows)) in parts.into_iter().enumerate() {
             let job = Job { piece, part, batch: Arc::clone(batch), rows };
@@ -84,9 +84,9 @@ impl<'a> Dispatcher<'a> {
 
     /// Waits until everything dispatched is durable: before and after a barrier.
     pub async fn quiesce(&self) -> Result<(), Halted> {
-        self.board.demand_flushes(true);
-        let empty = self.board.wait_until(|safe| safe.is_empty()).await;
-        self.board.demand_flushes(false);
+        self.opening_state.demand_flushes(true);
+        let empty = self.opening_state.wait_until(|safe| safe.is_empty()).await;
+        self.opening_state.demand_flushes(false);
         if empty { Ok(()) } else { Err(Halted) }
     }
 }

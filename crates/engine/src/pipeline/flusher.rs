@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::FlushRejection;
 
-use super::board::{Board, Failure};
-use super::courier::Courier;
+use super::opening_state::{Failure, OpeningState};
 use super::safe_point::Mark;
+use super::sink_delivery::SinkDelivery;
 use crate::hooks::Mutant;
 
 /// Ledger entries that may wait for a commit. With more nothing is passed, so nothing more is read: a
@@ -16,54 +16,54 @@ use crate::hooks::Mutant;
 const LEDGER_MAX: usize = 10_000;
 
 /// Flushes until the opening fails or `stop` is set.
-pub async fn run(board: &Board, couriers: &[Arc<Courier>], stop: CancellationToken) {
-    let policy = board.stream.settings.checkpoint;
-    let mut turned = board.turned.follow();
-    let mut due = board.seams.clock.now() + policy.every;
+pub async fn run(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>], stop: CancellationToken) {
+    let policy = opening_state.stream.settings.checkpoint;
+    let mut turned = opening_state.turned.follow();
+    let mut due = opening_state.seams.clock.now() + policy.every;
     // Then nothing is gained by waiting, and batches that pile up cost memory that was not touched for long.
-    let at_once = couriers.iter().all(|courier| courier.is_durable());
+    let at_once = deliveries.iter().all(|delivery| delivery.is_durable());
     loop {
         turned.mark_seen();
-        let is_due = board.seams.clock.now() >= due;
-        let look = look(board, policy.events);
+        let is_due = opening_state.seams.clock.now() >= due;
+        let look = decide_flush(opening_state, policy.events);
         let enough = look.enough;
         if look.moves
-            && board.draft().ledger.len() < LEDGER_MAX
-            && (at_once || is_due || enough || look.tight || board.flushes_demanded())
-            && let Err(failure) = pass(board, couriers, look).await
+            && opening_state.draft().ledger.len() < LEDGER_MAX
+            && (at_once || is_due || enough || look.tight || opening_state.flushes_demanded())
+            && let Err(failure) = pass(opening_state, deliveries, look).await
         {
-            return board.fail(failure);
+            return opening_state.fail(failure);
         }
         if is_due || enough {
             // Also what was passed under pressure is committed in time.
-            board.want_commit();
+            opening_state.want_commit();
         }
         if is_due {
-            due = board.seams.clock.now() + policy.every;
+            due = opening_state.seams.clock.now() + policy.every;
         }
         tokio::select! {
             biased;
-            () = board.failed.cancelled() => return,
+            () = opening_state.failed.cancelled() => return,
             () = stop.cancelled() => return,
             changed = turned.changed() => if changed.is_err() { return },
-            () = board.seams.clock.sleep_until(due) => {}
+            () = opening_state.seams.clock.sleep_until(due) => {}
         }
     }
 }
 
 /// The last flush of an opening, after the lanes have ended.
-pub async fn last(board: &Board, couriers: &[Arc<Courier>]) {
-    let look = look(board, None);
+pub async fn last(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>]) {
+    let look = decide_flush(opening_state, None);
     if look.moves
-        && !board.is_spoiled()
-        && let Err(failure) = pass(board, couriers, look).await
+        && !opening_state.is_spoiled()
+        && let Err(failure) = pass(opening_state, deliveries, look).await
     {
-        board.fail(failure);
+        opening_state.fail(failure);
     }
 }
 
 /// What a look at the safe point says.
-struct Look {
+struct FlushDecision {
     mark: Mark,
     moves: bool,
     rows: bool,
@@ -71,49 +71,53 @@ struct Look {
     tight: bool,
 }
 
-fn look(board: &Board, events: Option<u64>) -> Look {
+fn decide_flush(opening_state: &OpeningState, events: Option<u64>) -> FlushDecision {
     // What was passed under pressure and is not committed yet counts too.
-    let waiting = board.draft().changes;
-    let safe = board.safe();
-    let mark = if board.hooks.breaks(Mutant::SafePointAtNewest) { safe.newest() } else { safe.mark() };
+    let waiting = opening_state.draft().changes;
+    let safe = opening_state.safe();
+    let mark = if opening_state.hooks.breaks(Mutant::SafePointAtNewest) { safe.newest() } else { safe.mark() };
     let rows = safe.rows_before(mark);
     let enough = events.is_some_and(|events| rows + waiting >= events);
-    Look { mark, moves: safe.moves_to(mark), rows: rows > 0, enough, tight: safe.is_tight() }
+    FlushDecision { mark, moves: safe.moves_to(mark), rows: rows > 0, enough, tight: safe.is_tight() }
 }
 
 /// Flushes what was written before the look, then passes it.
-async fn pass(board: &Board, couriers: &[Arc<Courier>], look: Look) -> Result<(), Failure> {
+async fn pass(
+    opening_state: &OpeningState,
+    deliveries: &[Arc<SinkDelivery>],
+    look: FlushDecision,
+) -> Result<(), Failure> {
     if look.rows {
-        flush(board, couriers).await?;
+        flush(opening_state, deliveries).await?;
     }
-    let mut safe = board.safe();
+    let mut safe = opening_state.safe();
     // A rejection found by the flush may have blocked a row before the mark.
-    let mark = match board.hooks.breaks(Mutant::SafePointAtNewest) {
+    let mark = match opening_state.hooks.breaks(Mutant::SafePointAtNewest) {
         true => look.mark,
         false => look.mark.min(safe.mark()),
     };
     let passed = safe.advance(mark);
     drop(safe);
-    let mut draft = board.draft();
+    let mut draft = opening_state.draft();
     draft.extend(passed);
-    if board.hooks.breaks(Mutant::AcknowledgeBeforeCommit) {
-        board.committed.tell(draft.position.clone());
+    if opening_state.hooks.breaks(Mutant::AcknowledgeBeforeCommit) {
+        opening_state.committed.publish(draft.position.clone());
     }
     drop(draft);
-    board.turn();
+    opening_state.turn();
     Ok(())
 }
 
 /// Flushes all sinks beside each other, and takes in what they rejected after all.
-pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failure> {
-    let answers = join_all(couriers.iter().map(|courier| courier.flush(board))).await;
+pub async fn flush(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>]) -> Result<(), Failure> {
+    let answers = join_all(deliveries.iter().map(|delivery| delivery.flush(opening_state))).await;
     let mut first = Ok(());
-    for (courier, answer) in couriers.iter().zip(answers) {
+    for (delivery, answer) in deliveries.iter().zip(answers) {
         let taken = match answer {
-            Ok(rejections) => take_rejections(board, courier, rejections),
+            Ok(rejections) => take_rejections(opening_state, delivery, rejections),
             // What was accepted since the last good flush has to be written again: reopen.
             Err(error) => {
-                board.spoil();
+                opening_state.spoil();
                 Err(Failure::of(error))
             }
         };
@@ -124,7 +128,12 @@ pub async fn flush(board: &Board, couriers: &[Arc<Courier>]) -> Result<(), Failu
 
 /// Takes in all rejections, also after one that stops the stream: what is neither blocked nor noted
 /// would be passed.
-fn take_rejections(board: &Board, courier: &Courier, rejections: Vec<FlushRejection>) -> Result<(), Failure> {
-    let taken: Vec<_> = rejections.into_iter().map(|rejection| courier.reject_flushed(board, rejection)).collect();
+fn take_rejections(
+    opening_state: &OpeningState,
+    delivery: &SinkDelivery,
+    rejections: Vec<FlushRejection>,
+) -> Result<(), Failure> {
+    let taken: Vec<_> =
+        rejections.into_iter().map(|rejection| delivery.reject_flushed(opening_state, rejection)).collect();
     taken.into_iter().collect()
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use watchkeeper_core::{Batch, Task};
 
-use super::board::{Board, Failure};
-use super::courier::Courier;
+use super::opening_state::{Failure, OpeningState};
 use super::safe_point::PieceNumber;
+use super::sink_delivery::SinkDelivery;
 
 /// Pieces that wait in front of one lane.
 const QUEUE: usize = 2;
@@ -34,13 +34,13 @@ pub struct Lanes {
 
 impl Lanes {
     /// Starts as many lanes as the stream asks for.
-    pub fn start(board: &Arc<Board>, couriers: &Arc<[Arc<Courier>]>) -> Self {
+    pub fn start(opening_state: &Arc<OpeningState>, deliveries: &Arc<[Arc<SinkDelivery>]>) -> Self {
         let mut lanes = Self { queues: Vec::new(), tasks: Vec::new() };
-        for lane in 0..board.stream.settings.concurrency {
+        for lane in 0..opening_state.stream.settings.concurrency {
             let (queue, jobs) = mpsc::channel(QUEUE);
-            let (task_board, couriers) = (Arc::clone(board), Arc::clone(couriers));
-            let work = async move { work(&task_board, &couriers, lane, jobs).await };
-            lanes.tasks.push(board.crew("lane", work));
+            let (task_board, deliveries) = (Arc::clone(opening_state), Arc::clone(deliveries));
+            let work = async move { work(&task_board, &deliveries, lane, jobs).await };
+            lanes.tasks.push(opening_state.spawn_task("lane", work));
             lanes.queues.push(queue);
         }
         lanes
@@ -66,32 +66,37 @@ impl Lanes {
     }
 }
 
-async fn work(board: &Board, couriers: &[Arc<Courier>], lane: usize, mut jobs: mpsc::Receiver<Job>) {
+async fn work(
+    opening_state: &OpeningState,
+    deliveries: &[Arc<SinkDelivery>],
+    lane: usize,
+    mut jobs: mpsc::Receiver<Job>,
+) {
     while let Some(job) = jobs.recv().await {
-        if board.is_past(job.piece) {
+        if opening_state.is_past(job.piece) {
             return;
         }
-        for (index, courier) in couriers.iter().enumerate() {
-            if let Err(failure) = courier.deliver(board, lane, &job).await {
+        for (index, delivery) in deliveries.iter().enumerate() {
+            if let Err(failure) = delivery.deliver(opening_state, lane, &job).await {
                 if let Failure::Rejected { change, .. } = &failure {
-                    finish_before(board, &couriers[index + 1..], lane, &job, change.at.1).await;
+                    finish_before(opening_state, &deliveries[index + 1..], lane, &job, change.at.1).await;
                 }
-                return board.fail(failure);
+                return opening_state.fail(failure);
             }
         }
-        board.safe().done(job.piece, job.part);
-        board.turn();
+        opening_state.safe().done(job.piece, job.part);
+        opening_state.turn();
     }
 }
 
 /// Gives the other sinks what comes before a rejected change, so that the stream halts right before it.
-async fn finish_before(board: &Board, others: &[Arc<Courier>], lane: usize, job: &Job, row: u32) {
+async fn finish_before(opening_state: &OpeningState, others: &[Arc<SinkDelivery>], lane: usize, job: &Job, row: u32) {
     let rows = job.rows.iter().copied().take_while(|at| *at < row).collect();
     let before = Job { piece: job.piece, part: job.part, batch: Arc::clone(&job.batch), rows };
-    for courier in others {
-        if let Err(failure) = courier.deliver(board, lane, &before).await {
-            return board.fail(failure);
+    for delivery in others {
+        if let Err(failure) = delivery.deliver(opening_state, lane, &before).await {
+            return opening_state.fail(failure);
         }
     }
-    board.safe().done_before(job.piece, job.part, row);
+    opening_state.safe().done_before(job.piece, job.part, row);
 }

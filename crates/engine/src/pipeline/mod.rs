@@ -13,16 +13,16 @@
 //! window of the safe point: when it is full nothing more is read (G7). With a transactional sink there
 //! are no lanes: [`transactional`] writes changes and checkpoint together, in source order.
 
-pub mod board;
 pub mod checkpointer;
 pub mod committer;
-pub mod courier;
 pub mod cut;
 pub mod dispatch;
 pub mod flusher;
 pub mod lanes;
 pub mod opening;
+pub mod opening_state;
 pub mod reader;
 pub mod replay;
 pub mod safe_point;
+pub mod sink_delivery;
 pub mod transactional;

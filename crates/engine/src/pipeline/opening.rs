@@ -7,29 +7,29 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{Batch, ChangeStream, Follower, Position, Task};
 
-use super::board::{Board, Failure};
 use super::committer::Committer;
-use super::courier::Courier;
 use super::dispatch::{Dispatcher, Halted};
 use super::lanes::Lanes;
+use super::opening_state::{Failure, OpeningState};
 use super::reader::{AHEAD, Reader};
-use super::replay::{Letters, Wish};
+use super::replay::{DeadLetterRequest, DeadLetters};
+use super::sink_delivery::SinkDelivery;
 use super::{checkpointer, flusher};
 
 /// What an opening needs.
 pub struct Opening {
     /// The shared state.
-    pub board: Arc<Board>,
+    pub opening_state: Arc<OpeningState>,
     /// The ways to the sinks.
-    pub couriers: Arc<[Arc<Courier>]>,
+    pub deliveries: Arc<[Arc<SinkDelivery>]>,
     /// The tenure's committer.
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
-    pub letters: Letters,
+    pub letters: DeadLetters,
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Vec<Wish>>,
+    pub requests: Follower<Vec<DeadLetterRequest>>,
 }
 
 /// How an opening ended.
@@ -55,7 +55,7 @@ impl End {
 pub type BeforeLastCommit<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// The tasks of an opening. Dropping them aborts them.
-struct Crew {
+struct OpeningTasks {
     reader: Task<()>,
     lanes: Lanes,
     flusher: Task<()>,
@@ -75,64 +75,69 @@ impl Opening {
         grace: Duration,
         before_last_commit: BeforeLastCommit<'_>,
     ) -> End {
-        let board = Arc::clone(&self.board);
+        let opening_state = Arc::clone(&self.opening_state);
         let (sender, mut batches) = mpsc::channel(AHEAD);
-        let mut crew = self.start(stream, sender);
+        let mut tasks = self.start(stream, sender);
         tokio::select! {
             biased;
-            _ = board.tenure.over() => return End::lost(),
+            _ = opening_state.tenure.over() => return End::lost(),
             () = leave.cancelled() => {}
-            Halted = self.dispatch(&crew.lanes, &mut batches) => {}
+            Halted = self.dispatch(&tasks.lanes, &mut batches) => {}
         }
-        board.halt.cancel();
+        opening_state.halt.cancel();
         drop(batches);
         let broken_off = self.letters.is_serving();
-        let wound = self.wind_down(&mut crew, before_last_commit);
+        let wound = self.wind_down(&mut tasks, before_last_commit);
         let cut_off = tokio::select! {
             biased;
-            _ = board.tenure.over() => return End::lost(),
+            _ = opening_state.tenure.over() => return End::lost(),
             () = wound => false,
-            () = board.tenure.sleep(grace) => true,
+            () = opening_state.tenure.sleep(grace) => true,
         };
-        let abandoned = cut_off || broken_off || board.is_spoiled();
-        End { failure: board.take_failure(), abandoned, cut_off, in_flight: board.in_flight() }
+        let abandoned = cut_off || broken_off || opening_state.is_spoiled();
+        End { failure: opening_state.take_failure(), abandoned, cut_off, in_flight: opening_state.in_flight() }
     }
 
-    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> Crew {
-        let board = &self.board;
+    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> OpeningTasks {
+        let opening_state = &self.opening_state;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
-        let reader = Reader::new(Arc::clone(board), stream, batches, self.from.clone()).start(finish_reading.clone());
-        let lanes = Lanes::start(board, &self.couriers);
+        let reader =
+            Reader::new(Arc::clone(opening_state), stream, batches, self.from.clone()).start(finish_reading.clone());
+        let lanes = Lanes::start(opening_state, &self.deliveries);
         let flusher = {
-            let (board, couriers, stop) = (Arc::clone(board), Arc::clone(&self.couriers), stop_flusher.clone());
-            self.board.crew("flusher", async move { flusher::run(&board, &couriers, stop).await })
+            let (opening_state, deliveries, stop) =
+                (Arc::clone(opening_state), Arc::clone(&self.deliveries), stop_flusher.clone());
+            self.opening_state
+                .spawn_task("flusher", async move { flusher::run(&opening_state, &deliveries, stop).await })
         };
         let checkpointer = {
-            let (board, committer, finish) = (Arc::clone(board), Arc::clone(&self.committer), finish_commits.clone());
-            self.board.crew("checkpointer", async move { checkpointer::run(&board, &committer, finish).await })
+            let (opening_state, committer, finish) =
+                (Arc::clone(opening_state), Arc::clone(&self.committer), finish_commits.clone());
+            self.opening_state
+                .spawn_task("checkpointer", async move { checkpointer::run(&opening_state, &committer, finish).await })
         };
-        Crew { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
+        OpeningTasks { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
     }
 
     async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
-        let dispatcher = Dispatcher::new(&self.board, lanes);
+        let dispatcher = Dispatcher::new(&self.opening_state, lanes);
         loop {
-            let wish = self.letters.newest(&self.wishes.see());
-            if let Some(wish) = wish {
+            let letter_request = self.letters.newest(&self.requests.see());
+            if let Some(letter_request) = letter_request {
                 if dispatcher.quiesce().await.is_err() {
                     return Halted;
                 }
                 self.letters.set_serving(true);
-                if let Err(failure) = self.letters.serve(&self.board, &self.couriers, &wish).await {
-                    self.board.fail(failure);
+                if let Err(failure) = self.letters.serve(&self.opening_state, &self.deliveries, &letter_request).await {
+                    self.opening_state.fail(failure);
                     return Halted;
                 }
                 self.letters.set_serving(false);
-                self.letters.strike(&self.board, &wish).await;
+                self.letters.mark_served(&self.opening_state, &letter_request).await;
             }
             tokio::select! {
                 biased;
-                changed = self.wishes.changed() => if changed.is_err() { return Halted },
+                changed = self.requests.changed() => if changed.is_err() { return Halted },
                 batch = dispatcher.receive(batches) => match batch {
                     Ok(batch) => if dispatcher.dispatch(batch).await.is_err() { return Halted },
                     Err(halted) => return halted,
@@ -142,21 +147,21 @@ impl Opening {
     }
 
     /// Drain, flush, commit, close: in this order.
-    async fn wind_down(&self, crew: &mut Crew, before_last_commit: BeforeLastCommit<'_>) {
-        crew.lanes.drain().await;
-        crew.stop_flusher.cancel();
-        let _ = crew.flusher.join().await;
-        flusher::last(&self.board, &self.couriers).await;
+    async fn wind_down(&self, tasks: &mut OpeningTasks, before_last_commit: BeforeLastCommit<'_>) {
+        tasks.lanes.drain().await;
+        tasks.stop_flusher.cancel();
+        let _ = tasks.flusher.join().await;
+        flusher::last(&self.opening_state, &self.deliveries).await;
         before_last_commit.await;
-        crew.finish_commits.cancel();
-        let _ = crew.checkpointer.join().await;
-        for courier in &*self.couriers {
-            let cx = self.board.tenure.cx().within(self.board.stream.settings.timeouts.open);
-            if let Err(error) = cx.run(courier.writer().close(&cx)).await {
-                tracing::debug!(sink = courier.name(), %error, "closing a sink failed");
+        tasks.finish_commits.cancel();
+        let _ = tasks.checkpointer.join().await;
+        for delivery in &*self.deliveries {
+            let cx = self.opening_state.tenure.cx().within(self.opening_state.stream.settings.timeouts.open);
+            if let Err(error) = cx.run(delivery.writer().close(&cx)).await {
+                tracing::debug!(sink = delivery.name(), %error, "closing a sink failed");
             }
         }
-        crew.finish_reading.cancel();
-        let _ = crew.reader.join().await;
+        tasks.finish_reading.cancel();
+        let _ = tasks.reader.join().await;
     }
 }

@@ -7,11 +7,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{Batch, ChangeStream, Component, Error, Follower, Moment, Position, Result, Task};
 
-use super::board::{Board, Failure};
+use super::opening_state::{Failure, OpeningState};
 use crate::checkpoint::interval;
 use crate::listener::ending::READING;
 use crate::metrics;
-use crate::progress::Pulse;
+use crate::progress::CallProgress;
 
 /// The history window is looked at after so many batches, not before: a takeover must not wait for it.
 const LOOK_AFTER: u64 = 3;
@@ -27,12 +27,12 @@ pub const AHEAD: usize = 1;
 
 /// The task that owns the open source.
 pub struct Reader {
-    board: Arc<Board>,
+    opening_state: Arc<OpeningState>,
     stream: Box<dyn ChangeStream>,
     /// Shared pointers, since the channel keeps room for many of what it carries.
     batches: mpsc::Sender<Arc<Batch>>,
     committed: Follower<Option<Position>>,
-    pulse: Arc<Pulse>,
+    call_progress: Arc<CallProgress>,
     next_seq: u64,
     last_end: Option<Position>,
     /// When the window is looked at again.
@@ -53,25 +53,38 @@ enum Turn {
 impl Reader {
     /// Reads `stream`, which was opened after `from`, into `batches`.
     pub fn new(
-        board: Arc<Board>,
+        opening_state: Arc<OpeningState>,
         stream: Box<dyn ChangeStream>,
         batches: mpsc::Sender<Arc<Batch>>,
         from: Option<Position>,
     ) -> Self {
-        let (committed, pulse) = (board.committed.follow(), board.tenure.progress().pulse("reader"));
-        let next_stage = Some(board.seams.clock.now());
+        let (committed, call_progress) =
+            (opening_state.committed.follow(), opening_state.tenure.progress().call_progress("reader"));
+        let next_stage = Some(opening_state.seams.clock.now());
         let (next_look, warned) = (None, [false; 3]);
         let (next_seq, last_end, staged) = (0, from, false);
-        Self { board, stream, batches, committed, pulse, next_seq, last_end, next_look, warned, next_stage, staged }
+        Self {
+            opening_state,
+            stream,
+            batches,
+            committed,
+            call_progress,
+            next_seq,
+            last_end,
+            next_look,
+            warned,
+            next_stage,
+            staged,
+        }
     }
 
     /// Reads in a task of its own until the opening is halted; acknowledges until `finish`; then closes.
     pub fn start(self, finish: CancellationToken) -> Task<()> {
-        Arc::clone(&self.board).crew("reader", self.run(finish))
+        Arc::clone(&self.opening_state).spawn_task("reader", self.run(finish))
     }
 
     async fn run(mut self, finish: CancellationToken) {
-        let halt = self.board.halt.clone();
+        let halt = self.opening_state.halt.clone();
         while let Ok(Some(())) = self.turn(&halt).await {}
         // What is committed while the lanes drain is acknowledged too.
         loop {
@@ -85,7 +98,8 @@ impl Reader {
         if self.committed.has_news() {
             self.acknowledge().await;
         }
-        let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.open);
+        let call =
+            self.opening_state.tenure.call(&self.call_progress, self.opening_state.stream.settings.timeouts.open);
         if let Err(error) = call.run(&Component::Source, self.stream.close(call.cx())).await {
             tracing::debug!(%error, "closing the source failed");
         }
@@ -111,14 +125,16 @@ impl Reader {
                 self.see(&batch);
                 permit.send(batch);
                 self.tell_stage();
-                if self.next_seq == LOOK_AFTER || self.next_look.is_some_and(|at| self.board.seams.clock.now() >= at) {
+                if self.next_seq == LOOK_AFTER
+                    || self.next_look.is_some_and(|at| self.opening_state.seams.clock.now() >= at)
+                {
                     self.look_at_window().await;
-                    self.next_look = Some(self.board.seams.clock.now() + LOOK_EVERY);
+                    self.next_look = Some(self.opening_state.seams.clock.now() + LOOK_EVERY);
                 }
             }
             Turn::Read(Err(error)) => {
-                metrics::source_failed(&self.board.stream.settings.name, error.class());
-                self.board.fail(Failure::of(error));
+                metrics::source_failed(&self.opening_state.stream.settings.name, error.class());
+                self.opening_state.fail(Failure::of(error));
                 return Ok(None);
             }
             Turn::Acknowledge => self.acknowledge().await,
@@ -129,8 +145,8 @@ impl Reader {
 
     /// The next batch. Reading is cancel safe, so an acknowledgement may interrupt it.
     async fn read(&mut self, halt: &CancellationToken) -> Turn {
-        let (settings, seq, before) = (&self.board.stream.settings, self.next_seq, self.last_end.clone());
-        let call = self.board.tenure.call(&self.pulse, settings.limits.wait + settings.timeouts.read);
+        let (settings, seq, before) = (&self.opening_state.stream.settings, self.next_seq, self.last_end.clone());
+        let call = self.opening_state.tenure.call(&self.call_progress, settings.limits.wait + settings.timeouts.read);
         tokio::select! {
             biased;
             () = halt.cancelled() => Turn::Stop,
@@ -144,19 +160,19 @@ impl Reader {
 
     /// Notes that the source can be read, what it is busy with, and the newest change that is known of.
     fn see(&self, batch: &Batch) {
-        self.board.health.mend(READING);
-        self.board.health.read(!batch.rows().is_empty());
-        self.board.health.set_stage(self.stream.stage());
+        self.opening_state.health.mark_recovered(READING);
+        self.opening_state.health.read(!batch.rows().is_empty());
+        self.opening_state.health.set_stage(self.stream.stage());
         let row = batch.rows().last().map(|row| row.time);
-        row.or(batch.end.time).into_iter().for_each(|time| self.board.health.see(time));
+        row.or(batch.end.time).into_iter().for_each(|time| self.opening_state.health.see(time));
     }
 
     /// Tells how far the source is with what exists, until that is over. A stream that reads changes never goes back to it.
     fn tell_stage(&mut self) {
-        let now = self.board.seams.clock.now();
+        let now = self.opening_state.seams.clock.now();
         let (Some(_), Some(end)) = (self.next_stage.filter(|at| now >= *at), &self.last_end) else { return };
-        let stream = &self.board.stream.settings.name;
-        match self.board.stream.source.stage(end) {
+        let stream = &self.opening_state.stream.settings.name;
+        match self.opening_state.stream.source.stage(end) {
             Some(stage) => {
                 metrics::stage_seen(stream, stage.done, stage.of.unwrap_or(0));
                 tracing::info!(stream, done = stage.done, of = stage.of, "{}", stage.what);
@@ -177,11 +193,12 @@ impl Reader {
         if self.stream.holds_back() {
             return;
         }
-        let settings = &self.board.stream.settings;
-        let call = self.board.tenure.call(&self.pulse, settings.timeouts.read);
+        let settings = &self.opening_state.stream.settings;
+        let call = self.opening_state.tenure.call(&self.call_progress, settings.timeouts.read);
         let Ok(window) = call.run(&Component::Source, self.stream.window(call.cx())).await else { return };
-        window.newest.into_iter().for_each(|newest| self.board.health.see(newest));
-        let at = self.board.committed.get().as_ref().or(self.last_end.as_ref()).and_then(|position| position.time);
+        window.newest.into_iter().for_each(|newest| self.opening_state.health.see(newest));
+        let at =
+            self.opening_state.committed.get().as_ref().or(self.last_end.as_ref()).and_then(|position| position.time);
         metrics::history_seen(&settings.name, &window, at);
         let Some(length) = window.length() else { return };
         let findings = [
@@ -204,7 +221,8 @@ impl Reader {
     /// Tells the source what it may prune. An error costs only space: the next one says it again.
     async fn acknowledge(&mut self) {
         let Some(position) = self.committed.see().clone() else { return };
-        let call = self.board.tenure.call(&self.pulse, self.board.stream.settings.timeouts.read);
+        let call =
+            self.opening_state.tenure.call(&self.call_progress, self.opening_state.stream.settings.timeouts.read);
         if let Err(error) = call.run(&Component::Source, self.stream.acknowledge(call.cx(), &position)).await {
             tracing::debug!(%error, "an acknowledgement failed");
         }

@@ -12,9 +12,9 @@ use watchkeeper_core::{
     Resolution, Result, Source, StartAt, StoredChange,
 };
 
-use super::board::{Board, Failure};
-use super::courier::Courier;
 use super::lanes::Job;
+use super::opening_state::{Failure, OpeningState};
+use super::sink_delivery::SinkDelivery;
 use crate::delivery::parking::{OnReject, Park, replay_order};
 use crate::group::control::Controls;
 use crate::stream::SinkSpec;
@@ -22,7 +22,7 @@ use crate::tenure::run_for;
 
 /// What people ask of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct DeadLetterRequest {
     /// Grows with every wish, so that one is not served twice.
     pub id: u64,
     /// Only letters of this sink.
@@ -35,7 +35,7 @@ pub struct Wish {
 
 /// The ledger of one stream, as a tenure sees it.
 #[derive(Debug)]
-pub struct Letters {
+pub struct DeadLetters {
     store: Arc<dyn CheckpointStore>,
     key: LeaseKey,
     source: Arc<dyn Source>,
@@ -55,7 +55,7 @@ const PAGE: usize = 500;
 /// Batches looked through for a change that was too large to keep.
 const SEARCH_BATCHES_MAX: usize = 1_000;
 
-impl Letters {
+impl DeadLetters {
     /// The ledger under `key`.
     pub fn new(store: Arc<dyn CheckpointStore>, key: LeaseKey, source: Arc<dyn Source>) -> Self {
         Self { store, key, source, controls: None, served: [0; 2], serving: false, settled: BTreeSet::new() }
@@ -68,21 +68,27 @@ impl Letters {
         self
     }
 
-    /// The first of `wishes` that has not been served.
-    pub fn newest(&self, wishes: &[Wish]) -> Option<Wish> {
-        let is_new = |wish: &&Wish| wish.id > self.served[usize::from(wish.what == Resolution::Purged)];
-        wishes.iter().find(is_new).cloned()
+    /// The first of `requests` that has not been served.
+    pub fn newest(&self, requests: &[DeadLetterRequest]) -> Option<DeadLetterRequest> {
+        let is_new = |letter_request: &&DeadLetterRequest| {
+            letter_request.id > self.served[usize::from(letter_request.what == Resolution::Purged)]
+        };
+        requests.iter().find(is_new).cloned()
     }
 
     /// Takes a wish for served: neither this tenure nor the next one serves it again. What it did not
     /// come to is still open, for people to see and to wish for again.
-    pub async fn strike(&mut self, board: &Board, wish: &Wish) {
-        self.served[usize::from(wish.what == Resolution::Purged)] = wish.id;
+    pub async fn mark_served(&mut self, opening_state: &OpeningState, letter_request: &DeadLetterRequest) {
+        self.served[usize::from(letter_request.what == Resolution::Purged)] = letter_request.id;
         let Some((controls, stream)) = &self.controls else { return };
-        let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
+        let cx = opening_state.tenure.cx().within(opening_state.stream.settings.timeouts.commit);
         let struck = controls.update(&cx, stream, |control| {
-            control.replay.take_if(|request| wish.what == Resolution::Replayed && request.id == wish.id);
-            control.purge.take_if(|request| wish.what == Resolution::Purged && request.id == wish.id);
+            control
+                .replay
+                .take_if(|request| letter_request.what == Resolution::Replayed && request.id == letter_request.id);
+            control
+                .purge
+                .take_if(|request| letter_request.what == Resolution::Purged && request.id == letter_request.id);
         });
         if let Err(error) = cx.run(struck).await {
             tracing::debug!(%error, "a served wish was not struck off");
@@ -100,8 +106,8 @@ impl Letters {
     }
 
     /// All open letters.
-    pub async fn open(&self, board: &Board) -> Result<Vec<LedgerRecord>> {
-        let cx = board.tenure.cx().within(board.stream.settings.timeouts.commit);
+    pub async fn open(&self, opening_state: &OpeningState) -> Result<Vec<LedgerRecord>> {
+        let cx = opening_state.tenure.cx().within(opening_state.stream.settings.timeouts.commit);
         let mut letters = open_letters(&cx, &*self.store, &self.key).await?;
         letters.retain(|record| !self.settled.contains(&record.number));
         Ok(letters)
@@ -113,57 +119,73 @@ impl Letters {
     }
 
     /// Serves a wish. The pipeline is quiet meanwhile.
-    pub async fn serve(&mut self, board: &Board, couriers: &[Arc<Courier>], wish: &Wish) -> Result<(), Failure> {
-        let letters = self.open(board).await.map_err(Failure::of)?;
+    pub async fn serve(
+        &mut self,
+        opening_state: &OpeningState,
+        deliveries: &[Arc<SinkDelivery>],
+        letter_request: &DeadLetterRequest,
+    ) -> Result<(), Failure> {
+        let letters = self.open(opening_state).await.map_err(Failure::of)?;
         let total = letters.len();
         let mut settled = 0;
-        for courier in couriers.iter().filter(|courier| wish.sink.as_deref().is_none_or(|sink| sink == courier.name()))
+        for delivery in deliveries
+            .iter()
+            .filter(|delivery| letter_request.sink.as_deref().is_none_or(|sink| sink == delivery.name()))
         {
-            let of_sink = |record: &&LedgerRecord| record.entry.sink == courier.name();
+            let of_sink = |record: &&LedgerRecord| record.entry.sink == delivery.name();
             let own: Vec<_> = letters.iter().filter(of_sink).cloned().collect();
             for of_key in replay_order(own) {
-                settled += self.serve_key(board, courier, wish, of_key).await?;
+                settled += self.serve_key(opening_state, delivery, letter_request, of_key).await?;
             }
         }
-        tracing::info!(stream = board.stream.settings.name, open = total, settled, "dead letters were served");
-        board.want_commit();
+        tracing::info!(stream = opening_state.stream.settings.name, open = total, settled, "dead letters were served");
+        opening_state.want_commit();
         Ok(())
     }
 
     /// Settles the letters of one key, the oldest first, until one is rejected again.
     async fn serve_key(
         &mut self,
-        board: &Board,
-        courier: &Courier,
-        wish: &Wish,
+        opening_state: &OpeningState,
+        delivery: &SinkDelivery,
+        letter_request: &DeadLetterRequest,
         of_key: Vec<LedgerRecord>,
     ) -> Result<u64, Failure> {
         let mut settled = 0;
         for record in &of_key {
-            if !wish.numbers.is_empty() && !wish.numbers.contains(&record.number) {
+            if !letter_request.numbers.is_empty() && !letter_request.numbers.contains(&record.number) {
                 break;
             }
-            if wish.what == Resolution::Replayed && !self.deliver(board, courier, record).await? {
+            if letter_request.what == Resolution::Replayed && !self.deliver(opening_state, delivery, record).await? {
                 break;
             }
-            board.draft().resolve.push((record.number, wish.what));
+            opening_state.draft().resolve.push((record.number, letter_request.what));
             self.mark_settled(record.number);
-            courier.parked().unpark(&record.entry);
+            delivery.parked().unpark(&record.entry);
             settled += 1;
         }
         Ok(settled)
     }
 
     /// Delivers one letter and makes it durable; false when it was rejected again.
-    async fn deliver(&self, board: &Board, courier: &Courier, record: &LedgerRecord) -> Result<bool, Failure> {
-        let Some((batch, row)) = self.find(board, record).await? else { return Ok(false) };
+    async fn deliver(
+        &self,
+        opening_state: &OpeningState,
+        delivery: &SinkDelivery,
+        record: &LedgerRecord,
+    ) -> Result<bool, Failure> {
+        let Some((batch, row)) = self.find(opening_state, record).await? else { return Ok(false) };
         let job = Job { piece: u64::MAX, part: 0, batch, rows: vec![row] };
-        courier.deliver_letter(board, &job).await
+        delivery.deliver_letter(opening_state, &job).await
     }
 
     /// The change of a letter, as it was kept or read again. `None` when it is not to be had: the letter
     /// stays open, and the stream goes on.
-    pub async fn find(&self, board: &Board, record: &LedgerRecord) -> Result<Option<(Arc<Batch>, u32)>, Failure> {
+    pub async fn find(
+        &self,
+        opening_state: &OpeningState,
+        record: &LedgerRecord,
+    ) -> Result<Option<(Arc<Batch>, u32)>, Failure> {
         let id = &record.entry.change_id;
         let Some(change) = &record.entry.change else { return Ok(None) };
         let payload = match change.operation {
@@ -177,9 +199,9 @@ impl Letters {
                 batch.seq = u64::MAX;
                 Arc::new(batch)
             }
-            None => match self.read_again(board, record, change).await {
+            None => match self.read_again(opening_state, record, change).await {
                 Ok(batch) => batch,
-                Err(_) if board.tenure.loss().is_some() => return Err(Failure::Lost),
+                Err(_) if opening_state.tenure.loss().is_some() => return Err(Failure::Lost),
                 Err(error) => {
                     tracing::warn!(change = id, %error, "a dead letter could not be read again; it stays");
                     return Ok(None);
@@ -191,9 +213,14 @@ impl Letters {
     }
 
     /// Reads a change that was too large to keep from the source again.
-    async fn read_again(&self, board: &Board, record: &LedgerRecord, change: &StoredChange) -> Result<Arc<Batch>> {
-        let settings = &board.stream.settings;
-        let cx = board.tenure.cx().within(settings.timeouts.read);
+    async fn read_again(
+        &self,
+        opening_state: &OpeningState,
+        record: &LedgerRecord,
+        change: &StoredChange,
+    ) -> Result<Arc<Batch>> {
+        let settings = &opening_state.stream.settings;
+        let cx = opening_state.tenure.cx().within(settings.timeouts.read);
         let start = record.entry.before.clone().map_or(StartAt::Oldest, StartAt::After);
         let mut stream = run_for(&cx, &Component::Source, self.source.open(&cx, start)).await?;
         let limits = Limits { wait: settings.limits.wait, ..settings.limits };

@@ -22,7 +22,7 @@ pub struct Mark {
 
 /// What a flush made safe.
 #[derive(Debug, Default)]
-pub struct Passed {
+pub struct FlushedPrefix {
     /// The newest safe position; `None` when nothing was passed.
     pub position: Option<Position>,
     /// The pedigree to store beside it, if it changed.
@@ -73,7 +73,7 @@ impl Piece {
 const DONE: u32 = u32::MAX;
 
 /// Where a ledger entry belongs: the piece, its row, the sink.
-type Place = (PieceNumber, u32, usize);
+type LedgerSlot = (PieceNumber, u32, usize);
 
 /// All pieces between the safe point and the newest one read.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub struct SafePoint {
     bytes: usize,
     bytes_max: usize,
     pieces_max: usize,
-    ledger: BTreeMap<Place, LedgerEntry>,
+    ledger: BTreeMap<LedgerSlot, LedgerEntry>,
     /// A row that must not be passed: it stopped the stream.
     blocked: Option<Mark>,
     held: Held,
@@ -197,8 +197,8 @@ impl SafePoint {
     }
 
     /// Moves the safe point to `mark`, after a flush that began after it was taken.
-    pub fn advance(&mut self, mark: Mark) -> Passed {
-        let mut passed = Passed::default();
+    pub fn advance(&mut self, mark: Mark) -> FlushedPrefix {
+        let mut passed = FlushedPrefix::default();
         while self.first < mark.piece {
             let Some(piece) = self.pieces.pop_front() else { break };
             if piece.is_last() {
@@ -292,7 +292,7 @@ struct Held {
 
 impl Held {
     /// Takes in that the rows before `end` of a piece were passed.
-    fn take(&mut self, passed: &mut Passed, number: PieceNumber, piece: &Piece, end: u32) {
+    fn take(&mut self, passed: &mut FlushedPrefix, number: PieceNumber, piece: &Piece, end: u32) {
         let start = piece.rows.start;
         let Some((boundary, position)) = piece.boundary_before(end) else {
             self.changes += u64::from(end - start);

@@ -10,8 +10,11 @@ fn the_usual_settings_hold_for_all_leases_that_make_sense() {
         let settings = LeaseSettings::new(ttl * MILLI);
         settings.validate().unwrap_or_else(|error| panic!("{ttl} ms: {error}"));
         assert!(settings.tick() <= settings.ttl / 20);
-        let reign = settings.reign(Hooks::default());
-        assert!(reign < settings.ttl && reign > settings.renew_every, "a holder ends itself before its lease does");
+        let acting_time = settings.acting_time(Hooks::default());
+        assert!(
+            acting_time < settings.ttl && acting_time > settings.renew_every,
+            "a holder ends itself before its lease does"
+        );
     }
     InstanceSettings::new("shop", "a").validate().expect("the usual settings are good");
     StreamSettings::new("orders").validate().expect("the usual settings are good");
@@ -20,7 +23,7 @@ fn the_usual_settings_hold_for_all_leases_that_make_sense() {
 #[test]
 fn a_lease_of_fifteen_seconds_outlasts_an_election_of_twelve() {
     let settings = LeaseSettings::new(Duration::from_secs(15));
-    let left = settings.reign(Hooks::default()) - settings.renew_every;
+    let left = settings.acting_time(Hooks::default()) - settings.renew_every;
     assert!(left >= Duration::from_secs(12), "just before a renewal the holder may still act for {left:?}");
 }
 
@@ -82,7 +85,7 @@ fn a_stream_whose_settings_make_no_sense_is_refused_by_its_name() {
         (stream(|it| it.concurrency = 1_025), "concurrency is not between"),
         (stream(|it| it.limits.rows = 0), "nothing may be read"),
         (stream(|it| it.limits.bytes = 1 << 30), "more than 1 GiB"),
-        (stream(|it| it.window_pieces = 1), "reading can not overlap writing"),
+        (stream(|it| it.window_pieces = 1), "reading cannot overlap writing"),
         (stream(|it| it.window_bytes = it.limits.bytes - 1), "smaller than one batch"),
         (stream(|it| it.checkpoint.every = Duration::ZERO), "without a pause"),
         (stream(|it| it.checkpoint.events = Some(0)), "after zero changes"),

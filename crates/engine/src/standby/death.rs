@@ -7,7 +7,7 @@ use std::time::Duration;
 use watchkeeper_core::{Address, Holder, InstanceId, TenureId, Verdict};
 
 use super::Standby;
-use super::ask::Broken;
+use super::acquire::Broken;
 use crate::delivery::backoff::Backoff;
 use crate::group::registry::Registry;
 use crate::instance::Instance;
@@ -18,15 +18,15 @@ const STRIKE_AGAIN: Duration = Duration::from_millis(100);
 
 impl Standby {
     /// The holder to break, if it is proved dead and this stream allows it.
-    pub(super) fn may_break(&self, berth: usize, holder: &Holder) -> Option<Broken> {
+    pub(super) fn may_break(&self, slot: usize, holder: &Holder) -> Option<Broken> {
         let proved = *self.dead.get(&holder.candidate.instance)?;
         let address = holder.candidate.address.as_ref()?;
         let allowed = match self.instance.settings.takeover {
             FastTakeover::Never => false,
             FastTakeover::Always => true,
             FastTakeover::WhereSafe => {
-                let exposed = self.berths[berth]
-                    .post
+                let exposed = self.slots[slot]
+                    .stream_slot
                     .connected()
                     .and_then(|it| it.spec.grade())
                     .is_none_or(|grade| grade.is_exposed());
@@ -53,10 +53,10 @@ impl Standby {
         if verdict == Verdict::Dead {
             tracing::info!(%instance, "a holder is proved dead");
             self.dead.insert(instance, self.instance.seams.clock.now());
-            self.bury(instance);
+            self.deregister_dead(instance);
         }
         // Those who hold nothing and are listed no more need not be remembered.
-        let holding = self.berths.iter().filter_map(|berth| Some(berth.holder.as_ref()?.candidate.instance));
+        let holding = self.slots.iter().filter_map(|slot| Some(slot.holder.as_ref()?.candidate.instance));
         let listed = self.instance.view.members().into_iter().map(|listed| listed.member.instance);
         let remembered: BTreeSet<_> = holding.chain(listed).collect();
         self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
@@ -64,7 +64,7 @@ impl Standby {
 
     /// Removes a dead instance from the registry, so that nobody takes it for healthy until its silence is noticed. In parallel with the
     /// work, and again until the records answer or the silence has been noticed.
-    fn bury(&mut self, dead: InstanceId) {
+    fn deregister_dead(&mut self, dead: InstanceId) {
         self.instance.view.forget(dead);
         let instance = Arc::clone(&self.instance);
         let strike = async move {

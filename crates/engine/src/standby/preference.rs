@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn another_wish_is_heeded_anew() {
+    fn another_request_is_heeded_anew() {
         let mut preference = heeding("b", Some(4), &[("a", 4)]);
         preference.note_holder("b", Epoch(5));
         preference.heed(&control("b", Some(4)));

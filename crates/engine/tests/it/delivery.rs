@@ -291,7 +291,7 @@ fn no_handler_is_called_after_the_lease_has_ended() {
 }
 
 #[test]
-fn what_is_done_is_answered_as_often_as_the_caller_wishes() {
+fn what_is_done_is_answered_as_often_as_the_caller_asks() {
     // A row takes 20 ns, so that the first look after the given time is that before the third, the second and the last row.
     for (every, done) in [(25, 2), (1, 1), (60, 3), (61, 4)] {
         let (writer, _, cx, _) = timed(1_000);
@@ -487,7 +487,7 @@ fn executing_directly_answers_with_the_gravest_error() {
 }
 
 #[test]
-fn settings_are_declared_and_what_can_not_be_true_is_refused() {
+fn settings_are_declared_and_what_cannot_be_true_is_refused() {
     let executor = ObserverExecutor::new(Routes::new());
     let profile = executor.sink().profile();
     assert_eq!((profile.grade, profile.settle), (Grade::Plain, Duration::from_secs(5)));

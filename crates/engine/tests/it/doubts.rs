@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, Notes, Table, TableSink, TransactionalTable};
+use watchkeeper_core::memory::{
+    Checkpoints, Leases, Log, NewChange, RecordStore, Table, TableSink, TransactionalTable,
+};
 use watchkeeper_core::{
     Batch, BootClock, Cx, Entropy, ErrorKind, FaultKind, Finding, FlushRejection, Grade, LeaseKey, LeaseStore,
     LedgerKind, Moment, NoPeers, OpenedSink, Operation, Resolution, Result, Sink, SinkContext, SinkProfile, SinkWriter,
@@ -29,74 +31,76 @@ use crate::support::*;
 const DEAD_LETTERS: OnReject = OnReject::DeadLetter { park: Park::Key };
 
 /// An instance that starts the stream at "now", running; nothing has been appended yet.
-fn start_now(rig: &Rig, name: &str) -> Actor {
-    let actor = rig.instance(name).stream(|settings| settings.start = StartAt::Now).start();
-    rig.until("it runs", || actor.is_running());
-    actor
+fn start_now(harness: &Harness, name: &str) -> TestInstance {
+    let instance = harness.instance(name).stream(|settings| settings.start = StartAt::Now).start();
+    harness.until("it runs", || instance.is_running());
+    instance
 }
 
 /// An instance with dead letters, whose sink rejects change 1 once and change 2 always; both are letters.
-fn with_two_letters(rig: &Rig) -> Actor {
-    let a = rig.instance("a").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+fn with_two_letters(harness: &Harness) -> TestInstance {
+    let a = harness.instance("a").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
     a.faults.sink.refuse_row(id(2), FaultKind::Reject, 100);
-    rig.append(&["x", "y"]);
-    rig.until("both are letters", || rig.ledger().len() == 2);
+    harness.append(&["x", "y"]);
+    harness.until("both are letters", || harness.ledger().len() == 2);
     a
 }
 
-fn replay(rig: &Rig, wish: u64) {
-    rig.want(|control| control.replay = Some(ReplayRequest { id: wish, sink: None, numbers: Vec::new() }));
+fn replay(harness: &Harness, dead_letter_request: u64) {
+    harness.want(|control| {
+        control.replay = Some(ReplayRequest { id: dead_letter_request, sink: None, numbers: Vec::new() })
+    });
 }
 
 /// What became of each letter.
-fn resolutions(rig: &Rig) -> Vec<(u64, Option<Resolution>)> {
-    rig.ledger().iter().map(|record| (record.number, record.resolution)).collect()
+fn resolutions(harness: &Harness) -> Vec<(u64, Option<Resolution>)> {
+    harness.ledger().iter().map(|record| (record.number, record.resolution)).collect()
 }
 
 /// How many letters the checkpoint counts as open.
-fn counted_letters(rig: &Rig) -> u64 {
-    rig.checkpoint().expect("there are commits").facts.letters
+fn counted_letters(harness: &Harness) -> u64 {
+    harness.checkpoint().expect("there are commits").facts.letters
 }
 
 #[test]
 fn where_a_snapshot_begins_is_committed_before_anything_is_delivered() {
-    let rig = Rig::new();
-    rig.append(&["a"]);
-    let a = rig.instance("a").stream(|settings| settings.start = StartAt::Snapshot).start();
+    let harness = Harness::new();
+    harness.append(&["a"]);
+    let a = harness.instance("a").stream(|settings| settings.start = StartAt::Snapshot).start();
     a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.until("it runs", || a.is_running());
-    rig.run_for(SECOND);
-    assert_eq!(rig.delivered(), [0; 0]);
-    assert_eq!(rig.checkpoint().and_then(|checkpoint| checkpoint.position), Some(Log::position(0, None)));
+    harness.until("it runs", || a.is_running());
+    harness.run_for(SECOND);
+    assert_eq!(harness.delivered(), [0; 0]);
+    assert_eq!(harness.checkpoint().and_then(|checkpoint| checkpoint.position), Some(Log::position(0, None)));
 }
 
 #[test]
 fn a_takeover_before_the_first_commit_begins_at_the_now_of_the_first_holder() {
-    let rig = Rig::new();
-    let a = start_now(&rig, "a");
+    let harness = Harness::new();
+    let a = start_now(&harness, "a");
     a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a", "b", "c"]);
-    rig.run_for(60 * SECOND);
-    assert_eq!(rig.delivered(), [0; 0]);
+    harness.append(&["a", "b", "c"]);
+    harness.run_for(60 * SECOND);
+    assert_eq!(harness.delivered(), [0; 0]);
     a.node.kill();
-    let b = start_now(&rig, "b");
-    rig.append(&["d"]);
-    rig.until("all is committed", || rig.committed() == 4);
-    assert_eq!(rig.delivered(), [1, 2, 3, 4]);
+    let b = start_now(&harness, "b");
+    harness.append(&["d"]);
+    harness.until("all is committed", || harness.committed() == 4);
+    assert_eq!(harness.delivered(), [1, 2, 3, 4]);
     assert!(b.is_running());
 }
 
 #[test]
 fn a_reopening_before_the_first_commit_begins_at_the_now_of_the_first_opening() {
-    let rig = Rig::new();
-    let a = start_now(&rig, "a");
+    let harness = Harness::new();
+    let a = start_now(&harness, "a");
     a.faults.sink.next("flush", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a", "b", "c"]);
-    rig.run_for(20 * SECOND);
-    rig.append(&["d"]);
-    rig.until("all is committed", || rig.committed() == 4);
-    let mut delivered = rig.delivered();
+    harness.append(&["a", "b", "c"]);
+    harness.run_for(20 * SECOND);
+    harness.append(&["d"]);
+    harness.until("all is committed", || harness.committed() == 4);
+    let mut delivered = harness.delivered();
     delivered.dedup();
     assert_eq!(delivered, [1, 2, 3, 4]);
     assert_eq!(a.status().tenures, 1);
@@ -104,88 +108,89 @@ fn a_reopening_before_the_first_commit_begins_at_the_now_of_the_first_opening() 
 
 #[test]
 fn a_stream_that_halted_at_its_first_change_loses_nothing_when_it_is_resumed() {
-    let rig = Rig::new();
-    let a = start_now(&rig, "a");
+    let harness = Harness::new();
+    let a = start_now(&harness, "a");
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
-    rig.append(&["x"]);
-    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
-    rig.append(&["y", "z"]);
-    rig.run_for(10 * SECOND);
-    assert_eq!(rig.delivered(), [0; 0]);
-    rig.perform(Move::Resume);
-    rig.run_for(20 * SECOND);
-    rig.append(&["w"]);
-    rig.until("all is committed", || rig.committed() == 4);
-    assert_eq!(rig.delivered(), [1, 2, 3, 4]);
-    assert_eq!(rig.ledger().len(), 0);
+    harness.append(&["x"]);
+    harness.until("it is halted", || harness.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    harness.append(&["y", "z"]);
+    harness.run_for(10 * SECOND);
+    assert_eq!(harness.delivered(), [0; 0]);
+    harness.perform(Move::Resume);
+    harness.run_for(20 * SECOND);
+    harness.append(&["w"]);
+    harness.until("all is committed", || harness.committed() == 4);
+    assert_eq!(harness.delivered(), [1, 2, 3, 4]);
+    assert_eq!(harness.ledger().len(), 0);
 }
 
 #[test]
 fn a_letter_that_was_replayed_is_not_replayed_again_before_its_commit() {
-    let rig = Rig::new();
-    let a = with_two_letters(&rig);
+    let harness = Harness::new();
+    let a = with_two_letters(&harness);
     a.faults.checkpoints.always("commit", Fault::Delay(3 * SECOND));
-    replay(&rig, 1);
-    rig.until("the first letter is replayed", || rig.delivered().contains(&1));
-    rig.append(&["x"]);
-    rig.until("a newer change of its key is there", || rig.delivered().contains(&3));
-    replay(&rig, 2);
-    rig.run_for(10 * SECOND);
+    replay(&harness, 1);
+    harness.until("the first letter is replayed", || harness.delivered().contains(&1));
+    harness.append(&["x"]);
+    harness.until("a newer change of its key is there", || harness.delivered().contains(&3));
+    replay(&harness, 2);
+    harness.run_for(10 * SECOND);
     a.faults.checkpoints.heal("commit");
-    rig.run_for(20 * SECOND);
-    assert_eq!(rig.delivered(), [1, 3], "a second delivery of 1 would undo 3");
-    assert_eq!(resolutions(&rig), [(1, Some(Resolution::Replayed)), (2, None)]);
-    assert_eq!(counted_letters(&rig), 1);
+    harness.run_for(20 * SECOND);
+    assert_eq!(harness.delivered(), [1, 3], "a second delivery of 1 would undo 3");
+    assert_eq!(resolutions(&harness), [(1, Some(Resolution::Replayed)), (2, None)]);
+    assert_eq!(counted_letters(&harness), 1);
 
     a.node.kill();
-    let b = rig.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
-    rig.until("b runs", || b.is_running());
-    rig.append(&["y"]);
-    rig.until("it is committed", || rig.committed() == 4);
-    assert_eq!(rig.delivered(), [1, 3], "4 is behind the open letter of its key");
-    replay(&rig, 3);
-    rig.until("the letters are settled", || counted_letters(&rig) == 0);
-    assert_eq!(rig.delivered(), [1, 3, 2, 4]);
+    let b = harness.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+    harness.until("b runs", || b.is_running());
+    harness.append(&["y"]);
+    harness.until("it is committed", || harness.committed() == 4);
+    assert_eq!(harness.delivered(), [1, 3], "4 is behind the open letter of its key");
+    replay(&harness, 3);
+    harness.until("the letters are settled", || counted_letters(&harness) == 0);
+    assert_eq!(harness.delivered(), [1, 3, 2, 4]);
 }
 
 #[test]
 fn a_letter_that_is_replayed_and_purged_at_once_is_settled_once() {
-    let rig = Rig::new();
-    let a = with_two_letters(&rig);
+    let harness = Harness::new();
+    let a = with_two_letters(&harness);
     a.faults.checkpoints.always("commit", Fault::Delay(50 * MILLI));
-    rig.want(|control| {
+    harness.want(|control| {
         control.replay = Some(ReplayRequest { id: 1, sink: None, numbers: Vec::new() });
         control.purge = Some(PurgeRequest { id: 1, sink: None, numbers: vec![1] });
     });
-    rig.run_for(20 * SECOND);
-    assert_eq!(rig.delivered(), [1]);
-    assert_eq!(resolutions(&rig), [(1, Some(Resolution::Replayed)), (2, None)]);
-    assert_eq!(counted_letters(&rig), 1, "the other one is still open");
+    harness.run_for(20 * SECOND);
+    assert_eq!(harness.delivered(), [1]);
+    assert_eq!(resolutions(&harness), [(1, Some(Resolution::Replayed)), (2, None)]);
+    assert_eq!(counted_letters(&harness), 1, "the other one is still open");
 
     a.node.kill();
-    let b = rig.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
-    rig.until("b runs", || b.is_running());
-    rig.append(&["y"]);
-    rig.until("it is committed", || rig.committed() == 3);
-    assert_eq!(rig.delivered(), [1], "3 is behind the open letter of its key");
+    let b = harness.instance("b").sink(|sink| sink.on_reject = DEAD_LETTERS).start();
+    harness.until("b runs", || b.is_running());
+    harness.append(&["y"]);
+    harness.until("it is committed", || harness.committed() == 3);
+    assert_eq!(harness.delivered(), [1], "3 is behind the open letter of its key");
 }
 
 #[test]
 fn two_changes_of_one_key_that_a_transaction_rejects_are_one_letter_each_in_order() {
-    let rig = Rig::new();
-    rig.append(&["x", "x", "y"]);
-    let table = Arc::new(TransactionalTable::new(rig.checkpoints.clone()));
-    let plan = rig.instance("a").into_sink(table).sink(|sink| sink.on_reject = DEAD_LETTERS);
+    let harness = Harness::new();
+    harness.append(&["x", "x", "y"]);
+    let table = Arc::new(TransactionalTable::new(harness.checkpoints.clone()));
+    let plan = harness.instance("a").into_sink(table).sink(|sink| sink.on_reject = DEAD_LETTERS);
     plan.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
     plan.faults.sink.refuse_row(id(2), FaultKind::Reject, 1);
     let a = plan.start();
-    rig.until("all is committed", || rig.committed() == 3);
-    let letters: Vec<_> = rig.ledger().into_iter().map(|it| (it.number, it.entry.kind, it.entry.change_id)).collect();
+    harness.until("all is committed", || harness.committed() == 3);
+    let letters: Vec<_> =
+        harness.ledger().into_iter().map(|it| (it.number, it.entry.kind, it.entry.change_id)).collect();
     assert_eq!(letters, [(1, LedgerKind::DeadLetter, id(1)), (2, LedgerKind::Parked, id(2))]);
-    assert_eq!(counted_letters(&rig), 2);
-    replay(&rig, 1);
-    rig.until("the letters are settled", || counted_letters(&rig) == 0);
-    assert_eq!(numbers(&rig.checkpoints.delivered()), [3, 1, 2]);
+    assert_eq!(counted_letters(&harness), 2);
+    replay(&harness, 1);
+    harness.until("the letters are settled", || counted_letters(&harness) == 0);
+    assert_eq!(numbers(&harness.checkpoints.delivered()), [3, 1, 2]);
     assert!(a.is_running());
 }
 
@@ -204,8 +209,8 @@ struct DirectWriter(Direct, u64);
 
 impl Direct {
     /// An instance that writes into it, and waits for a write no longer than a second.
-    fn instance(&self, rig: &Rig, name: &str) -> Plan {
-        let plan = rig.instance(name).into_sink(Arc::new(self.clone()));
+    fn instance(&self, harness: &Harness, name: &str) -> Plan {
+        let plan = harness.instance(name).into_sink(Arc::new(self.clone()));
         plan.stream(|settings| settings.timeouts.write = SECOND)
     }
 
@@ -254,19 +259,24 @@ impl SinkWriter for DirectWriter {
 /// The write of change 1 by `a` is held up and abandoned after a second; then reading fails as `failure`.
 /// The held write takes effect just before it has settled. The answer is what the sink took until it had
 /// change 2.
-fn interrupted_while_settling(rig: &Rig, sink: &Direct, a: &Actor, failure: ErrorKind) -> Vec<(u64, u64)> {
+fn interrupted_while_settling(
+    harness: &Harness,
+    sink: &Direct,
+    a: &TestInstance,
+    failure: ErrorKind,
+) -> Vec<(u64, u64)> {
     let gate = Gate::default();
     a.faults.sink.next("write", Fault::Hold(gate.clone()));
-    rig.append(&["x"]);
-    rig.until("the write is held", || gate.arrived() == 1);
-    let abandoned = rig.now() + SECOND;
-    rig.run_for(1500 * MILLI);
+    harness.append(&["x"]);
+    harness.until("the write is held", || gate.arrived() == 1);
+    let abandoned = harness.now() + SECOND;
+    harness.run_for(1500 * MILLI);
     a.faults.source.next("next_batch", Fault::Reject(failure));
-    rig.append(&["x"]);
-    rig.run_for(18 * SECOND);
+    harness.append(&["x"]);
+    harness.run_for(18 * SECOND);
     assert_eq!(sink.taken(), [], "nothing is written while the abandoned call may take effect");
     gate.open();
-    rig.until("the second change is there", || sink.has(2));
+    harness.until("the second change is there", || sink.has(2));
     let again = sink.0.lock().unwrap()[1].2;
     assert!(again >= abandoned + SETTLE, "written again {:?} after it was abandoned", again.since(abandoned));
     sink.taken()
@@ -274,52 +284,52 @@ fn interrupted_while_settling(rig: &Rig, sink: &Direct, a: &Actor, failure: Erro
 
 #[test]
 fn a_reopening_waits_until_an_abandoned_write_has_settled() {
-    let (rig, sink) = (Rig::new(), Direct::default());
-    let a = sink.instance(&rig, "a").start();
-    rig.until("a runs", || a.is_running());
-    let taken = interrupted_while_settling(&rig, &sink, &a, ErrorKind::Unavailable);
+    let (harness, sink) = (Harness::new(), Direct::default());
+    let a = sink.instance(&harness, "a").start();
+    harness.until("a runs", || a.is_running());
+    let taken = interrupted_while_settling(&harness, &sink, &a, ErrorKind::Unavailable);
     assert_eq!(taken, [(1, 1), (1, 1), (1, 2)]);
 }
 
 #[test]
 fn a_release_waits_until_an_abandoned_write_has_settled() {
-    let (rig, sink) = (Rig::new(), Direct::default());
-    let a = sink.instance(&rig, "a").start();
-    rig.until("a runs", || a.is_running());
-    let b = sink.instance(&rig, "b").start();
-    let taken = interrupted_while_settling(&rig, &sink, &a, ErrorKind::Denied);
+    let (harness, sink) = (Harness::new(), Direct::default());
+    let a = sink.instance(&harness, "a").start();
+    harness.until("a runs", || a.is_running());
+    let b = sink.instance(&harness, "b").start();
+    let taken = interrupted_while_settling(&harness, &sink, &a, ErrorKind::Denied);
     assert_eq!(taken, [(1, 1), (2, 1), (2, 2)]);
     assert!(b.is_running());
 }
 
 #[test]
 fn the_calls_of_a_dead_holder_settle_although_who_broke_its_lease_gave_up() {
-    let (rig, sink) = (Rig::new(), Direct::default());
-    let plan = |name| sink.instance(&rig, name).set(|settings| settings.takeover = FastTakeover::Always);
+    let (harness, sink) = (Harness::new(), Direct::default());
+    let plan = |name| sink.instance(&harness, name).set(|settings| settings.takeover = FastTakeover::Always);
     let a = plan("a").start();
-    rig.until("a runs", || a.is_running());
-    rig.append(&["x"]);
-    rig.until("the first change is committed", || rig.committed() == 1);
+    harness.until("a runs", || a.is_running());
+    harness.append(&["x"]);
+    harness.until("the first change is committed", || harness.committed() == 1);
     let b = plan("b").start();
     b.faults.checkpoints.always("claim", Fault::Reject(ErrorKind::Denied));
     let c = plan("c").start();
     c.faults.leases.always("try_acquire", Fault::Reject(ErrorKind::Unavailable));
-    rig.run_for(3 * SECOND);
+    harness.run_for(3 * SECOND);
 
     let gate = Gate::default();
     a.faults.sink.next("write", Fault::Hold(gate.clone()));
-    rig.append(&["x"]);
-    rig.until("the second change is held", || gate.arrived() == 1);
+    harness.append(&["x"]);
+    harness.until("the second change is held", || gate.arrived() == 1);
     a.node.kill();
-    rig.town.judge("a", Verdict::Dead);
-    let died = rig.now();
-    rig.until("b breaks the lease", || rig.holder().is_some_and(|(name, _)| name == "b"));
+    harness.town.judge("a", Verdict::Dead);
+    let died = harness.now();
+    harness.until("b breaks the lease", || harness.holder().is_some_and(|(name, _)| name == "b"));
     c.faults.leases.heal("try_acquire");
-    rig.append(&["x"]);
-    rig.run_for(18 * SECOND);
+    harness.append(&["x"]);
+    harness.run_for(18 * SECOND);
     assert_eq!(sink.taken(), [(1, 1)], "nothing is written while the dead one's call may take effect");
     gate.open();
-    rig.until("the third change is there", || sink.has(3));
+    harness.until("the third change is there", || sink.has(3));
     assert_eq!(sink.taken(), [(1, 1), (1, 2), (3, 2), (3, 3)]);
     let again = sink.0.lock().unwrap()[2].2;
     assert!(again >= died + SETTLE, "written again {:?} after the death", again.since(died));
@@ -328,70 +338,70 @@ fn the_calls_of_a_dead_holder_settle_although_who_broke_its_lease_gave_up() {
 
 #[test]
 fn a_halt_is_stored_although_the_transaction_before_it_was_not_answered() {
-    let rig = Rig::new();
-    let plan = rig.instance("a").into_sink(Arc::new(TransactionalTable::new(rig.checkpoints.clone())));
+    let harness = Harness::new();
+    let plan = harness.instance("a").into_sink(Arc::new(TransactionalTable::new(harness.checkpoints.clone())));
     plan.faults.sink.next("write_and_commit", Fault::Lose);
     plan.faults.sink.next("write_and_commit", Fault::Reject(ErrorKind::Corrupt));
-    rig.append(&["x"]);
+    harness.append(&["x"]);
     let a = plan.start();
-    rig.run_for(10 * SECOND);
-    let checkpoint = rig.checkpoint().expect("the lost transaction was committed");
+    harness.run_for(10 * SECOND);
+    let checkpoint = harness.checkpoint().expect("the lost transaction was committed");
     assert_eq!(checkpoint.halted.map(|halted| halted.code), Some(ErrorKind::Corrupt.code().to_owned()));
-    assert_eq!(rig.committed(), 1, "what the lost transaction committed stays");
-    assert_eq!(numbers(&rig.checkpoints.delivered()), [1]);
+    assert_eq!(harness.committed(), 1, "what the lost transaction committed stays");
+    assert_eq!(numbers(&harness.checkpoints.delivered()), [1]);
     assert!(a.status().halted);
-    assert!(rig.control().halted_hint);
+    assert!(harness.control().halted_hint);
 
-    rig.perform(Move::Resume);
-    rig.append(&["y"]);
-    rig.until("it goes on", || rig.committed() == 2);
-    assert_eq!(numbers(&rig.checkpoints.delivered()), [1, 2]);
+    harness.perform(Move::Resume);
+    harness.append(&["y"]);
+    harness.until("it goes on", || harness.committed() == 2);
+    assert_eq!(numbers(&harness.checkpoints.delivered()), [1, 2]);
 }
 
 #[test]
 fn a_hint_that_is_written_after_the_stream_was_resumed_does_not_keep_it_halted() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("a runs", || a.is_running());
-    let b = rig.start("b");
-    rig.run_for(SECOND);
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("a runs", || a.is_running());
+    let b = harness.start("b");
+    harness.run_for(SECOND);
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
     let gate = Gate::default();
     a.faults.records.always("get", Fault::Hold(gate.clone()));
-    rig.append(&["x"]);
-    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
-    rig.until("a is about to write the hint", || gate.arrived() > 0);
+    harness.append(&["x"]);
+    harness.until("it is halted", || harness.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    harness.until("a is about to write the hint", || gate.arrived() > 0);
     a.node.pause();
     a.faults.records.heal("get");
-    rig.run_for(8 * SECOND);
-    assert!(rig.perform(Move::Resume).lifted.is_some());
+    harness.run_for(8 * SECOND);
+    assert!(harness.perform(Move::Resume).lifted.is_some());
     gate.open();
     a.node.resume();
-    rig.until("the change is committed", || rig.committed() == 1);
-    rig.run_for(SECOND);
-    assert!(!rig.control().halted_hint, "it was resumed since");
+    harness.until("the change is committed", || harness.committed() == 1);
+    harness.run_for(SECOND);
+    assert!(!harness.control().halted_hint, "it was resumed since");
     b.node.kill();
     a.node.kill();
-    let c = rig.start("c");
-    rig.append(&["y"]);
-    rig.until("c goes on", || rig.committed() == 2);
-    assert_eq!(rig.delivered(), [1, 2]);
+    let c = harness.start("c");
+    harness.append(&["y"]);
+    harness.until("c goes on", || harness.committed() == 2);
+    assert_eq!(harness.delivered(), [1, 2]);
     assert!(c.is_running());
 }
 
 #[test]
 fn the_terms_of_a_candidate_do_not_go_back_when_the_store_forgets() {
-    let rig = Rig::new();
-    let node = rig.world.node("a");
+    let harness = Harness::new();
+    let node = harness.world.node("a");
     let clock = node.clock(Duration::ZERO, 0);
-    let seams = Seams { clock, spawn: node.spawner(), peers: Arc::new(NoPeers), entropy: rig.world.entropy() };
-    let leases: Arc<dyn LeaseStore> = Arc::new(rig.leases.clone());
-    let epochs: Result<Vec<_>> = rig.block_on(async {
+    let seams = Seams { clock, spawn: node.spawner(), peers: Arc::new(NoPeers), entropy: harness.world.entropy() };
+    let leases: Arc<dyn LeaseStore> = Arc::new(harness.leases.clone());
+    let epochs: Result<Vec<_>> = harness.block_on(async {
         let campaign = Campaign::new(seams, leases, LeaseSettings::default(), LeaseKey::new("k"), "a").await?;
         let mut epochs = Vec::new();
         for term in 0..4 {
             if term == 3 {
-                rig.leases.forget();
+                harness.leases.forget();
             }
             let term = campaign.win().await;
             epochs.push(term.epoch());
@@ -405,26 +415,26 @@ fn the_terms_of_a_candidate_do_not_go_back_when_the_store_forgets() {
 
 #[test]
 fn a_fatal_change_is_counted_once_the_records_answer_again() {
-    let rig = Rig::new();
+    let harness = Harness::new();
     let plan = |name| {
-        let plan = rig.instance(name).set(|settings| settings.bar = 5 * SECOND);
+        let plan = harness.instance(name).set(|settings| settings.bar = 5 * SECOND);
         plan.faults.sink.refuse_row(id(1), FaultKind::Fatal, 1000);
         plan
     };
     let (a, b) = (plan("a").start(), plan("b").start());
-    rig.until("one runs", || a.is_running() || b.is_running());
+    harness.until("one runs", || a.is_running() || b.is_running());
     let calls = ["get", "put_if", "append"];
-    for (actor, call) in [&a, &b].into_iter().flat_map(|actor| calls.map(|call| (actor, call))) {
-        actor.faults.records.always(call, Fault::Reject(ErrorKind::Unavailable));
+    for (instance, call) in [&a, &b].into_iter().flat_map(|instance| calls.map(|call| (instance, call))) {
+        instance.faults.records.always(call, Fault::Reject(ErrorKind::Unavailable));
     }
-    rig.append(&["x"]);
-    rig.run_for(5 * SECOND);
-    for (actor, call) in [&a, &b].into_iter().flat_map(|actor| calls.map(|call| (actor, call))) {
-        actor.faults.records.heal(call);
+    harness.append(&["x"]);
+    harness.run_for(5 * SECOND);
+    for (instance, call) in [&a, &b].into_iter().flat_map(|instance| calls.map(|call| (instance, call))) {
+        instance.faults.records.heal(call);
     }
-    rig.until("it is halted", || rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
+    harness.until("it is halted", || harness.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some()));
     assert_eq!([a.status().tenures, b.status().tenures], [1, 1], "each of them tried it once");
-    assert_eq!(rig.delivered(), [0; 0]);
+    assert_eq!(harness.delivered(), [0; 0]);
 }
 
 /// How long anything may take in real time before a test has failed.
@@ -435,7 +445,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Servers {
     leases: Leases,
     checkpoints: Checkpoints,
-    notes: Notes,
+    notes: RecordStore,
     log: Log,
     table: Table,
 }
@@ -446,7 +456,7 @@ impl Servers {
         Self {
             leases: Leases::new(Arc::<BootClock>::clone(&clock)),
             checkpoints: Checkpoints::new(StoreIdentity(Entropy::from_system().uuid())),
-            notes: Notes::new(clock),
+            notes: RecordStore::new(clock),
             log: Log::new("log"),
             table: Table::default(),
         }

@@ -79,7 +79,7 @@ fn who_resigns_wakes_the_next_at_once_and_epochs_grow() {
 }
 
 #[test]
-fn a_term_that_can_not_be_renewed_is_lost_before_the_next_begins() {
+fn a_term_that_cannot_be_renewed_is_lost_before_the_next_begins() {
     let poll = Poll::new();
     let ((a, script), (b, _)) = (poll.campaign("a"), poll.campaign("b"));
     let term = poll.block_on(a.win());

@@ -8,13 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use watchkeeper_core::clock::Sleep;
-use watchkeeper_core::memory::Notes;
+use watchkeeper_core::memory::RecordStore;
 use watchkeeper_core::{
-    Candidate, Clock, Cx, Ending, Entropy, Epoch, ErrorKind, InstanceId, Moment, Previous, Put, Record, Records,
+    Candidate, Clock, Cx, Ending, Entropy, Epoch, ErrorKind, InstanceId, Moment, Previous, PutOutcome, Record, Records,
     Result, Revision,
 };
 use watchkeeper_engine::group::control::{Controls, ReplayRequest};
-use watchkeeper_engine::group::journal::{Cause, Farewell, Journal, TAKEOVERS_KEPT, Takeover};
+use watchkeeper_engine::group::journal::{Cause, Journal, ReleaseNotice, TAKEOVERS_KEPT, Takeover};
 use watchkeeper_engine::group::poison::{CHANGES_KEPT, Poison};
 use watchkeeper_engine::group::registry::{Beat, Member, Registry};
 use watchkeeper_engine::group::slots::Slots;
@@ -57,7 +57,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// A store whose calls take a while, each a different one: every seed is another interleaving.
 #[derive(Debug)]
 struct Dawdling {
-    notes: Notes,
+    notes: RecordStore,
     entropy: Entropy,
 }
 
@@ -79,11 +79,11 @@ impl Records for Dawdling {
         self.dawdle().await;
         self.notes.list(cx, prefix).await
     }
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         self.dawdle().await;
         self.notes.put_if(cx, name, expected, bytes).await
     }
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         self.dawdle().await;
         self.notes.delete_if(cx, name, expected).await
     }
@@ -100,7 +100,7 @@ impl Records for Dawdling {
 
 struct World {
     clock: Arc<Hand>,
-    notes: Notes,
+    notes: RecordStore,
     cx: Cx,
     entropy: Entropy,
 }
@@ -108,7 +108,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = Arc::new(Hand::default());
-        let notes = Notes::new(Arc::<Hand>::clone(&clock));
+        let notes = RecordStore::new(Arc::<Hand>::clone(&clock));
         let cx = Cx::new(Arc::<Hand>::clone(&clock));
         Self { clock, notes, cx, entropy: Entropy::seeded(11) }
     }
@@ -134,7 +134,7 @@ impl World {
 
     async fn plant(&self, name: &str, text: &str) {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
-        assert!(matches!(self.notes.put_if(&self.cx, name, None, bytes).await.unwrap(), Put::Done(_)));
+        assert!(matches!(self.notes.put_if(&self.cx, name, None, bytes).await.unwrap(), PutOutcome::Done(_)));
     }
 }
 
@@ -386,26 +386,26 @@ fn a_farewell_counts_only_for_its_own_tenure() {
     block_on(async {
         let world = World::new();
         let journal = Journal::new(world.records(), "shop");
-        assert_eq!(journal.farewell(&world.cx, "orders").await.unwrap(), None);
+        assert_eq!(journal.release_notice(&world.cx, "orders").await.unwrap(), None);
         let tenure = world.entropy.tenure();
         let old = world.entropy.tenure();
         journal.leave(&world.cx, "orders", old, Cause::Failed, "disk full").await.unwrap();
         journal.leave(&world.cx, "orders", tenure, Cause::Stalled, "no progress for 9 s").await.unwrap();
         world.clock.advance(Duration::from_secs(2));
-        let (farewell, age) = journal.farewell(&world.cx, "orders").await.unwrap().unwrap();
+        let (release_notice, age) = journal.release_notice(&world.cx, "orders").await.unwrap().unwrap();
         assert_eq!(age, Duration::from_secs(2));
         let previous = |tenure, ending| {
             let instance = world.entropy.instance();
             let candidate = Candidate { instance, name: "a".into(), address: None, tenure };
             Previous { candidate, epoch: Epoch(1), ending, vacant: Duration::ZERO }
         };
-        let deduce = |tenure, ending| Cause::deduce(Some(&previous(tenure, ending)), Some(&farewell));
+        let deduce = |tenure, ending| Cause::deduce(Some(&previous(tenure, ending)), Some(&release_notice));
         assert_eq!(deduce(tenure, Ending::Released), Cause::Stalled);
         assert_eq!(deduce(old, Ending::Released), Cause::Released);
         assert_eq!(deduce(old, Ending::Expired), Cause::Expired);
         assert_eq!(deduce(old, Ending::Broken), Cause::Crashed);
-        assert_eq!(Cause::deduce(None, Some(&farewell)), Cause::First);
-        assert_eq!(Cause::deduce(Some(&previous(tenure, Ending::Broken)), None::<&Farewell>), Cause::Crashed);
+        assert_eq!(Cause::deduce(None, Some(&release_notice)), Cause::First);
+        assert_eq!(Cause::deduce(Some(&previous(tenure, Ending::Broken)), None::<&ReleaseNotice>), Cause::Crashed);
     });
 }
 

@@ -48,26 +48,26 @@ fn writes_to(database: &Arc<Database>) -> Arc<dyn Sink> {
 
 #[test]
 fn by_default_a_handler_waits_for_its_database_for_as_long_as_it_is_away() {
-    let (rig, database) = (Rig::new(), Arc::new(Database::default()));
+    let (harness, database) = (Harness::new(), Arc::new(Database::default()));
     let away_for = 90 * SECOND;
     let settings = StreamSettings::new("orders").retry;
     let counted = (0..RetrySettings::PANICS_MAX).map(|at| settings.backoff.cap(at)).sum::<Duration>();
     assert!(settings.attempts.is_none() && away_for > 10 * counted, "far longer than five attempts take");
 
     let run = || {
-        let a = rig.instance("a").into_sink(writes_to(&database)).start();
-        rig.append(&["a"]);
-        rig.until("the first change is committed", || rig.committed() == 1);
+        let a = harness.instance("a").into_sink(writes_to(&database)).start();
+        harness.append(&["a"]);
+        harness.until("the first change is committed", || harness.committed() == 1);
         database.is_away.store(true, Ordering::Relaxed);
-        rig.append(&["b", "c"]);
-        rig.run_for(away_for);
+        harness.append(&["b", "c"]);
+        harness.run_for(away_for);
         let status = a.status();
         assert_eq!((status.state, status.halted, status.tenures), (Running, false, 1));
-        assert_eq!((rig.committed(), rig.ledger().len()), (1, 0), "no change is passed over or given up");
+        assert_eq!((harness.committed(), harness.ledger().len()), (1, 0), "no change is passed over or given up");
         assert!(database.counts().1 > u64::from(RetrySettings::PANICS_MAX), "{database:?}");
         database.is_away.store(false, Ordering::Relaxed);
-        rig.until("the rest is committed", || rig.committed() == 3);
-        assert_eq!((database.counts().0, rig.ledger().len(), a.status().halted), (3, 0, false));
+        harness.until("the rest is committed", || harness.committed() == 3);
+        assert_eq!((database.counts().0, harness.ledger().len(), a.status().halted), (3, 0, false));
     };
     let warnings = Warnings::during(run, &["did not take a change", "is repeated"]);
     assert_eq!(warnings, 2, "once a minute");
@@ -75,15 +75,15 @@ fn by_default_a_handler_waits_for_its_database_for_as_long_as_it_is_away() {
 
 #[test]
 fn a_sink_that_its_user_shares_delivers() {
-    let (rig, database) = (Rig::new(), Arc::new(Database::default()));
+    let (harness, database) = (Harness::new(), Arc::new(Database::default()));
     let shared: Arc<dyn Sink> = writes_to(&database);
     // As a builder does that takes any sink.
     fn boxed(sink: impl Sink + 'static) -> Arc<dyn Sink> {
         Arc::new(sink)
     }
-    let _a = rig.instance("a").into_sink(boxed(Arc::clone(&shared))).start();
-    rig.append(&["a", "b"]);
-    rig.until("all is committed", || rig.committed() == 2);
+    let _a = harness.instance("a").into_sink(boxed(Arc::clone(&shared))).start();
+    harness.append(&["a", "b"]);
+    harness.until("all is committed", || harness.committed() == 2);
     assert_eq!(database.counts(), (2, 0));
     assert_eq!(Arc::new(Arc::clone(&shared)).profile(), shared.profile());
 }

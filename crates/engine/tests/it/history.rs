@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use watchkeeper_core::memory::Notes;
+use watchkeeper_core::memory::RecordStore;
 use watchkeeper_core::{
     Checkpoint, CheckpointWrite, Cx, Entropy, Epoch, ErrorKind, Facts, Grant, LeaseKey, Operation, Pedigree, Position,
     Reason, Records, SourceTime,
@@ -14,12 +14,12 @@ use crate::group::{Hand, block_on};
 
 const LOG: &str = "shop/history/orders";
 
-fn store() -> (Notes, Cx) {
+fn store() -> (RecordStore, Cx) {
     let clock = Arc::new(Hand::default());
-    (Notes::new(Arc::<Hand>::clone(&clock)), Cx::new(clock))
+    (RecordStore::new(Arc::<Hand>::clone(&clock)), Cx::new(clock))
 }
 
-fn history(notes: &Notes) -> History {
+fn history(notes: &RecordStore) -> History {
     History::new(Arc::new(notes.clone()), "shop", &LeaseKey::new("orders"), CAPACITY)
 }
 

@@ -8,9 +8,9 @@ use crate::support::*;
 
 #[test]
 fn heartbeats_do_not_answer_each_other() {
-    let rig = Rig::new();
-    let (a, _b, _c) = (rig.start("a"), rig.start("b"), rig.start("c"));
-    rig.run_for(60 * SECOND);
+    let harness = Harness::new();
+    let (a, _b, _c) = (harness.start("a"), harness.start("b"), harness.start("c"));
+    harness.run_for(60 * SECOND);
     // One every 2.5 to 5 seconds, and what belongs to joining and taking the watch.
     let written = a.faults.records.calls("put_if");
     assert!((12..40).contains(&written), "{written} records were written in a minute");
@@ -18,87 +18,88 @@ fn heartbeats_do_not_answer_each_other() {
 
 #[test]
 fn one_instance_more_than_may_listen_is_refused_with_the_names_of_those_there() {
-    let rig = Rig::new();
-    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(2)).start();
+    let harness = Harness::new();
+    let start = |name| harness.instance(name).set(|it| it.max_listeners = Some(2)).start();
     let (a, b) = (start("a"), start("b"));
-    rig.run_for(SECOND);
+    harness.run_for(SECOND);
     let mut c = start("c");
-    let error = rig.block_on(c.running.join()).unwrap_err();
+    let error = harness.block_on(c.running.join()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     let said = error.to_string();
     assert!(said.contains("takes 2 instances") && said.contains("a (") && said.contains("b ("), "{said}");
     assert!(said.contains("max_listeners"), "it says what to do: {said}");
-    assert_eq!((c.state(), rig.town.listens("c")), (Stopped, false));
-    assert_eq!(members(&rig), 2, "it left no trace");
-    b.stop(&rig);
+    assert_eq!((c.state(), harness.town.listens("c")), (Stopped, false));
+    assert_eq!(members(&harness), 2, "it left no trace");
+    b.stop(&harness);
     let c = start("c");
-    rig.run_for(SECOND);
+    harness.run_for(SECOND);
     assert_ne!(c.state(), Stopped, "there is room again");
     drop(a);
 }
 
-fn members(rig: &Rig) -> usize {
-    memory(rig.notes.list(&rig.cx(), "shop/instances/")).len()
+fn members(harness: &Harness) -> usize {
+    memory(harness.notes.list(&harness.cx(), "shop/instances/")).len()
 }
 
 #[test]
 fn the_place_of_a_crashed_instance_is_free_when_it_counts_as_gone() {
-    let rig = Rig::new();
-    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(1)).start();
+    let harness = Harness::new();
+    let start = |name| harness.instance(name).set(|it| it.max_listeners = Some(1)).start();
     let a = start("a");
-    rig.until("a runs", || a.is_running());
+    harness.until("a runs", || a.is_running());
     a.node.kill();
     let mut b = start("b");
-    assert!(rig.block_on(b.running.join()).is_err(), "it may only be slow");
-    rig.run_for(61 * SECOND);
+    assert!(harness.block_on(b.running.join()).is_err(), "it may only be slow");
+    harness.run_for(61 * SECOND);
     let c = start("c");
-    rig.until("c runs", || c.is_running());
+    harness.until("c runs", || c.is_running());
 }
 
 #[test]
 fn an_instance_that_lost_its_place_stands_down_and_comes_back_when_there_is_room() {
-    let rig = Rig::new();
-    let start = |name| rig.instance(name).set(|it| it.max_listeners = Some(1)).start();
+    let harness = Harness::new();
+    let start = |name| harness.instance(name).set(|it| it.max_listeners = Some(1)).start();
     let a = start("a");
-    rig.until("a runs", || a.is_running());
+    harness.until("a runs", || a.is_running());
     // Only its heartbeats do not arrive: the lease is renewed all the while.
     a.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
-    rig.run_for(61 * SECOND);
+    harness.run_for(61 * SECOND);
     assert!(a.is_running(), "the registry takes nothing away");
     let b = start("b");
-    rig.run_for(SECOND);
+    harness.run_for(SECOND);
     a.faults.records.heal("put_if");
-    rig.until("b runs", || b.is_running());
+    harness.until("b runs", || b.is_running());
     assert!(!a.is_running(), "there is place for one");
-    rig.run_for(60 * SECOND);
+    harness.run_for(60 * SECOND);
     assert!(b.is_running() && !a.is_running(), "it stays so");
-    b.stop(&rig);
-    rig.until("a has a place again", || a.is_running());
+    b.stop(&harness);
+    harness.until("a has a place again", || a.is_running());
 }
 
 #[test]
 fn an_instance_that_is_proved_dead_is_struck_from_the_registry_at_once() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("a runs", || a.is_running());
-    let b = rig.start("b");
-    rig.until("b watches a", || rig.town.watches("a") == 1);
-    assert_eq!(members(&rig), 2);
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("a runs", || a.is_running());
+    let b = harness.start("b");
+    harness.until("b watches a", || harness.town.watches("a") == 1);
+    assert_eq!(members(&harness), 2);
     a.node.kill();
-    rig.town.judge("a", Verdict::Dead);
-    let began = rig.now();
-    rig.until("nobody takes a for a standby", || members(&rig) == 1);
-    assert!(rig.now().since(began) < SECOND, "long before silence would have told");
-    rig.until("b runs", || b.is_running());
+    harness.town.judge("a", Verdict::Dead);
+    let began = harness.now();
+    harness.until("nobody takes a for a standby", || members(&harness) == 1);
+    assert!(harness.now().since(began) < SECOND, "long before silence would have told");
+    harness.until("b runs", || b.is_running());
 }
 
 #[test]
 fn instances_with_other_settings_are_told_apart_in_the_registry() {
-    let rig = Rig::new();
-    let start = |name, fingerprint: &str| rig.instance(name).set(|it| it.fingerprint = fingerprint.to_owned()).start();
+    let harness = Harness::new();
+    let start =
+        |name, fingerprint: &str| harness.instance(name).set(|it| it.fingerprint = fingerprint.to_owned()).start();
     let (_a, _b, _c) = (start("a", "all tables"), start("b", "all tables"), start("c", "one table"));
-    rig.run_for(SECOND);
-    let records = memory(rig.notes.list(&rig.cx(), "shop/instances/"));
+    harness.run_for(SECOND);
+    let records = memory(harness.notes.list(&harness.cx(), "shop/instances/"));
     let hash = |record: &watchkeeper_core::Record| {
         let member: watchkeeper_engine::group::registry::Member = serde_json::from_slice(&record.bytes).unwrap();
         (member.name, member.config_hash)
@@ -110,122 +111,123 @@ fn instances_with_other_settings_are_told_apart_in_the_registry() {
 
 #[test]
 fn each_stream_has_a_lease_of_its_own() {
-    let rig = Rig::new();
-    let plan = |name| rig.instance(name).and_stream("users");
+    let harness = Harness::new();
+    let plan = |name| harness.instance(name).and_stream("users");
     let a = plan("a").start();
-    rig.until("a has both", || a.is_running() && a.status_of("users").state == Running);
+    harness.until("a has both", || a.is_running() && a.status_of("users").state == Running);
     let b = plan("b").start();
-    rig.run_for(6 * SECOND);
-    rig.want(|control| control.hand_over = Some(Epoch(1)));
-    rig.until("b has one", || b.is_running());
-    rig.run_for(3 * TTL);
-    let holder = |stream| rig.holder_of(stream).unwrap().candidate.name;
+    harness.run_for(6 * SECOND);
+    harness.want(|control| control.hand_over = Some(Epoch(1)));
+    harness.until("b has one", || b.is_running());
+    harness.run_for(3 * TTL);
+    let holder = |stream| harness.holder_of(stream).unwrap().candidate.name;
     assert_eq!((holder("orders").as_str(), holder("users").as_str()), ("b", "a"));
-    rig.append(&["x"]);
-    rig.until("both are committed", || rig.committed() == 1 && rig.committed_of("users") == 1);
+    harness.append(&["x"]);
+    harness.until("both are committed", || harness.committed() == 1 && harness.committed_of("users") == 1);
     let renewals = a.faults.leases.calls("renew");
     assert!(renewals > 0);
-    b.stop(&rig);
-    rig.until("a has both again", || a.is_running() && a.status_of("users").state == Running);
-    rig.until("they are apart in the lease store", || rig.holder().is_some_and(|(_, epoch)| epoch == Epoch(3)));
-    assert_eq!(rig.holder_of("users").unwrap().epoch, Epoch(1), "the other was not touched");
+    b.stop(&harness);
+    harness.until("a has both again", || a.is_running() && a.status_of("users").state == Running);
+    harness.until("they are apart in the lease store", || harness.holder().is_some_and(|(_, epoch)| epoch == Epoch(3)));
+    assert_eq!(harness.holder_of("users").unwrap().epoch, Epoch(1), "the other was not touched");
 }
 
 #[test]
 fn a_failure_of_one_stream_is_no_failure_of_the_others() {
-    let rig = Rig::new();
-    let mut plan = rig.instance("a").and_stream("users");
-    let broken = rig.script();
+    let harness = Harness::new();
+    let mut plan = harness.instance("a").and_stream("users");
+    let broken = harness.script();
     broken.always("open", Fault::Reject(ErrorKind::Denied));
-    let source = watchkeeper_testkit::faults::FaultySource::new(std::sync::Arc::new(rig.log.clone()), broken.clone());
+    let source =
+        watchkeeper_testkit::faults::FaultySource::new(std::sync::Arc::new(harness.log.clone()), broken.clone());
     plan.streams[1].source = std::sync::Arc::new(source);
     let a = plan.start();
-    rig.append(&["a"]);
-    rig.until("the other one works", || rig.committed() == 1);
-    rig.run_for(60 * SECOND);
-    assert_eq!((a.state(), a.status().tenures, rig.committed_of("users")), (Running, 1, 0));
+    harness.append(&["a"]);
+    harness.until("the other one works", || harness.committed() == 1);
+    harness.run_for(60 * SECOND);
+    assert_eq!((a.state(), a.status().tenures, harness.committed_of("users")), (Running, 1, 0));
     assert!(broken.calls("open") > 1, "it is tried again, for want of another instance");
 }
 
 #[test]
 fn settings_that_make_no_sense_are_refused_before_anything_starts() {
-    let rig = Rig::new();
-    let refused = |plan: Plan| rig.block_on(plan.try_start()).err().expect("it is refused").to_string();
-    assert!(refused(rig.instance("a").and_stream("orders")).contains("two streams are named \"orders\""));
-    assert!(refused(rig.instance("")).contains("has no name"));
-    let short = refused(rig.instance("a").stream(|it| it.concurrency = 0));
+    let harness = Harness::new();
+    let refused = |plan: Plan| harness.block_on(plan.try_start()).err().expect("it is refused").to_string();
+    assert!(refused(harness.instance("a").and_stream("orders")).contains("two streams are named \"orders\""));
+    assert!(refused(harness.instance("")).contains("has no name"));
+    let short = refused(harness.instance("a").stream(|it| it.concurrency = 0));
     assert!(short.contains("concurrency"), "{short}");
-    assert_eq!((members(&rig), rig.town.listens("a")), (0, false));
+    assert_eq!((members(&harness), harness.town.listens("a")), (0, false));
 }
 
 #[test]
 fn records_that_do_not_answer_delay_the_start_and_do_not_end_it() {
-    let rig = Rig::new();
-    let plan = rig.instance("a");
+    let harness = Harness::new();
+    let plan = harness.instance("a");
     plan.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
     let a = plan.start();
-    rig.run_for(30 * SECOND);
+    harness.run_for(30 * SECOND);
     assert_eq!(a.state(), Initializing);
     a.faults.records.heal("put_if");
-    rig.until("it runs", || a.is_running());
+    harness.until("it runs", || a.is_running());
 }
 
 #[test]
 fn records_that_fail_later_do_not_stop_the_work() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
     for call in ["get", "list", "put_if", "delete_if", "append", "tail", "changed"] {
         a.faults.records.always(call, Fault::Reject(ErrorKind::Unavailable));
     }
     for round in 1..=20 {
-        rig.append(&["a"]);
-        rig.until("it is committed", || rig.committed() == round);
-        rig.run_for(5 * SECOND);
+        harness.append(&["a"]);
+        harness.until("it is committed", || harness.committed() == round);
+        harness.run_for(5 * SECOND);
     }
     assert_eq!((a.state(), a.status().tenures), (Running, 1));
-    a.stop(&rig);
-    assert_eq!(rig.holder(), None, "and the lease is given back");
+    a.stop(&harness);
+    assert_eq!(harness.holder(), None, "and the lease is given back");
 }
 
 #[test]
 fn dropping_an_instance_is_a_crash() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
-    rig.run_for(SECOND);
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
+    harness.run_for(SECOND);
     let (renewals, script) = (a.faults.leases.calls("renew"), a.faults.leases.clone());
     drop(a);
-    rig.run_for(TTL / 2);
-    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))), "nothing was given back");
-    rig.run_for(TTL);
-    assert_eq!((rig.holder(), script.calls("renew")), (None, renewals), "and nothing is renewed");
+    harness.run_for(TTL / 2);
+    assert_eq!(harness.holder(), Some(("a".to_owned(), Epoch(1))), "nothing was given back");
+    harness.run_for(TTL);
+    assert_eq!((harness.holder(), script.calls("renew")), (None, renewals), "and nothing is renewed");
 }
 
 #[test]
 fn an_instance_answers_its_peers_until_its_lease_is_given_back() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
-    let tenure = rig.holder_of("orders").unwrap().candidate.tenure;
-    assert!(rig.town.listens("a") && rig.town.answers("a", tenure));
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
+    let tenure = harness.holder_of("orders").unwrap().candidate.tenure;
+    assert!(harness.town.listens("a") && harness.town.answers("a", tenure));
     let gate = Gate::default();
     a.faults.leases.next("release", Fault::Hold(gate.clone()));
     a.running.shutdown();
-    rig.until("it releases", || gate.arrived() == 1);
-    assert!(rig.town.listens("a") && rig.town.answers("a", tenure), "a release must not look like a death");
+    harness.until("it releases", || gate.arrived() == 1);
+    assert!(harness.town.listens("a") && harness.town.answers("a", tenure), "a release must not look like a death");
     gate.open();
-    a.stop(&rig);
-    assert!(!rig.town.listens("a") && !rig.town.answers("a", tenure));
+    a.stop(&harness);
+    assert!(!harness.town.listens("a") && !harness.town.answers("a", tenure));
 }
 
 #[test]
 fn a_shutdown_before_it_has_joined_ends_it() {
-    let rig = Rig::new();
-    let plan = rig.instance("a");
+    let harness = Harness::new();
+    let plan = harness.instance("a");
     plan.faults.records.always("put_if", Fault::Reject(ErrorKind::Unavailable));
     let a = plan.start();
-    rig.run_for(SECOND);
-    a.stop(&rig);
-    assert_eq!(rig.holder(), None);
+    harness.run_for(SECOND);
+    a.stop(&harness);
+    assert_eq!(harness.holder(), None);
 }

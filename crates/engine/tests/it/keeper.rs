@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::memory::Leases;
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Epoch, ErrorKind, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, Moment,
-    NoPeers, Released, Renewal, Result, Task, Wakeups,
+    AcquireRequest, Acquired, Candidate, Cx, Epoch, ErrorKind, Grant, Holder, Lease, LeaseKey, LeaseProfile,
+    LeaseStore, Moment, NoPeers, Released, Renewal, Result, Task, Wakeups,
 };
 use watchkeeper_engine::hooks::Hooks;
 use watchkeeper_engine::keeper::Keeper;
@@ -33,7 +33,7 @@ impl LeaseStore for Counting {
     fn profile(&self) -> LeaseProfile {
         self.inner.profile()
     }
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         self.inner.try_acquire(cx, ask).await
     }
     async fn renew(&self, cx: &Cx, leases: &[Lease]) -> Result<Vec<Renewal>> {
@@ -82,7 +82,7 @@ impl Bench {
         Self { world, script, store, settings, keeper, _keeping: keeping }
     }
 
-    fn reign(&self) -> Duration {
+    fn acting_time(&self) -> Duration {
         self.settings.ttl - self.settings.margin
     }
 
@@ -92,11 +92,11 @@ impl Bench {
         let candidate =
             Candidate { instance: entropy.instance(), name: "a".into(), address: None, tenure: entropy.tenure() };
         let key = LeaseKey::new(key);
-        let ask = Ask { key, candidate, ttl: self.settings.ttl, floor: Epoch::ZERO, break_holder: None };
+        let ask = AcquireRequest { key, candidate, ttl: self.settings.ttl, floor: Epoch::ZERO, break_holder: None };
         let sent = self.world.now();
         let acquired = self.world.block_on(self.store.inner.try_acquire(&self.world.cx(), &ask)).unwrap().unwrap();
         let Acquired::Granted { grant, .. } = acquired else { panic!("{acquired:?}") };
-        let tenure = Arc::new(Tenure::new(grant, self.world.clock(), sent, self.reign()));
+        let tenure = Arc::new(Tenure::new(grant, self.world.clock(), sent, self.acting_time()));
         self.keeper.add(Arc::clone(&tenure));
         tenure
     }
@@ -144,7 +144,10 @@ fn the_deadline_counts_from_before_a_renewal_that_is_answered_late() {
     for _ in 0..200 {
         bench.run_for(50 * MILLI);
         let left = tenure.deadline().since(bench.world.now());
-        assert!(left <= bench.reign() - slow + 50 * MILLI, "{left:?} left, though the last answer was {slow:?} late");
+        assert!(
+            left <= bench.acting_time() - slow + 50 * MILLI,
+            "{left:?} left, though the last answer was {slow:?} late"
+        );
     }
 }
 
@@ -168,7 +171,7 @@ fn failed_renewals_are_tolerated_until_the_deadline_and_tried_again_soon() {
 }
 
 #[test]
-fn a_tenure_that_can_not_be_renewed_ends_within_a_tick_of_its_deadline_and_before_its_lease() {
+fn a_tenure_that_cannot_be_renewed_ends_within_a_tick_of_its_deadline_and_before_its_lease() {
     let bench = Bench::new();
     let tenure = bench.tenure("orders");
     bench.run_for(10 * SECOND);
@@ -226,10 +229,10 @@ fn what_the_store_could_not_tell_is_not_lost_until_the_deadline() {
 fn a_call_that_does_not_end_gives_up_the_watch() {
     let bench = Bench::new();
     let tenure = bench.tenure("orders");
-    let pulse = tenure.progress().pulse("dispatcher");
+    let call_progress = tenure.progress().call_progress("dispatcher");
     let began = bench.world.now();
     // A thread that is blocked: the call is marked, and nobody polls it.
-    let _stuck = tenure.call(&pulse, 2 * SECOND);
+    let _stuck = tenure.call(&call_progress, 2 * SECOND);
     let (loss, at) = bench.until_over(&tenure);
     assert_eq!(loss, Loss::Stalled);
     let due = began + 2 * SECOND + bench.settings.stall_grace;
@@ -243,8 +246,8 @@ fn a_call_that_does_not_end_gives_up_the_watch() {
 fn waiting_is_progress_however_long() {
     let bench = Bench::new();
     let tenure = bench.tenure("orders");
-    let pulse = tenure.progress().pulse("reader");
-    drop(tenure.call(&pulse, SECOND));
+    let call_progress = tenure.progress().call_progress("reader");
+    drop(tenure.call(&call_progress, SECOND));
     bench.world.block_on(tenure.sleep(600 * SECOND)).unwrap();
     assert_eq!(tenure.loss(), None);
 }

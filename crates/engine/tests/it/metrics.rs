@@ -19,9 +19,9 @@ use crate::support::*;
 
 /// The latest value of every metric, by name, and by name and labels.
 #[derive(Debug, Clone, Default)]
-struct Board(Arc<Mutex<BTreeMap<String, f64>>>);
+struct Gauges(Arc<Mutex<BTreeMap<String, f64>>>);
 
-impl Board {
+impl Gauges {
     fn get(&self, name: &str) -> f64 {
         self.0.lock().unwrap().get(name).copied().unwrap_or(f64::NAN)
     }
@@ -32,7 +32,7 @@ impl Board {
     }
 }
 
-struct Cell(Board, [String; 2]);
+struct Cell(Gauges, [String; 2]);
 
 impl Cell {
     fn change(&self, change: impl Fn(&mut f64)) {
@@ -69,7 +69,7 @@ impl HistogramFn for Cell {
     }
 }
 
-impl Recorder for Board {
+impl Recorder for Gauges {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -86,27 +86,27 @@ impl Recorder for Board {
 
 #[test]
 fn a_takeover_and_what_was_delivered_are_counted() {
-    let board = Board::default();
-    ::metrics::with_local_recorder(&board, || {
-        let rig = Rig::new();
-        let a = rig.start("a");
-        rig.append_many(5);
-        rig.until("it is committed", || rig.committed() == 5);
-        assert_eq!(board.get("watchkeeper_listeners_active"), 1.0);
-        assert_eq!(board.get("watchkeeper_checkpoint_leases_held"), 1.0);
-        assert_eq!(board.get("watchkeeper_changes_total"), 5.0);
-        assert!(board.get("watchkeeper_checkpoint_updates_total") >= 1.0);
-        assert!(board.get("watchkeeper_checkpoint_lag_seconds") >= 0.0);
-        let _b = rig.start("b");
+    let gauges = Gauges::default();
+    ::metrics::with_local_recorder(&gauges, || {
+        let harness = Harness::new();
+        let a = harness.start("a");
+        harness.append_many(5);
+        harness.until("it is committed", || harness.committed() == 5);
+        assert_eq!(gauges.get("watchkeeper_listeners_active"), 1.0);
+        assert_eq!(gauges.get("watchkeeper_checkpoint_leases_held"), 1.0);
+        assert_eq!(gauges.get("watchkeeper_changes_total"), 5.0);
+        assert!(gauges.get("watchkeeper_checkpoint_updates_total") >= 1.0);
+        assert!(gauges.get("watchkeeper_checkpoint_lag_seconds") >= 0.0);
+        let _b = harness.start("b");
         a.running.shutdown();
-        rig.append_many(2);
-        rig.until("b has taken over and committed", || rig.committed() == 7);
-        assert_eq!(board.get("watchkeeper_changes_total"), 7.0);
-        assert_eq!(board.get("watchkeeper_leader_elections_total"), 2.0);
+        harness.append_many(2);
+        harness.until("b has taken over and committed", || harness.committed() == 7);
+        assert_eq!(gauges.get("watchkeeper_changes_total"), 7.0);
+        assert_eq!(gauges.get("watchkeeper_leader_elections_total"), 2.0);
         let of_stream = "watchkeeper_failovers_total{stream=orders}";
-        assert_eq!(board.get(of_stream), 1.0, "taking a free watch is no failover: {board:?}");
-        assert_eq!(board.get("watchkeeper_failover_causes_total"), 1.0);
-        let facts = rig.checkpoint().unwrap().facts;
+        assert_eq!(gauges.get(of_stream), 1.0, "taking a free watch is no failover: {gauges:?}");
+        assert_eq!(gauges.get("watchkeeper_failover_causes_total"), 1.0);
+        let facts = harness.checkpoint().unwrap().facts;
         assert_eq!(facts.failovers, 1, "status and metrics count the same");
     });
 }
@@ -167,45 +167,45 @@ impl ChangeStream for Reading {
 
 #[test]
 fn the_history_that_is_left_is_told_again_and_again() {
-    let board = Board::default();
-    ::metrics::with_local_recorder(&board, || {
-        let rig = Rig::new();
-        let mut plan = rig.instance("a");
-        plan.streams[0].source = Arc::new(Bounded(rig.log.clone()));
+    let gauges = Gauges::default();
+    ::metrics::with_local_recorder(&gauges, || {
+        let harness = Harness::new();
+        let mut plan = harness.instance("a");
+        plan.streams[0].source = Arc::new(Bounded(harness.log.clone()));
         let _a = plan.start();
-        rig.append_many(5);
-        rig.until("the window is looked at", || board.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
-        assert_eq!(board.get("watchkeeper_history_headroom_seconds"), 20.0 * 3_600.0);
+        harness.append_many(5);
+        harness.until("the window is looked at", || gauges.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
+        assert_eq!(gauges.get("watchkeeper_history_headroom_seconds"), 20.0 * 3_600.0);
         // Two thirds of a million bytes lie before it, and a million is free, at a hundred a second.
-        assert_eq!(board.get("watchkeeper_history_time_to_loss_seconds").round(), 16_667.0);
-        assert_eq!(board.get("watchkeeper_history_bytes"), 1_000_000.0);
-        assert_eq!(board.get("watchkeeper_history_bytes_max"), 2_000_000.0);
-        assert_eq!(board.get("watchkeeper_history_bytes_per_second"), 100.0);
-        board.0.lock().unwrap().clear();
-        rig.until("it is looked at again", || board.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
+        assert_eq!(gauges.get("watchkeeper_history_time_to_loss_seconds").round(), 16_667.0);
+        assert_eq!(gauges.get("watchkeeper_history_bytes"), 1_000_000.0);
+        assert_eq!(gauges.get("watchkeeper_history_bytes_max"), 2_000_000.0);
+        assert_eq!(gauges.get("watchkeeper_history_bytes_per_second"), 100.0);
+        gauges.0.lock().unwrap().clear();
+        harness.until("it is looked at again", || gauges.get("watchkeeper_history_window_seconds") == 30.0 * 3_600.0);
     });
 }
 
 #[test]
 fn errors_of_a_source_are_counted() {
-    let board = Board::default();
-    ::metrics::with_local_recorder(&board, || {
-        let rig = Rig::new();
-        let plan = rig.instance("a");
+    let gauges = Gauges::default();
+    ::metrics::with_local_recorder(&gauges, || {
+        let harness = Harness::new();
+        let plan = harness.instance("a");
         plan.faults.source.next("open", Fault::Reject(ErrorKind::Unavailable));
         plan.faults.source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
         let _a = plan.start();
-        rig.append_many(5);
-        rig.until("it is committed", || rig.committed() == 5);
-        assert_eq!(board.get("watchkeeper_source_errors_total"), 2.0);
+        harness.append_many(5);
+        harness.until("it is committed", || harness.committed() == 5);
+        assert_eq!(gauges.get("watchkeeper_source_errors_total"), 2.0);
     });
 }
 
 /// An instance that keeps what is rejected for a replay, in the database of its checkpoints or in another.
-fn lettered(rig: &Rig, in_transactions: bool) -> Plan {
-    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key });
+fn lettered(harness: &Harness, in_transactions: bool) -> Plan {
+    let plan = harness.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key });
     match in_transactions {
-        true => plan.into_sink(Arc::new(TransactionalTable::new(rig.checkpoints.clone()))),
+        true => plan.into_sink(Arc::new(TransactionalTable::new(harness.checkpoints.clone()))),
         false => plan,
     }
 }
@@ -213,10 +213,10 @@ fn lettered(rig: &Rig, in_transactions: bool) -> Plan {
 #[test]
 fn what_is_passed_over_is_counted_when_it_is_committed() {
     for in_transactions in [false, true] {
-        let board = Board::default();
-        ::metrics::with_local_recorder(&board, || {
-            let rig = Rig::new();
-            let plan = lettered(&rig, in_transactions).stream(|it| it.timeouts.write = SECOND);
+        let gauges = Gauges::default();
+        ::metrics::with_local_recorder(&gauges, || {
+            let harness = Harness::new();
+            let plan = lettered(&harness, in_transactions).stream(|it| it.timeouts.write = SECOND);
             plan.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
             let gate = Gate::default();
             let faults = if in_transactions { &plan.faults.sink } else { &plan.faults.checkpoints };
@@ -224,54 +224,54 @@ fn what_is_passed_over_is_counted_when_it_is_committed() {
             faults.next(call, Fault::Hold(gate.clone()));
             faults.next(call, Fault::Lose);
             let _a = plan.start();
-            rig.append(&["k", "k", "other"]);
-            rig.until("the commit hangs", || gate.arrived() == 1);
-            assert!(board.get("watchkeeper_ledger_entries_total").is_nan(), "it may never be committed");
+            harness.append(&["k", "k", "other"]);
+            harness.until("the commit hangs", || gate.arrived() == 1);
+            assert!(gauges.get("watchkeeper_ledger_entries_total").is_nan(), "it may never be committed");
             gate.open();
-            rig.until("all is committed", || rig.committed() == 3);
-            rig.run_for(5 * SECOND);
-            assert_eq!(board.get("watchkeeper_ledger_entries_total"), 2.0, "in transactions: {in_transactions}");
+            harness.until("all is committed", || harness.committed() == 3);
+            harness.run_for(5 * SECOND);
+            assert_eq!(gauges.get("watchkeeper_ledger_entries_total"), 2.0, "in transactions: {in_transactions}");
         });
     }
 }
 
 #[test]
 fn how_far_a_snapshot_is_can_be_seen() {
-    let board = Board::default();
-    ::metrics::with_local_recorder(&board, || {
-        let rig = Rig::new();
-        let mut plan = rig.instance("a");
-        plan.streams[0].source = Arc::new(Bounded(rig.log.clone()));
+    let gauges = Gauges::default();
+    ::metrics::with_local_recorder(&gauges, || {
+        let harness = Harness::new();
+        let mut plan = harness.instance("a");
+        plan.streams[0].source = Arc::new(Bounded(harness.log.clone()));
         let _a = plan.start();
-        rig.append_many(2);
-        rig.until("it is told", || board.get("watchkeeper_snapshot_rows") == 2.0);
-        assert_eq!(board.get("watchkeeper_snapshot_rows_expected"), 3.0);
-        rig.append_many(2);
-        rig.until("it is over", || board.get("watchkeeper_snapshot_rows_expected") == 0.0);
-        assert_eq!(board.get("watchkeeper_snapshot_rows"), 0.0);
+        harness.append_many(2);
+        harness.until("it is told", || gauges.get("watchkeeper_snapshot_rows") == 2.0);
+        assert_eq!(gauges.get("watchkeeper_snapshot_rows_expected"), 3.0);
+        harness.append_many(2);
+        harness.until("it is over", || gauges.get("watchkeeper_snapshot_rows_expected") == 0.0);
+        assert_eq!(gauges.get("watchkeeper_snapshot_rows"), 0.0);
     });
 }
 
 #[test]
 fn the_lag_grows_while_nothing_is_delivered_and_falls_when_nothing_waits() {
-    let board = Board::default();
-    ::metrics::with_local_recorder(&board, || {
-        let rig = Rig::new();
-        let plan = rig.instance("a");
+    let gauges = Gauges::default();
+    ::metrics::with_local_recorder(&gauges, || {
+        let harness = Harness::new();
+        let plan = harness.instance("a");
         let sink = plan.faults.sink.clone();
         let _a = plan.start();
-        let lag = || board.get("watchkeeper_checkpoint_lag_seconds");
-        rig.append_many(1);
-        rig.until("it is committed", || rig.committed() == 1);
-        rig.until("nothing waits", || lag() == 0.0);
+        let lag = || gauges.get("watchkeeper_checkpoint_lag_seconds");
+        harness.append_many(1);
+        harness.until("it is committed", || harness.committed() == 1);
+        harness.until("nothing waits", || lag() == 0.0);
         sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-        rig.append_many(1);
-        rig.until("it grows", || lag() >= 5.0);
+        harness.append_many(1);
+        harness.until("it grows", || lag() >= 5.0);
         let seen = lag();
-        rig.run_for(3 * SECOND);
+        harness.run_for(3 * SECOND);
         assert!(lag() >= seen + 1.0, "it goes on to grow: {} after {seen}", lag());
         sink.heal("write");
-        rig.until("it is committed", || rig.committed() == 2);
-        rig.until("nothing waits any more", || lag() == 0.0);
+        harness.until("it is committed", || harness.committed() == 2);
+        harness.until("nothing waits any more", || lag() == 0.0);
     });
 }

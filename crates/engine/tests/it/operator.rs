@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Error,
-    ErrorKind, Facts, Grade, Grant, Halted, Holder, LeaseKey, LeaseStore, LedgerEntry, LedgerKind, LedgerQuery,
-    LedgerRecord, Limits, Operation, Position, Reason, Released, Resolution, Result, SinkProfile, Source, SourceTime,
-    StartAt, StoreIdentity, StoredChange,
+    AcquireRequest, Acquired, Candidate, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy,
+    Epoch, Error, ErrorKind, Facts, Grade, Grant, Halted, Holder, LeaseKey, LeaseStore, LedgerEntry, LedgerKind,
+    LedgerQuery, LedgerRecord, Limits, Operation, Position, Reason, Released, Resolution, Result, SinkProfile, Source,
+    SourceTime, StartAt, StoreIdentity, StoredChange,
 };
 use watchkeeper_engine::checkpoint::history::{CAPACITY, History, HistoryEntry};
 use watchkeeper_engine::checkpoint::operator::{Back, Move, MoveReport, NAME, Operator, Subject};
@@ -28,7 +28,7 @@ struct World {
     cx: Cx,
     leases: Leases,
     checkpoints: Checkpoints,
-    notes: Notes,
+    notes: RecordStore,
     log: Log,
     entropy: Arc<Entropy>,
     key: LeaseKey,
@@ -56,7 +56,7 @@ impl World {
             cx: Cx::new(Arc::<Hand>::clone(&clock)),
             leases: Leases::new(Arc::<Hand>::clone(&clock)),
             checkpoints: Checkpoints::new(StoreIdentity(entropy.uuid())),
-            notes: Notes::new(Arc::<Hand>::clone(&clock)),
+            notes: RecordStore::new(Arc::<Hand>::clone(&clock)),
             clock,
             log,
             entropy,
@@ -89,7 +89,7 @@ impl World {
     async fn acquire(&self, name: &str, ttl: Duration) -> Grant {
         let (instance, tenure) = (self.entropy.instance(), self.entropy.tenure());
         let candidate = Candidate { instance, name: name.into(), address: None, tenure };
-        let ask = Ask { key: self.key.clone(), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
+        let ask = AcquireRequest { key: self.key.clone(), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
         match self.leases.try_acquire(&self.cx, &ask).await.unwrap() {
             Acquired::Granted { grant, .. } => grant,
             Acquired::Held(holder) => panic!("held by {holder:?}"),
@@ -146,8 +146,8 @@ impl World {
         self.checkpoints.ledger(&self.cx, &self.key, &query).await.unwrap()
     }
 
-    async fn perform(&self, wish: Move) -> Result<MoveReport> {
-        let answer = self.operator().move_to(&self.cx, &self.subject(), wish).await;
+    async fn perform(&self, dead_letter_request: Move) -> Result<MoveReport> {
+        let answer = self.operator().move_to(&self.cx, &self.subject(), dead_letter_request).await;
         // Whatever came of it: nobody holds, nothing is paused.
         assert_eq!(self.leases.holders(&self.cx, std::slice::from_ref(&self.key)).await.unwrap(), [None]);
         let lifted = answer.as_ref().ok().filter(|report| report.lifted.is_some()).map(|report| report.epoch);
@@ -249,7 +249,7 @@ fn a_rewind_that_is_not_back_is_refused_and_changes_nothing() {
         let entry = HistoryEntry::of(&before).unwrap();
         let to = |position| Move::Rewind(Back::To(Box::new(HistoryEntry::at(position, entry.pedigree.clone()))));
         let garbage = Position::new(vec![1], None);
-        let wishes = [
+        let requests = [
             to(at(5)),
             to(at(6)),
             to(garbage),
@@ -258,10 +258,10 @@ fn a_rewind_that_is_not_back_is_refused_and_changes_nothing() {
             Move::Resolve { numbers: vec![], resolution: Resolution::Purged },
             Move::Resolve { numbers: vec![1], resolution: Resolution::Purged },
         ];
-        for wish in wishes {
-            let error = world.perform(wish.clone()).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Config, "{wish:?}: {error}");
-            assert_eq!(world.checkpoint().await, before, "{wish:?}");
+        for dead_letter_request in requests {
+            let error = world.perform(dead_letter_request.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "{dead_letter_request:?}: {error}");
+            assert_eq!(world.checkpoint().await, before, "{dead_letter_request:?}");
         }
         world.perform(to(at(4))).await.unwrap();
         assert_eq!(world.stands_at().await, 4);
@@ -292,7 +292,7 @@ fn setting_ahead_leaves_a_gap_in_the_ledger_and_setting_back_does_not() {
         let gap = world.ledger().await.remove(0).entry;
         assert_eq!((gap.kind, gap.before), (LedgerKind::Gap, Some(at(2))));
         assert_eq!(world.perform(Move::Set(at(3))).await.unwrap().ledgered, 0);
-        // Where the source can not tell, something may be passed over.
+        // Where the source cannot tell, something may be passed over.
         assert_eq!(world.perform(Move::Set(Position::new(vec![1], None))).await.unwrap().ledgered, 1);
         assert_eq!(world.ledger().await.len(), 2);
     });
@@ -324,10 +324,10 @@ fn a_skip_that_would_pass_over_more_is_refused() {
         let gap = LedgerEntry { kind: LedgerKind::Gap, ..sixth.clone() };
         let (to_sixth, skip) =
             (at(6), |entry: &LedgerEntry, to: &Position| Move::Skip { entry: Box::new(entry.clone()), to: to.clone() });
-        for wish in
+        for dead_letter_request in
             [skip(&seventh, &to_seventh), skip(&sixth, &to_seventh), skip(&seventh, &to_sixth), skip(&gap, &to_sixth)]
         {
-            assert_eq!(world.perform(wish).await.unwrap_err().kind(), ErrorKind::Config);
+            assert_eq!(world.perform(dead_letter_request).await.unwrap_err().kind(), ErrorKind::Config);
         }
         assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
         // There is nothing after the end.
@@ -387,11 +387,12 @@ async fn lost() -> World {
 fn an_accepted_gap_is_recorded_and_never_goes_back() {
     block_on(async {
         let world = lost().await;
-        let wish = |to| Move::AcceptGap { to, cause: "the oplog was too small".into(), leaves_snapshot: false };
-        let error = world.perform(wish(at(3))).await.unwrap_err();
+        let dead_letter_request =
+            |to| Move::AcceptGap { to, cause: "the oplog was too small".into(), leaves_snapshot: false };
+        let error = world.perform(dead_letter_request(at(3))).await.unwrap_err();
         assert!(error.message().contains("is before the checkpoint") && error.advice().is_some(), "{error}");
         assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
-        assert_eq!(world.perform(wish(at(9))).await.unwrap().ledgered, 1);
+        assert_eq!(world.perform(dead_letter_request(at(9))).await.unwrap().ledgered, 1);
         let ledger = world.ledger().await;
         assert_eq!((ledger.len(), ledger[0].entry.kind), (1, LedgerKind::Gap));
         assert_eq!(ledger[0].entry.cause, "the oplog was too small");
@@ -406,8 +407,8 @@ fn a_gap_that_nobody_has_is_not_accepted() {
             let grant = world.run_to(5, TTL).await;
             world.commit(&grant, 6, 5, halted).await;
             world.leases.release(&world.cx, &grant).await.unwrap();
-            let wish = Move::AcceptGap { to: at(7), cause: "by mistake".into(), leaves_snapshot: false };
-            let error = world.perform(wish).await.unwrap_err();
+            let dead_letter_request = Move::AcceptGap { to: at(7), cause: "by mistake".into(), leaves_snapshot: false };
+            let error = world.perform(dead_letter_request).await.unwrap_err();
             assert!(error.message().contains("has lost no history"), "{error}");
             assert!(error.advice().is_some_and(|advice| advice.contains(remedy)), "{error:?}");
             assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
@@ -430,7 +431,7 @@ fn resuming_clears_the_halt_and_what_was_counted_as_fatal() {
         assert_eq!(world.checkpoint().await.halted, None);
         assert_eq!(poison.record(&world.cx, "orders", "x", world.entropy.instance()).await.unwrap(), 1);
         let journal = Journal::new(Arc::new(world.notes.clone()), "shop");
-        assert_eq!(journal.farewell(&world.cx, "orders").await.unwrap().unwrap().0.cause, Cause::Operator);
+        assert_eq!(journal.release_notice(&world.cx, "orders").await.unwrap().unwrap().0.cause, Cause::Operator);
     });
 }
 
@@ -456,7 +457,7 @@ fn purging_settles_letters_and_leaves_position_and_halt() {
         assert_eq!(resolutions, [None, Some(Resolution::Purged)]);
         assert_eq!((world.stands_at().await, world.checkpoint().await.halted), (10, halt()));
         assert!(world.control().await.halted_hint);
-        // What is settled can not be settled again.
+        // What is settled cannot be settled again.
         let error = operator.move_to(&world.cx, &world.subject(), purge(vec![1, 2])).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert_eq!(world.ledger().await[0].resolution, None);
@@ -609,7 +610,7 @@ impl LeaseStore for Mute {
     fn profile(&self) -> watchkeeper_core::LeaseProfile {
         self.0.profile()
     }
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         self.0.try_acquire(cx, ask).await?;
         Err(Error::unknown("the answer was lost"))
     }

@@ -48,20 +48,24 @@ const ORIGINS: [(&str, &[&str], Effect, Effect); 7] = [
 
 /// The effect of one call that fails.
 fn effect_of(origin: &str, call: &'static str, kind: ErrorKind) -> Effect {
-    let rig = Rig::new();
+    let harness = Harness::new();
     let transactional = call == "write_and_commit";
     let plan = |name: &str| {
-        let plan = rig.instance(name).stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
-        if transactional { plan.into_sink(Arc::new(TransactionalTable::new(rig.checkpoints.clone()))) } else { plan }
+        let plan = harness.instance(name).stream(|it| it.on_history_lost = OnHistoryLost::GoOn(StartAt::Now));
+        if transactional {
+            plan.into_sink(Arc::new(TransactionalTable::new(harness.checkpoints.clone())))
+        } else {
+            plan
+        }
     };
-    let delivered = || if transactional { numbers(&rig.checkpoints.delivered()) } else { rig.delivered() };
+    let delivered = || if transactional { numbers(&harness.checkpoints.delivered()) } else { harness.delivered() };
     let first = plan("first").start();
-    rig.append_many(3);
-    rig.until("the first changes are committed", || rig.committed() == 3);
-    first.stop(&rig);
+    harness.append_many(3);
+    harness.until("the first changes are committed", || harness.committed() == 3);
+    first.stop(&harness);
 
     // Nobody runs: an instance that goes on at the newest change passes over these.
-    rig.append_many(3);
+    harness.append_many(3);
     let second = plan("second");
     let script = script_of(&second.faults, origin).clone();
     // An instance that cannot join its group ends; this is about what comes after.
@@ -72,15 +76,15 @@ fn effect_of(origin: &str, call: &'static str, kind: ErrorKind) -> Effect {
     let _second = second.start();
     if fails_later {
         let is_second = |(name, _): (String, _)| name == "second";
-        rig.until("it has joined, and has the lease", || rig.holder().is_some_and(is_second));
+        harness.until("it has joined, and has the lease", || harness.holder().is_some_and(is_second));
         script.next(call, Fault::Reject(kind));
     }
-    rig.run_for(30 * SECOND);
-    rig.append_many(3);
-    rig.run_for(100 * SECOND);
+    harness.run_for(30 * SECOND);
+    harness.append_many(3);
+    harness.run_for(100 * SECOND);
     assert_eq!(script.pending(call), 0, "{origin} {call} {kind:?}: the call was made");
-    let gaps = rig.ledger().iter().filter(|record| record.entry.kind == LedgerKind::Gap).count();
-    let halted = rig.checkpoint().and_then(|checkpoint| checkpoint.halted);
+    let gaps = harness.ledger().iter().filter(|record| record.entry.kind == LedgerKind::Gap).count();
+    let halted = harness.checkpoint().and_then(|checkpoint| checkpoint.halted);
     match (gaps, halted) {
         (0, None) => {
             let missing: Vec<_> = (1..=9).filter(|number| !delivered().contains(number)).collect();

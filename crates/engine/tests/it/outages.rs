@@ -26,42 +26,42 @@ fn writes_unless(is_away: &Arc<AtomicBool>) -> Arc<dyn Sink> {
 
 #[test]
 fn a_holder_whose_probe_delivers_keeps_the_watch() {
-    let rig = Rig::new();
-    let a = rig.instance("a").grade(Grade::Idempotent).stream(|stream| stream.concurrency = 2).start();
-    rig.until("a has the watch", || a.is_running());
-    let _b = rig.instance("b").grade(Grade::Idempotent).start();
-    rig.run_for(6 * SECOND);
+    let harness = Harness::new();
+    let a = harness.instance("a").grade(Grade::Idempotent).stream(|stream| stream.concurrency = 2).start();
+    harness.until("a has the watch", || a.is_running());
+    let _b = harness.instance("b").grade(Grade::Idempotent).start();
+    harness.run_for(6 * SECOND);
     a.faults.sink.always("write", REFUSED);
-    rig.append_many(20);
-    rig.until("the breaker is open", || a.faults.sink.calls("write") >= 5);
-    rig.run_for(9_500 * MILLI);
+    harness.append_many(20);
+    harness.until("the breaker is open", || a.faults.sink.calls("write") >= 5);
+    harness.run_for(9_500 * MILLI);
     // The target is back, and slow: the probe is under way while the other lane waits for longer than `give_up`.
     a.faults.sink.always("write", Fault::Delay(3 * SECOND));
-    rig.until("all is committed", || rig.committed() == 20);
-    assert_eq!(rig.holder(), Some(("a".to_owned(), Epoch(1))), "it gave the watch up while its probe delivered");
+    harness.until("all is committed", || harness.committed() == 20);
+    assert_eq!(harness.holder(), Some(("a".to_owned(), Epoch(1))), "it gave the watch up while its probe delivered");
 }
 
 /// How long it takes until a change is committed after the target of both instances was away for `away`, and the longest time for
 /// which nobody had the watch meanwhile.
 fn outage_of_everybody(away: Duration) -> (Duration, Duration) {
-    let (rig, is_away) = (Rig::new(), Arc::new(AtomicBool::new(false)));
-    let a = rig.instance("a").into_sink(writes_unless(&is_away)).start();
-    rig.until("a has the watch", || a.is_running());
-    let _b = rig.instance("b").into_sink(writes_unless(&is_away)).start();
-    rig.run_for(6 * SECOND);
+    let (harness, is_away) = (Harness::new(), Arc::new(AtomicBool::new(false)));
+    let a = harness.instance("a").into_sink(writes_unless(&is_away)).start();
+    harness.until("a has the watch", || a.is_running());
+    let _b = harness.instance("b").into_sink(writes_unless(&is_away)).start();
+    harness.run_for(6 * SECOND);
     is_away.store(true, Ordering::Relaxed);
-    rig.append_many(20);
-    let (until, mut vacant, mut longest) = (rig.now() + away, Duration::ZERO, Duration::ZERO);
+    harness.append_many(20);
+    let (until, mut vacant, mut longest) = (harness.now() + away, Duration::ZERO, Duration::ZERO);
     let step = 50 * MILLI;
-    while rig.now() < until {
-        rig.run_for(step);
-        vacant = if rig.holder().is_some() { Duration::ZERO } else { vacant + step };
+    while harness.now() < until {
+        harness.run_for(step);
+        vacant = if harness.holder().is_some() { Duration::ZERO } else { vacant + step };
         longest = longest.max(vacant);
     }
     is_away.store(false, Ordering::Relaxed);
-    let began = rig.now();
-    rig.until("all is committed", || rig.committed() == 20);
-    (rig.now().since(began), longest)
+    let began = harness.now();
+    harness.until("all is committed", || harness.committed() == 20);
+    (harness.now().since(began), longest)
 }
 
 #[test]
@@ -77,79 +77,79 @@ fn a_target_that_is_back_for_everybody_gets_its_changes_soon() {
 }
 
 /// `a` barred, since the source was denied to it, and `b`, which has relieved it.
-fn barred(rig: &Rig) -> (Actor, Actor) {
-    let a = rig.instance("a").grade(Grade::Fenced).start();
-    rig.until("a has the watch", || a.is_running());
-    let b = rig.instance("b").grade(Grade::Fenced).start();
-    rig.run_for(6 * SECOND);
+fn barred(harness: &Harness) -> (TestInstance, TestInstance) {
+    let a = harness.instance("a").grade(Grade::Fenced).start();
+    harness.until("a has the watch", || a.is_running());
+    let b = harness.instance("b").grade(Grade::Fenced).start();
+    harness.run_for(6 * SECOND);
     a.faults.source.next("next_batch", Fault::Reject(ErrorKind::Denied));
-    rig.append(&["a"]);
-    rig.until("a is barred", || a.state() == Connecting);
-    rig.until("b has the watch", || b.is_running());
+    harness.append(&["a"]);
+    harness.until("a is barred", || a.state() == Connecting);
+    harness.until("b has the watch", || b.is_running());
     (a, b)
 }
 
 #[test]
 fn of_instances_that_are_all_barred_the_one_that_was_barred_first_tries_again_first_and_soon() {
-    let rig = Rig::new();
-    let (a, b) = barred(&rig);
-    rig.run_for(3 * SECOND);
+    let harness = Harness::new();
+    let (a, b) = barred(&harness);
+    harness.run_for(3 * SECOND);
     b.faults.source.next("next_batch", Fault::Reject(ErrorKind::Denied));
-    rig.append(&["b"]);
-    rig.until("b is barred", || b.state() == Connecting);
-    let began = rig.now();
-    rig.until("a has the watch again", || a.is_running());
-    assert!(rig.now().since(began) < 500 * MILLI, "{:?}", rig.now().since(began));
-    rig.until("all is committed", || rig.committed() == 2);
+    harness.append(&["b"]);
+    harness.until("b is barred", || b.state() == Connecting);
+    let began = harness.now();
+    harness.until("a has the watch again", || a.is_running());
+    assert!(harness.now().since(began) < 500 * MILLI, "{:?}", harness.now().since(began));
+    harness.until("all is committed", || harness.committed() == 2);
 }
 
 #[test]
 fn instances_that_are_all_barred_again_and_again_try_ever_more_seldom() {
-    let rig = Rig::new();
-    let plans = ["a", "b"].map(|name| rig.instance(name));
+    let harness = Harness::new();
+    let plans = ["a", "b"].map(|name| harness.instance(name));
     plans.iter().for_each(|plan| plan.faults.source.always("open", Fault::Reject(ErrorKind::Config)));
-    let actors = plans.map(Plan::start);
-    let opens = || actors.iter().map(|actor| actor.faults.source.calls("open")).sum::<u64>();
-    rig.run_for(20 * SECOND);
+    let instances = plans.map(Plan::start);
+    let opens = || instances.iter().map(|instance| instance.faults.source.calls("open")).sum::<u64>();
+    harness.run_for(20 * SECOND);
     let soon = opens();
     assert!((4..=14).contains(&soon), "{soon} times in twenty seconds");
-    rig.run_for(600 * SECOND);
+    harness.run_for(600 * SECOND);
     let later = opens() - soon;
     assert!((10..=40).contains(&later), "{later} times in ten minutes");
 }
 
 #[test]
 fn a_bar_is_over_when_nobody_else_is_there_any_more() {
-    let rig = Rig::new();
-    let (a, b) = barred(&rig);
-    rig.run_for(3 * SECOND);
-    let began = rig.now();
-    b.stop(&rig);
-    rig.until("a has the watch again", || a.is_running());
-    assert!(rig.now().since(began) < 500 * MILLI, "{:?}", rig.now().since(began));
+    let harness = Harness::new();
+    let (a, b) = barred(&harness);
+    harness.run_for(3 * SECOND);
+    let began = harness.now();
+    b.stop(&harness);
+    harness.until("a has the watch again", || a.is_running());
+    assert!(harness.now().since(began) < 500 * MILLI, "{:?}", harness.now().since(began));
 }
 
 #[test]
 fn a_bar_is_over_at_once_when_the_only_other_instance_is_proved_dead() {
-    let rig = Rig::new();
-    let (a, b) = barred(&rig);
-    rig.run_for(3 * SECOND);
+    let harness = Harness::new();
+    let (a, b) = barred(&harness);
+    harness.run_for(3 * SECOND);
     b.node.kill();
-    rig.town.judge("b", Verdict::Dead);
-    let began = rig.now();
-    rig.until("a has the watch again", || a.is_running());
-    assert!(rig.now().since(began) < 50 * MILLI, "{:?}", rig.now().since(began));
+    harness.town.judge("b", Verdict::Dead);
+    let began = harness.now();
+    harness.until("a has the watch again", || a.is_running());
+    assert!(harness.now().since(began) < 50 * MILLI, "{:?}", harness.now().since(began));
 }
 
 #[test]
 fn a_bar_is_over_when_nobody_takes_the_watch() {
-    let rig = Rig::new();
-    let (a, b) = barred(&rig);
+    let harness = Harness::new();
+    let (a, b) = barred(&harness);
     // It stays in the registry, and counts as healthy for a minute.
     b.node.kill();
-    let began = rig.now();
-    rig.until("a has the watch again", || a.is_running());
-    let waited = rig.now().since(began);
+    let began = harness.now();
+    harness.until("a has the watch again", || a.is_running());
+    let waited = harness.now().since(began);
     assert!(
         waited >= TTL && waited < 2 * TTL + SECOND,
         "another instance may go first for a lease, not longer: {waited:?}"

@@ -34,9 +34,9 @@ struct Manner {
 }
 
 impl Slow {
-    fn new(rig: &Rig, per_row: Duration, says: bool) -> Self {
+    fn new(harness: &Harness, per_row: Duration, says: bool) -> Self {
         let manner = Manner { per_row, allowed: SECOND, says };
-        let inner = Arc::new(TransactionalTable::new(rig.checkpoints.clone()));
+        let inner = Arc::new(TransactionalTable::new(harness.checkpoints.clone()));
         Self { inner, manner: Arc::new(Mutex::new(manner)), tried: Arc::default() }
     }
 
@@ -97,31 +97,31 @@ impl TransactionalWriter for SlowWriter {
     }
 }
 
-fn written(rig: &Rig) -> Vec<u64> {
-    numbers(&rig.checkpoints.delivered())
+fn written(harness: &Harness) -> Vec<u64> {
+    numbers(&harness.checkpoints.delivered())
 }
 
 #[test]
 fn what_takes_too_long_at_once_is_written_in_smaller_pieces_by_the_same_tenure() {
-    let rig = Rig::new();
-    let slow = Slow::new(&rig, Duration::from_millis(90), true);
-    rig.append_many(100);
-    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).start();
-    rig.until("all is written", || rig.committed() == 100);
-    assert_eq!(written(&rig), (1..=100).collect::<Vec<_>>(), "once, in order");
+    let harness = Harness::new();
+    let slow = Slow::new(&harness, Duration::from_millis(90), true);
+    harness.append_many(100);
+    let a = harness.instance("a").into_sink(Arc::new(slow.clone())).start();
+    harness.until("all is written", || harness.committed() == 100);
+    assert_eq!(written(&harness), (1..=100).collect::<Vec<_>>(), "once, in order");
     assert_eq!(slow.sizes()[..9], [100, 100, 50, 50, 25, 25, 12, 12, 6], "twice each, then half of it");
-    assert_eq!((rig.checkpoint().unwrap().epoch, a.status().tenures), (Epoch(1), 1));
+    assert_eq!((harness.checkpoint().unwrap().epoch, a.status().tenures), (Epoch(1), 1));
 }
 
 #[test]
 fn what_may_have_been_written_is_repeated_unchanged_until_a_new_tenure_cuts_it_smaller() {
-    let rig = Rig::new();
-    let slow = Slow::new(&rig, Duration::from_millis(90), false);
-    rig.append_many(40);
-    let a = rig.instance("a").into_sink(Arc::new(slow.clone()));
+    let harness = Harness::new();
+    let slow = Slow::new(&harness, Duration::from_millis(90), false);
+    harness.append_many(40);
+    let a = harness.instance("a").into_sink(Arc::new(slow.clone()));
     let a = a.stream(|it| it.timeouts.write = 2 * SECOND).start();
-    rig.until("all is written", || rig.committed() == 40);
-    assert_eq!(written(&rig), (1..=40).collect::<Vec<_>>(), "once, in order");
+    harness.until("all is written", || harness.committed() == 40);
+    assert_eq!(written(&harness), (1..=40).collect::<Vec<_>>(), "once, in order");
     assert!(a.status().tenures > 2, "each cut is a tenure of its own, though nobody else is there");
     assert_eq!(slow.sizes()[..7], [40, 40, 40, 20, 20, 20, 10]);
     let mut by_number: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
@@ -133,47 +133,47 @@ fn what_may_have_been_written_is_repeated_unchanged_until_a_new_tenure_cuts_it_s
 
 #[test]
 fn a_single_change_that_takes_too_long_is_tried_again_in_the_same_tenure() {
-    let rig = Rig::new();
-    let slow = Slow::new(&rig, 2 * SECOND, true);
-    rig.append_many(3);
-    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).start();
-    rig.until("it was tried often", || slow.sizes().len() > 20);
-    assert_eq!((rig.committed(), a.status().tenures), (0, 1));
+    let harness = Harness::new();
+    let slow = Slow::new(&harness, 2 * SECOND, true);
+    harness.append_many(3);
+    let a = harness.instance("a").into_sink(Arc::new(slow.clone())).start();
+    harness.until("it was tried often", || slow.sizes().len() > 20);
+    assert_eq!((harness.committed(), a.status().tenures), (0, 1));
     assert!(slow.sizes()[4..].iter().all(|size| *size == 1), "{:?}", slow.sizes());
     slow.manner.lock().unwrap().per_row = Duration::ZERO;
-    rig.until("all is written", || rig.committed() == 3);
-    assert_eq!(written(&rig), [1, 2, 3]);
+    harness.until("all is written", || harness.committed() == 3);
+    assert_eq!(written(&harness), [1, 2, 3]);
 }
 
 #[test]
 fn pieces_grow_again_when_the_target_is_quick_again() {
-    let rig = Rig::new();
-    let slow = Slow::new(&rig, Duration::from_millis(90), true);
-    rig.append_many(40);
-    let _a = rig.instance("a").into_sink(Arc::new(slow.clone())).stream(|it| it.limits.rows = 40).start();
-    rig.until("all is written", || rig.committed() == 40);
+    let harness = Harness::new();
+    let slow = Slow::new(&harness, Duration::from_millis(90), true);
+    harness.append_many(40);
+    let _a = harness.instance("a").into_sink(Arc::new(slow.clone())).stream(|it| it.limits.rows = 40).start();
+    harness.until("all is written", || harness.committed() == 40);
     slow.manner.lock().unwrap().per_row = Duration::ZERO;
     slow.tried.lock().unwrap().clear();
-    rig.append_many(1_200);
-    rig.until("all is written", || rig.committed() == 1_240);
+    harness.append_many(1_200);
+    harness.until("all is written", || harness.committed() == 1_240);
     let sizes = slow.sizes();
     assert_eq!((sizes.iter().min(), sizes.last()), (Some(&10), Some(&40)), "{sizes:?}");
-    assert_eq!(written(&rig), (1..=1_240).collect::<Vec<_>>());
+    assert_eq!(written(&harness), (1..=1_240).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_transaction_that_a_filter_leaves_one_change_of_is_not_given_up_to_be_cut_smaller() {
-    let rig = Rig::new();
-    let slow = Slow::new(&rig, 2 * SECOND, false);
-    rig.append_many(10);
+    let harness = Harness::new();
+    let slow = Slow::new(&harness, 2 * SECOND, false);
+    harness.append_many(10);
     let only = |batch: &Batch, row: u32| batch.rows()[row as usize].version.time == 4;
-    let a = rig.instance("a").into_sink(Arc::new(slow.clone())).sink(|it| it.filter = Some(Arc::new(only)));
+    let a = harness.instance("a").into_sink(Arc::new(slow.clone())).sink(|it| it.filter = Some(Arc::new(only)));
     let a = a.stream(|it| it.timeouts.write = 2 * SECOND).start();
-    rig.until("it was tried often", || slow.sizes().len() > 8);
-    assert_eq!((a.status().tenures, rig.committed()), (1, 0));
+    harness.until("it was tried often", || slow.sizes().len() > 8);
+    assert_eq!((a.status().tenures, harness.committed()), (1, 0));
     slow.manner.lock().unwrap().per_row = Duration::ZERO;
-    rig.until("all is passed", || rig.committed() == 10);
-    assert_eq!((written(&rig), a.status().tenures), (vec![4], 1));
+    harness.until("all is passed", || harness.committed() == 10);
+    assert_eq!((written(&harness), a.status().tenures), (vec![4], 1));
     // The first commit of the stream was its first checkpoint.
     assert!(slow.tried.lock().unwrap().iter().all(|(_, seq, rows)| (*seq, &rows[..]) == (2, &[3][..])));
 }

@@ -8,7 +8,7 @@ use watchkeeper_core::{
     Batch, ChangeStream, Cx, ErrorKind, Finding, Limits, Payload, Pedigree, Position, Result, Source, Stage, StartAt,
     Window,
 };
-use watchkeeper_engine::group::report::Doing;
+use watchkeeper_engine::group::report::StreamActivity;
 use watchkeeper_testkit::faults::{Fault, FaultySource};
 
 use crate::connect::report;
@@ -64,28 +64,30 @@ impl ChangeStream for Searching {
 
 #[test]
 fn a_search_of_an_open_source_is_told_with_its_progress_until_it_ends() {
-    let rig = Rig::new();
+    let harness = Harness::new();
     let entries = Arc::new(AtomicU64::new(0));
-    let mut plan = rig.instance("a");
+    let mut plan = harness.instance("a");
     let source = plan.faults.source.clone();
-    let searched = Arc::new(Searched(rig.log.clone(), Arc::clone(&entries)));
+    let searched = Arc::new(Searched(harness.log.clone(), Arc::clone(&entries)));
     plan.streams[0].source = Arc::new(FaultySource::new(searched, source.clone()));
     let _a = plan.start();
-    let told = || report(&rig, "a", "orders").stage.map(|stage| (stage.what, stage.done, stage.of, stage.unit));
+    let told = || report(&harness, "a", "orders").stage.map(|stage| (stage.what, stage.done, stage.of, stage.unit));
     let searched = |done: u64| Some(("searching".to_owned(), done, None, "entries".to_owned()));
-    rig.append(&["x"]);
-    rig.until("it runs", || rig.committed() == 1 && report(&rig, "a", "orders").doing == Doing::Running);
+    harness.append(&["x"]);
+    harness.until("it runs", || {
+        harness.committed() == 1 && report(&harness, "a", "orders").doing == StreamActivity::Running
+    });
     assert_eq!(told(), None);
     entries.store(1_000, SeqCst);
-    rig.until("it is told", || told() == searched(1_000));
+    harness.until("it is told", || told() == searched(1_000));
     entries.store(2_000, SeqCst);
-    rig.until("so is how it gets on", || told() == searched(2_000));
+    harness.until("so is how it gets on", || told() == searched(2_000));
     entries.store(0, SeqCst);
-    rig.until("it is over", || told().is_none());
+    harness.until("it is over", || told().is_none());
     // What was searched is forgotten with the opening, however long the next one takes.
     entries.store(3_000, SeqCst);
-    rig.until("it is told again", || told() == searched(3_000));
+    harness.until("it is told again", || told() == searched(3_000));
     source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
     source.always("open", Fault::Reject(ErrorKind::Unavailable));
-    rig.until("nothing is searched any more", || told().is_none());
+    harness.until("nothing is searched any more", || told().is_none());
 }

@@ -10,212 +10,212 @@ use watchkeeper_testkit::faults::{Fault, Gate};
 use crate::support::*;
 
 /// An instance whose sink is of this grade and settles in five seconds.
-fn settling(rig: &Rig, grade: Grade) -> Actor {
-    let plan = rig.instance("a").profile(SinkProfile::new(grade, 5 * SECOND));
+fn settling(harness: &Harness, grade: Grade) -> TestInstance {
+    let plan = harness.instance("a").profile(SinkProfile::new(grade, 5 * SECOND));
     plan.stream(|it| it.timeouts.write = 2 * SECOND).start()
 }
 
 #[test]
 fn after_a_time_out_an_exposed_sink_is_given_time_to_settle_before_the_write_is_repeated() {
     for (grade, at_least) in [(Grade::Plain, 7), (Grade::Idempotent, 7), (Grade::Versioned, 2), (Grade::Fenced, 2)] {
-        let rig = Rig::new();
-        let a = settling(&rig, grade);
+        let harness = Harness::new();
+        let a = settling(&harness, grade);
         a.faults.sink.next("write", Fault::Hold(Gate::default()));
-        rig.append(&["a"]);
-        rig.until("the write hangs", || a.faults.sink.calls("write") == 1);
-        let began = rig.now();
-        rig.until("it is repeated", || a.faults.sink.calls("write") == 2);
-        let waited = rig.now().since(began);
+        harness.append(&["a"]);
+        harness.until("the write hangs", || a.faults.sink.calls("write") == 1);
+        let began = harness.now();
+        harness.until("it is repeated", || a.faults.sink.calls("write") == 2);
+        let waited = harness.now().since(began);
         let at_least = at_least * SECOND;
         assert!(waited >= at_least && waited <= at_least + 200 * MILLI, "{grade:?}: {waited:?}");
-        rig.until("it is committed", || rig.committed() == 1);
+        harness.until("it is committed", || harness.committed() == 1);
         assert_eq!((a.state(), a.status().epoch), (Running, Some(Epoch(1))));
     }
 }
 
 #[test]
 fn a_write_that_surely_had_no_effect_is_repeated_at_once() {
-    let rig = Rig::new();
-    let a = settling(&rig, Grade::Plain);
+    let harness = Harness::new();
+    let a = settling(&harness, Grade::Plain);
     a.faults.sink.next("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a"]);
-    rig.until("it is refused", || a.faults.sink.calls("write") == 1);
-    let began = rig.now();
-    rig.until("it is repeated", || a.faults.sink.calls("write") == 2);
-    assert!(rig.now().since(began) <= 100 * MILLI);
+    harness.append(&["a"]);
+    harness.until("it is refused", || a.faults.sink.calls("write") == 1);
+    let began = harness.now();
+    harness.until("it is repeated", || a.faults.sink.calls("write") == 2);
+    assert!(harness.now().since(began) <= 100 * MILLI);
 }
 
 #[test]
 fn the_breaker_opens_after_failures_in_a_row_and_closes_when_the_sink_is_back() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
     a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.append_many(3);
-    rig.run_for(120 * SECOND);
+    harness.append_many(3);
+    harness.run_for(120 * SECOND);
     let tries = a.faults.sink.calls("write");
     assert!((8..=25).contains(&tries), "{tries} tries in two minutes");
-    rig.run_for(120 * SECOND);
+    harness.run_for(120 * SECOND);
     assert!(a.faults.sink.calls("write") - tries <= 10, "it is tried ever less often");
     assert_eq!((a.state(), a.status().epoch, a.status().tenures), (Running, Some(Epoch(1)), 1), "waiting is progress");
     a.faults.sink.heal("write");
-    rig.until("all is committed", || rig.committed() == 3);
-    let began = rig.now();
-    rig.append_many(5);
-    rig.until("the rest is committed", || rig.committed() == 8);
-    assert!(rig.now().since(began) < 2 * SECOND, "it is closed again");
-    assert_eq!(rig.delivered(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    harness.until("all is committed", || harness.committed() == 3);
+    let began = harness.now();
+    harness.append_many(5);
+    harness.until("the rest is committed", || harness.committed() == 8);
+    assert!(harness.now().since(began) < 2 * SECOND, "it is closed again");
+    assert_eq!(harness.delivered(), [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 #[test]
 fn behind_an_open_breaker_the_watch_is_given_up_if_another_instance_could_do_better() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
-    let b = rig.start("b");
-    rig.run_for(6 * SECOND);
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
+    let b = harness.start("b");
+    harness.run_for(6 * SECOND);
     a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a"]);
-    let began = rig.now();
-    rig.until("the other one commits", || rig.committed() == 1);
-    let took = rig.now().since(began);
+    harness.append(&["a"]);
+    let began = harness.now();
+    harness.until("the other one commits", || harness.committed() == 1);
+    let took = harness.now().since(began);
     assert!(took > 10 * SECOND && took < 30 * SECOND, "{took:?}");
-    assert_eq!((a.state(), b.state(), rig.journal()[1].cause), (Connecting, Running, Cause::Failed));
-    assert!(rig.journal()[1].note.contains("has not answered"), "{}", rig.journal()[1].note);
+    assert_eq!((a.state(), b.state(), harness.journal()[1].cause), (Connecting, Running, Cause::Failed));
+    assert!(harness.journal()[1].note.contains("has not answered"), "{}", harness.journal()[1].note);
 }
 
 #[test]
 fn behind_an_open_breaker_nothing_is_given_up_to_an_instance_that_is_silent() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
-    let b = rig.start("b");
-    rig.run_for(6 * SECOND);
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
+    let b = harness.start("b");
+    harness.run_for(6 * SECOND);
     b.node.kill();
-    rig.run_for(70 * SECOND);
+    harness.run_for(70 * SECOND);
     a.faults.sink.always("write", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a"]);
-    rig.run_for(60 * SECOND);
+    harness.append(&["a"]);
+    harness.run_for(60 * SECOND);
     assert_eq!((a.state(), a.status().tenures), (Running, 1));
 }
 
 #[test]
 fn what_a_failed_flush_may_have_lost_is_written_again() {
     for fault in [Fault::Reject(ErrorKind::Unavailable), Fault::Lose, Fault::Hold(Gate::default())] {
-        let rig = Rig::new();
-        let a = rig.instance("a").grade(Grade::Versioned).stream(|it| it.timeouts.write = 2 * SECOND).start();
-        rig.append(&["a"]);
-        rig.until("one is committed", || rig.committed() == 1);
+        let harness = Harness::new();
+        let a = harness.instance("a").grade(Grade::Versioned).stream(|it| it.timeouts.write = 2 * SECOND).start();
+        harness.append(&["a"]);
+        harness.until("one is committed", || harness.committed() == 1);
         a.faults.sink.next("flush", fault);
-        rig.append(&["b", "c"]);
-        rig.until("all is committed", || rig.committed() == 3);
-        assert_eq!(rig.delivered(), [1, 2, 3]);
+        harness.append(&["b", "c"]);
+        harness.until("all is committed", || harness.committed() == 3);
+        assert_eq!(harness.delivered(), [1, 2, 3]);
         assert_eq!((a.faults.sink.calls("open"), a.status().tenures), (2, 1), "it was opened again in the same tenure");
     }
 }
 
 #[test]
 fn after_a_failed_flush_nothing_of_that_opening_is_committed() {
-    let rig = Rig::new();
-    let a = rig.start("a");
-    rig.until("it runs", || a.is_running());
+    let harness = Harness::new();
+    let a = harness.start("a");
+    harness.until("it runs", || a.is_running());
     a.faults.sink.next("flush", Fault::Reject(ErrorKind::Unavailable));
     a.faults.sink.always("open", Fault::Reject(ErrorKind::Unavailable));
-    rig.append(&["a"]);
-    rig.run_for(10 * SECOND);
-    assert_eq!(rig.committed(), 0);
+    harness.append(&["a"]);
+    harness.run_for(10 * SECOND);
+    assert_eq!(harness.committed(), 0);
     assert_eq!(a.faults.sink.calls("flush"), 1, "not even by the last flush of the opening");
     a.faults.sink.heal("open");
-    rig.until("it is committed", || rig.committed() == 1);
-    assert_eq!(rig.delivered(), [1]);
+    harness.until("it is committed", || harness.committed() == 1);
+    assert_eq!(harness.delivered(), [1]);
 }
 
 #[test]
 fn a_sink_that_is_fenced_ends_the_tenure() {
-    let rig = Rig::new();
-    let a = rig.instance("a").grade(Grade::Fenced).start();
-    rig.append(&["a"]);
-    rig.until("it is committed", || rig.committed() == 1);
+    let harness = Harness::new();
+    let a = harness.instance("a").grade(Grade::Fenced).start();
+    harness.append(&["a"]);
+    harness.until("it is committed", || harness.committed() == 1);
     a.faults.sink.next("write", Fault::Reject(ErrorKind::Fenced));
-    rig.append(&["b"]);
-    rig.until("the tenure is over", || a.state() == Connecting);
-    assert_eq!(rig.committed(), 1);
-    rig.until("the next one commits", || rig.committed() == 2);
-    assert_eq!(rig.checkpoint().unwrap().epoch, Epoch(2));
+    harness.append(&["b"]);
+    harness.until("the tenure is over", || a.state() == Connecting);
+    assert_eq!(harness.committed(), 1);
+    harness.until("the next one commits", || harness.committed() == 2);
+    assert_eq!(harness.checkpoint().unwrap().epoch, Epoch(2));
 }
 
 #[test]
 fn a_row_is_tried_again_with_growing_pauses_and_those_behind_it_wait() {
-    let rig = Rig::new();
-    let a = rig.start("a");
+    let harness = Harness::new();
+    let a = harness.start("a");
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, 4);
-    let began = rig.now();
-    rig.append(&["a", "b", "c"]);
-    rig.until("all is committed", || rig.committed() == 3);
+    let began = harness.now();
+    harness.append(&["a", "b", "c"]);
+    harness.until("all is committed", || harness.committed() == 3);
     // 100, 200, 400 and 800 ms, less up to half.
-    let took = rig.now().since(began);
+    let took = harness.now().since(began);
     assert!(took >= 750 * MILLI && took <= 3_500 * MILLI, "{took:?}");
-    assert_eq!((rig.delivered(), rig.ledger().len()), (vec![1, 2, 3], 0));
+    assert_eq!((harness.delivered(), harness.ledger().len()), (vec![1, 2, 3], 0));
 }
 
 #[test]
 fn what_is_before_a_row_that_is_tried_again_is_committed_meanwhile() {
-    let rig = Rig::new();
+    let harness = Harness::new();
     let slowly = Backoff { first: 20 * SECOND, factor: 2, max: 60 * SECOND };
-    let a = rig.instance("a").stream(|it| it.retry.backoff = slowly).start();
+    let a = harness.instance("a").stream(|it| it.retry.backoff = slowly).start();
     a.faults.sink.refuse_row(id(3), FaultKind::Retry, 1);
-    rig.append(&["a", "b", "c", "d"]);
-    rig.run_for(5 * SECOND);
-    assert_eq!(rig.committed(), 2);
-    rig.until("all is committed", || rig.committed() == 4);
+    harness.append(&["a", "b", "c", "d"]);
+    harness.run_for(5 * SECOND);
+    assert_eq!(harness.committed(), 2);
+    harness.until("all is committed", || harness.committed() == 4);
 }
 
 #[test]
 fn a_target_that_is_away_for_long_is_waited_for_and_loses_no_change() {
-    let rig = Rig::new();
-    let a = rig.instance("a").start();
+    let harness = Harness::new();
+    let a = harness.instance("a").start();
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, 12);
-    rig.append(&["a", "b", "c"]);
-    rig.run_for(60 * SECOND);
-    assert_eq!(rig.committed(), 1, "the target is still away");
-    assert!(rig.ledger().is_empty(), "no change is rejected meanwhile");
-    rig.until("all is committed", || rig.committed() == 3);
-    assert_eq!(rig.delivered(), [1, 2, 3]);
+    harness.append(&["a", "b", "c"]);
+    harness.run_for(60 * SECOND);
+    assert_eq!(harness.committed(), 1, "the target is still away");
+    assert!(harness.ledger().is_empty(), "no change is rejected meanwhile");
+    harness.until("all is committed", || harness.committed() == 3);
+    assert_eq!(harness.delivered(), [1, 2, 3]);
 }
 
 #[test]
 fn a_target_that_is_away_here_is_left_to_another_instance() {
-    let rig = Rig::new();
-    let a = rig.instance("a").start();
+    let harness = Harness::new();
+    let a = harness.instance("a").start();
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, u64::MAX);
-    rig.append(&["a", "b", "c"]);
-    rig.until("the first change is committed", || rig.committed() == 1);
-    let _b = rig.instance("b").start();
-    rig.until("the other instance takes over and delivers the rest", || rig.committed() == 3);
-    assert!(rig.ledger().is_empty());
+    harness.append(&["a", "b", "c"]);
+    harness.until("the first change is committed", || harness.committed() == 1);
+    let _b = harness.instance("b").start();
+    harness.until("the other instance takes over and delivers the rest", || harness.committed() == 3);
+    assert!(harness.ledger().is_empty());
 }
 
 #[test]
 fn a_panic_on_the_same_change_again_and_again_counts_against_it() {
-    let rig = Rig::new();
-    let a = rig.instance("a").sink(|it| it.on_reject = OnReject::Skip).start();
+    let harness = Harness::new();
+    let a = harness.instance("a").sink(|it| it.on_reject = OnReject::Skip).start();
     a.faults.sink.refuse_row(id(2), FaultKind::Panic, u64::MAX);
-    rig.append(&["a", "b", "c"]);
-    rig.until("all is committed", || rig.committed() == 3);
-    assert_eq!(rig.delivered(), [1, 3]);
-    assert!(rig.ledger()[0].entry.cause.contains("given up after 5 attempts"));
+    harness.append(&["a", "b", "c"]);
+    harness.until("all is committed", || harness.committed() == 3);
+    assert_eq!(harness.delivered(), [1, 3]);
+    assert!(harness.ledger()[0].entry.cause.contains("given up after 5 attempts"));
 }
 
 #[test]
 fn a_row_that_was_tried_often_enough_is_rejected() {
-    let rig = Rig::new();
-    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::Skip);
+    let harness = Harness::new();
+    let plan = harness.instance("a").sink(|it| it.on_reject = OnReject::Skip);
     let a = plan.stream(|it| it.retry.attempts = Some(5)).start();
     a.faults.sink.refuse_row(id(2), FaultKind::Retry, u64::MAX);
-    rig.append(&["a", "b", "c"]);
-    rig.until("all is committed", || rig.committed() == 3);
-    assert_eq!(rig.delivered(), [1, 3]);
-    let ledger = rig.ledger();
+    harness.append(&["a", "b", "c"]);
+    harness.until("all is committed", || harness.committed() == 3);
+    assert_eq!(harness.delivered(), [1, 3]);
+    let ledger = harness.ledger();
     assert_eq!(
         (ledger.len(), ledger[0].entry.kind, ledger[0].entry.change_id.as_str()),
         (1, LedgerKind::Skipped, &*id(2))
@@ -226,36 +226,36 @@ fn a_row_that_was_tried_often_enough_is_rejected() {
 
 #[test]
 fn a_rejected_change_that_is_skipped_stands_in_the_ledger_and_parks_nothing() {
-    let rig = Rig::new();
-    let a = rig.instance("a").sink(|it| it.on_reject = OnReject::Skip).start();
+    let harness = Harness::new();
+    let a = harness.instance("a").sink(|it| it.on_reject = OnReject::Skip).start();
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
-    rig.append(&["a", "a", "b"]);
-    rig.until("all is committed", || rig.committed() == 3);
-    assert_eq!(rig.delivered(), [2, 3]);
-    assert_eq!(rig.ledger().iter().map(|it| it.entry.kind).collect::<Vec<_>>(), [LedgerKind::Skipped]);
-    assert_eq!(rig.checkpoint().unwrap().facts.letters, 0);
+    harness.append(&["a", "a", "b"]);
+    harness.until("all is committed", || harness.committed() == 3);
+    assert_eq!(harness.delivered(), [2, 3]);
+    assert_eq!(harness.ledger().iter().map(|it| it.entry.kind).collect::<Vec<_>>(), [LedgerKind::Skipped]);
+    assert_eq!(harness.checkpoint().unwrap().facts.letters, 0);
 }
 
 #[test]
 fn what_one_sink_rejects_the_others_still_get() {
-    let rig = Rig::new();
-    let mut plan = rig.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key });
-    let other = Probe::new(&rig, MILLI);
+    let harness = Harness::new();
+    let mut plan = harness.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park: Park::Key });
+    let other = Probe::new(&harness, MILLI);
     plan.streams[0].sinks.push(watchkeeper_engine::stream::SinkSpec::new("other", std::sync::Arc::new(other.clone())));
     let a = plan.start();
     a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
-    rig.append(&["a", "b", "a"]);
-    rig.until("all is committed", || rig.committed() == 3);
+    harness.append(&["a", "b", "a"]);
+    harness.until("all is committed", || harness.committed() == 3);
     assert_eq!(numbers(&other.delivered()), [1, 2, 3]);
-    assert!(rig.ledger().iter().all(|record| record.entry.sink == "table"));
+    assert!(harness.ledger().iter().all(|record| record.entry.sink == "table"));
 }
 
 #[test]
 fn a_sink_that_never_ends_a_call_and_a_process_that_is_well_keep_the_watch() {
-    let rig = Rig::new();
-    let a = rig.instance("a").grade(Grade::Versioned).stream(|it| it.timeouts.write = 3 * SECOND).start();
+    let harness = Harness::new();
+    let a = harness.instance("a").grade(Grade::Versioned).stream(|it| it.timeouts.write = 3 * SECOND).start();
     a.faults.sink.times("write", 4, &Fault::Hold(Gate::default()));
-    rig.append(&["a"]);
-    rig.until("it is committed", || rig.committed() == 1);
+    harness.append(&["a"]);
+    harness.until("it is committed", || harness.committed() == 1);
     assert_eq!((a.status().tenures, a.faults.sink.calls("write")), (1, 5), "time-outs end calls; nobody is stuck");
 }

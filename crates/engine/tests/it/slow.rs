@@ -9,8 +9,8 @@ use watchkeeper_engine::delivery::{ObserverExecutor, Operations, Routes, handler
 use crate::support::*;
 
 /// Handlers that take so long for each change.
-fn slow(rig: &Rig, takes: Duration) -> Arc<dyn Sink> {
-    let clock = rig.world.clock();
+fn slow(harness: &Harness, takes: Duration) -> Arc<dyn Sink> {
+    let clock = harness.world.clock();
     let waits = handler(move |_| {
         let clock = Arc::clone(&clock);
         async move {
@@ -23,18 +23,18 @@ fn slow(rig: &Rig, takes: Duration) -> Arc<dyn Sink> {
 
 /// The longest time for which the committed position stood still while changes were delivered.
 fn longest_standstill(lanes: usize) -> Duration {
-    let rig = Rig::new();
-    let plan = rig.instance("a").stream(|stream| stream.concurrency = lanes);
-    rig.append_many(1_000);
-    let a = plan.into_sink(slow(&rig, 50 * MILLI)).start();
-    rig.until("it runs", || a.is_running());
-    let (mut committed, mut since, mut longest) = (0, rig.now(), Duration::ZERO);
+    let harness = Harness::new();
+    let plan = harness.instance("a").stream(|stream| stream.concurrency = lanes);
+    harness.append_many(1_000);
+    let a = plan.into_sink(slow(&harness, 50 * MILLI)).start();
+    harness.until("it runs", || a.is_running());
+    let (mut committed, mut since, mut longest) = (0, harness.now(), Duration::ZERO);
     while committed < 1_000 {
-        rig.run_for(100 * MILLI);
-        if rig.committed() > committed {
-            (committed, since) = (rig.committed(), rig.now());
+        harness.run_for(100 * MILLI);
+        if harness.committed() > committed {
+            (committed, since) = (harness.committed(), harness.now());
         }
-        longest = longest.max(rig.now().since(since));
+        longest = longest.max(harness.now().since(since));
     }
     longest
 }
@@ -49,12 +49,12 @@ fn what_slow_handlers_have_taken_is_committed_in_the_usual_rhythm() {
 
 #[test]
 fn after_a_crash_in_the_middle_of_a_slow_batch_only_the_last_moments_come_again() {
-    let rig = Rig::new();
-    rig.append_many(1_000);
-    let a = rig.instance("a").into_sink(slow(&rig, 50 * MILLI)).start();
-    rig.until("it runs", || a.is_running());
-    rig.run_for(10 * SECOND);
+    let harness = Harness::new();
+    harness.append_many(1_000);
+    let a = harness.instance("a").into_sink(slow(&harness, 50 * MILLI)).start();
+    harness.until("it runs", || a.is_running());
+    harness.run_for(10 * SECOND);
     a.node.kill();
     // 50 ms each: 200 were taken.
-    assert!((150..=200).contains(&rig.committed()), "{} are committed", rig.committed());
+    assert!((150..=200).contains(&harness.committed()), "{} are committed", harness.committed());
 }

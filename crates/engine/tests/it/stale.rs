@@ -36,25 +36,25 @@ impl Sink for Acting {
 }
 
 /// An instance whose sink acts on barriers, with lanes or in transactions.
-fn plan(rig: &Rig, in_transactions: bool, park: Park) -> Plan {
-    let plan = rig.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park });
+fn plan(harness: &Harness, in_transactions: bool, park: Park) -> Plan {
+    let plan = harness.instance("a").sink(|it| it.on_reject = OnReject::DeadLetter { park });
     if in_transactions {
-        return plan.into_sink(Arc::new(Acting(TransactionalTable::new(rig.checkpoints.clone()))));
+        return plan.into_sink(Arc::new(Acting(TransactionalTable::new(harness.checkpoints.clone()))));
     }
     plan.profile(SinkProfile { acts_on_barriers: true, ..SinkProfile::new(Grade::Idempotent, Duration::ZERO) })
 }
 
 /// What either of them was given.
-fn delivered(rig: &Rig) -> Vec<u64> {
-    [rig.delivered(), numbers(&rig.checkpoints.delivered())].concat()
+fn delivered(harness: &Harness) -> Vec<u64> {
+    [harness.delivered(), numbers(&harness.checkpoints.delivered())].concat()
 }
 
-fn is_halted(rig: &Rig) -> bool {
-    rig.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some())
+fn is_halted(harness: &Harness) -> bool {
+    harness.checkpoint().is_some_and(|checkpoint| checkpoint.halted.is_some())
 }
 
-fn ask_for_replay(rig: &Rig, request: u64) {
-    rig.want(|control| control.replay = Some(ReplayRequest { id: request, sink: None, numbers: Vec::new() }));
+fn ask_for_replay(harness: &Harness, request: u64) {
+    harness.want(|control| control.replay = Some(ReplayRequest { id: request, sink: None, numbers: Vec::new() }));
 }
 
 #[test]
@@ -63,27 +63,27 @@ fn a_truncate_behind_dead_letters_halts_the_stream_until_they_are_settled() {
     {
         for at_once in [false, true] {
             let case = format!("in transactions: {in_transactions}, {park:?}, at once: {at_once}");
-            let rig = Rig::new();
-            let a = plan(&rig, in_transactions, park).start();
+            let harness = Harness::new();
+            let a = plan(&harness, in_transactions, park).start();
             // Once more where the transaction is cut before the truncate.
             let times = 1 + u64::from(in_transactions && at_once);
             a.faults.sink.refuse_row(id(2), FaultKind::Reject, times);
-            rig.append(&["a", "k", "b"]);
+            harness.append(&["a", "k", "b"]);
             if !at_once {
-                rig.until("the letter is passed", || rig.committed() == 3);
+                harness.until("the letter is passed", || harness.committed() == 3);
             }
-            rig.append_barrier();
-            rig.append(&["c"]);
-            rig.until("it is halted", || is_halted(&rig));
-            assert_eq!((rig.committed(), delivered(&rig)), (3, vec![1, 3]), "{case}");
-            let halted = rig.checkpoint().unwrap().halted.unwrap();
+            harness.append_barrier();
+            harness.append(&["c"]);
+            harness.until("it is halted", || is_halted(&harness));
+            assert_eq!((harness.committed(), delivered(&harness)), (3, vec![1, 3]), "{case}");
+            let halted = harness.checkpoint().unwrap().halted.unwrap();
             assert!(halted.cause.contains("truncate") && halted.cause.contains("dead letters wait"), "{halted:?}");
-            ask_for_replay(&rig, 1);
-            rig.perform(Move::Resume);
-            rig.until("all is passed", || rig.committed() == 5);
-            assert_eq!(delivered(&rig), [1, 3, 2, 4, 5], "{case}: the letter before what clears it away");
-            assert_eq!(rig.ledger().len(), 1, "{case}");
-            assert_eq!(rig.ledger()[0].resolution, Some(Resolution::Replayed), "{case}");
+            ask_for_replay(&harness, 1);
+            harness.perform(Move::Resume);
+            harness.until("all is passed", || harness.committed() == 5);
+            assert_eq!(delivered(&harness), [1, 3, 2, 4, 5], "{case}: the letter before what clears it away");
+            assert_eq!(harness.ledger().len(), 1, "{case}");
+            assert_eq!(harness.ledger()[0].resolution, Some(Resolution::Replayed), "{case}");
         }
     }
 }
@@ -91,45 +91,46 @@ fn a_truncate_behind_dead_letters_halts_the_stream_until_they_are_settled() {
 #[test]
 fn a_truncate_that_is_rejected_is_no_dead_letter_that_would_clear_away_what_came_after_it() {
     for in_transactions in [false, true] {
-        let rig = Rig::new();
-        let a = plan(&rig, in_transactions, Park::Key).start();
+        let harness = Harness::new();
+        let a = plan(&harness, in_transactions, Park::Key).start();
         // Once more where the transaction is cut before it.
         a.faults.sink.refuse_row(id(2), FaultKind::Reject, 1 + u64::from(in_transactions));
-        rig.append(&["a"]);
-        rig.append_barrier();
-        rig.append(&["b"]);
-        rig.until("it is halted", || is_halted(&rig));
-        assert_eq!((rig.committed(), rig.ledger().len(), delivered(&rig)), (1, 0, vec![1]));
-        rig.perform(Move::Resume);
-        rig.until("all is passed", || rig.committed() == 3);
-        assert_eq!(delivered(&rig), [1, 2, 3]);
+        harness.append(&["a"]);
+        harness.append_barrier();
+        harness.append(&["b"]);
+        harness.until("it is halted", || is_halted(&harness));
+        assert_eq!((harness.committed(), harness.ledger().len(), delivered(&harness)), (1, 0, vec![1]));
+        harness.perform(Move::Resume);
+        harness.until("all is passed", || harness.committed() == 3);
+        assert_eq!(delivered(&harness), [1, 2, 3]);
     }
 }
 
 #[test]
 fn a_truncate_passes_a_filter_while_no_dead_letters_wait() {
     for in_transactions in [false, true] {
-        let rig = Rig::new();
-        let _a = plan(&rig, in_transactions, Park::Key).sink(|it| it.filter = Some(Arc::new(All::default()))).start();
-        rig.append(&["a"]);
-        rig.append_barrier();
-        rig.append(&["b"]);
-        rig.until("all is passed", || rig.committed() == 3);
-        assert_eq!(delivered(&rig), [1, 2, 3]);
+        let harness = Harness::new();
+        let _a =
+            plan(&harness, in_transactions, Park::Key).sink(|it| it.filter = Some(Arc::new(All::default()))).start();
+        harness.append(&["a"]);
+        harness.append_barrier();
+        harness.append(&["b"]);
+        harness.until("all is passed", || harness.committed() == 3);
+        assert_eq!(delivered(&harness), [1, 2, 3]);
     }
 }
 
 /// How often a replay of one letter, behind which its key went on or waited, was warned of.
-fn warned(rig: &Rig, plan: Plan) -> usize {
+fn warned(harness: &Harness, plan: Plan) -> usize {
     let run = || {
         let a = plan.start();
         a.faults.sink.refuse_row(id(1), FaultKind::Reject, 1);
-        rig.append(&["k"]);
-        rig.until("it is passed", || rig.committed() == 1);
-        rig.append(&["k"]);
-        rig.until("all is passed", || rig.committed() == 2);
-        ask_for_replay(rig, 1);
-        rig.until("all letters are settled", || rig.checkpoint().unwrap().facts.letters == 0);
+        harness.append(&["k"]);
+        harness.until("it is passed", || harness.committed() == 1);
+        harness.append(&["k"]);
+        harness.until("all is passed", || harness.committed() == 2);
+        ask_for_replay(harness, 1);
+        harness.until("all letters are settled", || harness.checkpoint().unwrap().facts.letters == 0);
     };
     Warnings::during(run, &["may have an older row now"])
 }
@@ -138,24 +139,24 @@ fn warned(rig: &Rig, plan: Plan) -> usize {
 fn a_letter_that_may_be_older_than_what_the_target_has_is_told_of_when_it_is_replayed() {
     for in_transactions in [false, true] {
         for (park, expected) in [(Park::Key, 0), (Park::Change, 1)] {
-            let rig = Rig::new();
-            let warned = warned(&rig, plan(&rig, in_transactions, park));
+            let harness = Harness::new();
+            let warned = warned(&harness, plan(&harness, in_transactions, park));
             assert_eq!(warned, expected, "in transactions: {in_transactions}, {park:?}");
         }
     }
-    let rig = Rig::new();
-    let versioned = plan(&rig, false, Park::Change).grade(Grade::Versioned);
-    assert_eq!(warned(&rig, versioned), 0, "the target itself leaves out what is older");
+    let harness = Harness::new();
+    let versioned = plan(&harness, false, Park::Change).grade(Grade::Versioned);
+    assert_eq!(warned(&harness, versioned), 0, "the target itself leaves out what is older");
 }
 
 #[test]
 fn a_sink_that_answers_later_than_its_time_out_is_warned_of_with_what_to_do() {
-    let rig = Rig::new();
+    let harness = Harness::new();
     let run = || {
-        let a = rig.instance("a").start();
+        let a = harness.instance("a").start();
         a.faults.sink.next("write", Fault::Hold(Gate::default()));
-        rig.append(&["k"]);
-        rig.until("it is written", || rig.committed() == 1);
+        harness.append(&["k"]);
+        harness.until("it is written", || harness.committed() == 1);
     };
     assert_eq!(Warnings::during(run, &["longer than timeouts.write", "raise"]), 1);
 }

@@ -11,19 +11,19 @@ use crate::support::*;
 const AT_ONCE: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// `a` on watch, and `b` standing by; one change is committed.
-fn pair(rig: &Rig) -> (Actor, Actor) {
-    let a = rig.instance("a").grade(Grade::Fenced).start();
-    rig.until("a has the watch", || a.is_running());
-    let b = rig.instance("b").grade(Grade::Fenced).start();
-    rig.append(&["a"]);
-    rig.run_for(6 * SECOND);
+fn pair(harness: &Harness) -> (TestInstance, TestInstance) {
+    let a = harness.instance("a").grade(Grade::Fenced).start();
+    harness.until("a has the watch", || a.is_running());
+    let b = harness.instance("b").grade(Grade::Fenced).start();
+    harness.append(&["a"]);
+    harness.run_for(6 * SECOND);
     (a, b)
 }
 
 /// As `StreamOperator::hand_over` asks for it.
-fn hand_over(rig: &Rig, to: Option<&str>) {
-    let epoch = rig.holder().map(|(_, epoch)| epoch);
-    rig.want(|control| {
+fn hand_over(harness: &Harness, to: Option<&str>) {
+    let epoch = harness.holder().map(|(_, epoch)| epoch);
+    harness.want(|control| {
         if let Some(to) = to {
             control.preferred = Some(to.to_owned());
         }
@@ -32,184 +32,189 @@ fn hand_over(rig: &Rig, to: Option<&str>) {
 }
 
 /// How long it takes until somebody has the watch under a newer epoch than `before`.
-fn vacancy(rig: &Rig, before: Epoch) -> std::time::Duration {
-    let began = rig.now();
-    rig.until("somebody has the watch", || rig.holder().is_some_and(|(_, epoch)| epoch > before));
-    rig.now().since(began)
+fn vacancy(harness: &Harness, before: Epoch) -> std::time::Duration {
+    let began = harness.now();
+    harness.until("somebody has the watch", || harness.holder().is_some_and(|(_, epoch)| epoch > before));
+    harness.now().since(began)
 }
 
 #[test]
 fn a_crash_after_a_hand_over_is_relieved_as_fast_as_any() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    rig.run_for(3 * TTL);
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    harness.run_for(3 * TTL);
     b.node.kill();
-    let took = vacancy(&rig, Epoch(2));
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < TTL + SECOND, "its lease and the preference were waited for: {took:?}");
-    rig.until("a has the watch", || a.is_running());
+    harness.until("a has the watch", || a.is_running());
 }
 
 #[test]
 fn an_instance_that_starts_after_a_hand_over_does_not_wait_for_the_preferred_one_either() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    a.stop(&rig);
-    let c = rig.instance("c").grade(Grade::Fenced).start();
-    rig.run_for(6 * SECOND);
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    a.stop(&harness);
+    let c = harness.instance("c").grade(Grade::Fenced).start();
+    harness.run_for(6 * SECOND);
     b.node.kill();
-    let took = vacancy(&rig, Epoch(2));
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < TTL + SECOND, "{took:?}");
-    rig.until("c has the watch", || c.is_running());
+    harness.until("c has the watch", || c.is_running());
 }
 
 #[test]
 fn a_preferred_instance_that_does_not_come_is_waited_for_once() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    let c = rig.instance("c").grade(Grade::Fenced).start();
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    let c = harness.instance("c").grade(Grade::Fenced).start();
     c.faults.leases.always("holders", Fault::Reject(ErrorKind::Unavailable));
-    rig.run_for(6 * SECOND);
-    hand_over(&rig, Some("c"));
-    let took = vacancy(&rig, Epoch(1));
+    harness.run_for(6 * SECOND);
+    hand_over(&harness, Some("c"));
+    let took = vacancy(&harness, Epoch(1));
     assert!(took >= TTL && took < TTL + SECOND, "{took:?}");
-    rig.run_for(6 * SECOND);
-    let holder = rig.holder().expect("it was taken").0;
+    harness.run_for(6 * SECOND);
+    let holder = harness.holder().expect("it was taken").0;
     let dies = if holder == "a" { &a } else { &b };
     dies.node.kill();
-    let took = vacancy(&rig, Epoch(2));
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < TTL + SECOND, "{took:?}");
 }
 
 #[test]
 fn a_preference_without_a_hand_over_is_for_the_next_takeover() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    let c = rig.instance("c").grade(Grade::Fenced).start();
-    rig.run_for(6 * SECOND);
-    rig.want(|control| control.preferred = Some("c".to_owned()));
-    rig.run_for(6 * SECOND);
-    a.stop(&rig);
-    rig.until("c has the watch", || c.is_running());
-    rig.run_for(6 * SECOND);
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    let c = harness.instance("c").grade(Grade::Fenced).start();
+    harness.run_for(6 * SECOND);
+    harness.want(|control| control.preferred = Some("c".to_owned()));
+    harness.run_for(6 * SECOND);
+    a.stop(&harness);
+    harness.until("c has the watch", || c.is_running());
+    harness.run_for(6 * SECOND);
     c.node.kill();
-    let took = vacancy(&rig, Epoch(2));
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < TTL + SECOND, "{took:?}");
-    rig.until("b has the watch", || b.is_running());
+    harness.until("b has the watch", || b.is_running());
 }
 
 #[test]
 fn a_second_hand_over_is_as_fast_as_the_first() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    rig.run_for(TTL);
-    hand_over(&rig, None);
-    let took = vacancy(&rig, Epoch(2));
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    harness.run_for(TTL);
+    hand_over(&harness, None);
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < AT_ONCE, "{took:?}");
-    rig.until("a has the watch", || a.is_running());
-    rig.run_for(TTL);
-    hand_over(&rig, Some("b"));
-    let took = vacancy(&rig, Epoch(3));
+    harness.until("a has the watch", || a.is_running());
+    harness.run_for(TTL);
+    hand_over(&harness, Some("b"));
+    let took = vacancy(&harness, Epoch(3));
     assert!(took < AT_ONCE, "{took:?}");
-    rig.until("b has the watch", || b.is_running());
+    harness.until("b has the watch", || b.is_running());
 }
 
 #[test]
 fn a_stream_that_is_resumed_after_a_hand_over_is_taken_at_once() {
-    let rig = Rig::new();
-    let (_a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    rig.want(|control| control.pause());
-    rig.until("it is left", || rig.holder().is_none());
-    rig.run_for(SECOND);
-    rig.want(|control| control.unpause());
-    let took = vacancy(&rig, Epoch(2));
+    let harness = Harness::new();
+    let (_a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    harness.want(|control| control.pause());
+    harness.until("it is left", || harness.holder().is_none());
+    harness.run_for(SECOND);
+    harness.want(|control| control.unpause());
+    let took = vacancy(&harness, Epoch(2));
     assert!(took < AT_ONCE, "{took:?}");
 }
 
 #[test]
 fn whoever_left_for_a_pause_takes_the_resumed_stream_at_once_if_nobody_else_does() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
     b.faults.leases.always("holders", Fault::Reject(ErrorKind::Unavailable));
-    rig.want(|control| control.pause());
-    rig.until("it is left", || rig.holder().is_none());
-    rig.run_for(SECOND);
-    rig.want(|control| control.unpause());
-    let took = vacancy(&rig, Epoch(1));
+    harness.want(|control| control.pause());
+    harness.until("it is left", || harness.holder().is_none());
+    harness.run_for(SECOND);
+    harness.want(|control| control.unpause());
+    let took = vacancy(&harness, Epoch(1));
     assert!(took < AT_ONCE, "{took:?}");
-    rig.until("a has the watch", || a.is_running());
+    harness.until("a has the watch", || a.is_running());
 }
 
 #[test]
 fn a_stream_that_was_moved_is_taken_at_once() {
-    let rig = Rig::new();
-    let (_a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    rig.run_for(SECOND);
-    let to = rig.checkpoint().and_then(|checkpoint| checkpoint.position).expect("a change is committed");
-    let report = rig.perform(Move::Set(to));
-    let took = vacancy(&rig, report.epoch);
+    let harness = Harness::new();
+    let (_a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    harness.run_for(SECOND);
+    let to = harness.checkpoint().and_then(|checkpoint| checkpoint.position).expect("a change is committed");
+    let report = harness.perform(Move::Set(to));
+    let took = vacancy(&harness, report.epoch);
     assert!(took < AT_ONCE, "{took:?}");
 }
 
 #[test]
 fn a_move_that_is_impossible_is_refused_before_the_stream_is_paused() {
-    let rig = Rig::new();
-    let (_a, b) = pair(&rig);
-    hand_over(&rig, Some("b"));
-    rig.until("b has the watch", || b.is_running());
-    rig.append_many(3);
-    rig.until("it is committed", || rig.committed() == 4);
-    let before = (rig.holder(), rig.control());
+    let harness = Harness::new();
+    let (_a, b) = pair(&harness);
+    hand_over(&harness, Some("b"));
+    harness.until("b has the watch", || b.is_running());
+    harness.append_many(3);
+    harness.until("it is committed", || harness.committed() == 4);
+    let before = (harness.holder(), harness.control());
     let rewind = |steps| Move::Rewind(Back::Steps(steps));
     // Nothing is lost that a gap could be accepted for.
     let gap = Move::AcceptGap { to: Log::position(4, None), cause: "by mistake".to_owned(), leaves_snapshot: false };
     let cases = [
-        (rig.log.clone(), rewind(100_000), ErrorKind::Config),
-        (rig.log.clone(), gap, ErrorKind::Config),
+        (harness.log.clone(), rewind(100_000), ErrorKind::Config),
+        (harness.log.clone(), gap, ErrorKind::Config),
         (Log::new("another log"), rewind(1), ErrorKind::PositionLost),
     ];
-    for (source, wish, expected) in cases {
-        let error = rig.try_move(&source, wish.clone()).expect_err("nobody can do that");
-        rig.run_for(SECOND);
-        assert_eq!((rig.holder(), rig.control()), before, "{wish:?}: the holder has left for nothing");
-        assert_eq!(error.kind(), expected, "{wish:?}: {error}");
+    for (source, dead_letter_request, expected) in cases {
+        let error = harness.try_move(&source, dead_letter_request.clone()).expect_err("nobody can do that");
+        harness.run_for(SECOND);
+        assert_eq!(
+            (harness.holder(), harness.control()),
+            before,
+            "{dead_letter_request:?}: the holder has left for nothing"
+        );
+        assert_eq!(error.kind(), expected, "{dead_letter_request:?}: {error}");
     }
 }
 
 #[test]
 fn a_rewind_of_a_stream_that_never_ran_leaves_nothing_behind() {
-    let rig = Rig::new();
-    let error = rig.try_move(&rig.log, Move::Rewind(Back::Steps(1))).expect_err("there is nothing to go back from");
+    let harness = Harness::new();
+    let error =
+        harness.try_move(&harness.log, Move::Rewind(Back::Steps(1))).expect_err("there is nothing to go back from");
     assert_eq!(error.kind(), ErrorKind::Config);
-    assert_eq!((rig.control(), rig.holder(), rig.checkpoint()), (Default::default(), None, None));
+    assert_eq!((harness.control(), harness.holder(), harness.checkpoint()), (Default::default(), None, None));
 }
 
 #[test]
 fn a_rewind_into_what_the_log_has_pruned_halts_the_stream_if_the_log_cannot_say_so_before() {
-    let rig = Rig::new();
-    let (a, b) = pair(&rig);
-    rig.want(|control| control.pause());
-    rig.until("it is left", || rig.holder().is_none());
-    rig.want(|control| control.unpause());
-    rig.append(&["b"]);
-    rig.until("it is committed", || rig.committed() == 2);
-    a.stop(&rig);
-    b.stop(&rig);
-    let c = rig.instance("c").grade(Grade::Fenced).start();
-    rig.until("c has the watch", || c.is_running());
+    let harness = Harness::new();
+    let (a, b) = pair(&harness);
+    harness.want(|control| control.pause());
+    harness.until("it is left", || harness.holder().is_none());
+    harness.want(|control| control.unpause());
+    harness.append(&["b"]);
+    harness.until("it is committed", || harness.committed() == 2);
+    a.stop(&harness);
+    b.stop(&harness);
+    let c = harness.instance("c").grade(Grade::Fenced).start();
+    harness.until("c has the watch", || c.is_running());
     // The log in memory prunes what is acknowledged, and verifies only whose position it is given.
-    assert_eq!(rig.log.pruned(), 2);
-    rig.perform(Move::Rewind(Back::Steps(1)));
-    rig.until("it is halted", || c.status().halted);
-    let halted = rig.checkpoint().and_then(|checkpoint| checkpoint.halted).expect("the checkpoint says so");
+    assert_eq!(harness.log.pruned(), 2);
+    harness.perform(Move::Rewind(Back::Steps(1)));
+    harness.until("it is halted", || c.status().halted);
+    let halted = harness.checkpoint().and_then(|checkpoint| checkpoint.halted).expect("the checkpoint says so");
     assert_eq!(halted.code, "WK-POSITION-LOST", "{}", halted.cause);
 }

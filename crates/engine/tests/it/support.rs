@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use watchkeeper_core::memory::{Checkpoints, Delivered, Leases, Log, NewChange, Notes, Table, TableSink};
+use watchkeeper_core::memory::{Checkpoints, Delivered, Leases, Log, NewChange, RecordStore, Table, TableSink};
 use watchkeeper_core::{
     Address, Batch, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Entropy, Epoch, Finding,
-    FlushRejection, Grade, Grant, Holder, Latest, LeaseKey, LeaseStore, LedgerQuery, LedgerRecord, Listening, Moment,
-    OpenedSink, Operation, Peers, Records, Result, Roll, Sink, SinkContext, SinkProfile, SinkWriter, Source,
-    SourceTime, StartAt, StoreIdentity, TenureId, Verdict, Written,
+    FlushRejection, Grade, Grant, HeldTenures, Holder, Latest, LeaseKey, LeaseStore, LedgerQuery, LedgerRecord,
+    Listening, Moment, OpenedSink, Operation, Peers, Records, Result, Sink, SinkContext, SinkProfile, SinkWriter,
+    Source, SourceTime, StartAt, StoreIdentity, TenureId, Verdict, Written,
 };
 use watchkeeper_engine::checkpoint::operator::{Move, MoveReport, Operator, Subject};
 use watchkeeper_engine::group::control::{Control, Controls};
@@ -40,11 +40,11 @@ pub(crate) fn id(number: u64) -> String {
 
 /// A world with the servers of one group. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct Rig {
+pub(crate) struct Harness {
     pub(crate) world: World,
     pub(crate) leases: Leases,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) notes: Notes,
+    pub(crate) notes: RecordStore,
     pub(crate) log: Log,
     pub(crate) table: Table,
     pub(crate) town: Arc<Town>,
@@ -61,7 +61,7 @@ pub(crate) struct Faults {
     pub(crate) sink: Script,
 }
 
-impl Rig {
+impl Harness {
     pub(crate) fn new() -> Self {
         Self::seeded(1)
     }
@@ -71,7 +71,7 @@ impl Rig {
         Self {
             leases: Leases::new(world.clock()),
             checkpoints: Checkpoints::new(StoreIdentity(world.entropy().uuid())),
-            notes: Notes::new(world.clock()),
+            notes: RecordStore::new(world.clock()),
             log: Log::new("log"),
             table: Table::default(),
             town: Arc::default(),
@@ -100,11 +100,11 @@ impl Rig {
         let source = Arc::new(FaultySource::new(Arc::new(self.log.clone()), faults.source.clone()));
         let stream = StreamSpec { settings, source, sinks: vec![sink], checkpoints: None };
         let settings = InstanceSettings::new("shop", name);
-        Plan { rig: self.clone(), settings, streams: vec![stream], faults, gates: BTreeMap::new() }
+        Plan { harness: self.clone(), settings, streams: vec![stream], faults, gates: BTreeMap::new() }
     }
 
     /// An instance with the usual settings, running.
-    pub(crate) fn start(&self, name: &str) -> Actor {
+    pub(crate) fn start(&self, name: &str) -> TestInstance {
         self.instance(name).start()
     }
 
@@ -218,12 +218,12 @@ impl Rig {
 
     /// Performs an operator's move.
     #[track_caller]
-    pub(crate) fn perform(&self, wish: Move) -> MoveReport {
-        self.try_move(&self.log, wish).expect("the move is made")
+    pub(crate) fn perform(&self, dead_letter_request: Move) -> MoveReport {
+        self.try_move(&self.log, dead_letter_request).expect("the move is made")
     }
 
     /// Asks for an operator's move in the log `source`, which may be refused.
-    pub(crate) fn try_move(&self, source: &Log, wish: Move) -> Result<MoveReport> {
+    pub(crate) fn try_move(&self, source: &Log, dead_letter_request: Move) -> Result<MoveReport> {
         let operator = Operator {
             leases: Arc::new(self.leases.clone()),
             checkpoints: Arc::new(self.checkpoints.clone()),
@@ -234,7 +234,7 @@ impl Rig {
         };
         let key = self.key();
         let subject = Subject { stream: "orders", key: &key, source, sinks: &[] };
-        self.block_on(operator.move_to(&self.cx(), &subject, wish))
+        self.block_on(operator.move_to(&self.cx(), &subject, dead_letter_request))
     }
 
     /// The name of the instance that holds the lease, and its epoch.
@@ -262,7 +262,7 @@ pub(crate) fn numbers(delivered: &[Delivered]) -> Vec<u64> {
 
 /// An instance that is not started yet.
 pub(crate) struct Plan {
-    rig: Rig,
+    harness: Harness,
     pub(crate) settings: InstanceSettings,
     pub(crate) streams: Vec<StreamSpec>,
     pub(crate) faults: Faults,
@@ -296,7 +296,7 @@ impl Plan {
 
     /// Writes into the table as a sink of this profile.
     pub(crate) fn profile(self, profile: SinkProfile) -> Self {
-        let sink = TableSink::new(self.rig.table.clone(), profile.grade).with_profile(profile);
+        let sink = TableSink::new(self.harness.table.clone(), profile.grade).with_profile(profile);
         self.into_sink(Arc::new(sink))
     }
 
@@ -326,23 +326,24 @@ impl Plan {
 
     /// Starts it.
     #[track_caller]
-    pub(crate) fn start(self) -> Actor {
-        let rig = self.rig.clone();
-        rig.block_on(self.try_start()).expect("the settings are good")
+    pub(crate) fn start(self) -> TestInstance {
+        let harness = self.harness.clone();
+        harness.block_on(self.try_start()).expect("the settings are good")
     }
 
-    pub(crate) async fn try_start(self) -> Result<Actor> {
-        let Self { rig, settings, streams, faults, gates } = self;
-        let node = rig.world.node(&settings.name);
+    pub(crate) async fn try_start(self) -> Result<TestInstance> {
+        let Self { harness, settings, streams, faults, gates } = self;
+        let node = harness.world.node(&settings.name);
         let clock = node.clock(Duration::ZERO, 0);
-        let peers = Arc::new(Resident { town: Arc::clone(&rig.town), address: Address(settings.name.as_str().into()) });
-        let seams = Seams { clock, spawn: node.spawner(), peers, entropy: rig.world.entropy() };
+        let peers =
+            Arc::new(Resident { town: Arc::clone(&harness.town), address: Address(settings.name.as_str().into()) });
+        let seams = Seams { clock, spawn: node.spawner(), peers, entropy: harness.world.entropy() };
         let leases: Arc<dyn LeaseStore> =
-            Arc::new(FaultyLeases::new(Arc::new(rig.leases.clone()), faults.leases.clone()));
+            Arc::new(FaultyLeases::new(Arc::new(harness.leases.clone()), faults.leases.clone()));
         let checkpoints: Arc<dyn CheckpointStore> =
-            Arc::new(FaultyCheckpoints::new(Arc::new(rig.checkpoints.clone()), faults.checkpoints.clone()));
+            Arc::new(FaultyCheckpoints::new(Arc::new(harness.checkpoints.clone()), faults.checkpoints.clone()));
         let records: Arc<dyn Records> =
-            Arc::new(FaultyRecords::new(Arc::new(rig.notes.clone()), faults.records.clone()));
+            Arc::new(FaultyRecords::new(Arc::new(harness.notes.clone()), faults.records.clone()));
         let stores = Stores { leases, checkpoints, records };
         let entry = |spec: StreamSpec| match gates.get(&spec.settings.name) {
             Some(gate) => gate.before(spec),
@@ -350,18 +351,18 @@ impl Plan {
         };
         let streams = streams.into_iter().map(entry).collect();
         let running = Running::start_with(seams, stores, settings, streams).await?;
-        Ok(Actor { node, running, faults })
+        Ok(TestInstance { node, running, faults })
     }
 }
 
 /// A running instance.
-pub(crate) struct Actor {
+pub(crate) struct TestInstance {
     pub(crate) node: Node,
     pub(crate) running: Running,
     pub(crate) faults: Faults,
 }
 
-impl Actor {
+impl TestInstance {
     pub(crate) fn status(&self) -> StreamStatus {
         self.status_of("orders")
     }
@@ -379,11 +380,11 @@ impl Actor {
     }
 
     /// Notes its states from now on, and when it came to each.
-    pub(crate) fn note_states(&self, rig: &Rig) -> States {
+    pub(crate) fn note_states(&self, harness: &Harness) -> States {
         let mut status = self.running.status("orders").expect("it has this stream");
-        let (states, clock) = (States::default(), rig.world.clock());
+        let (states, clock) = (States::default(), harness.world.clock());
         let noted = states.clone();
-        rig.world.spawn("states", async move {
+        harness.world.spawn("states", async move {
             loop {
                 let state = status.see().state;
                 noted.note(state, clock.now());
@@ -397,9 +398,9 @@ impl Actor {
 
     /// Shuts it down in order, and waits for that.
     #[track_caller]
-    pub(crate) fn stop(mut self, rig: &Rig) {
+    pub(crate) fn stop(mut self, harness: &Harness) {
         self.running.shutdown();
-        rig.block_on(self.running.join()).expect("it ends in order");
+        harness.block_on(self.running.join()).expect("it ends in order");
     }
 }
 
@@ -429,7 +430,7 @@ impl States {
 /// Who answers whom, and who is proved dead.
 #[derive(Debug)]
 pub(crate) struct Town {
-    rolls: Mutex<BTreeMap<Address, Roll>>,
+    rolls: Mutex<BTreeMap<Address, HeldTenures>>,
     verdicts: Latest<BTreeMap<Address, Verdict>>,
     watches: Mutex<Vec<(Address, TenureId)>>,
     local: Mutex<BTreeSet<Address>>,
@@ -469,7 +470,7 @@ impl Town {
 
     /// Whether `name` answers for `tenure`.
     pub(crate) fn answers(&self, name: &str, tenure: TenureId) -> bool {
-        self.rolls.lock().unwrap().get(&Address(name.into())).is_some_and(|roll| roll.has(tenure))
+        self.rolls.lock().unwrap().get(&Address(name.into())).is_some_and(|held_tenures| held_tenures.has(tenure))
     }
 }
 
@@ -501,8 +502,8 @@ impl Peers for Resident {
         self.town.local.lock().unwrap().contains(address)
     }
 
-    async fn listen(&self, _cx: &Cx, roll: Roll) -> Result<Box<dyn Listening>> {
-        self.town.rolls.lock().unwrap().insert(self.address.clone(), roll);
+    async fn listen(&self, _cx: &Cx, held_tenures: HeldTenures) -> Result<Box<dyn Listening>> {
+        self.town.rolls.lock().unwrap().insert(self.address.clone(), held_tenures);
         self.town.doors.lock().unwrap().insert(self.address.clone());
         Ok(Box::new(Door(Arc::clone(&self.town), self.address.clone())))
     }
@@ -510,7 +511,7 @@ impl Peers for Resident {
     async fn watch(&self, _cx: &Cx, address: &Address, tenure: TenureId) -> Result<Verdict> {
         self.town.watches.lock().unwrap().push((address.clone(), tenure));
         let known = self.town.rolls.lock().unwrap().get(address).cloned();
-        if !known.is_some_and(|roll| roll.has(tenure)) {
+        if !known.is_some_and(|held_tenures| held_tenures.has(tenure)) {
             return Ok(Verdict::Unproven);
         }
         let mut verdicts = self.town.verdicts.follow();
@@ -550,10 +551,10 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(crate) fn new(rig: &Rig, takes: Duration) -> Self {
+    pub(crate) fn new(harness: &Harness, takes: Duration) -> Self {
         let profile = SinkProfile::new(Grade::Plain, Duration::ZERO);
         let (calls, delivered) = (Arc::default(), Arc::default());
-        Self { profile, takes, entropy: rig.world.entropy(), calls, delivered, grant: None }
+        Self { profile, takes, entropy: harness.world.entropy(), calls, delivered, grant: None }
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
@@ -621,7 +622,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Notes what is sent to the group's store, with the faults of `plan`.
     pub(crate) fn of(plan: &mut Plan) -> Self {
-        let store = Arc::new(plan.rig.checkpoints.clone());
+        let store = Arc::new(plan.harness.checkpoints.clone());
         let inner = Arc::new(FaultyCheckpoints::new(store, plan.faults.checkpoints.clone()));
         let recorder = Self { inner, sent: Arc::default() };
         plan.streams[0].checkpoints = Some(Arc::new(recorder.clone()));

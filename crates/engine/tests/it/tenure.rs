@@ -10,18 +10,18 @@ use watchkeeper_testkit::World;
 
 use crate::support::*;
 
-const REIGN: Duration = Duration::from_secs(4);
+const ACTING_TIME: Duration = Duration::from_secs(4);
 
 fn tenure(world: &World, sent: Moment) -> Tenure {
     let grant = Grant { key: LeaseKey::new("k"), tenure: world.entropy().tenure(), epoch: Epoch(1) };
-    Tenure::new(grant, world.clock(), sent, REIGN)
+    Tenure::new(grant, world.clock(), sent, ACTING_TIME)
 }
 
 #[test]
 fn it_is_over_at_its_deadline_although_nobody_said_so() {
     let world = World::new(1);
     let tenure = tenure(&world, world.now());
-    world.run_for(REIGN - MILLI).unwrap();
+    world.run_for(ACTING_TIME - MILLI).unwrap();
     assert_eq!(tenure.loss(), None);
     world.run_for(MILLI).unwrap();
     assert_eq!(tenure.loss(), Some(Loss::Deadline));
@@ -34,21 +34,21 @@ fn a_renewal_counts_from_when_it_was_sent_and_never_shortens() {
     let start = world.now();
     let tenure = tenure(&world, start);
     world.run_for(3 * SECOND).unwrap();
-    tenure.extend(start + SECOND, REIGN);
-    assert_eq!(tenure.deadline(), start + SECOND + REIGN);
-    tenure.extend(start, REIGN);
-    assert_eq!(tenure.deadline(), start + SECOND + REIGN, "an answer that was overtaken by a later one");
+    tenure.extend(start + SECOND, ACTING_TIME);
+    assert_eq!(tenure.deadline(), start + SECOND + ACTING_TIME);
+    tenure.extend(start, ACTING_TIME);
+    assert_eq!(tenure.deadline(), start + SECOND + ACTING_TIME, "an answer that was overtaken by a later one");
 }
 
 #[test]
 fn a_renewal_after_the_deadline_does_not_revive() {
     let world = World::new(1);
     let tenure = tenure(&world, world.now());
-    world.run_for(REIGN).unwrap();
-    tenure.extend(world.now(), REIGN);
+    world.run_for(ACTING_TIME).unwrap();
+    tenure.extend(world.now(), ACTING_TIME);
     assert_eq!(tenure.loss(), Some(Loss::Deadline));
     world.run_for(SECOND).unwrap();
-    tenure.extend(world.now(), 100 * REIGN);
+    tenure.extend(world.now(), 100 * ACTING_TIME);
     assert!(tenure.cx().check().is_err(), "no call is begun on its behalf");
 }
 
@@ -58,7 +58,7 @@ fn the_first_reason_stays() {
     let tenure = tenure(&world, world.now());
     tenure.end(Loss::Fenced);
     tenure.end(Loss::Released);
-    world.run_for(2 * REIGN).unwrap();
+    world.run_for(2 * ACTING_TIME).unwrap();
     assert_eq!(tenure.loss(), Some(Loss::Fenced));
 }
 
@@ -66,8 +66,8 @@ fn the_first_reason_stays() {
 fn a_call_is_not_begun_after_the_deadline_and_abandoned_at_the_end() {
     let world = World::new(1);
     let tenure = Arc::new(tenure(&world, world.now()));
-    let pulse = tenure.progress().pulse("test");
-    let call = tenure.call(&pulse, 60 * SECOND);
+    let call_progress = tenure.progress().call_progress("test");
+    let call = tenure.call(&call_progress, 60 * SECOND);
     let end = Arc::clone(&tenure);
     let clock = world.clock();
     world.spawn("keeper", async move {
@@ -94,8 +94,8 @@ fn a_call_is_not_begun_after_the_deadline_and_abandoned_at_the_end() {
 fn a_call_is_bounded_by_its_own_time_out_too() {
     let world = World::new(1);
     let tenure = tenure(&world, world.now());
-    let pulse = tenure.progress().pulse("test");
-    let call = tenure.call(&pulse, SECOND);
+    let call_progress = tenure.progress().call_progress("test");
+    let call = tenure.call(&call_progress, SECOND);
     let began = world.now();
     let answer = world
         .block_on(

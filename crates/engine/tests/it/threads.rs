@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper_core::{
     BootClock, Change, CheckpointStore, Cx, Entropy, LeaseStore, Operation, SourceTime, StartAt, StoreIdentity,
 };
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Servers {
     leases: Leases,
     checkpoints: Checkpoints,
-    notes: Notes,
+    notes: RecordStore,
     log: Log,
 }
 
@@ -46,7 +46,7 @@ impl Servers {
         Self {
             leases: Leases::new(Arc::<BootClock>::clone(&clock)),
             checkpoints: Checkpoints::new(identity),
-            notes: Notes::new(clock),
+            notes: RecordStore::new(clock),
             log,
         }
     }

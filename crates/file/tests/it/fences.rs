@@ -76,7 +76,7 @@ fn a_new_layout_begins_its_epochs_anew_and_the_old_keys_never_come_back() {
 }
 
 #[test]
-fn two_sinks_can_not_share_files_but_two_partitions_have_their_own() {
+fn two_sinks_cannot_share_files_but_two_partitions_have_their_own() {
     let folder = Folder::new();
     block_on(async {
         let sink = sink(folder.settings());

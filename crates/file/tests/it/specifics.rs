@@ -135,7 +135,7 @@ fn a_flush_that_fails_takes_back_what_it_wrote() {
     block_on(async {
         let writer = open(&sink(rotating.clone()), 1).await;
         put(&*writer, &[1]).await.expect("it is written");
-        // The third file can not be begun: its name is taken.
+        // The third file cannot be begun: its name is taken.
         fs::create_dir(folder.file("out-000003.ndjson")).expect("a folder can be made");
         let error = put(&*writer, &[2, 3, 4, 5, 6, 7]).await.expect_err("the name is taken");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -240,7 +240,7 @@ fn a_file_that_is_replaced_or_moved_while_it_is_open_is_noticed() {
 }
 
 #[test]
-fn a_row_that_can_not_be_formatted_is_rejected_alone() {
+fn a_row_that_cannot_be_formatted_is_rejected_alone() {
     let folder = Folder::new();
     block_on(async {
         let writer = open(&sink(folder.settings()), 1).await;

@@ -28,7 +28,7 @@ pub(super) fn document(key: &LeaseKey, number: u64, entry: &LedgerEntry) -> Resu
 /// The statement that settles an entry.
 pub(super) fn settle(key: &LeaseKey, number: u64, resolution: Resolution) -> Result<Document> {
     let word = mongodb::bson::serialize_to_bson(&resolution)
-        .map_err(|error| watchkeeper_core::Error::internal("a resolution can not be stored").caused_by(error))?;
+        .map_err(|error| watchkeeper_core::Error::internal("a resolution cannot be stored").caused_by(error))?;
     Ok(doc! { "q": { "_id": id(key, number_bson(number)) }, "u": { "$set": { "resolution": word } } })
 }
 

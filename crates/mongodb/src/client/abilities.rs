@@ -8,8 +8,8 @@ use mongodb::options::TransactionOptions;
 use tokio::sync::OnceCell;
 use watchkeeper_core::{Cx, ErrorKind, Result};
 
-use super::{Client, pulse, schema};
-use crate::error::Doing;
+use super::{Client, change_hints, schema};
+use crate::error::CallPurpose;
 
 /// What was found out so far.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Client {
 
     /// Whether hints can be waited for: capped collections, and cursors that follow them. Makes the collection of hints.
     pub(crate) async fn can_tail(&self, cx: &Cx) -> Result<bool> {
-        self.abilities.tail.get_or_try_init(async || answered(pulse::prepare(cx, self).await)).await.copied()
+        self.abilities.tail.get_or_try_init(async || answered(change_hints::prepare(cx, self).await)).await.copied()
     }
 
     /// Whether several documents can be changed in one step.
@@ -60,7 +60,7 @@ async fn probe_transaction(cx: &Cx, client: &Client) -> Result<()> {
     let cx = client.bounded(cx);
     let driver = client.driver(&cx).await?;
     let probe = async {
-        let said = |native| client.error(native, Doing::Reading);
+        let said = |native| client.error(native, CallPurpose::Reading);
         let mut session = driver.start_session().await.map_err(said)?;
         session.start_transaction().with_options(TransactionOptions::default()).await.map_err(said)?;
         let look = doc! { "find": schema::META, "limit": 1, "singleBatch": true };

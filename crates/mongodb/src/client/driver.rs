@@ -10,13 +10,13 @@ use crate::config::Config;
 /// Made by the first who needs it, so that its connections live on that one's runtime: a keeper's on the keeper's.
 #[derive(Debug, Default)]
 pub(super) struct Driver {
-    made: RwLock<Option<Made>>,
+    made: RwLock<Option<ConnectedDriver>>,
     /// Whether access was denied since the client was made.
     is_denied: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Made {
+struct ConnectedDriver {
     client: mongodb::Client,
     url: String,
 }
@@ -43,7 +43,7 @@ impl Driver {
             tracing::info!(place, "access was denied, and the URL has changed: connecting with the new one");
         }
         let client = mongodb::Client::with_options(config.client_options(&url).await?)?;
-        *made = Some(Made { client: client.clone(), url });
+        *made = Some(ConnectedDriver { client: client.clone(), url });
         Ok(client)
     }
 

@@ -1,4 +1,4 @@
-//! Leases on servers that can not compare times: judged by who watches them.
+//! Leases on servers that cannot compare times: judged by who watches them.
 //!
 //! A record changes with every renewal (`beat`). Its lease counts as expired only when the record has not changed for the whole
 //! time to live by the watcher's own clock, which is not less than the holder gives itself: that one counts from before
@@ -13,11 +13,11 @@ use std::time::Duration;
 use mongodb::bson::{Bson, DateTime, Document, doc, serialize_to_bson};
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, LeaseKey, Moment, Previous, Released, Result,
-    TenureId,
+    AcquireRequest, Acquired, Candidate, Cx, Ending, Epoch, Error, Grant, Holder, LeaseKey, Moment, Previous, Released,
+    Result, TenureId,
 };
 
-use super::{COLLECTION, Story, lost_epoch, pipeline, readable, unreadable};
+use super::{COLLECTION, StoredPrevious, lost_epoch, pipeline, readable, unreadable};
 use crate::client::{Client, DUPLICATE, number, number_bson};
 
 /// How often a record is looked at again that another one changed in between.
@@ -30,7 +30,7 @@ const UNTOLD: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     client: Client,
-    sights: Arc<Mutex<BTreeMap<LeaseKey, Sight>>>,
+    sights: Arc<Mutex<BTreeMap<LeaseKey, UnchangedSince>>>,
 }
 
 /// A record as it is stored.
@@ -42,7 +42,7 @@ struct Entry {
     #[serde(rename = "epoch", default)]
     stored_epoch: Bson,
     holder: Option<Candidate>,
-    previous: Option<Story>,
+    previous: Option<StoredPrevious>,
     #[serde(default)]
     beat: i64,
     ttl_ms: Option<i64>,
@@ -61,7 +61,7 @@ struct Stamp {
 
 /// Since when a record has been seen unchanged.
 #[derive(Debug, Clone, PartialEq)]
-struct Sight {
+struct UnchangedSince {
     stamp: Stamp,
     since: Moment,
 }
@@ -69,7 +69,7 @@ struct Sight {
 /// What an ask comes to.
 #[derive(Debug, PartialEq)]
 enum Decision {
-    Grant { epoch: Epoch, previous: Option<Story> },
+    Grant { epoch: Epoch, previous: Option<StoredPrevious> },
     Same,
     Held,
 }
@@ -113,16 +113,16 @@ impl Entry {
         exactly
     }
 
-    fn ended(&self, ending: Ending, vacant: Duration) -> Option<Story> {
+    fn ended(&self, ending: Ending, vacant: Duration) -> Option<StoredPrevious> {
         let vacant_ms = i64::try_from(vacant.as_millis()).unwrap_or(i64::MAX);
-        self.holder.clone().map(|candidate| Story { candidate, epoch: self.epoch(), ending, vacant_ms })
+        self.holder.clone().map(|candidate| StoredPrevious { candidate, epoch: self.epoch(), ending, vacant_ms })
     }
 
     /// The rules of the contract, for a record that has been silent for so long.
-    fn decide(&self, ask: &Ask, silent: Duration) -> Decision {
+    fn decide(&self, ask: &AcquireRequest, silent: Duration) -> Decision {
         let Some(holder) = &self.holder else {
             let vacant_ms = i64::try_from(silent.as_millis()).unwrap_or(i64::MAX);
-            let previous = self.previous.clone().map(|story| Story { vacant_ms, ..story });
+            let previous = self.previous.clone().map(|story| StoredPrevious { vacant_ms, ..story });
             return self.grant(ask, previous);
         };
         let own = holder.tenure == ask.candidate.tenure;
@@ -138,14 +138,14 @@ impl Entry {
         }
     }
 
-    fn grant(&self, ask: &Ask, previous: Option<Story>) -> Decision {
+    fn grant(&self, ask: &AcquireRequest, previous: Option<StoredPrevious>) -> Decision {
         Decision::Grant { epoch: self.epoch().max(ask.floor).next(), previous }
     }
 }
 
 /// A value as it is stored.
 fn stored(value: &impl Serialize) -> Result<Bson> {
-    serialize_to_bson(value).map_err(|error| Error::internal("a lease can not be stored").caused_by(error))
+    serialize_to_bson(value).map_err(|error| Error::internal("a lease cannot be stored").caused_by(error))
 }
 
 fn millis(duration: Duration) -> Bson {
@@ -179,9 +179,9 @@ impl Observed {
     /// Notes what was seen just now. For how long it has been like that.
     fn observe(&self, key: &LeaseKey, stamp: Stamp, now: Moment) -> Duration {
         let mut sights = self.sights.lock().unwrap_or_else(PoisonError::into_inner);
-        let sight = sights.entry(key.clone()).or_insert_with(|| Sight { stamp: stamp.clone(), since: now });
+        let sight = sights.entry(key.clone()).or_insert_with(|| UnchangedSince { stamp: stamp.clone(), since: now });
         if sight.stamp != stamp {
-            *sight = Sight { stamp, since: now };
+            *sight = UnchangedSince { stamp, since: now };
         }
         now.since(sight.since)
     }
@@ -191,7 +191,7 @@ impl Observed {
         Ok(reply.whole(&self.client)?.count() == 1)
     }
 
-    pub(super) async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    pub(super) async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         for _ in 0..TRIES {
             let entry = self.entries(cx, std::slice::from_ref(&ask.key)).await?.pop();
             if let Some(answer) = self.ask(cx, ask, entry).await? {
@@ -202,7 +202,7 @@ impl Observed {
     }
 
     /// Asks about the record as it was just read; `None` when it was changed in between.
-    async fn ask(&self, cx: &Cx, ask: &Ask, entry: Option<Entry>) -> Result<Option<Acquired>> {
+    async fn ask(&self, cx: &Cx, ask: &AcquireRequest, entry: Option<Entry>) -> Result<Option<Acquired>> {
         let silent = entry.as_ref().map(|entry| self.observe(&entry.key, entry.stamp(), cx.now())).unwrap_or_default();
         let decision = match &entry {
             Some(entry) => entry.decide(ask, silent),
@@ -229,10 +229,10 @@ impl Observed {
     async fn grant(
         &self,
         cx: &Cx,
-        ask: &Ask,
+        ask: &AcquireRequest,
         entry: Option<Entry>,
         epoch: Epoch,
-        previous: Option<&Story>,
+        previous: Option<&StoredPrevious>,
     ) -> Result<bool> {
         let fields = doc! {
             "epoch": number_bson(epoch.0),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc, serialize_to_document};
-use watchkeeper_core::{Ask, Error, Grant, Result};
+use watchkeeper_core::{AcquireRequest, Error, Grant, Result};
 
 use crate::client::number_bson;
 
@@ -54,7 +54,7 @@ pub(super) fn release() -> Vec<Document> {
     vec![doc! { "$set": { "previous": story, "holder": null_value(), "until": "$$NOW" } }]
 }
 
-/// A null that is a value: a bare one would be one too, but this can not be mistaken for a missing field.
+/// A null that is a value: a bare one would be one too, but this cannot be mistaken for a missing field.
 fn null_value() -> Document {
     doc! { "$literal": Bson::Null }
 }
@@ -62,15 +62,15 @@ fn null_value() -> Document {
 /// Grants, prolongs, or leaves as it is.
 ///
 /// After what is no lease was taken away, the next stage looks (`ask.*`), others decide, and the last takes away what was noted.
-pub(super) fn acquire(ask: &Ask) -> Result<Vec<Document>> {
+pub(super) fn acquire(ask: &AcquireRequest) -> Result<Vec<Document>> {
     let candidate = serialize_to_document(&ask.candidate)
-        .map_err(|error| Error::internal("a candidate can not be stored").caused_by(error))?;
+        .map_err(|error| Error::internal("a candidate cannot be stored").caused_by(error))?;
     let tenure = ask.candidate.tenure.to_string();
     let floor = number_bson(ask.floor.0);
     let expires = doc! { "$add": ["$$NOW", millis(ask.ttl)] };
     Ok(vec![
         doc! { "$set": sound() },
-        doc! { "$set": { "ask": look(&tenure, ask) } },
+        doc! { "$set": { "ask": lease_state(&tenure, ask) } },
         doc! { "$set": { "ask.same": {
             "$and": ["$ask.alive", "$ask.own", { "$gt": ["$ask.epoch", floor.clone()] }]
         } } },
@@ -88,7 +88,7 @@ pub(super) fn acquire(ask: &Ask) -> Result<Vec<Document>> {
 }
 
 /// What stands in the document: whether someone holds, who, and since when nobody does.
-fn look(tenure: &str, ask: &Ask) -> Document {
+fn lease_state(tenure: &str, ask: &AcquireRequest) -> Document {
     let (broken_tenure, broken_epoch) = match &ask.break_holder {
         Some((tenure, epoch)) => (Bson::String(tenure.to_string()), number_bson(epoch.0)),
         None => (Bson::Null, Bson::Null),

@@ -90,13 +90,13 @@ fn value(value_of: RawBsonRef<'_>, out: &mut Vec<u8>) -> Result<()> {
 }
 
 fn text(content: &str, out: &mut Vec<u8>) {
-    // Writing to a vector can not fail.
+    // Writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, content);
 }
 
 fn integer(whole: i64, out: &mut Vec<u8>) {
     // Most keys that are numbers are these; the form is that of `number`.
-    // Writing to a vector can not fail.
+    // Writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, &whole);
 }
 

@@ -5,7 +5,7 @@ use mongodb::bson::{Binary, DateTime, RawDocument, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_core::{Change, Cx, Error, Operation, Result, rename_rejection};
 
 use super::document::{body, raw};
-use super::fates::{BYTES_MAX, Fate, Fates, STATEMENT_BYTES, STATEMENTS_MAX};
+use super::merged_writes::{BYTES_MAX, MergedWrite, MergedWrites, STATEMENT_BYTES, STATEMENTS_MAX};
 use super::name::{Name, Origins};
 use super::{Apply, Failure, Open};
 use crate::client::{Client, create, number_bson};
@@ -154,7 +154,7 @@ impl Apply for Mirror {
     }
 
     async fn apply(&self, open: &mut Open<'_>, changes: &[Change]) -> Result<(), Failure> {
-        let mut fates = Fates::default();
+        let mut merged = MergedWrites::default();
         for (at, change) in changes.iter().enumerate() {
             if change.operation() == Operation::Rename {
                 return Err(Failure::Refused(at, rename_rejection(change)));
@@ -164,19 +164,19 @@ impl Apply for Mirror {
             }
             let target = self.target(change).map_err(|error| Failure::Refused(at, error))?;
             if let Some(key) = change.key() {
-                let Some(fate) = Fate::of(at, change, key)? else { continue };
-                if open.in_order() && !fates.keep_pace_with(&target, key, &fate) {
-                    fates.send(open).await?;
+                let Some(merged_write) = MergedWrite::of(at, change, key)? else { continue };
+                if open.in_order() && !merged.keep_pace_with(&target, key, &merged_write) {
+                    merged.send(open).await?;
                 }
-                fates.note(target, key, fate);
+                merged.note(target, key, merged_write);
             } else {
-                fates.send(open).await?;
+                merged.send(open).await?;
                 let all = rawdoc! { "q": {}, "limit": 0 };
                 let cleared = open.state_each(doc! { "delete": target }, (cstr!("deletes"), vec![all])).await;
                 cleared.map_err(|failure| failure.placed(&[at]))?;
             }
         }
-        fates.send(open).await
+        merged.send(open).await
     }
 
     fn acts_on_barriers(&self) -> bool {
@@ -206,7 +206,7 @@ pub(super) fn fits(at: usize, document: &RawDocument, around: usize) -> Result<(
     Err(Failure::Refused(at, Error::config(cause).remedy("leave fields out of it at the source")))
 }
 
-/// A payload that can not be read is the change's fault.
+/// A payload that cannot be read is the change's fault.
 pub(super) fn unreadable(at: usize, error: Error) -> Failure {
     Failure::Refused(at, error)
 }

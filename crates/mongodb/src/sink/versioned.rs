@@ -14,7 +14,7 @@ use watchkeeper_core::{
 
 use super::collections::Mirror;
 use super::document::{joined, raw};
-use super::fates::{Fate, Fates, parts, with_id};
+use super::merged_writes::{MergedWrite, MergedWrites, parts, with_id};
 use super::{Apply, Failure, is_duplicate};
 use crate::client::{Client, Reply, number_bson};
 use crate::payload::scan::Fields;
@@ -25,7 +25,7 @@ const MARK: &str = "_watchkeeper";
 /// Keeps the newest document of every key, and never lets an older version overwrite a newer one.
 ///
 /// The version of the source stands in the field `_watchkeeper` of every document. A deleted one stays as a tombstone, which has
-/// `_watchkeeper.deleted` and nothing else, so that a late write can not bring it back; the server removes tombstones after a day.
+/// `_watchkeeper.deleted` and nothing else, so that a late write cannot bring it back; the server removes tombstones after a day.
 /// Readers leave them out with `{"_watchkeeper.deleted": {"$exists": false}}`.
 ///
 /// The source may be such a copy itself: its versions are replaced by those of this copy's source, and its tombstones are deletes. A
@@ -116,8 +116,8 @@ fn tombstone(version: Version) -> Result<RawDocumentBuf> {
 }
 
 /// The statement that brings about what has become of a document by this version.
-fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
-    let becomes = match &fate.document {
+fn statement(merged_write: &MergedWrite, version: Version) -> Result<RawDocumentBuf> {
+    let becomes = match &merged_write.document {
         Some(document) => {
             let mark = raw(&doc! { MARK: mark(version) })?;
             rawdoc! { "$literal": joined(&RawDocumentBuf::new(), document, &mark)? }
@@ -125,27 +125,26 @@ fn statement(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
         None => tombstone(version)?,
     };
     let stages = RawArrayBuf::from_iter([unless_newer(version, becomes)?]);
-    Ok(rawdoc! { "q": with_id(fate.id.clone()), "u": stages, "upsert": true })
+    Ok(rawdoc! { "q": with_id(merged_write.id.clone()), "u": stages, "upsert": true })
 }
 
 /// The documents that are new at the source, have a number for their `_id`, and were there already: as tombstones, or from a write
 /// that is repeated.
-fn found_again<'a>(fates: &'a [Fate], reply: &Reply) -> Vec<&'a Fate> {
+fn found_again<'a>(merged: &'a [MergedWrite], reply: &Reply) -> Vec<&'a MergedWrite> {
     let made: BTreeSet<usize> = reply.upserted().chain(reply.errors().map(|(index, ..)| index)).collect();
     let is_number = |id: &RawBson| {
         matches!(id, RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_))
     };
-    let found = fates
-        .iter()
-        .enumerate()
-        .filter(|(index, fate)| fate.is_new && fate.document.is_some() && is_number(&fate.id) && !made.contains(index));
-    found.map(|(_, fate)| fate).collect()
+    let found = merged.iter().enumerate().filter(|(index, merged_write)| {
+        merged_write.is_new && merged_write.document.is_some() && is_number(&merged_write.id) && !made.contains(index)
+    });
+    found.map(|(_, merged_write)| merged_write).collect()
 }
 
 /// The statement that deletes a document of this version whose `_id` has another type than it should have.
-fn of_another_type(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
-    let kind = i32::from(fate.id.element_type() as u8);
-    let id = rawdoc! { "$eq": fate.id.clone(), "$not": { "$type": kind } };
+fn of_another_type(merged_write: &MergedWrite, version: Version) -> Result<RawDocumentBuf> {
+    let kind = i32::from(merged_write.id.element_type() as u8);
+    let id = rawdoc! { "$eq": merged_write.id.clone(), "$not": { "$type": kind } };
     let mark = mark(version).into_iter().map(|(part, number)| (format!("{MARK}.{part}"), number));
     let mut condition = raw(&mark.collect())?;
     condition.append(cstr!("_id"), id);
@@ -153,15 +152,15 @@ fn of_another_type(fate: &Fate, version: Version) -> Result<RawDocumentBuf> {
 }
 
 /// What has become of a document, if its source may be a versioned copy.
-fn unmarked(fate: Fate) -> Result<Fate, Failure> {
-    let Some(document) = &fate.document else { return Ok(fate) };
-    let Some(mark) = Fields::of(document.as_bytes())?.find(MARK.as_bytes())? else { return Ok(fate) };
+fn unmarked(merged_write: MergedWrite) -> Result<MergedWrite, Failure> {
+    let Some(document) = &merged_write.document else { return Ok(merged_write) };
+    let Some(mark) = Fields::of(document.as_bytes())?.find(MARK.as_bytes())? else { return Ok(merged_write) };
     let names: Option<Vec<&[u8]>> =
         mark.document().and_then(|mark| Fields::of(mark).ok()?.map(|field| Some(field.ok()?.name)).collect());
     match names.as_deref() {
-        Some([b"time", b"ordinal"]) => Ok(fate),
-        Some([b"time", b"ordinal", b"deleted"]) => Ok(Fate { document: None, ..fate }),
-        _ => Err(Failure::Refused(fate.at, taken())),
+        Some([b"time", b"ordinal"]) => Ok(merged_write),
+        Some([b"time", b"ordinal", b"deleted"]) => Ok(MergedWrite { document: None, ..merged_write }),
+        _ => Err(Failure::Refused(merged_write.at, taken())),
     }
 }
 
@@ -183,10 +182,16 @@ impl Writer {
     }
 
     /// Writes what `changes` came to, of which those from `first` on were noted; the places of those that the server refuses.
-    async fn send(&self, cx: &Cx, changes: &[Change], first: usize, fates: &mut Fates) -> Result<Vec<(usize, Error)>> {
-        let (mut rejected, places) = (Vec::new(), fates.places().collect::<BTreeSet<_>>());
-        for (target, fates) in fates.take_by_target() {
-            for part in parts(fates) {
+    async fn send(
+        &self,
+        cx: &Cx,
+        changes: &[Change],
+        first: usize,
+        merged: &mut MergedWrites,
+    ) -> Result<Vec<(usize, Error)>> {
+        let (mut rejected, places) = (Vec::new(), merged.places().collect::<BTreeSet<_>>());
+        for (target, merged) in merged.take_by_target() {
+            for part in parts(merged) {
                 rejected.extend(self.update(cx, changes, &target, &part).await?);
             }
         }
@@ -205,35 +210,41 @@ impl Writer {
         let mut rejected = Vec::new();
         for (at, change) in changes.iter().enumerate().skip(first) {
             let Some(key) = change.key() else { continue };
-            // What can not be read was told before.
-            if let Ok(Some(fate)) = self.fate(at, change, key) {
+            // What cannot be read was told before.
+            if let Ok(Some(merged_write)) = self.merged_write(at, change, key) {
                 let Ok(target) = self.sink.mirror.target(change) else { continue };
-                rejected.extend(self.update(cx, changes, &target, &[fate]).await?);
+                rejected.extend(self.update(cx, changes, &target, &[merged_write]).await?);
             }
         }
         Ok(rejected)
     }
 
-    fn fate(&self, at: usize, change: &Change, key: &[u8]) -> Result<Option<Fate>, Failure> {
-        let Some(fate) = Fate::of(at, change, key)? else { return Ok(None) };
-        let fate = unmarked(fate)?;
+    fn merged_write(&self, at: usize, change: &Change, key: &[u8]) -> Result<Option<MergedWrite>, Failure> {
+        let Some(merged_write) = MergedWrite::of(at, change, key)? else { return Ok(None) };
+        let merged_write = unmarked(merged_write)?;
         // Every statement is an upsert by a pipeline, also that of a tombstone.
-        fate.require_readable_id()?;
-        fate.require_unique_fields()?;
-        Ok(Some(fate))
+        merged_write.require_readable_id()?;
+        merged_write.require_unique_fields()?;
+        Ok(Some(merged_write))
     }
 
-    async fn update(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[Fate]) -> Result<Vec<(usize, Error)>> {
+    async fn update(
+        &self,
+        cx: &Cx,
+        changes: &[Change],
+        target: &str,
+        merged: &[MergedWrite],
+    ) -> Result<Vec<(usize, Error)>> {
         self.prepare(cx, target).await?;
-        let statement = |fate: &Fate| statement(fate, changes[fate.at].version());
-        let updates = fates.iter().map(statement).collect::<Result<_>>()?;
+        let statement = |merged_write: &MergedWrite| statement(merged_write, changes[merged_write.at].version());
+        let updates = merged.iter().map(statement).collect::<Result<_>>()?;
         let client = &self.sink.client;
         let command = doc! { "update": target, "ordered": false };
         let reply = client.write_each(cx, command, (cstr!("updates"), updates)).await?;
-        self.retype(cx, changes, target, &found_again(fates, &reply)).await?;
+        self.retype(cx, changes, target, &found_again(merged, &reply)).await?;
         let mut rejected = Vec::new();
         for (index, code, said) in reply.errors() {
-            let at = fates.get(index).map_or(0, |fate| fate.at);
+            let at = merged.get(index).map_or(0, |merged_write| merged_write.at);
             match Failure::coded(at, code, &said, client) {
                 Failure::Refused(at, error) => rejected.push((at, error)),
                 // Others of the command may be written; they are repeated without harm.
@@ -245,19 +256,20 @@ impl Writer {
 
     /// Writes documents anew that were found under an `_id` that is an equal number of another type: that of a tombstone, which no
     /// update changes. Whoever is interrupted in between has not committed it, so it is written again.
-    async fn retype(&self, cx: &Cx, changes: &[Change], target: &str, fates: &[&Fate]) -> Result<()> {
-        if fates.is_empty() {
+    async fn retype(&self, cx: &Cx, changes: &[Change], target: &str, merged: &[&MergedWrite]) -> Result<()> {
+        if merged.is_empty() {
             return Ok(());
         }
         let (client, delete) = (&self.sink.client, doc! { "delete": target });
-        let of_another_type = |fate: &&Fate| of_another_type(fate, changes[fate.at].version());
-        let deletes = fates.iter().map(of_another_type).collect::<Result<_>>()?;
+        let of_another_type =
+            |merged_write: &&MergedWrite| of_another_type(merged_write, changes[merged_write.at].version());
+        let deletes = merged.iter().map(of_another_type).collect::<Result<_>>()?;
         let deleted = client.write_each(cx, delete, (cstr!("deletes"), deletes)).await?.whole(client)?;
         if deleted.count() == 0 {
             return Ok(());
         }
-        let statement = |fate: &&Fate| statement(fate, changes[fate.at].version());
-        let updates = fates.iter().map(statement).collect::<Result<_>>()?;
+        let statement = |merged_write: &&MergedWrite| statement(merged_write, changes[merged_write.at].version());
+        let updates = merged.iter().map(statement).collect::<Result<_>>()?;
         let command = doc! { "update": target, "ordered": false };
         client.write_each(cx, command, (cstr!("updates"), updates)).await?.whole(client).map(drop)
     }
@@ -276,7 +288,7 @@ impl Writer {
 impl SinkWriter for Writer {
     async fn write(&self, cx: &Cx, _lane: usize, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
         let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
-        let (mut fates, mut rejected, mut first) = (Fates::default(), Vec::new(), 0);
+        let (mut merged, mut rejected, mut first) = (MergedWrites::default(), Vec::new(), 0);
         for (at, change) in changes.iter().enumerate() {
             if change.operation() == Operation::Rename {
                 rejected.push((at, rename_rejection(change)));
@@ -293,18 +305,20 @@ impl SinkWriter for Writer {
                 }
             };
             if let Some(key) = change.key() {
-                match self.fate(at, change, key) {
+                match self.merged_write(at, change, key) {
                     Err(Failure::Refused(at, error)) => rejected.push((at, error)),
                     Err(Failure::Failed(error)) => return Err(error),
-                    Ok(fate) => fate.into_iter().for_each(|fate| fates.note(target.clone(), key, fate)),
+                    Ok(merged_write) => {
+                        merged_write.into_iter().for_each(|merged_write| merged.note(target.clone(), key, merged_write))
+                    }
                 }
             } else {
-                rejected.extend(self.send(cx, &changes[..at], first, &mut fates).await?);
+                rejected.extend(self.send(cx, &changes[..at], first, &mut merged).await?);
                 self.clear(cx, &target, change.version()).await?;
                 first = at + 1;
             }
         }
-        rejected.extend(self.send(cx, &changes, first, &mut fates).await?);
+        rejected.extend(self.send(cx, &changes, first, &mut merged).await?);
         rejected.sort_by_key(|(at, _)| *at);
         let fault = |(at, error): (usize, Error)| Fault { row: rows[at], kind: FaultKind::Reject, error };
         Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })

@@ -9,46 +9,46 @@ use watchkeeper_core::{
 };
 
 use super::{Apply, Failure, Open, is_duplicate};
-use crate::checkpoint::{Checkpoints, Seat};
+use crate::checkpoint::{CheckpointSession, Checkpoints};
 
 /// Writes changes and their checkpoint together, for one grant.
 pub(super) struct Writer {
     checkpoints: Checkpoints,
     apply: Arc<dyn Apply>,
-    seat: Seat,
+    checkpoint_session: CheckpointSession,
 }
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("seat", &self.seat).finish_non_exhaustive()
+        f.debug_struct("Writer").field("seat", &self.checkpoint_session).finish_non_exhaustive()
     }
 }
 
 /// What has come of a transaction.
 enum Attempt {
     Ended(Transacted),
-    /// The change at this place can not be applied.
+    /// The change at this place cannot be applied.
     Rejected(usize, Error),
 }
 
 /// Why a transaction was given up.
-enum Undone {
-    /// The change at this place can not be applied.
+enum RollbackCause {
+    /// The change at this place cannot be applied.
     Rejected(usize, Error),
     /// The checkpoint is not the next one of the newest claim.
     NotNext,
     Failed(Error),
 }
 
-impl From<Error> for Undone {
+impl From<Error> for RollbackCause {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
 
 impl Writer {
-    pub(super) fn new(checkpoints: Checkpoints, apply: Arc<dyn Apply>, seat: Seat) -> Self {
-        Self { checkpoints, apply, seat }
+    pub(super) fn new(checkpoints: Checkpoints, apply: Arc<dyn Apply>, checkpoint_session: CheckpointSession) -> Self {
+        Self { checkpoints, apply, checkpoint_session }
     }
 
     /// Changes first, the checkpoint last, since whoever claims has to wait from there on.
@@ -58,14 +58,14 @@ impl Writer {
         changes: &[Change],
         write: &CheckpointWrite,
         in_order: bool,
-    ) -> Result<(), Undone> {
+    ) -> Result<(), RollbackCause> {
         let client = self.checkpoints.client().clone();
         let cx = client.bounded(cx);
-        let mut open = Open { cx: cx.clone(), client, write, session: self.seat.session()?, in_order };
+        let mut open = Open { cx: cx.clone(), client, write, session: self.checkpoint_session.session()?, in_order };
         self.apply.apply(&mut open, changes).await?;
-        match self.seat.checkpoint(&cx, write).await? {
+        match self.checkpoint_session.checkpoint(&cx, write).await? {
             true => Ok(()),
-            false => Err(Undone::NotNext),
+            false => Err(RollbackCause::NotNext),
         }
     }
 
@@ -78,28 +78,28 @@ impl Writer {
         in_order: bool,
     ) -> Result<Attempt> {
         let changed = || Error::unavailable("the checkpoint was changed meanwhile");
-        if !self.seat.begin(cx).await? {
+        if !self.checkpoint_session.begin(cx).await? {
             // Claimed by a newer grant, or removed.
-            return self.look(cx, write).await?.ok_or_else(changed).map(Attempt::Ended);
+            return self.resolve_unanswered(cx, write).await?.ok_or_else(changed).map(Attempt::Ended);
         }
         let undone = match self.fill(cx, changes, write, in_order).await {
-            Ok(()) => return self.seat.commit(cx).await.map(|()| Attempt::Ended(Transacted::Committed)),
+            Ok(()) => return self.checkpoint_session.commit(cx).await.map(|()| Attempt::Ended(Transacted::Committed)),
             Err(undone) => undone,
         };
-        self.seat.abort(cx).await;
+        self.checkpoint_session.abort(cx).await;
         match undone {
-            Undone::Failed(error) => Err(error),
-            Undone::NotNext => self.look(cx, write).await?.ok_or_else(changed).map(Attempt::Ended),
-            Undone::Rejected(at, error) => {
-                let looked = self.look(cx, write).await?;
+            RollbackCause::Failed(error) => Err(error),
+            RollbackCause::NotNext => self.resolve_unanswered(cx, write).await?.ok_or_else(changed).map(Attempt::Ended),
+            RollbackCause::Rejected(at, error) => {
+                let looked = self.resolve_unanswered(cx, write).await?;
                 Ok(looked.map_or(Attempt::Rejected(at, error), Attempt::Ended))
             }
         }
     }
 
-    /// What has become of a write that was not taken for the next one, or whose changes can not be applied: perhaps because
+    /// What has become of a write that was not taken for the next one, or whose changes cannot be applied: perhaps because
     /// they had been applied before.
-    async fn look(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Transacted>> {
+    async fn resolve_unanswered(&self, cx: &Cx, write: &CheckpointWrite) -> Result<Option<Transacted>> {
         let answer = self.checkpoints.standing(cx, write).await?;
         Ok(answer.map(|commit| match commit {
             Commit::Committed => Transacted::Committed,
@@ -109,7 +109,7 @@ impl Writer {
     }
 }
 
-impl From<Failure> for Undone {
+impl From<Failure> for RollbackCause {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(at, error) => Self::Rejected(at, error),

@@ -10,7 +10,7 @@ use super::pipeline::keeps_positions;
 use super::view::{Before, Scope, Shown};
 use super::{CollectionKind, Feed};
 use crate::check::{Privileges, finding, servers};
-use crate::error::{Class, Doing};
+use crate::error::{CallPurpose, Class};
 
 /// Below this length of history a stream that stops over a night may not go on.
 const WINDOW_SHORT: Duration = Duration::from_secs(24 * 3_600);
@@ -169,7 +169,7 @@ fn missing(name: &str) -> Finding {
 
 /// Of several collections the server would just send nothing of this one.
 fn unwatchable(name: &str, kind: CollectionKind) -> Finding {
-    let (cause, remedy) = Class::Unwatchable.words(Doing::Watching);
+    let (cause, remedy) = Class::Unwatchable.words(CallPurpose::Watching);
     finding(Severity::Error, format!("{name} is {}: {cause}", kind.name()), remedy)
 }
 

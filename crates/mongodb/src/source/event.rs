@@ -231,7 +231,7 @@ fn operation(name: &[u8]) -> Operation {
 }
 
 fn dropped(field: &str) -> Error {
-    Error::config(format!("the pipeline drops {field}, without which an event can not be placed"))
+    Error::config(format!("the pipeline drops {field}, without which an event cannot be placed"))
         .remedy("keep it, or use $match, $project, $set, $unset or $replaceRoot, which Watchkeeper can complete")
 }
 

@@ -192,7 +192,7 @@ mod tests {
         View { pipeline, full_document: Shown::UpdateLookup, ..View::collection("orders") }
     }
 
-    fn said(pipeline: &str) -> Option<String> {
+    fn refusal_text(pipeline: &str) -> Option<String> {
         said_of(&view(pipeline))
     }
 
@@ -225,7 +225,7 @@ mod tests {
             // Nothing passes, so nothing is copied wrongly.
             r#"[{"$match": {"operationType": "create"}}]"#,
         ] {
-            assert_eq!(said(pipeline), None, "{pipeline}");
+            assert_eq!(refusal_text(pipeline), None, "{pipeline}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             ),
             (r#"[{"$unset": "to"}, {"$match": {"ns.coll": "a"}}]"#, "behind a stage that changes"),
         ] {
-            let said = said(pipeline);
+            let said = refusal_text(pipeline);
             assert!(said.as_ref().is_some_and(|said| said.contains(cause)), "{pipeline}: {said:?}");
         }
     }
@@ -289,7 +289,7 @@ mod tests {
                 "may set fullDocument to null",
             ),
         ] {
-            let said = said(pipeline);
+            let said = refusal_text(pipeline);
             assert!(said.as_ref().is_some_and(|said| said.contains(cause)), "{pipeline}: {said:?}");
         }
         // Without a lookup null says nothing, and the change is rejected when it comes.
@@ -327,6 +327,6 @@ mod tests {
 
     #[test]
     fn a_condition_that_is_none_is_left_to_the_server() {
-        assert_eq!(said(r#"[{"$match": 7}]"#), None);
+        assert_eq!(refusal_text(r#"[{"$match": 7}]"#), None);
     }
 }

@@ -12,9 +12,9 @@ use watchkeeper_core::{Cx, Error, Moment, Result};
 use super::Feed;
 use super::join::Joiner;
 use super::pipeline::{but_for_own, change_stream};
+use super::resume_strategy::{ResumeStrategy, Shape};
 use super::view::Scope;
-use super::way::{Shape, Way};
-use crate::error::{Class, Doing, translate_pipeline};
+use crate::error::{CallPurpose, Class, translate_pipeline};
 use crate::position::Token;
 
 /// Where a cursor starts.
@@ -45,12 +45,12 @@ pub(super) struct Opened {
     pub(super) id: i64,
     /// Whether the cursor has answered a `getMore` yet. Until then the server may be searching the oplog for as long as that takes.
     pub(super) has_answered: bool,
-    /// What the token's own server can not find, but is known to lie before: everything up to here is dropped.
+    /// What the token's own server cannot find, but is known to lie before: everything up to here is dropped.
     pub(super) drop_through: Option<Token>,
     /// Whether it was opened by `startAfter`.
     pub(super) start_after: bool,
     /// The way by which it was opened.
-    pub(super) way: Way,
+    pub(super) way: ResumeStrategy,
     /// Whether something is kept aside in its events.
     pub(super) aside: bool,
     /// Joins fragments, where events are split.
@@ -76,7 +76,7 @@ impl Feed {
 
     /// What an error of a command of our own means. It says nothing about the position of the stream.
     pub(super) fn command_failure(&self, native: mongodb::error::Error) -> Error {
-        self.client.error(native, Doing::Reading)
+        self.client.error(native, CallPurpose::Reading)
     }
 
     /// What an error means for reading a stream.
@@ -92,7 +92,7 @@ impl Feed {
         if said.contains(NOT_A_TOKEN) {
             return self.damaged(&said, native);
         }
-        self.client.error(native, Doing::Watching)
+        self.client.error(native, CallPurpose::Watching)
     }
 
     /// The command that opens a stream.
@@ -171,12 +171,12 @@ impl Feed {
 
     /// Opens after `token`, by whichever way this server can.
     pub(super) async fn open_after(&self, cx: &Cx, token: Token) -> Result<Opened> {
-        let way = Way::after(&token);
+        let way = ResumeStrategy::after(&token);
         self.open_by(cx, token, way).await
     }
 
     /// Opens after `token` by this way, or by one that leads round what the server refuses.
-    pub(super) async fn open_by(&self, cx: &Cx, token: Token, mut way: Way) -> Result<Opened> {
+    pub(super) async fn open_by(&self, cx: &Cx, token: Token, mut way: ResumeStrategy) -> Result<Opened> {
         let mut tries = 0;
         loop {
             let shaped = self.shaped(way.shape);
@@ -201,7 +201,7 @@ impl Feed {
                         return Err(self.refused_position(cx, &token, native));
                     }
                 }
-                Err(Refusal::Native(native)) => way = self.way_round(cx, way, &token, native).await?,
+                Err(Refusal::Native(native)) => way = self.next_strategy(cx, way, &token, native).await?,
             }
         }
     }
@@ -235,7 +235,7 @@ impl Feed {
     /// The same without a look whether the history reaches back to it, which the first answer tells.
     pub(super) async fn open_at_once(&self, cx: &Cx, start: Start) -> Result<(Opened, Token)> {
         let cursor = self.cursor(cx, &start, 0).await.map_err(|refusal| self.refused(refusal))?;
-        self.begin_reading(cx, cursor, &Token::default(), Way::default(), self.aside).await
+        self.begin_reading(cx, cursor, &Token::default(), ResumeStrategy::default(), self.aside).await
     }
 
     /// Makes sure that the history reaches back to `start`, which only a cursor that reads can tell.
@@ -260,7 +260,7 @@ impl Feed {
         cx: &Cx,
         mut cursor: RawBatchCursor,
         after: &Token,
-        way: Way,
+        way: ResumeStrategy,
         aside: bool,
     ) -> Result<(Opened, Token)> {
         let first = cx.run(async { Ok(cursor.next().await) }).await?;
@@ -337,7 +337,7 @@ pub(super) enum Refusal {
 }
 
 impl Opened {
-    fn after(token: &Token, way: Way, (id, batches): (i64, Batches), aside: bool) -> Self {
+    fn after(token: &Token, way: ResumeStrategy, (id, batches): (i64, Batches), aside: bool) -> Self {
         let drop_through = way.goes_by_time(token).then(|| token.clone());
         let start_after = way.start_after && drop_through.is_none();
         let joiner = (way.shape == Shape::Split).then(Joiner::default);

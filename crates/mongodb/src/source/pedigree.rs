@@ -23,7 +23,7 @@ pub(super) struct Mark {
 
 /// What is stored beside a position. What could not be found out is `None`, and is then not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Lineage {
+pub(super) struct SourceLineage {
     /// The identity of the replica set or of the sharded cluster.
     pub(super) cluster: Option<String>,
     /// What is watched, for messages.
@@ -35,11 +35,11 @@ pub(super) struct Lineage {
     /// The newest entry that is known to lie at or before the position.
     pub(super) mark: Option<Mark>,
     /// The token of an event at or before the position, where the oplog may not be read: the stream has to show it still.
-    #[serde(default)]
-    pub(super) witness: Option<String>,
+    #[serde(default, alias = "witness")]
+    pub(super) proof: Option<String>,
 }
 
-impl Lineage {
+impl SourceLineage {
     pub(super) fn to_pedigree(&self) -> Pedigree {
         // A struct of texts and numbers always has a JSON.
         Pedigree(serde_json::to_vec(self).unwrap_or_default().into())
@@ -52,7 +52,7 @@ impl Lineage {
 
 /// The cluster of positions with this pedigree, if they are of a change stream and it is known.
 pub(crate) fn cluster_of(pedigree: &Pedigree) -> Option<String> {
-    Lineage::of(pedigree)?.cluster
+    SourceLineage::of(pedigree)?.cluster
 }
 
 fn lost(cause: impl Into<String>) -> Error {
@@ -87,17 +87,17 @@ impl Feed {
     }
 
     /// The lineage of positions from now on.
-    pub(super) async fn lineage(&self, cx: &Cx) -> Result<Lineage> {
+    pub(super) async fn lineage(&self, cx: &Cx) -> Result<SourceLineage> {
         let mark = self.newest(cx).await?.and_then(|entry| mark(&entry));
         // A mark is the better proof, and the newer one.
-        let witness = if mark.is_none() { self.remembered() } else { None };
-        Ok(Lineage {
+        let proof = if mark.is_none() { self.remembered() } else { None };
+        Ok(SourceLineage {
             cluster: self.cluster(cx).await?,
             scope: self.scope_name(),
             collection: self.collection_uuid(cx).await?,
             view: self.view_hash(),
             mark,
-            witness,
+            proof,
         })
     }
 
@@ -142,7 +142,7 @@ impl Feed {
         self.entry(cx, doc! {}, -1, "majority").await
     }
 
-    /// The entry of the oplog at this time, if a majority has it: then it can not be rolled back.
+    /// The entry of the oplog at this time, if a majority has it: then it cannot be rolled back.
     pub(super) async fn entry_at(&self, cx: &Cx, at: Timestamp) -> Result<Option<Document>> {
         self.entry(cx, doc! { "ts": { "$gte": at, "$lte": at } }, 1, "majority").await
     }
@@ -159,7 +159,7 @@ impl Feed {
     /// pipeline, of the future, or of history that is gone.
     pub(super) async fn recognise(&self, cx: &Cx, token: &Token, pedigree: &Pedigree) -> Result<()> {
         let other = || lost("the checkpoint belongs to another log than the one that answers now");
-        let stored = Lineage::of(pedigree).ok_or_else(other)?;
+        let stored = SourceLineage::of(pedigree).ok_or_else(other)?;
         let cluster = self.cluster(cx).await?;
         if differ(&stored.cluster, &cluster) {
             return Err(lost("the checkpoint belongs to another cluster than the one that answers now"));
@@ -173,7 +173,7 @@ impl Feed {
         self.still_there(cx, token).await?;
         self.same_history(cx, &stored).await?;
         self.same_collection(cx, token, &stored).await?;
-        self.remember(stored.witness);
+        self.remember(stored.proof);
         Ok(())
     }
 
@@ -212,10 +212,10 @@ impl Feed {
     }
 
     /// Looks up the entry that was there when the position was stored. After a restore it is gone, or of another term.
-    async fn same_history(&self, cx: &Cx, stored: &Lineage) -> Result<()> {
+    async fn same_history(&self, cx: &Cx, stored: &SourceLineage) -> Result<()> {
         let Some(mark) = stored.mark else { return self.still_shown(cx, stored).await };
         let at = Timestamp { time: mark.time, increment: mark.increment };
-        // What has left the oplog can not be looked up; that alone proves nothing.
+        // What has left the oplog cannot be looked up; that alone proves nothing.
         match self.oldest(cx).await?.map(|oldest| oldest.get_timestamp("ts")) {
             Some(Ok(oldest)) if oldest <= at => {}
             _ => return Ok(()),
@@ -229,7 +229,7 @@ impl Feed {
     }
 
     /// Refuses a position of a collection that was replaced without an event that would tell so.
-    async fn same_collection(&self, cx: &Cx, token: &Token, stored: &Lineage) -> Result<()> {
+    async fn same_collection(&self, cx: &Cx, token: &Token, stored: &SourceLineage) -> Result<()> {
         let now = self.collection_uuid(cx).await?;
         // After an invalidate another collection is what is expected.
         if token.start_after || !differ(&stored.collection, &now) {

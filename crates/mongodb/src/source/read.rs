@@ -14,9 +14,9 @@ use watchkeeper_core::{
 use super::Feed;
 use super::event::{Event, Scratch, without_aside};
 use super::open::{Opened, post_batch_token};
-use super::pedigree::{Lineage, mark};
+use super::pedigree::{SourceLineage, mark};
 use super::snapshot::{Snapshot, has_passed};
-use super::still::Stillness;
+use super::stall::StallDetector;
 use crate::payload::scan::{ARRAY, Fields};
 use crate::payload::{BsonPayload, canonical_key};
 use crate::position::{Token, source_time};
@@ -91,11 +91,11 @@ pub(super) struct Reader {
     pub(super) invalidated: bool,
     pub(super) scratch: Scratch,
     snapshot: Option<Snapshot>,
-    pub(super) lineage: Arc<Mutex<Lineage>>,
+    pub(super) lineage: Arc<Mutex<SourceLineage>>,
     /// Whether the next batch has to carry a pedigree.
     pub(super) renewed: bool,
     marked: Moment,
-    pub(super) stillness: Stillness,
+    pub(super) stall: StallDetector,
     /// Whether the cursor was opened because the one before it was refused before its first answer.
     pub(super) is_second_attempt: bool,
     /// What the server refused, until there is a way round: kept here, so that a dropped call does not forget it.
@@ -103,7 +103,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(feed: Feed, opened: Opened, origin: Arc<str>, at: Token, lineage: Lineage, now: Moment) -> Self {
+    pub(super) fn new(
+        feed: Feed,
+        opened: Opened,
+        origin: Arc<str>,
+        at: Token,
+        lineage: SourceLineage,
+        now: Moment,
+    ) -> Self {
         let (scope, moved) = (feed.scope_name(), !opened.start_after);
         let lineage = Arc::new(Mutex::new(lineage));
         let (received, scratch, time) = (None, Scratch::default(), at.time());
@@ -122,7 +129,7 @@ impl Reader {
             lineage,
             renewed: false,
             marked: now,
-            stillness: Stillness::new(now),
+            stall: StallDetector::new(now),
             is_second_attempt: false,
             refusal: None,
         }
@@ -221,7 +228,7 @@ impl Reader {
         }
         if !builder.is_empty() {
             // Before going on to a token that is no event's.
-            self.bear_witness();
+            self.remember_history_proof();
         }
         if received.next == received.events.len() {
             if let Some(range) = self.snapshot.as_mut().and_then(|snapshot| snapshot.range.as_mut()) {
@@ -339,7 +346,7 @@ impl Reader {
         let opened = self.feed.open_after(cx, self.at.clone()).await?;
         let mut lineage = self.feed.lineage(cx).await?;
         let mut current = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
-        lineage.witness = current.witness.take().or(lineage.witness);
+        lineage.proof = current.proof.take().or(lineage.proof);
         *current = lineage;
         drop(current);
         self.follow(opened);
@@ -355,7 +362,7 @@ impl ChangeStream for Reader {
     }
 
     fn stage(&self) -> Option<Stage> {
-        self.stillness.stage()
+        self.stall.stage()
     }
 
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
@@ -389,7 +396,7 @@ impl ChangeStream for Reader {
                     None => return Err(Error::unavailable("the server ended the cursor").remedy("it is opened again")),
                 },
                 () = cx.clock().sleep_until(until) => {
-                    self.stillness.wait(cx.now(), limits.wait);
+                    self.stall.wait(cx.now(), limits.wait);
                     self.look_alive(cx).await?;
                     let (empty, end) = (self.builder(), self.end());
                     return Ok(self.stamped(empty.finish(end)));

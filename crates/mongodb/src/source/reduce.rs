@@ -1,4 +1,4 @@
-//! Events that can not be told whole, told with what there is.
+//! Events that cannot be told whole, told with what there is.
 //!
 //! An event may be larger than a server answers with, or lack an image that is required. Then the stream is read through stages
 //! that leave out what does not fit, and name what is missing in the event's field `degraded`. Every other event passes

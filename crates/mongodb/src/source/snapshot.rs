@@ -344,19 +344,19 @@ impl Feed {
         };
         if !self.view.pipeline.is_empty() {
             return refuse(
-                "a snapshot can not be seen through a pipeline",
+                "a snapshot cannot be seen through a pipeline",
                 "leave the pipeline out, and filter at the sink",
             );
         }
         let hello = self.ask(cx, "admin", doc! { "hello": 1 }).await?;
         if hello.get_str("msg").is_ok_and(|kind| kind == "isdbgrid") {
-            return refuse("a snapshot can not be read through mongos", "begin with now or the oldest change");
+            return refuse("a snapshot cannot be read through mongos", "begin with now or the oldest change");
         }
         for name in names {
             let options = self.options_of(cx, name).await?;
             let options = options.as_ref();
             if options.is_some_and(|options| options.contains_key("collation")) {
-                let cause = format!("{name} has a collation, by which a snapshot can not be ordered");
+                let cause = format!("{name} has a collation, by which a snapshot cannot be ordered");
                 return refuse(&cause, "begin with now or the oldest change");
             }
             if options.is_some_and(|options| options.get_bool("capped").unwrap_or(false)) {

@@ -45,7 +45,7 @@ pub enum Before {
     Required,
 }
 
-/// What becomes of an event above 16 MiB, where the server can not split it.
+/// What becomes of an event above 16 MiB, where the server cannot split it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Large {
     /// It is delivered in its place with as much as fits: the image from before is left out first, then the description of

@@ -9,7 +9,7 @@ use watchkeeper_core::{Argument, Cx, Error, Options, Report, Result, Takes, Tool
 use super::URL;
 use crate::client::Client;
 use crate::config::Config;
-use crate::error::{Doing, code};
+use crate::error::{CallPurpose, code};
 
 const ARGUMENTS: &[Argument] = &[
     URL,
@@ -78,7 +78,7 @@ async fn create(cx: &Cx, client: &Client, collection: &str) -> Result<bool> {
         match created {
             Ok(()) => Ok(true),
             Err(native) if code(&native) == Some(NAMESPACE_EXISTS) => Ok(false),
-            Err(native) => Err(client.error(native, Doing::Writing)),
+            Err(native) => Err(client.error(native, CallPurpose::Writing)),
         }
     };
     cx.run(call).await

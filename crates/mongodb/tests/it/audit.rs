@@ -4,7 +4,7 @@ use watchkeeper_core::{Backend, Grade, Options, Origin, Purpose, WrittenSetting}
 use watchkeeper_mongodb::mongodb::bson::{Bson, DateTime, Document, doc};
 use watchkeeper_mongodb::{Audit, AuditQuery, Client, MongoDb, Shown, View};
 
-use crate::sink::Stage;
+use crate::sink::SinkFixture;
 use crate::source::{Shop, read};
 use crate::support::{Base, block_on, cx, in_order};
 
@@ -18,8 +18,8 @@ async fn logged(shop: &Shop) {
     let mut changes = read(&mut *stream, 2).await;
     shop.orders().delete_one(doc! {}).await.expect("it is taken");
     changes.extend(read(&mut *stream, 1).await);
-    let mut stage = Stage::new(&shop.base, Audit::into(Audit::USUAL).expect("a name")).await;
-    stage.deliver(&changes).await;
+    let mut fixture = SinkFixture::new(&shop.base, Audit::into(Audit::USUAL).expect("a name")).await;
+    fixture.deliver(&changes).await;
 }
 
 #[test]

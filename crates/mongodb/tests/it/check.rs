@@ -7,7 +7,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, MongoDb, Scope, View};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::read;
 use crate::support::{Guarded, assert_told, block_on, cx, url};
@@ -132,7 +132,11 @@ fn a_user_who_may_find_and_watch_one_collection_needs_no_more() {
 
 #[test]
 fn members_that_are_down_and_leases_shorter_than_an_election_are_told() {
-    let set = ReplicaSet::with(&Settings { nodes: 3, election_timeout_ms: Some(4_000), ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings {
+        nodes: 3,
+        election_timeout_ms: Some(4_000),
+        ..ReplicaSetSettings::default()
+    });
     block_on(async {
         let url = url(&set, "shop");
         assert!(store(&url).await.is_empty(), "a whole set has nothing to be warned of");

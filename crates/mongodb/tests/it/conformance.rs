@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::Entropy;
-use watchkeeper_mongodb::{Checkpoints, Leases, Notes};
+use watchkeeper_mongodb::{Checkpoints, Leases, RecordStore};
 use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
 
 use crate::support::{Base, Editor, block_on, cx};
@@ -51,8 +51,8 @@ mod records {
         let base = Base::new();
         block_on(async {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
-            let a = Arc::new(Notes::open(&cx, base.client().await).await?);
-            let b = Arc::new(Notes::open(&cx, base.client().await).await?);
+            let a = Arc::new(RecordStore::open(&cx, base.client().await).await?);
+            let b = Arc::new(RecordStore::open(&cx, base.client().await).await?);
             law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT }).await
         })
     }

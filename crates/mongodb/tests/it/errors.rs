@@ -4,8 +4,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointStore, CheckpointWrite, Entropy, Epoch, ErrorKind, Facts, Grant, Lease,
-    LeaseKey, LeaseStore, LedgerEntry, LedgerKind, Reason, Renewal, Result,
+    AcquireRequest, Acquired, Candidate, CheckpointStore, CheckpointWrite, Entropy, Epoch, ErrorKind, Facts, Grant,
+    Lease, LeaseKey, LeaseStore, LedgerEntry, LedgerKind, Reason, Renewal, Result,
 };
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases};
@@ -182,8 +182,8 @@ fn a_cut_connection_leaves_a_write_open_and_a_read_unchanged() {
         block_on(async {
             let bench = Bench::new(set).await;
             let cut = || doc! { "closeConnection": true };
-            assert_told(bench.provoke("find", cut()).await, Unavailable, "can not be reached");
-            assert_told(bench.provoke("update", cut()).await, Unknown, "can not be reached");
+            assert_told(bench.provoke("find", cut()).await, Unavailable, "cannot be reached");
+            assert_told(bench.provoke("update", cut()).await, Unknown, "cannot be reached");
         });
     });
 }
@@ -212,7 +212,7 @@ fn only_the_commit_of_a_transaction_leaves_it_open() {
             let first = bench.write_with_ledger(1);
 
             fail(&bench.saboteur, APP, "findAndModify", 1, doc! { "closeConnection": true }).await;
-            assert_told(commit(&first).await, Unavailable, "can not be reached");
+            assert_told(commit(&first).await, Unavailable, "cannot be reached");
             fail(&bench.saboteur, APP, "insert", 1, doc! { "errorCode": 11602 }).await;
             assert_told(commit(&first).await, Unavailable, "elect a primary");
             let undone = doc! { "errorCode": 251, "errorLabels": ["TransientTransactionError"] };
@@ -220,7 +220,7 @@ fn only_the_commit_of_a_transaction_leaves_it_open() {
             assert_told(commit(&first).await, Unavailable, "in the way");
             // The driver asks a second time by itself, so both are cut.
             fail(&bench.saboteur, APP, "commitTransaction", 2, doc! { "closeConnection": true }).await;
-            assert_told(commit(&first).await, Unknown, "can not be reached");
+            assert_told(commit(&first).await, Unknown, "cannot be reached");
 
             let answers = commit(&first).await.expect("nothing fails any more");
             let told: Vec<_> = answers.iter().map(|answer| format!("{answer:?}")).collect();
@@ -264,7 +264,7 @@ fn many_leases_are_renewed_in_one_round_trip() {
                     Candidate { instance: Entropy::from_system().instance(), name: "a".into(), address: None, tenure };
                 let key = LeaseKey::new(format!("many/{number}"));
                 let ttl = Duration::from_secs(60);
-                let ask = Ask { key, candidate, ttl, floor: Epoch::ZERO, break_holder: None };
+                let ask = AcquireRequest { key, candidate, ttl, floor: Epoch::ZERO, break_holder: None };
                 match bench.leases.try_acquire(&cx(), &ask).await.expect("the server answers") {
                     Acquired::Granted { grant, .. } => leases.push(Lease { grant, ttl }),
                     Acquired::Held(holder) => panic!("a free key is held by {holder:?}"),

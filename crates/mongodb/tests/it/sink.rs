@@ -14,7 +14,7 @@ use watchkeeper_core::{
 use watchkeeper_mongodb::mongodb::IndexModel;
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::mongodb::error::Error as Native;
-use watchkeeper_mongodb::{Apply, Client, Each, Events, Handle, Mirror, Open, Transactional, Versioned, refuse};
+use watchkeeper_mongodb::{Apply, Client, Events, Handle, Mirror, Open, PerChange, Transactional, Versioned, refuse};
 
 use crate::support::{Base, block_on, cx, fresh_name, in_order};
 
@@ -54,7 +54,7 @@ pub(crate) fn write(grant: &Grant, seq: u64) -> CheckpointWrite {
     }
 }
 
-pub(crate) struct Stage {
+pub(crate) struct SinkFixture {
     pub(crate) client: Client,
     sink: Transactional,
     grant: Grant,
@@ -63,7 +63,7 @@ pub(crate) struct Stage {
     next: u64,
 }
 
-impl Stage {
+impl SinkFixture {
     pub(crate) async fn new(base: &Base, apply: impl Apply) -> Self {
         Self::of(base.client().await, apply).await
     }
@@ -134,23 +134,23 @@ pub(crate) const INSERT: Operation = Operation::Insert;
 fn a_mirror_keeps_the_newest_document_of_every_key() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Mirror::into("copy_of_{collection}").expect("a name")).await;
+        let mut fixture = SinkFixture::new(&base, Mirror::into("copy_of_{collection}").expect("a name")).await;
         let first: [Row<'_>; 4] = [
             (INSERT, Some("a"), r#"{"n":1,"tags":["x",{"y":null}]}"#),
             (INSERT, Some("b"), r#"{"n":1}"#),
             (Operation::Update, Some("a"), r#"{"n":2,"tags":["x",{"y":null}]}"#),
             (Operation::Delete, Some("b"), r#"{"n":1}"#),
         ];
-        stage.committed(1, &first).await;
-        let copies = async |stage: &Stage| -> Vec<Document> {
-            let mut copies = in_order(&stage.client, "copy_of_orders").await;
+        fixture.committed(1, &first).await;
+        let copies = async |fixture: &SinkFixture| -> Vec<Document> {
+            let mut copies = in_order(&fixture.client, "copy_of_orders").await;
             copies.iter_mut().for_each(|copy| drop(copy.remove("_id").expect("a document has an id")));
             copies
         };
-        assert_eq!(copies(&stage).await, [doc! { "n": 2_i64, "tags": ["x", { "y": null }] }]);
+        assert_eq!(copies(&fixture).await, [doc! { "n": 2_i64, "tags": ["x", { "y": null }] }]);
         let second: [Row<'_>; 2] = [(Operation::Truncate, None, "{}"), (INSERT, Some("c"), r#"{"n":3}"#)];
-        stage.committed(2, &second).await;
-        assert_eq!(copies(&stage).await, [doc! { "n": 3_i64 }]);
+        fixture.committed(2, &second).await;
+        assert_eq!(copies(&fixture).await, [doc! { "n": 3_i64 }]);
     });
 }
 
@@ -158,8 +158,8 @@ fn a_mirror_keeps_the_newest_document_of_every_key() {
 fn a_change_that_the_server_refuses_is_rejected_by_its_row_and_changes_nothing() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Mirror::into("copy").expect("a name")).await;
-        let copy = stage.client.database(&cx()).await.expect("it is open").collection::<Document>("copy");
+        let mut fixture = SinkFixture::new(&base, Mirror::into("copy").expect("a name")).await;
+        let copy = fixture.client.database(&cx()).await.expect("it is open").collection::<Document>("copy");
         let mut unique = IndexModel::default();
         unique.keys = doc! { "mail": 1 };
         let mut options = watchkeeper_mongodb::mongodb::options::IndexOptions::default();
@@ -171,13 +171,13 @@ fn a_change_that_the_server_refuses_is_rejected_by_its_row_and_changes_nothing()
             (INSERT, Some("b"), r#"{"mail":"y"}"#),
             (INSERT, Some("c"), r#"{"mail":"x"}"#),
         ];
-        let answer = stage.transact(1, &rows).await.expect("the server answers");
+        let answer = fixture.transact(1, &rows).await.expect("the server answers");
         let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
         assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [2]);
-        assert!(in_order(&stage.client, "copy").await.is_empty(), "a rejected transaction changes nothing");
-        stage.committed(1, &rows[..2]).await;
-        assert_eq!(in_order(&stage.client, "copy").await.len(), 2);
-        let again = stage.transact(1, &rows).await.expect("the server answers");
+        assert!(in_order(&fixture.client, "copy").await.is_empty(), "a rejected transaction changes nothing");
+        fixture.committed(1, &rows[..2]).await;
+        assert_eq!(in_order(&fixture.client, "copy").await.len(), 2);
+        let again = fixture.transact(1, &rows).await.expect("the server answers");
         assert!(matches!(again, Transacted::AlreadyDone), "what was done is not rejected afterwards: {again:?}");
     });
 }
@@ -211,15 +211,15 @@ async fn total(client: &Client) -> i32 {
 fn a_handler_writes_in_the_transaction_of_its_checkpoint() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Each(Count { stuck: Arc::default() })).await;
-        stage.committed(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
-        assert_eq!(total(&stage.client).await, 2);
-        let again = stage.transact(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
+        let mut fixture = SinkFixture::new(&base, PerChange(Count { stuck: Arc::default() })).await;
+        fixture.committed(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
+        assert_eq!(total(&fixture.client).await, 2);
+        let again = fixture.transact(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
         assert!(matches!(again, Ok(Transacted::AlreadyDone)), "{again:?}");
-        let poison = stage.transact(2, &[(INSERT, Some("c"), "{}"), (INSERT, Some("poison"), "{}")]).await;
+        let poison = fixture.transact(2, &[(INSERT, Some("c"), "{}"), (INSERT, Some("poison"), "{}")]).await;
         let Ok(Transacted::Rejected(faults)) = poison else { panic!("{poison:?}") };
         assert_eq!(faults[0].row, 1);
-        assert_eq!(total(&stage.client).await, 2, "neither a repetition nor a rejection counts");
+        assert_eq!(total(&fixture.client).await, 2, "neither a repetition nor a rejection counts");
     });
 }
 
@@ -228,8 +228,8 @@ fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
     let base = Base::new();
     block_on(async {
         let stuck = Arc::new(AtomicBool::new(false));
-        let mut stage = Stage::new(&base, Each(Count { stuck: Arc::clone(&stuck) })).await;
-        stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
+        let mut fixture = SinkFixture::new(&base, PerChange(Count { stuck: Arc::clone(&stuck) })).await;
+        fixture.committed(1, &[(INSERT, Some("a"), "{}")]).await;
         // A commit without rows runs in a session of its own, beside which the sink's must not be forgotten.
         let gap = LedgerEntry {
             kind: LedgerKind::Gap,
@@ -239,25 +239,25 @@ fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
             before: None,
             change: None,
         };
-        let noted = CheckpointWrite { ledger: vec![gap], ..write(&stage.grant, 2) };
-        let noted = stage.writer.write_and_commit(&cx(), &batch(&[]), &[], &noted).await;
+        let noted = CheckpointWrite { ledger: vec![gap], ..write(&fixture.grant, 2) };
+        let noted = fixture.writer.write_and_commit(&cx(), &batch(&[]), &[], &noted).await;
         assert!(matches!(noted, Ok(Transacted::Committed)), "{noted:?}");
         stuck.store(true, Ordering::SeqCst);
         let short = cx().within(Duration::from_millis(300));
         let rows = batch(&[(INSERT, Some("b"), "{}")]);
-        let old = stage.grant.clone();
+        let old = fixture.grant.clone();
         // Abandoned in the middle, as a holder that died: its transaction has written and is still open.
-        let abandoned = stage.writer.write_and_commit(&short, &rows, &[0], &write(&old, 3)).await;
+        let abandoned = fixture.writer.write_and_commit(&short, &rows, &[0], &write(&old, 3)).await;
         assert!(abandoned.is_err(), "{abandoned:?}");
         let successor = Grant { tenure: Entropy::from_system().tenure(), epoch: Epoch(2), ..old.clone() };
         let begun = Instant::now();
-        let claim = stage.sink.checkpoints().claim(&cx(), &successor).await.expect("nobody is in the way");
+        let claim = fixture.sink.checkpoints().claim(&cx(), &successor).await.expect("nobody is in the way");
         assert!(matches!(claim, Claim::Claimed(Some(_))), "{claim:?}");
         assert!(begun.elapsed() < Duration::from_secs(1), "the claim took {:?}", begun.elapsed());
         stuck.store(false, Ordering::SeqCst);
-        let late = stage.transact(3, &[(INSERT, Some("b"), "{}")]).await;
+        let late = fixture.transact(3, &[(INSERT, Some("b"), "{}")]).await;
         assert!(matches!(late, Ok(Transacted::Fenced)), "{late:?}");
-        assert_eq!(total(&stage.client).await, 1, "nothing of the old holder came through");
+        assert_eq!(total(&fixture.client).await, 1, "nothing of the old holder came through");
     });
 }
 
@@ -265,12 +265,12 @@ fn a_successor_does_not_wait_for_a_holder_that_is_stuck_in_its_transaction() {
 fn events_are_in_the_order_of_the_stream() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Events::into("log").expect("a name")).await;
+        let mut fixture = SinkFixture::new(&base, Events::into("log").expect("a name")).await;
         let bodies: Vec<String> = (0..30).map(|n| format!(r#"{{"n":{n}}}"#)).collect();
         let rows: Vec<Row<'_>> = bodies.iter().map(|body| (INSERT, Some("a"), body.as_str())).collect();
-        stage.committed(1, &rows[..15]).await;
-        stage.committed(2, &rows[15..]).await;
-        let events = in_order(&stage.client, "log").await;
+        fixture.committed(1, &rows[..15]).await;
+        fixture.committed(2, &rows[15..]).await;
+        let events = in_order(&fixture.client, "log").await;
         let order: Vec<i64> =
             events.iter().map(|event| event.get_document("event").expect("a body").get_i64("n").expect("n")).collect();
         assert_eq!(order, (0..30).collect::<Vec<_>>());
@@ -311,14 +311,14 @@ fn a_late_write_does_not_bring_back_what_was_deleted() {
 fn a_mirror_forgets_what_was_dropped_and_refuses_what_was_renamed() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Mirror::into("copy").expect("a name")).await;
-        stage.committed(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await;
-        let renamed = stage.transact(2, &[(Operation::Rename, None, "{}")]).await.expect("the server answers");
+        let mut fixture = SinkFixture::new(&base, Mirror::into("copy").expect("a name")).await;
+        fixture.committed(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await;
+        let renamed = fixture.transact(2, &[(Operation::Rename, None, "{}")]).await.expect("the server answers");
         let Transacted::Rejected(faults) = renamed else { panic!("{renamed:?}") };
         assert!(faults[0].error.to_string().contains("was renamed, which a mirror cannot follow"), "{faults:?}");
-        assert_eq!(in_order(&stage.client, "copy").await.len(), 1, "nothing was done");
-        stage.committed(2, &[(Operation::Drop, None, "{}")]).await;
-        assert!(in_order(&stage.client, "copy").await.is_empty());
+        assert_eq!(in_order(&fixture.client, "copy").await.len(), 1, "nothing was done");
+        fixture.committed(2, &[(Operation::Drop, None, "{}")]).await;
+        assert!(in_order(&fixture.client, "copy").await.is_empty());
 
         let (rows, writer) = (batch(&[(Operation::Rename, None, "{}")]), versioned(&base, "other").await);
         let written = writer.write(&cx(), 0, &rows, &[0]).await.expect("the server answers");
@@ -346,9 +346,9 @@ fn an_update_that_tells_only_what_differs_is_refused_with_a_remedy() {
         shop.insert(doc! { "_id": 1, "n": 1 }).await;
         shop.orders().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.expect("it is taken");
         let changes = crate::source::read(&mut *stream, 2).await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
-        stage.deliver(&changes[..1]).await;
-        let answer = stage.offer(&changes[1]).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        fixture.deliver(&changes[..1]).await;
+        let answer = fixture.offer(&changes[1]).await;
         let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
         let told = faults[0].error.to_string();
         assert!(told.contains("does not tell the whole document") && told.contains("updateLookup"), "{told}");

@@ -7,7 +7,7 @@ use watchkeeper_mongodb::mongodb::bson::raw::{CString, cstr};
 use watchkeeper_mongodb::mongodb::bson::{Document, RawBson, RawDocument, RawDocumentBuf, doc, rawdoc};
 use watchkeeper_mongodb::{Audit, Events, Mirror, Shown, View};
 
-use crate::sink::{Stage, versioned};
+use crate::sink::{SinkFixture, versioned};
 use crate::source::{Shop, read};
 use crate::support::{block_on, cx};
 
@@ -78,10 +78,10 @@ async fn write(writer: &Arc<dyn SinkWriter>, changes: &[Change]) -> Vec<(usize, 
 }
 
 /// Offers changes one by one; the places of those that were rejected, with what was said.
-async fn offer(stage: &mut Stage, changes: &[Change]) -> Vec<(usize, String)> {
+async fn offer(fixture: &mut SinkFixture, changes: &[Change]) -> Vec<(usize, String)> {
     let mut rejected = Vec::new();
     for (at, change) in changes.iter().enumerate() {
-        match stage.offer(change).await {
+        match fixture.offer(change).await {
             Transacted::Committed => {}
             Transacted::Rejected(faults) => rejected.push((at, faults[0].error.to_string())),
             other => panic!("{other:?}"),
@@ -147,8 +147,8 @@ fn a_mirror_has_documents_with_a_field_twice_as_they_are_or_rejects_them() {
         let shop = Shop::open().await;
         let changes = changes_of_fields_twice(&shop).await;
         let originals = stored(&shop, "orders", "at").await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
-        let rejected = offer(&mut stage, &changes).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        let rejected = offer(&mut fixture, &changes).await;
         let kept: Vec<RawDocumentBuf> = (0..)
             .zip(originals)
             .filter(|(at, _)| !places(&rejected).contains(at))
@@ -176,12 +176,12 @@ fn a_mirror_follows_updates_of_documents_with_a_field_twice() {
         shop.orders().delete_one(doc! { "_id": 1 }).await.expect("it is taken");
         insert(&shop, vec![rawdoc! { "_id": 1, "at": 1, "$a": 1 }]).await;
         let replaced = read(&mut *stream, 2).await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
-        assert_eq!(places(&offer(&mut stage, &changes).await), [3]);
-        stage.deliver_together(&replaced).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        assert_eq!(places(&offer(&mut fixture, &changes).await), [3]);
+        fixture.deliver_together(&replaced).await;
         assert_eq!(stored(&shop, "copy", "at").await, stored(&shop, "orders", "at").await);
         shop.orders().delete_many(doc! {}).await.expect("it is taken");
-        stage.deliver_together(&read(&mut *stream, 4).await).await;
+        fixture.deliver_together(&read(&mut *stream, 4).await).await;
         assert_eq!(stored(&shop, "copy", "at").await.len(), 0);
     });
 }
@@ -191,13 +191,13 @@ fn events_tell_of_documents_with_a_field_twice_as_they_are() {
     block_on(async {
         let shop = Shop::open().await;
         let changes = changes_of_fields_twice(&shop).await;
-        let mut log = Stage::new(&shop.base, Events::into("log").expect("a name")).await;
+        let mut log = SinkFixture::new(&shop.base, Events::into("log").expect("a name")).await;
         log.deliver(&changes).await;
         let logged = stored(&shop, "log", "_id").await;
         for (change, entry) in changes.iter().zip(&logged) {
             assert_eq!(entry.get_document("event").expect("the event").as_bytes(), change.body());
         }
-        let mut audit = Stage::new(&shop.base, Audit::into("audit").expect("a name")).await;
+        let mut audit = SinkFixture::new(&shop.base, Audit::into("audit").expect("a name")).await;
         audit.deliver(&changes).await;
         let audited = stored(&shop, "audit", "_id").await;
         let originals = stored(&shop, "orders", "at").await;
@@ -227,9 +227,9 @@ fn a_change_whose_id_is_no_text_in_utf_8_is_rejected() {
         insert(&shop, with_spoilt_ids()).await;
         insert(&shop, vec![rawdoc! { "_id": { "a": "x" }, "at": 4 }]).await;
         let changes = read(&mut *stream, 4).await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
         let writer = versioned(&shop.base, "other").await;
-        for rejected in [offer(&mut stage, &changes).await, write(&writer, &changes).await] {
+        for rejected in [offer(&mut fixture, &changes).await, write(&writer, &changes).await] {
             assert_eq!(places(&rejected), [0, 1, 2], "{rejected:?}");
             for (_, said) in &rejected {
                 assert!(said.contains("its _id holds text that is not UTF-8") && said.contains("; "), "{said}");
@@ -240,10 +240,10 @@ fn a_change_whose_id_is_no_text_in_utf_8_is_rejected() {
         }
         shop.orders().delete_many(doc! {}).await.expect("it is taken");
         let deletes = read(&mut *stream, 4).await;
-        assert_eq!(places(&offer(&mut stage, &deletes).await), [0; 0], "what is not there can be deleted");
+        assert_eq!(places(&offer(&mut fixture, &deletes).await), [0; 0], "what is not there can be deleted");
         assert_eq!(places(&write(&writer, &deletes).await), [0, 1, 2], "a tombstone would have that _id");
 
-        Stage::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
         assert_eq!(stored(&shop, "log", "_id").await.len(), 4);
     });
 }
@@ -255,7 +255,7 @@ fn a_document_with_text_that_is_not_utf_8_beside_its_id_is_mirrored_as_it_is() {
         let mut stream = shop.watch(whole()).await;
         insert(&shop, vec![spoilt(&rawdoc! { "_id": 1, "text": "?", "in": { "?": "x?" } })]).await;
         let changes = read(&mut *stream, 1).await;
-        Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await.deliver(&changes).await;
         assert_eq!(stored(&shop, "copy", "_id").await, stored(&shop, "orders", "_id").await);
     });
 }

@@ -9,7 +9,7 @@ use watchkeeper_mongodb::mongodb::bson::{
 };
 use watchkeeper_mongodb::{Audit, Events, Mirror, Shown, View};
 
-use crate::sink::{Stage, versioned};
+use crate::sink::{SinkFixture, versioned};
 use crate::source::{Shop, read};
 use crate::support::{block_on, cx, in_order};
 
@@ -17,8 +17,8 @@ fn whole(pipeline: Vec<Document>) -> View {
     View { full_document: Shown::UpdateLookup, pipeline, ..View::collection("orders") }
 }
 
-async fn stage(shop: &Shop) -> Stage {
-    Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await
+async fn fixture(shop: &Shop) -> SinkFixture {
+    SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await
 }
 
 /// Writes changes one by one; what was said of those that were rejected.
@@ -32,8 +32,8 @@ async fn write(writer: &Arc<dyn SinkWriter>, changes: &[Change]) -> Vec<String> 
 }
 
 /// Why a change was rejected.
-async fn refusal(stage: &mut Stage, change: &Change) -> String {
-    match stage.offer(change).await {
+async fn refusal(fixture: &mut SinkFixture, change: &Change) -> String {
+    match fixture.offer(change).await {
         Transacted::Rejected(faults) => faults[0].error.to_string(),
         other => panic!("{other:?}"),
     }
@@ -61,11 +61,11 @@ fn an_update_of_a_document_that_is_gone_when_it_is_looked_up_is_passed_over() {
         let told = changes[2].batch().payload().get(changes[2].body(), &["fullDocument"]).expect("it is an event");
         assert_eq!(told, Some(watchkeeper_core::ValueRef::Null), "it was gone when it was looked up");
 
-        let mut stage = stage(&shop).await;
-        stage.deliver(&changes[..3]).await;
+        let mut fixture = fixture(&shop).await;
+        fixture.deliver(&changes[..3]).await;
         let before = [doc! { "_id": 1, "n": 1 }, doc! { "_id": 2, "n": 1 }];
         assert_eq!(in_order(&shop.client, "copy").await, before, "its delete has not come yet");
-        stage.deliver(&changes[3..]).await;
+        fixture.deliver(&changes[3..]).await;
         assert_eq!(in_order(&shop.client, "copy").await, before[1..]);
 
         let writer = versioned(&shop.base, "other").await;
@@ -83,9 +83,9 @@ fn an_update_without_the_image_that_was_wanted_is_no_sign_that_the_document_is_g
         shop.insert(doc! { "_id": 1, "n": 1 }).await;
         shop.orders().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.expect("it is taken");
         let changes = read(&mut *stream, 2).await;
-        let mut stage = stage(&shop).await;
-        stage.deliver(&changes[..1]).await;
-        let said = refusal(&mut stage, &changes[1]).await;
+        let mut fixture = fixture(&shop).await;
+        fixture.deliver(&changes[..1]).await;
+        let said = refusal(&mut fixture, &changes[1]).await;
         assert!(said.contains("does not tell the whole document") && said.contains("setup --images"), "{said}");
         let writer = versioned(&shop.base, "other").await;
         assert_eq!(write(&writer, &changes).await, [said], "it lives on, so nothing may be passed over");
@@ -115,10 +115,10 @@ fn a_document_that_a_pipeline_hides_is_not_taken_for_deleted() {
                 // Each is read before the next, since it comes with the document as it is then.
                 changes.extend(read(&mut *stream, 1).await);
             }
-            let mut stage = stage(&shop).await;
+            let mut fixture = fixture(&shop).await;
             let mut rejected = Vec::new();
             for (at, change) in changes.iter().enumerate() {
-                if let Transacted::Rejected(faults) = stage.offer(change).await {
+                if let Transacted::Rejected(faults) = fixture.offer(change).await {
                     rejected.push(at);
                     let said = faults[0].error.to_string();
                     assert!(said.contains("does not tell the whole document") && said.contains("; "), "{said}");
@@ -159,13 +159,13 @@ fn values_of_every_type_arrive_as_they_are() {
         let now = in_order(&shop.client, "orders").await.remove(0);
         assert_eq!(now.get("_x"), Some(&Bson::MaxKey));
 
-        stage(&shop).await.deliver(&changes).await;
+        fixture(&shop).await.deliver(&changes).await;
         assert_eq!(in_order(&shop.client, "copy").await, from_ref(&now));
         let writer = versioned(&shop.base, "other").await;
         assert_eq!(write(&writer, &changes).await, Vec::<String>::new());
         assert_eq!(living(&shop, "other").await, from_ref(&now));
 
-        Stage::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
         let logged = in_order(&shop.client, "log").await;
         for (change, entry) in changes.iter().zip(&logged) {
             let event = RawDocumentBuf::from_bytes(change.body().to_vec()).expect("an event");
@@ -173,7 +173,7 @@ fn values_of_every_type_arrive_as_they_are() {
             assert_eq!(entry.get_document("event").expect("the event"), &event);
         }
 
-        Stage::new(&shop.base, Audit::into("audit").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Audit::into("audit").expect("a name")).await.deliver(&changes).await;
         let audited = in_order(&shop.client, "audit").await;
         assert_eq!(audited.len(), 2);
         for record in &audited {
@@ -195,18 +195,18 @@ fn a_document_keeps_its_id_when_the_pipeline_drops_the_key_of_its_event() {
         shop.orders().delete_one(doc! {}).await.expect("it is taken");
         changes.extend(read(&mut *stream, 1).await);
 
-        let mut stage = stage(&shop).await;
-        stage.deliver(&changes[..1]).await;
+        let mut fixture = fixture(&shop).await;
+        fixture.deliver(&changes[..1]).await;
         let copy = [doc! { "_id": 1, "n": 1 }];
         assert_eq!(in_order(&shop.client, "copy").await, copy);
-        let said = refusal(&mut stage, &changes[1]).await;
+        let said = refusal(&mut fixture, &changes[1]).await;
         assert!(said.contains("does not tell the _id") && said.contains("keep documentKey"), "{said}");
 
         let writer = versioned(&shop.base, "other").await;
         assert_eq!(write(&writer, &changes).await, from_ref(&said));
         assert_eq!(living(&shop, "other").await, copy);
 
-        let mut audit = Stage::new(&shop.base, Audit::into("audit").expect("a name")).await;
+        let mut audit = SinkFixture::new(&shop.base, Audit::into("audit").expect("a name")).await;
         audit.deliver(&changes[..1]).await;
         assert_eq!(in_order(&shop.client, "audit").await[0].get("documentId"), Some(&Bson::Int32(1)));
         assert_eq!(refusal(&mut audit, &changes[1]).await, said);

@@ -7,7 +7,7 @@ use watchkeeper_core::Change;
 use watchkeeper_mongodb::mongodb::bson::{Bson, Document, doc};
 use watchkeeper_mongodb::{Audit, Events, Mirror, Shown, View};
 
-use crate::sink::{Stage, versioned};
+use crate::sink::{SinkFixture, versioned};
 use crate::source::{Shop, read};
 use crate::support::{block_on, cx, in_order};
 
@@ -70,7 +70,7 @@ fn documents_with_dollars_and_dots_in_their_field_names_follow_every_update() {
         assert_eq!(now.len(), 3);
         assert!(now.iter().all(|document| document.contains_key("$price") && document.contains_key("a.b")), "{now:?}");
 
-        let mut one_by_one = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        let mut one_by_one = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
         one_by_one.deliver(&changes).await;
         assert_eq!(in_order(&shop.client, "copy").await, now);
 
@@ -84,9 +84,9 @@ fn documents_with_dollars_and_dots_in_their_field_names_follow_every_update() {
         copies.iter_mut().for_each(|copy| drop(copy.remove("_watchkeeper")));
         assert_eq!(copies, now);
 
-        Stage::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Events::into("log").expect("a name")).await.deliver(&changes).await;
         assert_eq!(in_order(&shop.client, "log").await.len(), changes.len());
-        Stage::new(&shop.base, Audit::into("audit").expect("a name")).await.deliver(&changes).await;
+        SinkFixture::new(&shop.base, Audit::into("audit").expect("a name")).await.deliver(&changes).await;
         let audited = in_order(&shop.client, "audit").await;
         assert_eq!(audited.len(), changes.len());
         let updates: Vec<_> = audited.iter().filter_map(|record| record.get_document("changes").ok()).collect();
@@ -113,12 +113,12 @@ fn a_document_that_comes_again_has_the_type_of_its_new_id() {
         assert_eq!(now[0].get("_id"), Some(&Bson::Int32(0)));
         let of = |collection: &'static str| async { in_order(&shop.client, collection).await[0].get("_id").cloned() };
 
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
-        stage.deliver(&changes).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        fixture.deliver(&changes).await;
         assert_eq!(of("copy").await, Some(Bson::Int32(0)));
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy_together").expect("a name")).await;
-        stage.deliver(&changes[..1]).await;
-        stage.deliver_together(&changes[1..]).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy_together").expect("a name")).await;
+        fixture.deliver(&changes[..1]).await;
+        fixture.deliver_together(&changes[1..]).await;
         assert_eq!(of("copy_together").await, Some(Bson::Int32(0)));
         for (name, apart) in [("other", true), ("other_together", false)] {
             let writer = versioned(&shop.base, name).await;
@@ -136,14 +136,14 @@ fn a_document_that_comes_again_has_the_type_of_its_new_id() {
 fn a_document_with_a_dollar_in_a_field_name_keeps_its_place_among_others() {
     block_on(async {
         let shop = Shop::open().await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("copy").expect("a name")).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("copy").expect("a name")).await;
         let mut stream = shop.watch(whole()).await;
         let documents = [doc! { "_id": 1, "n": 1 }, doc! { "_id": 2, "$n": 1 }, doc! { "_id": 3, "n": { "$n": 1 } }];
         shop.orders().insert_many(&documents).await.expect("they are taken");
-        stage.deliver_together(&read(&mut *stream, 3).await).await;
+        fixture.deliver_together(&read(&mut *stream, 3).await).await;
         assert_eq!(in_order(&shop.client, "copy").await, documents);
         shop.orders().update_many(doc! {}, doc! { "$set": { "m": 1 } }).await.expect("it is taken");
-        stage.deliver_together(&read(&mut *stream, 3).await).await;
+        fixture.deliver_together(&read(&mut *stream, 3).await).await;
         let now = in_order(&shop.client, "orders").await;
         assert_eq!(in_order(&shop.client, "copy").await, now);
         assert_eq!(now[1], doc! { "_id": 2, "$n": 1, "m": 1 });

@@ -4,8 +4,8 @@ use watchkeeper_core::{Backend, Change, ErrorKind, Operation, Purpose, Source, S
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Config, Feed, Mirror, MongoDb, Scope, Shown, View};
 
-use crate::reach::options;
-use crate::sink::{Stage, versioned};
+use crate::feedback_loop::options;
+use crate::sink::{SinkFixture, versioned};
 use crate::source::{Shop, read, read_to_the_end};
 use crate::support::{assert_told, block_on, cx, fresh_name, in_order, shared, url};
 
@@ -38,12 +38,12 @@ fn no_change_reaches_collections_of_watchkeepers_own() {
     block_on(async {
         let shop = Shop::open().await;
         let changes = of_the_application().await;
-        let mut stage = Stage::new(&shop.base, Mirror::into("{database}_{collection}").expect("a name")).await;
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("{database}_{collection}").expect("a name")).await;
         let before = checkpoints(&shop).await;
         assert!(!before.is_empty(), "the stage has claimed a checkpoint");
         let own = "\"watchkeeper_checkpoints\" is a name of Watchkeeper's own collections";
         for change in &changes {
-            match stage.offer(change).await {
+            match fixture.offer(change).await {
                 Transacted::Rejected(faults) => {
                     let said = faults[0].error.to_string();
                     assert!(said.contains(own) && said.contains("]; "), "{said}");
@@ -110,12 +110,12 @@ fn collections_whose_names_come_to_the_same_are_not_mixed() {
         let shop = Shop::open().await;
         let name = fresh_name();
         let changes = [insert(&name, "a_b").await, insert(&format!("{name}_a"), "b").await];
-        let mut stage = Stage::new(&shop.base, Mirror::into("{database}_{collection}").expect("a name")).await;
-        stage.deliver(&changes[..1]).await;
-        let said = refusal(&stage.offer(&changes[1]).await);
+        let mut fixture = SinkFixture::new(&shop.base, Mirror::into("{database}_{collection}").expect("a name")).await;
+        fixture.deliver(&changes[..1]).await;
+        let said = refusal(&fixture.offer(&changes[1]).await);
         assert!(said.contains(&format!("has the documents of {name}.a_b")), "{said}");
         assert!(said.contains("{database}.{collection}"), "{said}");
-        let mut apart = Stage::new(&shop.base, Mirror::into("{database}.{collection}").expect("a name")).await;
+        let mut apart = SinkFixture::new(&shop.base, Mirror::into("{database}.{collection}").expect("a name")).await;
         apart.deliver(&changes).await;
         for change in &changes {
             assert_eq!(in_order(&shop.client, change.namespace()).await, [doc! { "_id": 1 }]);
@@ -134,16 +134,16 @@ fn the_drop_of_one_of_several_collections_does_not_clear_the_others() {
         let changes = read(&mut *stream, 3).await;
         assert_eq!(changes[2].operation(), Operation::Drop);
 
-        let mut stage = Stage::new(&target.base, Mirror::into("copy").expect("a name")).await;
-        stage.deliver(&changes[..2]).await;
-        let said = refusal(&stage.offer(&changes[2]).await);
+        let mut fixture = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name")).await;
+        fixture.deliver(&changes[..2]).await;
+        let said = refusal(&fixture.offer(&changes[2]).await);
         assert!(said.contains("would clear \"copy\"") && said.contains("skip this change"), "{said}");
         assert_eq!(in_order(&target.client, "copy").await, [doc! { "_id": 1 }, doc! { "_id": 2 }]);
 
         // It need not have come from there yet: another instance may have written it.
-        let mut told = Stage::new(&target.base, Mirror::into("copy").expect("a name").of_several()).await;
+        let mut told = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name").of_several()).await;
         assert!(refusal(&told.offer(&changes[2]).await).contains("would clear"));
-        let mut alone = Stage::new(&target.base, Mirror::into("copy").expect("a name")).await;
+        let mut alone = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name")).await;
         alone.deliver(&changes[2..]).await;
         assert_eq!(in_order(&target.client, "copy").await, Vec::<Document>::new());
 

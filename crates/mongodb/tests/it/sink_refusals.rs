@@ -5,12 +5,12 @@ use watchkeeper_mongodb::mongodb::bson::{DateTime, Document, Timestamp, doc};
 use watchkeeper_mongodb::{Audit, Client, Mirror, Shown, View};
 
 use crate::errors::in_turn;
-use crate::sink::{INSERT, Row, Stage, batch, versioned};
+use crate::sink::{INSERT, Row, SinkFixture, batch, versioned};
 use crate::source::{Shop, read};
 use crate::support::{Base, block_on, cx, fail, in_order};
 
-async fn mirror(base: &Base) -> Stage {
-    Stage::new(base, Mirror::into("copy").expect("a name")).await
+async fn mirror(base: &Base) -> SinkFixture {
+    SinkFixture::new(base, Mirror::into("copy").expect("a name")).await
 }
 
 /// Lets no two documents of a collection have the same `mail`.
@@ -46,16 +46,16 @@ const MOVES: [&[Row<'_>]; 2] = [
 fn values_of_a_unique_index_may_move_between_documents() {
     let base = Base::new();
     block_on(async {
-        let mut stage = mirror(&base).await;
-        make_unique(&stage.client, "copy").await;
-        stage.committed(1, &BEFORE).await;
-        stage.committed(2, &[(Operation::Delete, Some("b"), "{}"), (INSERT, Some("aa"), r#"{"mail":"y"}"#)]).await;
-        stage.committed(3, &[(Operation::Delete, Some("aa"), "{}"), (INSERT, Some("b"), r#"{"mail":"y"}"#)]).await;
+        let mut fixture = mirror(&base).await;
+        make_unique(&fixture.client, "copy").await;
+        fixture.committed(1, &BEFORE).await;
+        fixture.committed(2, &[(Operation::Delete, Some("b"), "{}"), (INSERT, Some("aa"), r#"{"mail":"y"}"#)]).await;
+        fixture.committed(3, &[(Operation::Delete, Some("aa"), "{}"), (INSERT, Some("b"), r#"{"mail":"y"}"#)]).await;
         for (seq, moves) in (4..).zip(MOVES) {
-            stage.committed(seq, moves).await;
+            fixture.committed(seq, moves).await;
         }
-        assert_eq!(mails(&in_order(&stage.client, "copy").await), ["x", "y"]);
-        let taken = stage.transact(6, &[(INSERT, Some("c"), r#"{"mail":"x"}"#)]).await.expect("the server answers");
+        assert_eq!(mails(&in_order(&fixture.client, "copy").await), ["x", "y"]);
+        let taken = fixture.transact(6, &[(INSERT, Some("c"), r#"{"mail":"x"}"#)]).await.expect("the server answers");
         let Transacted::Rejected(faults) = taken else { panic!("{taken:?}") };
         assert_unique(&faults);
     });
@@ -93,11 +93,11 @@ fn large(bytes: usize) -> String {
 fn only_what_is_written_has_to_fit_into_a_document() {
     let base = Base::new();
     block_on(async {
-        let mut stage = mirror(&base).await;
+        let mut fixture = mirror(&base).await;
         let spacious = format!(r#"{{"n":1{}}}"#, " ".repeat(17 << 20));
-        stage.committed(1, &[(INSERT, Some("a"), &spacious)]).await;
-        assert_eq!(in_order(&stage.client, "copy").await.len(), 1);
-        let refused = stage.transact(2, &[(INSERT, Some("b"), &large(16 << 20))]).await.expect("the server answers");
+        fixture.committed(1, &[(INSERT, Some("a"), &spacious)]).await;
+        assert_eq!(in_order(&fixture.client, "copy").await.len(), 1);
+        let refused = fixture.transact(2, &[(INSERT, Some("b"), &large(16 << 20))]).await.expect("the server answers");
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
         assert!(faults[0].error.to_string().contains("the server takes 16 MiB"), "{faults:?}");
 
@@ -123,8 +123,8 @@ fn a_validator_is_told_as_such() {
         let create = doc! { "create": "copy", "validator": { "n": { "$type": "string" } } };
         let database = client.database(&cx()).await.expect("it is open");
         database.run_command(create).await.expect("it is taken");
-        let mut stage = mirror(&base).await;
-        let refused = stage.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
+        let mut fixture = mirror(&base).await;
+        let refused = fixture.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
         let told = faults[0].error.to_string();
         assert!(told.contains("a validator of the target refuses") && told.contains("; mend the validator"), "{told}");
@@ -139,8 +139,8 @@ fn a_collection_that_takes_no_transactions_is_told_as_such() {
         let database = client.database(&cx()).await.expect("it is open");
         let capped = doc! { "create": "copy", "capped": true, "size": 1_000_000 };
         database.run_command(capped).await.expect("it is taken");
-        let mut stage = mirror(&base).await;
-        let refused = stage.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
+        let mut fixture = mirror(&base).await;
+        let refused = fixture.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
         let told = faults[0].error.to_string();
         assert!(told.contains("takes no writes in a transaction") && told.contains("that is not capped"), "{told}");
@@ -153,12 +153,13 @@ fn a_transaction_that_is_too_large_counts_as_one_that_takes_too_long() {
         let base = Base::on(set);
         block_on(async {
             let client = base.client().await;
-            let mut stage = Stage::of(base.named_client("large").await, Mirror::into("copy").expect("a name")).await;
+            let mut fixture =
+                SinkFixture::of(base.named_client("large").await, Mirror::into("copy").expect("a name")).await;
             let rows: [Row<'_>; 1] = [(INSERT, Some("a"), r#"{"n":1}"#)];
             fail(&client, "large", "update", 1, doc! { "errorCode": 257 }).await;
-            let error = stage.transact(1, &rows).await.expect_err("the server was told to fail");
+            let error = fixture.transact(1, &rows).await.expect_err("the server was told to fail");
             assert!(error.is_late() && error.kind() == ErrorKind::Unavailable, "{error:?}");
-            stage.committed(1, &rows).await;
+            fixture.committed(1, &rows).await;
         });
     });
 }
@@ -167,9 +168,9 @@ fn a_transaction_that_is_too_large_counts_as_one_that_takes_too_long() {
 fn a_record_of_a_gap_tells_its_cause() {
     let base = Base::new();
     block_on(async {
-        let mut stage = Stage::new(&base, Audit::into("audit").expect("a name")).await;
-        stage.committed(1, &[(Operation::Gap, None, r#"{"cause":"history is lost"}"#)]).await;
-        let records = in_order(&stage.client, "audit").await;
+        let mut fixture = SinkFixture::new(&base, Audit::into("audit").expect("a name")).await;
+        fixture.committed(1, &[(Operation::Gap, None, r#"{"cause":"history is lost"}"#)]).await;
+        let records = in_order(&fixture.client, "audit").await;
         assert_eq!(records[0].get_str("cause").ok(), Some("history is lost"), "{records:?}");
     });
 }

@@ -76,8 +76,8 @@ fn a_condition_on_the_whole_document_is_warned_of() {
 }
 
 /// What is found about a place to start.
-async fn vet(feed: &Feed, start: StartAt, pedigree: Option<&Pedigree>) -> Vec<Finding> {
-    feed.vet(&cx(), &start, pedigree).await.expect("it can be looked at")
+async fn preflight(feed: &Feed, start: StartAt, pedigree: Option<&Pedigree>) -> Vec<Finding> {
+    feed.preflight(&cx(), &start, pedigree).await.expect("it can be looked at")
 }
 
 /// A start with the first operation of a second.
@@ -86,7 +86,7 @@ fn operation(seconds: u64) -> StartAt {
 }
 
 #[test]
-fn a_start_that_can_not_be_is_found_and_refused() {
+fn a_start_that_cannot_be_is_found_and_refused() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View::collection("orders"));
@@ -97,16 +97,16 @@ fn a_start_that_can_not_be_is_found_and_refused() {
             (StartAt::Time(SourceTime(u64::MAX)), "in the future of this cluster"),
             (operation(now / 1_000 + 3_600), "in the future of this cluster"),
         ] {
-            assert!(told(&vet(&feed, start.clone(), None).await, Severity::Error, cause));
+            assert!(told(&preflight(&feed, start.clone(), None).await, Severity::Error, cause));
             assert_told(feed.open(&cx(), start).await.map(drop), ErrorKind::Config, cause);
         }
         let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
         shop.database.run_command(create).await.expect("it is taken");
-        let found = vet(&shop.feed(View::collection("log")), StartAt::Snapshot, None).await;
+        let found = preflight(&shop.feed(View::collection("log")), StartAt::Snapshot, None).await;
         assert!(told(&found, Severity::Error, "log is a capped collection"), "{found:?}");
         let (time, operation) = (StartAt::Time(SourceTime(now)), operation(now / 1_000));
         for start in [StartAt::Now, StartAt::Oldest, StartAt::Snapshot, time, operation] {
-            assert_eq!(vet(&feed, start.clone(), None).await, [], "{start:?}");
+            assert_eq!(preflight(&feed, start.clone(), None).await, [], "{start:?}");
             feed.open(&cx(), start).await.expect("it opens");
         }
     });
@@ -124,7 +124,7 @@ fn a_stored_position_is_vetted_without_a_trace() {
         shop.insert(doc! { "_id": 1 }).await;
         let position = read(&mut *stream, 1).await[0].position();
         let after = |position: &Position| StartAt::After(position.clone());
-        assert_eq!(vet(&feed, after(&position), Some(&pedigree)).await, []);
+        assert_eq!(preflight(&feed, after(&position), Some(&pedigree)).await, []);
         let idle = doc! { "$currentOp": { "idleCursors": true, "allUsers": true } };
         let own = doc! { "$match": { "cursor.originatingCommand.comment": &comment } };
         let list = doc! { "aggregate": 1, "pipeline": [idle, own], "cursor": {} };
@@ -148,11 +148,11 @@ fn a_stored_position_is_vetted_without_a_trace() {
             (Position::new(&b"xyz"[..], None), "not one of a MongoDB change stream"),
         ];
         for (position, cause) in cases {
-            let found = vet(&feed, after(&position), Some(&pedigree)).await;
+            let found = preflight(&feed, after(&position), Some(&pedigree)).await;
             assert!(told(&found, Severity::Error, cause), "{cause}: {found:?}");
         }
         let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
-        let found = vet(&shop.feed(View { pipeline, ..view }), after(&position), Some(&pedigree)).await;
+        let found = preflight(&shop.feed(View { pipeline, ..view }), after(&position), Some(&pedigree)).await;
         assert!(told(&found, Severity::Error, "another scope, pipeline or options"), "{found:?}");
     });
 }
@@ -229,18 +229,18 @@ fn a_source_is_outlined_with_its_history_and_what_its_updates_tell() {
     block_on(async {
         let shop = Shop::open().await;
         let place = Origin::new("watchkeeper.toml:3");
-        let outline = async |full_document: &str| {
+        let description = async |full_document: &str| {
             let mut options = Options::new("stream.orders.source", place.clone());
             let url = url(shared(), shop.client.config().database());
             for (name, value) in [("url", &*url), ("collection", "orders"), ("full_document", full_document)] {
                 options.insert(name, WrittenSetting::text(value, place.clone()));
             }
-            MongoDb.outline(&cx(), &mut options).await.expect("it can be looked at")
+            MongoDb.describe(&cx(), &mut options).await.expect("it can be looked at")
         };
-        let shown = outline("default").await;
+        let shown = description("default").await;
         let room = shown.window.and_then(|window| window.room).expect("this user may know it");
         assert_eq!(room.bytes_max, 64 * 1024 * 1024);
         assert!(room.bytes > 0 && !shown.whole_rows, "{shown:?}");
-        assert!(outline("updateLookup").await.whole_rows);
+        assert!(description("updateLookup").await.whole_rows);
     });
 }

@@ -71,7 +71,7 @@ fn saying(code: i32) -> Document {
 }
 
 /// A stream that is opened again and again from where it was, and all that came out of it.
-struct Voyage {
+struct RestartedStream {
     shop: Shop,
     feed: Feed,
     app: String,
@@ -80,7 +80,7 @@ struct Voyage {
     written: usize,
 }
 
-impl Voyage {
+impl RestartedStream {
     async fn on(set: &ReplicaSet) -> Self {
         let shop = Shop::on(Base::on(set)).await;
         let (feed, app) = apart(&shop, View::collection("orders")).await;
@@ -147,11 +147,11 @@ fn assert_action(code: i32, expected: Action, answer: watchkeeper_core::Result<(
 fn every_code_while_reading_has_its_action_and_nothing_is_lost() {
     in_turn(|set| {
         block_on(async {
-            let mut voyage = Voyage::on(set).await;
+            let mut restarted = RestartedStream::on(set).await;
             for (code, reading, _) in rows() {
-                assert_action(code, reading, voyage.meet(code).await);
+                assert_action(code, reading, restarted.meet(code).await);
             }
-            voyage.assert_nothing_lost().await;
+            restarted.assert_nothing_lost().await;
         })
     });
 }
@@ -160,13 +160,13 @@ fn every_code_while_reading_has_its_action_and_nothing_is_lost() {
 fn every_code_while_opening_has_its_action_and_nothing_is_lost() {
     in_turn(|set| {
         block_on(async {
-            let mut voyage = Voyage::on(set).await;
+            let mut restarted = RestartedStream::on(set).await;
             for (code, _, opening) in rows() {
-                voyage.write().await;
-                fail(&voyage.shop.client, &voyage.app, "aggregate", 1, saying(code)).await;
-                assert_action(code, opening, voyage.open().await.map(drop));
+                restarted.write().await;
+                fail(&restarted.shop.client, &restarted.app, "aggregate", 1, saying(code)).await;
+                assert_action(code, opening, restarted.open().await.map(drop));
             }
-            voyage.assert_nothing_lost().await;
+            restarted.assert_nothing_lost().await;
         })
     });
 }
@@ -175,14 +175,14 @@ fn every_code_while_opening_has_its_action_and_nothing_is_lost() {
 fn an_oplog_that_rolls_over_below_a_new_cursor_is_a_lost_position_only_the_second_time() {
     in_turn(|set| {
         block_on(async {
-            let mut voyage = Voyage::on(set).await;
+            let mut restarted = RestartedStream::on(set).await;
             for (times, expected) in [(1, Action::GoesOn), (2, Action::Tells(ErrorKind::PositionLost))] {
-                voyage.write().await;
-                fail(&voyage.shop.client, &voyage.app, "getMore", times, saying(136)).await;
-                let mut stream = voyage.open().await.expect("it opens");
-                assert_action(136, expected, voyage.read(&mut *stream).await);
+                restarted.write().await;
+                fail(&restarted.shop.client, &restarted.app, "getMore", times, saying(136)).await;
+                let mut stream = restarted.open().await.expect("it opens");
+                assert_action(136, expected, restarted.read(&mut *stream).await);
             }
-            voyage.assert_nothing_lost().await;
+            restarted.assert_nothing_lost().await;
         })
     });
 }
@@ -191,24 +191,24 @@ fn an_oplog_that_rolls_over_below_a_new_cursor_is_a_lost_position_only_the_secon
 fn an_error_that_passes_while_a_stream_is_opened_is_not_blamed_on_its_position() {
     in_turn(|set| {
         block_on(async {
-            let mut voyage = Voyage::on(set).await;
+            let mut restarted = RestartedStream::on(set).await;
             // None of these is in the table, and none says anything about a position.
             for code in [134, 8, 211, 222, 1] {
-                voyage.write().await;
-                fail(&voyage.shop.client, &voyage.app, "aggregate", 1, saying(code)).await;
-                assert_action(code, Action::GoesOn, voyage.open().await.map(drop));
+                restarted.write().await;
+                fail(&restarted.shop.client, &restarted.app, "aggregate", 1, saying(code)).await;
+                assert_action(code, Action::GoesOn, restarted.open().await.map(drop));
                 // The same with the first answer of the cursor.
-                fail(&voyage.shop.client, &voyage.app, "getMore", 1, saying(code)).await;
-                let mut stream = voyage.open().await.expect("it opens");
-                assert_action(code, Action::GoesOn, voyage.read(&mut *stream).await);
+                fail(&restarted.shop.client, &restarted.app, "getMore", 1, saying(code)).await;
+                let mut stream = restarted.open().await.expect("it opens");
+                assert_action(code, Action::GoesOn, restarted.read(&mut *stream).await);
                 drop(stream);
                 // It refuses whatever else is tried, too.
-                fail(&voyage.shop.client, &voyage.app, "aggregate", 2, saying(code)).await;
-                let refused = voyage.open().await.map(drop).expect_err("the server refuses everything");
+                fail(&restarted.shop.client, &restarted.app, "aggregate", 2, saying(code)).await;
+                let refused = restarted.open().await.map(drop).expect_err("the server refuses everything");
                 assert_ne!(refused.kind(), ErrorKind::Corrupt, "{code}: {refused}");
                 assert!(!refused.message().contains("damaged"), "{code}: {refused}");
             }
-            voyage.assert_nothing_lost().await;
+            restarted.assert_nothing_lost().await;
         })
     });
 }
@@ -512,7 +512,7 @@ fn a_damaged_token_is_corrupt_and_of_another_scope_a_matter_of_settings() {
 }
 
 #[test]
-fn what_can_not_be_watched_is_told_with_what_to_do() {
+fn what_cannot_be_watched_is_told_with_what_to_do() {
     block_on(async {
         let shop = Shop::open().await;
         let view = doc! { "create": "rich", "viewOn": "orders", "pipeline": [] };

@@ -7,7 +7,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, View};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, operations, read, read_patiently};
@@ -192,7 +192,7 @@ async fn roll_over(shop: &Shop, position: &Position) {
 fn a_position_that_has_left_the_oplog_is_lost() {
     // The oplog is cut only up to the last checkpoint of the storage, which otherwise is made once a minute.
     let arguments = ["--oplogSize", "1", "--syncdelay", "1"].map(str::to_owned).to_vec();
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
     block_on(async {
         let shop = Shop::on(Base::on(&set)).await;
         let feed = shop.feed(View::collection("orders"));
@@ -207,7 +207,7 @@ fn a_position_that_has_left_the_oplog_is_lost() {
         assert_told(feed.open(&cx(), StartAt::Time(time)).await.map(drop), ErrorKind::PositionLost, "left the oplog");
         let seconds = u32::try_from(time.0 / 1_000).expect("it fits");
         let operation = StartAt::Operation(OperationTime { seconds, increment: 1 });
-        let found = feed.vet(&cx(), &operation, None).await.expect("it can be looked at");
+        let found = feed.preflight(&cx(), &operation, None).await.expect("it can be looked at");
         assert!(found.iter().any(|finding| finding.what.contains("left the oplog")), "{found:?}");
         assert_told(feed.open(&cx(), operation).await.map(drop), ErrorKind::PositionLost, "left the oplog");
         // The oplog may still be cut while it is read; then the oldest change is another one.

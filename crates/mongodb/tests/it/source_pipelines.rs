@@ -5,7 +5,7 @@ use watchkeeper_core::{Change, ErrorKind, Finding, Operation, Severity, Source, 
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Feed, Scope, Shown, View};
 
-use crate::reach::options;
+use crate::feedback_loop::options;
 use crate::source::{LIMITS, Shop, operations, read, read_to_the_end, text};
 use crate::support::{assert_told, block_on, cx};
 
@@ -254,9 +254,9 @@ fn what_belongs_to_the_servers_is_not_watched() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View { wait: true, ..View::collection("system.profile") });
-        assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "can not be watched");
+        assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
         let config = shop.base.config().in_database("admin");
         let admin = Feed::new(Client::open(&cx(), config).await.expect("it answers"), View::of(Scope::Database));
-        assert_told(admin.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "can not be watched");
+        assert_told(admin.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
     });
 }

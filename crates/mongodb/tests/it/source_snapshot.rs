@@ -10,7 +10,7 @@ use watchkeeper_mongodb::mongodb::bson::{
     Bson, DateTime, Document, JavaScriptCodeWithScope, RawBson, RawDocumentBuf, doc, oid::ObjectId,
 };
 use watchkeeper_mongodb::{Scope, View};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::{LIMITS, Shop};
 use crate::support::{Base, assert_told, block_on, cx};
@@ -314,7 +314,7 @@ fn a_snapshot_does_not_wait_for_a_collection_that_is_missing() {
 fn a_snapshot_may_take_longer_than_the_oplog_reaches_back() {
     const ROWS: i64 = 100_000;
     let arguments = ["--oplogSize", "16", "--syncdelay", "1"].map(str::to_owned).to_vec();
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
     block_on(async {
         let shop = Shop::on(Base::on(&set)).await;
         let documents: Vec<Document> = (0..ROWS).map(|id| doc! { "_id": id, "n": 1_i64 }).collect();
@@ -410,7 +410,7 @@ fn a_document_that_fills_an_answer_does_not_end_the_snapshot() {
 }
 
 #[test]
-fn what_can_not_be_read_as_a_snapshot_is_refused() {
+fn what_cannot_be_read_as_a_snapshot_is_refused() {
     block_on(async {
         let shop = Shop::open().await;
         let open = async |view: View| shop.feed(view).open(&cx(), StartAt::Snapshot).await.map(drop);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use watchkeeper_core::{BootClock, Change, Clock, Cx, ErrorKind, Limits, Moment, Source, StartAt};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Feed, View};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, read_patiently};
@@ -106,7 +106,7 @@ fn key(change: &Change) -> String {
 fn a_cursor_that_is_only_quiet_stays_open() {
     // As in a set that has lost its majority, nothing moves on.
     let arguments = ["--setParameter", "writePeriodicNoops=false"].map(str::to_owned).to_vec();
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
     block_on(async {
         let shop = Shop::on(Base::on(&set)).await;
         let view = View { max_await_time: Duration::from_millis(100), ..View::collection("orders") };

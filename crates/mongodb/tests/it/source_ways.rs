@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use watchkeeper_core::{Change, Error, ErrorKind, Limits, Operation, Position, Source, StartAt, ValueRef};
 use watchkeeper_mongodb::mongodb::bson::{Document, RawDocument, doc};
 use watchkeeper_mongodb::{Before, Large, Shown, View};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::{LIMITS, Shop, operations, read_patiently};
 use crate::support::{Base, assert_told, block_on, cx};
@@ -19,7 +19,7 @@ const LARGE: usize = 9 * 1024 * 1024;
 pub(crate) fn spacious() -> &'static ReplicaSet {
     static SET: OnceLock<ReplicaSet> = OnceLock::new();
     let arguments = ["--oplogSize", "700"].map(str::to_owned).to_vec();
-    SET.get_or_init(|| ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() }))
+    SET.get_or_init(|| ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() }))
 }
 
 async fn shop_with_images(enabled: bool) -> Shop {

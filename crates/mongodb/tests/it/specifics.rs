@@ -4,28 +4,28 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use watchkeeper_core::options::Written;
+use watchkeeper_core::options::WrittenSetting;
 use watchkeeper_core::{
-    Acquired, Ask, Backend, Candidate, CheckpointStore, CheckpointWrite, Claim, Commit, Entropy, Epoch, ErrorKind,
-    Facts, Grant, Lease, LeaseKey, LeaseStore, Options, Origin, Reason, Renewal, Result,
+    AcquireRequest, Acquired, Backend, Candidate, CheckpointStore, CheckpointWrite, Claim, Commit, Entropy, Epoch,
+    ErrorKind, Facts, Grant, Lease, LeaseKey, LeaseStore, Options, Origin, Reason, Renewal, Result,
 };
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases, MongoDb};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::support::{Base, assert_told, block_on, cx, edit, fresh_name, shared, url};
 
 /// A lease that outlasts its test.
 const LONG: Duration = Duration::from_secs(60);
 
-fn ask(key: &str, ttl: Duration) -> Ask {
+fn ask(key: &str, ttl: Duration) -> AcquireRequest {
     let entropy = Entropy::from_system();
     let candidate =
         Candidate { instance: entropy.instance(), name: "a".to_owned(), address: None, tenure: entropy.tenure() };
-    Ask { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+    AcquireRequest { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
 }
 
-async fn granted(leases: &Leases, ask: &Ask) -> Grant {
+async fn granted(leases: &Leases, ask: &AcquireRequest) -> Grant {
     match leases.try_acquire(&cx(), ask).await.expect("the server answers") {
         Acquired::Granted { grant, .. } => grant,
         Acquired::Held(holder) => panic!("a free key is held by {holder:?}"),
@@ -70,7 +70,7 @@ fn a_garbled_lease_is_granted_again_and_spares_the_others() {
                 leases.holders(&cx(), &[LeaseKey::new(key.as_str()), other.key.clone()]).await.expect("an answer");
             assert_eq!(holders[1].as_ref().map(|holder| holder.epoch), Some(other.epoch), "{garbled}");
             // The claim of the checkpoint answers with the newest epoch, and the lease is asked for above it.
-            let above = Ask { floor: Epoch(7), ..ask(&key, LONG) };
+            let above = AcquireRequest { floor: Epoch(7), ..ask(&key, LONG) };
             let grant = loop {
                 match leases.try_acquire(&cx(), &above).await.unwrap_or_else(|error| panic!("{garbled}: {error}")) {
                     Acquired::Granted { grant, .. } => break grant,
@@ -103,7 +103,11 @@ async fn insist<T>(mut call: impl AsyncFnMut() -> Result<T>) -> T {
 
 #[test]
 fn lease_and_checkpoint_go_on_through_elections_under_the_same_epoch() {
-    let set = ReplicaSet::with(&Settings { nodes: 3, election_timeout_ms: Some(1_000), ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings {
+        nodes: 3,
+        election_timeout_ms: Some(1_000),
+        ..ReplicaSetSettings::default()
+    });
     block_on(async {
         let base = Base::on(&set);
         let client = base.client().await;
@@ -158,7 +162,7 @@ fn a_claim_ends_the_open_transaction_of_the_one_it_replaces() {
         let begun = Instant::now();
         assert_eq!(checkpoints.claim(&cx(), &new).await.expect("nobody is in the way"), Claim::Claimed(None));
         assert!(begun.elapsed() < Duration::from_secs(1), "the claim took {:?}", begun.elapsed());
-        assert!(session.commit_transaction().await.is_err(), "the old transaction can not be committed any more");
+        assert!(session.commit_transaction().await.is_err(), "the old transaction cannot be committed any more");
         assert_eq!(checkpoints.commit(&cx(), &[write(&old, 1)]).await.expect("an answer"), [Commit::Fenced]);
         assert_eq!(checkpoints.commit(&cx(), &[write(&new, 1)]).await.expect("an answer"), [Commit::Committed]);
     });
@@ -234,7 +238,7 @@ fn users_are_let_in_by_their_password_which_is_never_shown() {
     std::fs::write(&key, "c2VjcmV0IG9mIHRoZSBzZXQ=").expect("a file can be written");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
     let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
     block_on(async {
         let direct = format!("mongodb://{}/?directConnection=true", set.hosts()[0]);
         let first = watchkeeper_mongodb::mongodb::Client::with_uri_str(direct).await.expect("the server is there");
@@ -264,14 +268,14 @@ fn a_store_is_named_by_its_url_in_a_file() {
     block_on(async {
         let origin = || Origin::new("watchkeeper.toml:3");
         let mut options = Options::new("group.store", origin());
-        options.insert("url", Written::text(url(shared(), &fresh_name()), origin()));
-        options.insert("timeout", Written::text("3s", origin()));
+        options.insert("url", WrittenSetting::text(url(shared(), &fresh_name()), origin()));
+        options.insert("timeout", WrittenSetting::text("3s", origin()));
         let offer = MongoDb.store(&cx(), &mut options).await.expect("the server is there");
         options.finish().expect("all settings are known");
         assert!(offer.leases.is_some() && offer.checkpoints.is_some() && offer.records.is_some());
 
         let mut options = Options::new("group.store", origin());
-        options.insert("url", Written::text("mongodb://user:hunter2@:x/y", origin()));
+        options.insert("url", WrittenSetting::text("mongodb://user:hunter2@:x/y", origin()));
         let error = MongoDb.store(&cx(), &mut options).await.expect_err("this is no URL");
         assert!(error.to_string().starts_with("watchkeeper.toml:3: group.store.url: "), "{error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
@@ -283,7 +287,7 @@ fn a_check_of_the_store_changes_nothing_and_tells_of_a_set_of_one() {
     block_on(async {
         let (origin, name) = (Origin::new("watchkeeper.toml:3"), fresh_name());
         let mut options = Options::new("group.store", origin.clone());
-        options.insert("url", Written::text(url(shared(), &name), origin));
+        options.insert("url", WrittenSetting::text(url(shared(), &name), origin));
         let findings = MongoDb.check_store(&cx(), &mut options).await.expect("the server is there");
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert!(findings[0].what.contains("has 1 of the three"), "{findings:?}");
@@ -328,9 +332,9 @@ fn a_server_that_stops_answering_is_not_reported_as_one_that_is_not_the_primary(
         let failed = call.await.expect("it does not panic").expect_err("the server does not answer");
         set.go_on(0);
         // Of a write nobody knows whether it happened.
-        let written = client.error(failed.clone(), watchkeeper_mongodb::Doing::Writing);
+        let written = client.error(failed.clone(), watchkeeper_mongodb::CallPurpose::Writing);
         assert_eq!(written.kind(), ErrorKind::Unknown, "{written}");
-        let error = client.error(failed, watchkeeper_mongodb::Doing::Reading);
+        let error = client.error(failed, watchkeeper_mongodb::CallPurpose::Reading);
         assert!(!error.to_string().contains("not the primary"), "{error}");
         assert_told::<()>(Err(error), ErrorKind::Unavailable, "the driver lost touch with the server");
     });

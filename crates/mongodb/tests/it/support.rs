@@ -8,7 +8,7 @@ use watchkeeper_core::{BootClock, Cx, Entropy, ErrorKind, LeaseKey, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Client, Config};
 use watchkeeper_testkit::laws::{Damage, DamageCheckpoint};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 /// A set of one node that all tests of this program share; each has a database of its own in it.
 pub(crate) fn shared() -> &'static ReplicaSet {
@@ -74,7 +74,7 @@ impl Guarded {
         std::fs::write(&key, "c2VjcmV0IG9mIHRoZSBzZXQ=").expect("a file can be written");
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
         let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
-        let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+        let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
         let direct = format!("mongodb://{}/?directConnection=true", set.hosts()[0]);
         let first = watchkeeper_mongodb::mongodb::Client::with_uri_str(direct).await.expect("the server is there");
         let user = doc! { "createUser": "keeper", "pwd": "secret", "roles": ["root"] };

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use watchkeeper_core::{Acquired, Ask, Candidate, Entropy, Epoch, Error, ErrorKind, LeaseKey, LeaseStore, Result};
+use watchkeeper_core::{
+    AcquireRequest, Acquired, Candidate, Entropy, Epoch, Error, ErrorKind, LeaseKey, LeaseStore, Result,
+};
 use watchkeeper_mongodb::mongodb::bson::doc;
 use watchkeeper_mongodb::{Client, Config, Leases};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::support::{block_on, cx, fresh_name};
 
@@ -61,7 +63,7 @@ impl Papers {
         self.write("key", "c2VjcmV0IG9mIHRoZSBzZXQ=");
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("it is ours");
         arguments.extend(["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()]);
-        let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+        let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
         let direct = format!("mongodb://{}/?directConnection=true", set.hosts()[0]);
         let first = watchkeeper_mongodb::mongodb::Client::with_uri_str(direct).await.expect("the server is there");
         let user = doc! { "createUser": "keeper", "pwd": "hunter2", "roles": ["root"] };
@@ -92,7 +94,7 @@ async fn leases(url: &str) -> Result<Leases> {
 }
 
 async fn refused(url: &str) -> Error {
-    let error = leases(url).await.expect_err("this can not work");
+    let error = leases(url).await.expect_err("this cannot work");
     let text = error.to_string();
     assert!(!format!("{text} {error:?}").contains("hunter"), "a password is told: {text}");
     assert!(error.advice().is_some() && !text.contains('\n'), "one line with a remedy: {text}");
@@ -110,7 +112,8 @@ fn encrypted_connections_are_made_with_the_right_authority_and_password_only() {
         let candidate =
             Candidate { instance: entropy.instance(), name: "a".to_owned(), address: None, tenure: entropy.tenure() };
         let ttl = std::time::Duration::from_secs(60);
-        let ask = Ask { key: LeaseKey::new("orders"), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
+        let ask =
+            AcquireRequest { key: LeaseKey::new("orders"), candidate, ttl, floor: Epoch::ZERO, break_holder: None };
         let answer = leases.try_acquire(&cx(), &ask).await.expect("an answer");
         assert!(matches!(answer, Acquired::Granted { .. }), "{answer:?}");
 
@@ -130,7 +133,7 @@ fn encrypted_connections_are_made_with_the_right_authority_and_password_only() {
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         assert!(error.message().contains("missing.pem"), "{error}");
 
-        // Without encryption the server hangs up: it can not be told from one that is away, so what it may be is told.
+        // Without encryption the server hangs up: it cannot be told from one that is away, so what it may be is told.
         let error = refused(&url(&set, "hunter2", "")).await;
         assert!(error.advice().is_some_and(|advice| advice.contains("tls=true")), "{error}");
     });

@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, Backend, Candidate, CheckpointStore, Entropy, Epoch, ErrorKind, Inspection, LeaseKey, LeaseStore,
-    Options, Origin, Purpose, Records, Released, WrittenSetting,
+    AcquireRequest, Acquired, Backend, Candidate, CheckpointStore, Entropy, Epoch, ErrorKind, Inspection, LeaseKey,
+    LeaseStore, Options, Origin, Purpose, Records, Released, WrittenSetting,
 };
 use watchkeeper_mongodb::mongodb::bson::doc;
-use watchkeeper_mongodb::{Checkpoints, Client, Config, Events, Leases, MongoDb, Notes, Transactional};
+use watchkeeper_mongodb::{Checkpoints, Client, Config, Events, Leases, MongoDb, RecordStore, Transactional};
 use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
 
 use crate::refusing_proxy::Proxy;
@@ -69,8 +69,8 @@ mod records {
         let url = proxy().url(&fresh_name());
         block_on(async {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
-            let a = Arc::new(Notes::open(&cx, client(&url).await).await?);
-            let b = Arc::new(Notes::open(&cx, client(&url).await).await?);
+            let a = Arc::new(RecordStore::open(&cx, client(&url).await).await?);
+            let b = Arc::new(RecordStore::open(&cx, client(&url).await).await?);
             law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: AGING }).await
         })
     }
@@ -85,7 +85,7 @@ fn everything_that_is_missing_is_asked_for_once_and_then_done_without() {
     block_on(async {
         let client = client(&url).await;
         let leases = Leases::open(&cx(), client.clone()).await.expect("it does without");
-        let notes = Notes::open(&cx(), client.clone()).await.expect("it does without");
+        let notes = RecordStore::open(&cx(), client.clone()).await.expect("it does without");
         Checkpoints::open(&cx(), client.clone()).await.expect("it does without");
         assert!(!leases.profile().wakes, "nobody can be told of a release");
         let refused = &proxy.refused;
@@ -98,15 +98,15 @@ fn everything_that_is_missing_is_asked_for_once_and_then_done_without() {
         notes.changed(&cx().within(Duration::from_secs(60))).await.expect("it is time to look");
         assert_eq!(counts(), [1, 1, 1], "after {put:?}");
         let others = [&refused.times, &refused.tails].map(|count| count.load(Ordering::SeqCst));
-        assert_eq!(others, [0, 0], "what can not be done is not tried");
+        assert_eq!(others, [0, 0], "what cannot be done is not tried");
     });
 }
 
-fn ask(name: &str, ttl: Duration) -> Ask {
+fn ask(name: &str, ttl: Duration) -> AcquireRequest {
     let entropy = Entropy::from_system();
     let candidate =
         Candidate { instance: entropy.instance(), name: name.to_owned(), address: None, tenure: entropy.tenure() };
-    Ask { key: LeaseKey::new("orders"), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+    AcquireRequest { key: LeaseKey::new("orders"), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_lease_without_an_epoch_is_granted_again() {
         let leases = Leases::open(&cx(), client.clone()).await.expect("it does without");
         leases.try_acquire(&cx(), &ask("holder", ttl)).await.expect("it is free");
         edit(&client, "watchkeeper_leases", &LeaseKey::new("orders"), doc! { "epoch": "garbage" }).await;
-        let above = Ask { floor: Epoch(7), ..ask("next", ttl) };
+        let above = AcquireRequest { floor: Epoch(7), ..ask("next", ttl) };
         let grant = loop {
             match leases.try_acquire(&cx(), &above).await.expect("an answer") {
                 Acquired::Granted { grant, .. } => break grant,

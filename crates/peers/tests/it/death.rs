@@ -48,10 +48,10 @@ async fn a_stopped_holder_proves_nothing_until_it_is_killed() {
 #[tokio::test]
 async fn a_tenure_that_was_struck_is_not_answered_for_and_its_release_is_no_death() {
     let tenure = tenure();
-    let (listening, address, roll) = listen(tenure).await;
+    let (listening, address, held_tenures) = listen(tenure).await;
     let mut watching = Watching::start(&address, tenure);
     stands(&mut watching).await;
-    roll.strike(tenure);
+    held_tenures.remove(tenure);
     assert!(watching.is_open_after(A_WHILE).await, "the process lives, and may hold other tenures");
     assert_eq!(Watching::start(&address, tenure).verdict().await, Verdict::Unproven);
     drop(listening);

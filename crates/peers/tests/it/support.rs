@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use watchkeeper_core::{Address, BootClock, Cx, Entropy, Listening, Peers, Roll, TenureId, Verdict};
+use watchkeeper_core::{Address, BootClock, Cx, Entropy, HeldTenures, Listening, Peers, TenureId, Verdict};
 use watchkeeper_peers::{Settings, TcpPeers};
 
 /// How long anything may take that should happen at once.
@@ -30,17 +30,17 @@ pub(crate) fn peers() -> TcpPeers {
 }
 
 /// A holder in this process, answering for one tenure.
-pub(crate) async fn listen(tenure: TenureId) -> (Box<dyn Listening>, Address, Roll) {
+pub(crate) async fn listen(tenure: TenureId) -> (Box<dyn Listening>, Address, HeldTenures) {
     listen_by(&peers(), tenure).await
 }
 
 /// A holder in this process that listens by `peers`.
-pub(crate) async fn listen_by(peers: &TcpPeers, tenure: TenureId) -> (Box<dyn Listening>, Address, Roll) {
-    let roll = Roll::default();
-    roll.enter(tenure);
-    let listening = peers.listen(&cx(), roll.clone()).await.expect("a free port can be listened on");
+pub(crate) async fn listen_by(peers: &TcpPeers, tenure: TenureId) -> (Box<dyn Listening>, Address, HeldTenures) {
+    let held_tenures = HeldTenures::default();
+    held_tenures.enter(tenure);
+    let listening = peers.listen(&cx(), held_tenures.clone()).await.expect("a free port can be listened on");
     let address = listening.address().expect("it listens");
-    (listening, address, roll)
+    (listening, address, held_tenures)
 }
 
 /// A watch that is under way.

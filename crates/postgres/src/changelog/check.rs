@@ -29,7 +29,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
         found.push(finding(Severity::Error, format!("{entity} {why}"), again(&log.client, &entity)));
     }
     found.extend(guard::findings(cx, log).await?);
-    found.extend(bereft(cx, log).await?);
+    found.extend(tables_without_partitions(cx, log).await?);
     for entity in shape::blank(cx, &log.client).await? {
         let what = format!("{entity} has virtual columns since it was logged, which are told as null");
         found.push(finding(Severity::Warning, what, again(&log.client, &entity)));
@@ -59,7 +59,7 @@ async fn own(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
 }
 
 /// Tables that have lost partitions.
-pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
+pub(super) async fn tables_without_partitions(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     if !log.is_own() {
         return Ok(Vec::new());
     }
@@ -71,7 +71,7 @@ pub(super) async fn bereft(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
             format!("delete those rows in the targets if they should go too, then {}", again(&log.client, &entity));
         finding(Severity::Warning, what, remedy)
     };
-    Ok(shape::bereft(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
+    Ok(shape::tables_without_partitions(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
 }
 
 pub(super) fn again(client: &Client, entity: &str) -> String {

@@ -1,4 +1,4 @@
-//! What a crash of the server can not undo.
+//! What a crash of the server cannot undo.
 //!
 //! A snapshot knows transactions that have ended, and not whether the disk knows it too: those that were undone wait for nothing, and
 //! those that were committed with `synchronous_commit = off` do not either. After a crash the server has forgotten them and gives

@@ -138,7 +138,7 @@ BEGIN
         IF TG_OP <> 'INSERT' THEN before := row_to_json(OLD); END IF;
         IF TG_OP <> 'DELETE' THEN after := row_to_json(NEW); END IF;
     END IF;
-    -- A column of type json may hold escapes that the server can not take apart again; a key never does.
+    -- A column of type json may hold escapes that the server cannot take apart again; a key never does.
     IF strpos(concat(before, after), chr(92) || 'u') = 0 THEN
         was := before;
         is_now := after;
@@ -329,7 +329,7 @@ impl Payload for LogRows {
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
         let (Some(notes), rows) = parted(body) else { return JsonRows.walk(body, visit) };
         let notes = serde_json::from_slice(notes)
-            .map_err(|error| Error::corrupt("the notes of a logged row can not be read").caused_by(error))?;
+            .map_err(|error| Error::corrupt("the notes of a logged row cannot be read").caused_by(error))?;
         JsonRows
             .walk(rows, &mut Noted { notes, visit, depth: 0, image: String::new(), column: String::new(), skipped: 0 })
     }
@@ -340,11 +340,11 @@ impl Payload for LogRows {
 }
 
 /// By image and column: the text of a value, or none for the JSON null.
-type Notes = BTreeMap<String, BTreeMap<String, Option<String>>>;
+type RecordStore = BTreeMap<String, BTreeMap<String, Option<String>>>;
 
 /// Passes on what is visited, with the values of notes in place of those of the row.
 struct Noted<'a> {
-    notes: Notes,
+    notes: RecordStore,
     visit: &'a mut dyn Visit,
     depth: usize,
     image: String,

@@ -29,7 +29,7 @@ pub enum Unread {
     Discard,
 }
 
-/// Whether the server lets transactions be prepared. One that has notified somebody can not be.
+/// Whether the server lets transactions be prepared. One that has notified somebody cannot be.
 pub(super) async fn can_prepare(cx: &Cx, client: &Client) -> Result<bool> {
     let rows = client.read(cx, "SELECT current_setting('max_prepared_transactions')::int4 > 0", &[]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
@@ -46,7 +46,7 @@ pub(super) fn channel(client: &Client) -> String {
 /// is told that history is lost.
 ///
 /// # Errors
-/// `Config` for a table that can not be followed, with the reason; then nothing was changed.
+/// `Config` for a table that cannot be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
     install_for(cx, client, tables, wake, None).await
 }
@@ -94,7 +94,7 @@ async fn install_within(cx: &Cx, client: &Client, work: &Work, tables: &[&str], 
     work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
     let mut entities = Vec::new();
     for table in tables {
-        let shape = Shape::look(cx, client, work, table).await?;
+        let shape = Shape::inspect(cx, client, work, table).await?;
         shape.require_unlogged_elsewhere()?;
         refuse_kin(cx, client, work, &shape).await?;
         install_one(cx, client, work, &shape, wake).await?;

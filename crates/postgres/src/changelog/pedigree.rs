@@ -5,8 +5,8 @@ use std::fmt;
 use tokio_postgres::Row;
 use watchkeeper_core::{Error, Pedigree, Result, SourceTime};
 
-use super::ask::{Raw, Script, UNFLUSHED, time};
-use super::place::Place;
+use super::position::LogPosition;
+use super::query::{Raw, Script, UNFLUSHED, time};
 use super::snapshot::Snapshot;
 use crate::client::quoted;
 
@@ -72,7 +72,7 @@ fn another(cause: &str) -> Error {
 
 /// What a look at the log told.
 #[derive(Debug, Clone)]
-pub(super) struct Look {
+pub(super) struct LogObservation {
     pub(super) identity: Identity,
     pub(super) now: Snapshot,
     /// How far the write-ahead log has to be on the disk for that to be certain.
@@ -81,10 +81,10 @@ pub(super) struct Look {
     pub(super) pruned: Snapshot,
     pruned_id: Option<u64>,
     /// The time of the change that was asked for, if it is still there.
-    witness: Option<Option<SourceTime>>,
+    proof: Option<Option<SourceTime>>,
 }
 
-impl Look {
+impl LogObservation {
     /// The statement that looks, for the change with this number too.
     pub(super) fn sql(script: &Script, own: Option<&str>, number: u64) -> String {
         let (table, id) = (&script.table, quoted(&script.columns.id));
@@ -112,7 +112,7 @@ impl Look {
     pub(super) fn of(row: &Row) -> Result<Self> {
         if row.get(0) {
             return Err(Error::config(
-                "a standby can not tell which transactions are still in progress, so that changes would be lost",
+                "a standby cannot tell which transactions are still in progress, so that changes would be lost",
             )
             .remedy("name the primary, or all servers with target_session_attrs=read-write"));
         }
@@ -122,12 +122,12 @@ impl Look {
         let pruned = pruned.map_or_else(|| Ok(Snapshot::nothing()), |text| text.parse())?;
         let pruned_id = row.get::<_, Option<i64>>(7).map(i64::unsigned_abs);
         let time_there: Option<Raw<'_>> = row.get(9);
-        let witness = row.get::<_, bool>(8).then(|| time_there.and_then(|raw| time(raw.0)));
-        Ok(Self { identity, now: text(5).parse()?, unflushed: row.get(10), pruned, pruned_id, witness })
+        let proof = row.get::<_, bool>(8).then(|| time_there.and_then(|raw| time(raw.0)));
+        Ok(Self { identity, now: text(5).parse()?, unflushed: row.get(10), pruned, pruned_id, proof })
     }
 
     /// Refuses a place whose history is gone, or has not happened here. The look was for its last change.
-    pub(super) fn require(&self, place: &Place) -> Result<()> {
+    pub(super) fn require(&self, place: &LogPosition) -> Result<()> {
         require_unpruned(&self.pruned, place)?;
         let end = place.target.as_ref().unwrap_or(&place.read);
         if end.xmax() > self.now.xmax() {
@@ -136,7 +136,7 @@ impl Look {
             ));
         }
         let number = place.last;
-        match (self.witness, place.time) {
+        match (self.proof, place.time) {
             (Some(Some(there)), Some(read)) if there != read => Err(another(&format!(
                 "change {number} is not the one that was read: was the server restored from a backup?"
             ))),
@@ -149,7 +149,7 @@ impl Look {
 }
 
 /// Refuses a place before which the log was pruned.
-pub(super) fn require_unpruned(pruned: &Snapshot, place: &Place) -> Result<()> {
+pub(super) fn require_unpruned(pruned: &Snapshot, place: &LogPosition) -> Result<()> {
     if pruned.is_in(&place.read) {
         return Ok(());
     }

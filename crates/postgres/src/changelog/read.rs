@@ -9,9 +9,9 @@ use watchkeeper_core::{
     Batch, BatchBuilder, Error, Limits, Operation, Payload, Position, Result, RowParts, SourceTime, Version,
 };
 
-use super::ask::{About, Raw, time};
 use super::changed::append_changed;
 use super::exact::{LoggedImage, append_notes, are_noted_alike};
+use super::query::{LogInfo, Raw, time};
 
 /// Rows of other entities that are passed over in one batch.
 const PASSED_MAX: usize = 10_000;
@@ -50,7 +50,7 @@ impl<'a> Parts<'a> {
 }
 
 /// What the first row tells of the log.
-pub(super) fn about(row: &Row) -> Result<About> {
+pub(super) fn about(row: &Row) -> Result<LogInfo> {
     let parts = Parts(row);
     if parts.number()?.is_some() {
         return Err(Error::internal("the server gave changes before it told of the log"));
@@ -60,7 +60,7 @@ pub(super) fn about(row: &Row) -> Result<About> {
     let pruned = parts.text(4)?.map(str::parse).transpose()?;
     let unflushed = parts.text(5)?.map(str::to_owned);
     let unreachable = parts.text(6)?.map(str::to_owned);
-    Ok(About { now, log, pruned, unflushed, unreachable })
+    Ok(LogInfo { now, log, pruned, unflushed, unreachable })
 }
 
 /// A batch that is being made, from rows of one window.
@@ -95,7 +95,7 @@ impl Draft {
         self.builder.finish_over(self.bodies.into(), end)
     }
 
-    /// Takes a row; `false` when it can not be taken, as one that tells of a loss, and what was taken before has to be given out first. Whoever
+    /// Takes a row; `false` when it cannot be taken, as one that tells of a loss, and what was taken before has to be given out first. Whoever
     /// goes on after that meets it again, as the first.
     pub(super) fn take(&mut self, row: &Row, wanted: Option<&[String]>) -> Result<bool> {
         let parts = Parts(row);

@@ -8,13 +8,13 @@ use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, Finding, Limits, Moment, Position, Result, Source, Window,
 };
 
-use super::ask::{About, Ask, Line, Script};
 use super::pedigree::require_unpruned;
-use super::place::Place;
+use super::position::LogPosition;
+use super::query::{Line, LogInfo, LogQuery, Script};
 use super::read::{self, Draft};
 use super::snapshot::Snapshot;
-use super::{ChangeLog, check, durable, keep, outbox};
-use crate::client::Pulse;
+use super::{ChangeLog, check, durable, outbox, retention};
+use crate::client::ChangeHints;
 use crate::error::unchanged;
 
 /// Questions are larger than batches: each costs the server a plan.
@@ -39,10 +39,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What an opening begins with.
 pub(super) struct Start {
     pub(super) line: Line,
-    pub(super) pulse: Option<Pulse>,
+    pub(super) hints: Option<ChangeHints>,
     /// The first part of the ids of changes.
     pub(super) origin: Arc<str>,
-    pub(super) place: Place,
+    pub(super) place: LogPosition,
     /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
     pub(super) consumes: bool,
     /// What a person should know of where it begins.
@@ -54,15 +54,15 @@ pub(super) struct Reader {
     script: Script,
     /// `None` after a large row, until more is asked for.
     line: Option<Arc<Line>>,
-    pulse: Option<Pulse>,
+    hints: Option<ChangeHints>,
     origin: Arc<str>,
     consumes: bool,
     /// What was given out, and the quiet that was seen since.
-    place: Place,
+    place: LogPosition,
     /// What was last known to be pruned, and is no loss to this place.
     pruned: Snapshot,
     /// The question under way, asked ahead where more is known to be there.
-    ask: Option<Ask>,
+    ask: Option<LogQuery>,
     /// Where the window of its answer ends. A place becomes one in that window only with the first change that is given out of
     /// it: what was given out last before has any number, also a higher one.
     target: Option<Snapshot>,
@@ -72,20 +72,20 @@ pub(super) struct Reader {
     draft: Option<Draft>,
     /// The end that was told last, and when.
     told: (Position, Moment),
-    acknowledged: Option<Place>,
+    acknowledged: Option<LogPosition>,
     noted: Moment,
     /// When the tables were last seen to be logged.
     logged: Option<Moment>,
     /// The highest number that was read, or was when a lower one was warned of.
     highest: u64,
     /// What was warned of that partitions are gone.
-    bereft: Vec<Finding>,
+    parted: Vec<Finding>,
     note: Option<String>,
 }
 
 impl Reader {
     pub(super) fn new(cx: &Cx, log: &ChangeLog, start: Start) -> Self {
-        let Start { line, pulse, origin, place, consumes, note } = start;
+        let Start { line, hints, origin, place, consumes, note } = start;
         let (script, line, pruned) = (log.script(), Some(Arc::new(line)), Snapshot::nothing());
         let (told, noted) = ((place.position(), cx.now()), cx.now());
         let (log, ask, draft, acknowledged, highest) = (log.clone(), None, None, None, place.last);
@@ -93,7 +93,7 @@ impl Reader {
             log,
             script,
             line,
-            pulse,
+            hints,
             origin,
             consumes,
             place,
@@ -107,7 +107,7 @@ impl Reader {
             noted,
             logged: None,
             highest,
-            bereft: Vec::new(),
+            parted: Vec::new(),
             note,
         }
     }
@@ -140,10 +140,10 @@ impl Reader {
             let (script, place) = (&self.script, &self.place);
             let ask = self.ask.get_or_insert_with(|| {
                 // Hints of what the answer will hold are not waited for again.
-                self.pulse.iter_mut().for_each(Pulse::mark_seen);
-                Ask::send(line, script, place, ROWS_PER_ASK)
+                self.hints.iter_mut().for_each(ChangeHints::mark_seen);
+                LogQuery::send(line, script, place, ROWS_PER_ASK)
             });
-            let row = ask.row().await.map_err(|native| self.log.told(native))?;
+            let row = ask.row().await.map_err(|native| self.log.to_error(native))?;
             match row {
                 None if ask.is_cut_short() => {
                     self.ask = None;
@@ -169,7 +169,7 @@ impl Reader {
     }
 
     /// The answer begins: a place that has no window gets one up to the moment of the answer.
-    fn begin_window(&mut self, about: &About) -> Result<()> {
+    fn begin_window(&mut self, about: &LogInfo) -> Result<()> {
         if about.log.is_none() && self.log.is_own() {
             return Err(self.log.uninstalled());
         }
@@ -191,7 +191,7 @@ impl Reader {
     }
 
     fn new_draft(&self) -> Draft {
-        let window = Place { target: self.target.clone(), ..self.place.clone() };
+        let window = LogPosition { target: self.target.clone(), ..self.place.clone() };
         Draft::new(&self.origin, self.log.payload(), window.shared(), self.log.is_own())
     }
 
@@ -205,7 +205,7 @@ impl Reader {
         match &self.ask {
             // All that was asked for is here, so that there is more: the server gets to work on it meanwhile.
             Some(ask) if ask.is_cut_short() => {
-                self.ask = self.line.as_ref().map(|line| Ask::send(line, &self.script, &self.place, ROWS_PER_ASK));
+                self.ask = self.line.as_ref().map(|line| LogQuery::send(line, &self.script, &self.place, ROWS_PER_ASK));
             }
             Some(_) => self.draft = Some(self.new_draft()),
             None => {}
@@ -231,17 +231,17 @@ impl Reader {
 
     /// Waits for a hint, at most until then. Without hints it is looked again after a while.
     async fn wait(&mut self, cx: &Cx, until: Moment) -> Result<()> {
-        let Some(pulse) = &mut self.pulse else {
+        let Some(hints) = &mut self.hints else {
             cx.clock().sleep_until(until.min(cx.now() + self.log.poll)).await;
             return Ok(());
         };
         let hint = tokio::select! {
             biased;
-            hint = pulse.changed() => hint,
+            hint = hints.changed() => hint,
             () = cx.clock().sleep_until(until.min(cx.now() + LOOK_EVERY)) => Ok(()),
         };
         if hint.is_err() {
-            self.pulse = self.log.pulse(cx).await?;
+            self.hints = self.log.change_hints(cx).await?;
         }
         Ok(())
     }
@@ -255,9 +255,9 @@ impl Reader {
                 self.highest = self.place.last;
             }
             self.highest = self.highest.max(self.place.last);
-            let bereft = check::bereft(cx, &self.log).await?;
-            bereft.iter().filter(|found| !self.bereft.contains(found)).for_each(|found| self.warn(found));
-            self.bereft = bereft;
+            let parted = check::tables_without_partitions(cx, &self.log).await?;
+            parted.iter().filter(|found| !self.parted.contains(found)).for_each(|found| self.warn(found));
+            self.parted = parted;
             self.logged = Some(cx.now());
         }
         Ok(())
@@ -276,10 +276,10 @@ impl Reader {
 
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {
         let Some(place) = self.acknowledged.clone() else { return Ok(()) };
-        keep::note(cx, &self.log, &self.origin, &place).await?;
+        retention::note(cx, &self.log, &self.origin, &place).await?;
         self.acknowledged = None;
         self.noted = cx.now();
-        keep::prune_some(cx, &self.log).await
+        retention::prune_some(cx, &self.log).await
     }
 }
 
@@ -309,7 +309,7 @@ impl ChangeStream for Reader {
     }
 
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        let place = Place::of(position)?;
+        let place = LogPosition::of(position)?;
         self.acknowledged = (self.consumes && self.log.is_own()).then_some(place);
         if cx.now().since(self.noted) < NOTE_EVERY {
             return Ok(());
@@ -323,7 +323,7 @@ impl ChangeStream for Reader {
     }
 
     async fn window(&mut self, cx: &Cx) -> Result<Window> {
-        keep::window(cx, &self.log).await
+        retention::window(cx, &self.log).await
     }
 
     async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {

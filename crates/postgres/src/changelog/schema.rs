@@ -167,7 +167,7 @@ BEGIN
         IF TG_OP <> 'INSERT' THEN before := row_to_json(OLD); END IF;
         IF TG_OP <> 'DELETE' THEN after := row_to_json(NEW); END IF;
     END IF;
-    -- A column of type json may hold escapes that the server can not take apart again; a key never does.
+    -- A column of type json may hold escapes that the server cannot take apart again; a key never does.
     IF strpos(concat(before, after), chr(92) || 'u') = 0 THEN
         was := before;
         is_now := after;

@@ -73,8 +73,8 @@ impl Shape {
     /// Looks at a table.
     ///
     /// # Errors
-    /// `Config` for one that can not be logged, with the reason.
-    pub(super) async fn look(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<Self> {
+    /// `Config` for one that cannot be logged, with the reason.
+    pub(super) async fn inspect(cx: &Cx, client: &Client, work: &Work, table: &str) -> Result<Self> {
         let (name, own) = (table_name(table)?, client.schema());
         let own_triggers: Vec<&str> = std::iter::once(ROW).chain(STATEMENT).collect();
         let rows = work
@@ -114,7 +114,7 @@ impl Shape {
         if key.is_empty() {
             let remedy = format!("give it one: ALTER TABLE {table} ADD PRIMARY KEY (…)");
             return refuse(
-                format!("the table {table} has no primary key, so that its rows can not be told apart"),
+                format!("the table {table} has no primary key, so that its rows cannot be told apart"),
                 &remedy,
             );
         }
@@ -218,7 +218,11 @@ pub(super) const PARTS: &str =
     "ARRAY(SELECT relid::oid FROM pg_partition_tree(relation) WHERE isleaf AND relid <> relation)";
 
 /// Logged tables of which partitions were dropped or detached since they were installed. Nobody tells of the rows that went with them.
-pub(super) async fn bereft(cx: &Cx, client: &Client, wanted: Option<&[String]>) -> Result<Vec<String>> {
+pub(super) async fn tables_without_partitions(
+    cx: &Cx,
+    client: &Client,
+    wanted: Option<&[String]>,
+) -> Result<Vec<String>> {
     let sql = client.sql(&format!(
         "SELECT entity FROM {{schema}}.log_tables JOIN pg_class c ON c.oid = relation
             WHERE ($1::text[] IS NULL OR entity = ANY ($1)) AND parts <> '{{}}' AND NOT parts <@ {PARTS} ORDER BY entity",
@@ -329,7 +333,7 @@ fn fits(table: &str, part: &str, column: &str, kind: Option<&str>, there: &[(Str
                 .remedy(remedy))
         }
         Some(kind) if !takes.is_empty() && !takes.contains(&kind) => {
-            let cause = format!("the column {column:?} of the outbox {table} is {kind}, which can not be its `{part}`");
+            let cause = format!("the column {column:?} of the outbox {table} is {kind}, which cannot be its `{part}`");
             Err(Error::config(cause).remedy(remedy))
         }
         Some(_) => Ok(()),

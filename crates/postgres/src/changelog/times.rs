@@ -9,8 +9,8 @@ use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Result, SourceTime};
 
 use super::ChangeLog;
-use super::pedigree::Look;
-use super::place::Place;
+use super::pedigree::LogObservation;
+use super::position::LogPosition;
 use crate::client::{Value, quoted};
 
 /// The transactions that are known to have ended before a time.
@@ -28,7 +28,7 @@ pub(super) enum Ended {
 const ASKED_ROWS: u32 = 1_000;
 
 /// What is known of a time.
-pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &Look, time: SourceTime) -> Result<Ended> {
+pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
     let sql = "SELECT to_timestamp($1 / 1000) > clock_timestamp(), current_setting('track_commit_timestamp') = 'on'";
     let rows = log.client.read(cx, sql, &[(&millis(time), Type::FLOAT8)]).await?;
     let Some(row) = rows.first() else { return Ok(Ended::Unknown) };
@@ -47,7 +47,7 @@ pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &Look, time: So
 }
 
 /// What rows of the log and marks of its readers tell.
-async fn by_rows(cx: &Cx, log: &ChangeLog, look: &Look, time: SourceTime) -> Result<Ended> {
+async fn by_rows(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
     let of_rows = if tells_open(cx, log).await? {
         log.client.sql(&format!(
             "(SELECT oldest_open::text FROM (SELECT oldest_open FROM {{schema}}.log
@@ -77,7 +77,7 @@ async fn tells_open(cx: &Cx, log: &ChangeLog) -> Result<bool> {
 }
 
 /// What the times of commits tell. Those of transactions that are too old are not kept; then nothing is known of them.
-async fn by_commits(cx: &Cx, log: &ChangeLog, look: &Look, time: SourceTime) -> Result<Ended> {
+async fn by_commits(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
     let script = log.script();
     let (table, xid) = (&script.table, quoted(&script.columns.xid));
     // Numbers of transactions are given again after 2^32: half of that is asked for.
@@ -98,7 +98,7 @@ async fn by_commits(cx: &Cx, log: &ChangeLog, look: &Look, time: SourceTime) -> 
 }
 
 /// What comes from before the time, as a sentence, if anything does.
-pub(super) async fn note(cx: &Cx, log: &ChangeLog, place: &Place, time: SourceTime) -> Result<Option<String>> {
+pub(super) async fn note(cx: &Cx, log: &ChangeLog, place: &LogPosition, time: SourceTime) -> Result<Option<String>> {
     let script = log.script();
     let (table, id, unread) = (&script.table, quoted(&script.columns.id), script.unread(place));
     let column = script.columns.time.as_ref().map_or_else(|| "NULL".to_owned(), |name| quoted(name));

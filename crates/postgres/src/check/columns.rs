@@ -51,7 +51,7 @@ const LOOK: &str = "SELECT w.name, w.kind::regtype::text, format_type(a.atttypid
     LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = to_regclass($1) AND a.attname = w.name AND a.attnum > 0 AND NOT a.attisdropped
     LEFT JOIN pg_catalog.pg_type t ON t.oid = a.atttypid ORDER BY w.n";
 
-/// Columns that nothing is written to, and that can not be empty.
+/// Columns that nothing is written to, and that cannot be empty.
 const DEMANDING: &str = "SELECT a.attname::text FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef
         AND a.attidentity = '' AND a.attname <> ALL ($2) ORDER BY a.attnum";
@@ -93,7 +93,7 @@ pub(super) async fn unfit(cx: &Cx, client: &Client, table: &Table, columns: &[Co
     }
     for row in client.read(cx, DEMANDING, &[(&name, Type::TEXT), (&names, Type::TEXT_ARRAY)]).await? {
         let column: String = row.get(0);
-        let what = format!("the column {column:?} of {shown:?} can not be empty, and nothing is written to it");
+        let what = format!("the column {column:?} of {shown:?} cannot be empty, and nothing is written to it");
         found.push(wrong(what, format!("ALTER TABLE {name} ALTER COLUMN {} DROP NOT NULL", quoted(&column))));
     }
     if found.is_empty() && columns.len() < EVENTS.len() {

@@ -29,7 +29,7 @@ pub(super) struct Slice<'a> {
 
 /// What became of one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum CommitResult {
     Known(Commit),
     /// Someone has locked the row: it was passed over.
     Locked,
@@ -89,7 +89,7 @@ impl<'a> Slice<'a> {
 }
 
 /// What a row of the answer says about the write of `seq`.
-pub(super) fn fate(client: &Client, row: &Row, write: &CheckpointWrite) -> Result<Fate> {
+pub(super) fn commit_result(client: &Client, row: &Row, write: &CheckpointWrite) -> Result<CommitResult> {
     if row.get(4) {
         return Err(missing_record(client.place(), &write.grant.key));
     }
@@ -97,10 +97,10 @@ pub(super) fn fate(client: &Client, row: &Row, write: &CheckpointWrite) -> Resul
         (row.get(0), row.get(1), row.get(2), row.get(3));
     let stored = stored.unwrap_or(0).cast_unsigned();
     match (written, ours, locked) {
-        (true, ..) => Ok(Fate::Known(Commit::Committed)),
-        (false, _, true) => Ok(Fate::Locked),
-        (false, false, false) => Ok(Fate::Known(Commit::Fenced)),
-        (false, true, false) if stored == write.seq => Ok(Fate::Known(Commit::AlreadyDone)),
+        (true, ..) => Ok(CommitResult::Known(Commit::Committed)),
+        (false, _, true) => Ok(CommitResult::Locked),
+        (false, false, false) => Ok(CommitResult::Known(Commit::Fenced)),
+        (false, true, false) if stored == write.seq => Ok(CommitResult::Known(Commit::AlreadyDone)),
         (false, true, false) => {
             let (got, key) = (write.seq, &write.grant.key);
             Err(Error::internal(format!("commit {got} after {stored} of one tenure of {key}"))

@@ -32,7 +32,7 @@ impl Connector {
         let broken = Arc::clone(&self.broken);
         let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
-                broken.tell(&error, Instant::now());
+                broken.publish(&error, Instant::now());
             }
         });
         Ok((client, task))
@@ -89,7 +89,7 @@ struct Broken {
 const CAUSES_MAX: usize = 16;
 
 impl Broken {
-    fn tell(&self, error: &Error, now: Instant) {
+    fn publish(&self, error: &Error, now: Instant) {
         if let Some((cause, repeated)) = self.due(cause(error), now) {
             tracing::warn!(
                 setting = self.setting,

@@ -9,7 +9,7 @@ use tokio_postgres::{AsyncMessage, Connection};
 use watchkeeper_core::{Cx, Result};
 
 use super::Client;
-use crate::error::{Doing, unchanged};
+use crate::error::{CallPurpose, unchanged};
 
 /// How often each channel was notified of something.
 pub(super) type Counts = BTreeMap<String, u64>;
@@ -30,7 +30,7 @@ const PATIENT: &str = "SET statement_timeout = 0; SET lock_timeout = 0; SET idle
 
 impl Dedicated {
     /// Asks the server to have patience. Nobody waits for the answer: it comes before that to whatever is asked next.
-    pub(crate) fn be_patient(&self) {
+    pub(crate) fn raise_timeouts(&self) {
         let _ = self.client.batch_execute(PATIENT).now_or_never();
     }
 
@@ -98,7 +98,7 @@ impl Client {
             }
             Ok(false)
         };
-        let told = async { compare.await.map_err(|native| self.error(native, Doing::Reading)) };
+        let told = async { compare.await.map_err(|native| self.error(native, CallPurpose::Reading)) };
         self.bounded(cx).run(told).await.map_err(unchanged)
     }
 }

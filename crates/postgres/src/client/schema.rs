@@ -35,7 +35,7 @@ impl Client {
     /// that a user who may not create anything can work with what is there.
     pub(crate) async fn ensure(&self, cx: &Cx, schema: Schema) -> Result<StoreIdentity> {
         for _ in 0..TRIES {
-            if let Some(identity) = self.look(cx, schema).await? {
+            if let Some(identity) = self.inspect(cx, schema).await? {
                 return Ok(identity);
             }
             match self.make(cx, schema).await {
@@ -50,7 +50,7 @@ impl Client {
     }
 
     /// The identity of the database, if the tables are there in the newest shape.
-    pub(crate) async fn look(&self, cx: &Cx, schema: Schema) -> Result<Option<StoreIdentity>> {
+    pub(crate) async fn inspect(&self, cx: &Cx, schema: Schema) -> Result<Option<StoreIdentity>> {
         let (version, identity) = self.stored(cx, schema).await?;
         let Some(identity) = identity.filter(|_| version == schema.steps.len()) else { return Ok(None) };
         let uuid = identity.parse().map_err(|error| {

@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 use watchkeeper_core::{Cx, Result};
 
 use super::{Client, Link, Value};
-use crate::error::{Doing, unchanged};
+use crate::error::{CallPurpose, unchanged};
 
 /// An open transaction. Dropping it closes its connection, and the server undoes it.
 #[derive(Debug)]
@@ -50,7 +50,8 @@ impl Work {
         let cx = client.bounded(cx);
         let link = client.get(&cx).await?;
         let begin = format!("{BEGIN}; {}; {READS}; {DURABLE}", limits(&cx));
-        let call = async { link.batch_execute(&begin).await.map_err(|native| client.error(native, Doing::Reading)) };
+        let call =
+            async { link.batch_execute(&begin).await.map_err(|native| client.error(native, CallPurpose::Reading)) };
         cx.run(call).await.map_err(unchanged)?;
         Ok(Self { client: client.clone(), link, marked: false })
     }
@@ -73,8 +74,8 @@ impl Work {
                 link.batch_execute(MARK),
             );
             let (begun, rows, marked) = all.await;
-            let rows = begun.and(rows).map_err(|native| client.error(native, Doing::Reading))?;
-            marked.map_err(|native| client.error(native, Doing::Reading))?;
+            let rows = begun.and(rows).map_err(|native| client.error(native, CallPurpose::Reading))?;
+            marked.map_err(|native| client.error(native, CallPurpose::Reading))?;
             Ok(rows)
         };
         let rows = cx.run(call).await.map_err(unchanged)?;
@@ -94,7 +95,7 @@ impl Work {
         let cx = self.client.bounded(cx);
         let call = async {
             let rows = self.link.query_typed(sql, values).await;
-            rows.map_err(|native| self.client.error(native, Doing::Reading))
+            rows.map_err(|native| self.client.error(native, CallPurpose::Reading))
         };
         cx.run(call).await.map_err(unchanged)
     }
@@ -107,7 +108,7 @@ impl Work {
         let cx = self.client.bounded(cx);
         let call = async {
             let done = self.link.execute_typed(sql, values).await;
-            done.map_err(|native| self.client.error(native, Doing::Reading))
+            done.map_err(|native| self.client.error(native, CallPurpose::Reading))
         };
         cx.run(call).await.map_err(unchanged)
     }
@@ -120,7 +121,7 @@ impl Work {
         let cx = self.client.bounded(cx);
         let call = async {
             let done = self.link.batch_execute(sql).await;
-            done.map_err(|native| self.client.error(native, Doing::Reading))
+            done.map_err(|native| self.client.error(native, CallPurpose::Reading))
         };
         cx.run(call).await.map_err(unchanged)
     }
@@ -136,7 +137,7 @@ impl Work {
             // instead. A savepoint is gone also when someone has ended the transaction before.
             let commit = if self.marked { "RELEASE SAVEPOINT watchkeeper; COMMIT" } else { "SELECT 1; COMMIT" };
             let done = self.link.batch_execute(commit).await;
-            done.map_err(|native| self.client.error(native, Doing::Committing))
+            done.map_err(|native| self.client.error(native, CallPurpose::Committing))
         };
         let answer = cx.run(call).await;
         if answer.is_ok() {
@@ -150,7 +151,7 @@ impl Work {
         let cx = self.client.bounded(cx);
         let call = async {
             let done = self.link.batch_execute("ROLLBACK").await;
-            done.map_err(|native| self.client.error(native, Doing::Reading))
+            done.map_err(|native| self.client.error(native, CallPurpose::Reading))
         };
         if cx.run(call).await.is_ok() {
             self.link.give_back();

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use watchkeeper_core::{Error, Result};
 
-use super::around::Surroundings;
+use super::environment::Environment;
+use super::ignored_parameters;
 use super::passfile::password_of;
 use super::service::service_of;
 use super::url::from_url;
-use super::words;
 
 /// What is known about a connection, by libpq's names of parameters.
 pub(super) type Parameters = BTreeMap<String, String>;
@@ -49,7 +49,7 @@ const FURTHER: [&str; 8] = [
 ];
 
 /// Everything that is known: what the URL says, then the service, then the variables, then what goes without saying.
-pub(super) fn gather(url: &str, around: &dyn Surroundings) -> Result<Parameters> {
+pub(super) fn gather(url: &str, around: &dyn Environment) -> Result<Parameters> {
     let mut known = from_url(url)?;
     if let Some(service) = known.remove("service").or_else(|| around.variable("PGSERVICE")) {
         let file = known.remove("servicefile").or_else(|| around.variable("PGSERVICEFILE"));
@@ -57,20 +57,20 @@ pub(super) fn gather(url: &str, around: &dyn Surroundings) -> Result<Parameters>
             known.entry(name).or_insert(value);
         }
     }
-    for (name, variable) in VARIABLES.into_iter().chain(words::variables()) {
+    for (name, variable) in VARIABLES.into_iter().chain(ignored_parameters::variables()) {
         if let Some(value) = around.variable(variable).filter(|value| !value.is_empty()) {
             known.entry(name.to_owned()).or_insert(value);
         }
     }
     known.retain(|_, value| !value.is_empty());
     known.remove("servicefile");
-    words::settle(&mut known)?;
+    ignored_parameters::settle(&mut known)?;
     complete(&mut known, around)?;
     Ok(known)
 }
 
 /// What libpq assumes.
-fn complete(known: &mut Parameters, around: &dyn Surroundings) -> Result<()> {
+fn complete(known: &mut Parameters, around: &dyn Environment) -> Result<()> {
     if !known.contains_key("user") {
         let user = around.variable("USER").or_else(|| around.variable("LOGNAME"));
         let missing = || {
@@ -102,7 +102,7 @@ fn complete(known: &mut Parameters, around: &dyn Surroundings) -> Result<()> {
 
 /// Refuses a parameter that nobody knows.
 pub(super) fn require_known(name: &str) -> Result<()> {
-    if FURTHER.contains(&name) || words::has(name) || VARIABLES.iter().any(|(known, _)| *known == name) {
+    if FURTHER.contains(&name) || ignored_parameters::has(name) || VARIABLES.iter().any(|(known, _)| *known == name) {
         return Ok(());
     }
     // Only letters are repeated: what stands here may be a part of a password.
@@ -114,7 +114,7 @@ pub(super) fn require_known(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::around::scripted::{around, write};
+    use super::super::environment::scripted::{environment, write};
     use super::*;
 
     #[test]
@@ -124,12 +124,12 @@ mod tests {
         let file = write(folder.path(), "services", text, 0o644);
         let variables =
             [("PGSERVICEFILE", file.as_str()), ("PGPORT", "7000"), ("PGUSER", "variable"), ("PGAPPNAME", "a")];
-        let known = gather("postgres:///url?service=shop", &around(&variables)).expect("it is one");
+        let known = gather("postgres:///url?service=shop", &environment(&variables)).expect("it is one");
         let value = |name: &str| known.get(name).map(String::as_str);
         assert_eq!(value("dbname"), Some("url"));
         assert_eq!((value("host"), value("port")), (Some("service"), Some("6000")));
         assert_eq!((value("user"), value("application_name")), (Some("variable"), Some("a")));
-        let error = gather("postgres://?service=none", &around(&variables)).expect_err("there is none");
+        let error = gather("postgres://?service=none", &environment(&variables)).expect_err("there is none");
         assert!(error.to_string().contains("none") && error.advice().is_some(), "{error}");
     }
 
@@ -138,13 +138,13 @@ mod tests {
         let url = "postgres://u@h/d?gssencmode=prefer&krbsrvname=postgres&sslcompression=0&client_encoding=UTF8\
             &ssl_min_protocol_version=TLSv1.2&sslsni=1&replication=false&keepalives_count=3&connect_timeout=5&ssl=true";
         let known =
-            gather(url, &around(&[("PGGSSENCMODE", "disable"), ("PGCLIENTENCODING", "utf8")])).expect("it is one");
+            gather(url, &environment(&[("PGGSSENCMODE", "disable"), ("PGCLIENTENCODING", "utf8")])).expect("it is one");
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
         assert_eq!(names, ["connect_timeout", "dbname", "host", "keepalives_count", "sslmode", "user"]);
     }
 
     #[test]
-    fn words_of_libpq_that_can_not_be_kept_are_refused() {
+    fn words_of_libpq_that_cannot_be_kept_are_refused() {
         for word in [
             "gssencmode=require",
             "sslcrl=/hunter2",
@@ -159,17 +159,17 @@ mod tests {
             "scram_client_key=hunter2",
             "sslsni=0",
         ] {
-            let error = gather(&format!("postgres://u@h/d?{word}"), &around(&[])).expect_err(word);
+            let error = gather(&format!("postgres://u@h/d?{word}"), &environment(&[])).expect_err(word);
             let name = word.split('=').next().unwrap_or_default();
             assert!(error.to_string().contains(name) && error.advice().is_some(), "{word}: {error}");
             assert!(!format!("{error:?}").contains("hunter2"), "{word}: {error:?}");
         }
         let variables = [("PGREQUIREPEER", "postgres"), ("PGGSSENCMODE", "require")];
         assert!(
-            gather("postgres://u@h/d?gssencmode=disable", &around(&variables[1..])).is_ok(),
+            gather("postgres://u@h/d?gssencmode=disable", &environment(&variables[1..])).is_ok(),
             "the nearer one counts"
         );
-        assert!(gather("postgres://u@h/d", &around(&variables[1..])).is_err());
-        assert!(gather("postgres://u@h/d", &around(&variables[..1])).is_err());
+        assert!(gather("postgres://u@h/d", &environment(&variables[1..])).is_err());
+        assert!(gather("postgres://u@h/d", &environment(&variables[..1])).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use watchkeeper_core::{Renewable, Result};
 
 use super::address;
-use super::around::Process;
+use super::environment::Process;
 
 /// The password of a URL. Clones share it, so that one that is denied renews it for all.
 #[derive(Debug, Clone)]

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::address::Parameters;
-use super::around::Surroundings;
+use super::environment::Environment;
 
 /// The password that `~/.pgpass` has for the first of the hosts.
-pub(super) fn password_of(known: &Parameters, around: &dyn Surroundings) -> Option<String> {
+pub(super) fn password_of(known: &Parameters, around: &dyn Environment) -> Option<String> {
     let file = known.get("passfile").map(PathBuf::from);
     let file = file.or_else(|| Some(around.home()?.join(".pgpass")))?;
     let text = std::fs::read_to_string(&file).ok()?;
@@ -60,7 +60,7 @@ fn pass_fields(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::address::gather;
-    use super::super::around::scripted::{around, write};
+    use super::super::environment::scripted::{environment, write};
 
     #[test]
     fn a_password_comes_from_a_private_file_only() {
@@ -69,7 +69,7 @@ mod tests {
         let private = write(folder.path(), "private", lines, 0o600);
         let open = write(folder.path(), "open", lines, 0o644);
         let password = |url: &str, file: &str| {
-            let known = gather(url, &around(&[("PGPASSFILE", file)])).expect("it is one");
+            let known = gather(url, &environment(&[("PGPASSFILE", file)])).expect("it is one");
             known.get("password").cloned()
         };
         assert_eq!(password("postgres://u@db1/shop", &private).as_deref(), Some("a:b\\c"));

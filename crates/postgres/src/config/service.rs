@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use watchkeeper_core::{Error, Result};
 
 use super::address::{Parameters, require_known};
-use super::around::Surroundings;
+use super::environment::Environment;
 
 /// The section of a service in the user's file, else in the system's.
-pub(super) fn service_of(service: &str, named: Option<String>, around: &dyn Surroundings) -> Result<Parameters> {
+pub(super) fn service_of(service: &str, named: Option<String>, around: &dyn Environment) -> Result<Parameters> {
     let own = named.map(PathBuf::from);
     let own = own.or_else(|| Some(around.home()?.join(".pg_service.conf")));
     let system = around.variable("PGSYSCONFDIR").map_or("/etc/postgresql-common".into(), PathBuf::from);
@@ -43,7 +43,7 @@ fn section(text: &str, service: &str, file: &Path) -> Result<Option<Parameters>>
 #[cfg(test)]
 mod tests {
     use super::super::address::gather;
-    use super::super::around::scripted::{around, write};
+    use super::super::environment::scripted::{environment, write};
 
     #[test]
     fn a_service_file_is_named_by_the_url_too() {
@@ -51,7 +51,7 @@ mod tests {
         let named = write(folder.path(), "named", "[shop]\nhost=named\ngssencmode=disable\n", 0o644);
         let other = write(folder.path(), "other", "[shop]\nhost=other\n", 0o644);
         let url = format!("postgres://u@/d?service=shop&servicefile={named}");
-        let known = gather(&url, &around(&[("PGSERVICEFILE", &other)])).expect("it is one");
+        let known = gather(&url, &environment(&[("PGSERVICEFILE", &other)])).expect("it is one");
         assert_eq!(known.get("host").map(String::as_str), Some("named"));
         assert!(!known.contains_key("servicefile"));
     }

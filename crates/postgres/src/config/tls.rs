@@ -12,7 +12,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 use watchkeeper_core::{Error, Result};
 
 use super::address::Parameters;
-use super::around::Surroundings;
+use super::environment::Environment;
 
 /// Where systems keep the certificates that they trust.
 const SYSTEM: [&str; 3] =
@@ -20,7 +20,7 @@ const SYSTEM: [&str; 3] =
 
 /// What is asked of a server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum CertificateCheck {
     /// No encryption.
     Off,
     /// Encryption where the server has it. It keeps listeners out, not impostors.
@@ -31,7 +31,7 @@ pub(super) enum Trust {
     Full,
 }
 
-impl Trust {
+impl CertificateCheck {
     /// By libpq's words. `require` is as strict as `verify-full` here: who asks for TLS asks for the right server.
     pub(super) fn of(mode: Option<&str>) -> Result<Self> {
         match mode {
@@ -46,15 +46,15 @@ impl Trust {
 }
 
 /// How TLS is done. It is also made where encryption is off, since a connector is asked for in any case.
-pub(super) fn client(trust: Trust, known: &Parameters, around: &dyn Surroundings) -> Result<ClientConfig> {
+pub(super) fn client(trust: CertificateCheck, known: &Parameters, around: &dyn Environment) -> Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = verifier(trust, known, around, &provider)?;
-    let wrong = |error| Error::internal("TLS can not be set up").caused_by(error);
+    let wrong = |error| Error::internal("TLS cannot be set up").caused_by(error);
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(wrong)?;
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let mut client = match own_certificate(trust, known, around)? {
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
-            Error::config(format!("the client's certificate and key can not be used: {error}"))
+            Error::config(format!("the client's certificate and key cannot be used: {error}"))
                 .remedy("correct sslcert and sslkey: both have to be PEM, and belong together")
         })?,
         None => builder.with_no_client_auth(),
@@ -64,16 +64,20 @@ pub(super) fn client(trust: Trust, known: &Parameters, around: &dyn Surroundings
 }
 
 fn verifier(
-    trust: Trust,
+    trust: CertificateCheck,
     known: &Parameters,
-    around: &dyn Surroundings,
+    around: &dyn Environment,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>> {
     let signatures = Signatures(Arc::clone(provider));
     // As libpq: who names a root certificate wants it to be looked at.
-    let trust = if trust == Trust::Any && known.contains_key("sslrootcert") { Trust::Authority } else { trust };
-    if matches!(trust, Trust::Off | Trust::Any) {
-        return Ok(Arc::new(Anyone(signatures)));
+    let trust = if trust == CertificateCheck::Any && known.contains_key("sslrootcert") {
+        CertificateCheck::Authority
+    } else {
+        trust
+    };
+    if matches!(trust, CertificateCheck::Off | CertificateCheck::Any) {
+        return Ok(Arc::new(AnyCertificate(signatures)));
     }
     let file = roots_file(known, around)?;
     let mut roots = RootCertStore::empty();
@@ -86,13 +90,13 @@ fn verifier(
         Error::config(format!("{} holds no certificate of an authority: {error}", file.display()))
             .remedy("name the certificate of the authority that signed the server's, in PEM, as sslrootcert")
     })?;
-    if trust == Trust::Full {
+    if trust == CertificateCheck::Full {
         return Ok(authorities);
     }
     Ok(Arc::new(AnyName(authorities)))
 }
 
-fn roots_file(known: &Parameters, around: &dyn Surroundings) -> Result<PathBuf> {
+fn roots_file(known: &Parameters, around: &dyn Environment) -> Result<PathBuf> {
     match known.get("sslrootcert").map(String::as_str) {
         Some(named) if named != "system" => return Ok(PathBuf::from(named)),
         None => {
@@ -114,7 +118,7 @@ fn roots_file(known: &Parameters, around: &dyn Surroundings) -> Result<PathBuf> 
 fn certificates(file: &Path, parameter: &str) -> Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     read.map_err(|error| {
-        Error::config(format!("{parameter}: {} can not be read: {error}", file.display()))
+        Error::config(format!("{parameter}: {} cannot be read: {error}", file.display()))
             .remedy("name a file of certificates in PEM that this user can read")
     })
 }
@@ -122,8 +126,8 @@ fn certificates(file: &Path, parameter: &str) -> Result<Vec<CertificateDer<'stat
 type Own = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// The client's certificate, if it has one: as named, else where libpq looks.
-fn own_certificate(trust: Trust, known: &Parameters, around: &dyn Surroundings) -> Result<Option<Own>> {
-    if trust == Trust::Off {
+fn own_certificate(trust: CertificateCheck, known: &Parameters, around: &dyn Environment) -> Result<Option<Own>> {
+    if trust == CertificateCheck::Off {
         return Ok(None);
     }
     let usual = |name: &str| around.home().map(|home| home.join(".postgresql").join(name));
@@ -133,7 +137,7 @@ fn own_certificate(trust: Trust, known: &Parameters, around: &dyn Surroundings) 
     let missing = || Error::config("sslcert is there, and no sslkey").remedy("name the file of its key as sslkey");
     let key_file = key_file.ok_or_else(missing)?;
     let key = PrivateKeyDer::from_pem_file(&key_file).map_err(|error| {
-        Error::config(format!("sslkey: {} can not be read: {error}", key_file.display()))
+        Error::config(format!("sslkey: {} cannot be read: {error}", key_file.display()))
             .remedy("name a file with a private key in PEM, without a password")
     })?;
     Ok(Some((certificates(&file, "sslcert")?, key)))
@@ -145,9 +149,9 @@ struct Signatures(Arc<CryptoProvider>);
 
 /// Believes any certificate.
 #[derive(Debug)]
-struct Anyone(Signatures);
+struct AnyCertificate(Signatures);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

@@ -4,7 +4,7 @@ use watchkeeper_core::{Error, Result};
 
 use super::address::{Parameters, require_known};
 
-/// An error about a URL, in which the URL itself can not appear: it may hold a password.
+/// An error about a URL, in which the URL itself cannot appear: it may hold a password.
 pub(super) fn unreadable(cause: impl std::fmt::Display) -> Error {
     let shape = "write \"postgres://user:password@host1,host2/database?sslmode=verify-full\", with signs in a password \
                  escaped (@ is %40)";
@@ -87,11 +87,11 @@ fn decoded(text: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::super::address::gather;
-    use super::super::around::scripted::around;
+    use super::super::environment::scripted::environment;
 
     #[test]
     fn a_url_is_read_as_libpq_reads_it() {
-        let known = gather("postgresql://u%40x:p%3Aw@[::1]:5433,db2,db3:1/shop?sslmode=require", &around(&[]));
+        let known = gather("postgresql://u%40x:p%3Aw@[::1]:5433,db2,db3:1/shop?sslmode=require", &environment(&[]));
         let known = known.expect("it is one");
         let value = |name: &str| known.get(name).map(String::as_str);
         assert_eq!(value("user"), Some("u@x"));
@@ -112,7 +112,7 @@ mod tests {
             "postgres://user@db/shop?hunter2",
             "mysql://user:hunter2@db1/shop",
         ] {
-            let error = gather(url, &around(&[])).expect_err(url);
+            let error = gather(url, &environment(&[])).expect_err(url);
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error:?}");
             assert!(error.advice().is_some(), "{url}");
         }

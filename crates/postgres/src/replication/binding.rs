@@ -58,7 +58,7 @@ mod tests {
     use super::{end_point, signature_algorithm};
 
     /// The outline of a certificate whose signature algorithm is `identifier`.
-    fn outline(identifier: &[u8]) -> Vec<u8> {
+    fn describe(identifier: &[u8]) -> Vec<u8> {
         let mut algorithm = vec![0x06, identifier.len() as u8];
         algorithm.extend(identifier);
         let mut inner = vec![0x30, 0x03, 0x02, 0x01, 0x02, 0x30, algorithm.len() as u8];
@@ -72,7 +72,7 @@ mod tests {
     fn the_hash_follows_the_signature() {
         for (identifiers, length) in [(&super::SHA_256[..], 32), (&super::SHA_384[..], 48)] {
             for identifier in identifiers {
-                let certificate = outline(identifier);
+                let certificate = describe(identifier);
                 assert_eq!(signature_algorithm(&certificate), Some(*identifier));
                 assert_eq!(end_point(&certificate).unwrap().len(), length);
             }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_bound() {
-        assert_eq!(end_point(&outline(&[0x2b, 0x65, 0x70])), None);
+        assert_eq!(end_point(&describe(&[0x2b, 0x65, 0x70])), None);
         assert_eq!(end_point(&[0x30, 0x85, 1, 1]), None);
         assert_eq!(end_point(&[]), None);
     }

@@ -16,9 +16,9 @@ use tokio_rustls::TlsConnector;
 use watchkeeper_core::{Cx, Error, ErrorKind, Result};
 
 use super::binding;
-use super::failure::told;
-use super::line::{Line, Socket};
-use super::wire::{Failure, Heard, Refusal, Wire};
+use super::failure::to_error;
+use super::socket::{Line, Socket};
+use super::wire::{Failure, Refusal, ServerMessage, Wire};
 use crate::config::Config;
 use crate::error::{UNREACHABLE, unchanged, without_number};
 
@@ -53,7 +53,7 @@ const FIXED: [(&str, &str); 14] = [
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum ConnectionUse {
     /// It can read the log. The server has room for few of this kind.
     Replication,
     /// It can only ask.
@@ -80,15 +80,15 @@ impl Endpoint {
 
     /// Connects to the first host that answers and can be written to: of several, the others are standbys.
     pub(super) async fn connect(&self, cx: &Cx) -> Result<Wire> {
-        self.connect_for(cx, Use::Replication).await
+        self.connect_for(cx, ConnectionUse::Replication).await
     }
 
     /// The same, for someone who only asks and takes no room from those who read the log.
     pub(super) async fn connect_to_ask(&self, cx: &Cx) -> Result<Wire> {
-        self.connect_for(cx, Use::Questions).await
+        self.connect_for(cx, ConnectionUse::Questions).await
     }
 
-    async fn connect_for(&self, cx: &Cx, purpose: Use) -> Result<Wire> {
+    async fn connect_for(&self, cx: &Cx, purpose: ConnectionUse) -> Result<Wire> {
         let driver = self.0.postgres();
         let count = driver.get_hosts().len().max(driver.get_hostaddrs().len());
         let mut last = None;
@@ -113,7 +113,7 @@ impl Endpoint {
     }
 
     /// Connects to one host; once more if access is denied and the password has changed.
-    async fn connect_with_password(&self, at: usize, purpose: Use) -> Result<Wire> {
+    async fn connect_with_password(&self, at: usize, purpose: ConnectionUse) -> Result<Wire> {
         let used = self.0.credentials().password();
         match self.connect_to(at, purpose).await.map_err(|failure| self.refused(failure)) {
             Err(error)
@@ -132,10 +132,10 @@ impl Endpoint {
     }
 
     fn refused(&self, failure: Failure) -> Error {
-        told(&self.0.place(), failure)
+        to_error(&self.0.place(), failure)
     }
 
-    async fn connect_to(&self, at: usize, purpose: Use) -> Result<Wire, Failure> {
+    async fn connect_to(&self, at: usize, purpose: ConnectionUse) -> Result<Wire, Failure> {
         let driver = self.0.postgres();
         let ports = driver.get_ports();
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
@@ -182,11 +182,11 @@ impl Endpoint {
     }
 
     /// Says who we are, and proves it.
-    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>, purpose: Use) -> Result<(), Failure> {
+    async fn introduce(&self, wire: &mut Wire, bound: Option<Vec<u8>>, purpose: ConnectionUse) -> Result<(), Failure> {
         let mut parameters =
             vec![("user", self.0.user()), ("database", self.0.database()), ("application_name", self.1.as_str())];
         parameters.extend(FIXED);
-        parameters.extend((purpose == Use::Replication).then_some(("replication", "database")));
+        parameters.extend((purpose == ConnectionUse::Replication).then_some(("replication", "database")));
         if let Some(options) = self.0.postgres().get_options() {
             parameters.push(("options", options));
         }
@@ -195,7 +195,7 @@ impl Endpoint {
         wire.send(&message).await?;
         let mut scram = None;
         loop {
-            let Heard::Message(heard) = wire.hear().await? else { continue };
+            let ServerMessage::Message(heard) = wire.read_message().await? else { continue };
             let mut answer = BytesMut::new();
             match heard {
                 Message::AuthenticationCleartextPassword => frontend::password_message(&self.password()?, &mut answer)?,

@@ -7,19 +7,19 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use watchkeeper_core::{Limits, Operation, Result, RowParts, SourceTime, Version};
 
+use super::batch::{BatchInProgress, ChangePart, RowWriter, old_image, write_filled};
 use super::body;
-use super::catalogued::Catalogued;
-use super::filling::{Filling, Half, Pen, old_image, write_filled};
-use super::keys::Known;
+use super::catalog::CatalogTable;
+use super::keys::KnownKeys;
 use super::pgoutput::{Images, Message, odd};
-use super::place::{Aside, Lsn, Place, Told};
-use super::pump::{HEAD, frame_length, number};
+use super::position::{Lsn, PositionContext, ReadMethod, ReplicationPosition};
 use super::relation::{Described, NamedType, Relation, Relations};
 use super::settings::{Choice, Keyless};
 use super::spool::{self, Spool, Streamed};
+use super::task::{HEAD, frame_length, number};
 
 /// What became of a piece of the log.
-pub(super) enum Filled {
+pub(super) enum DecodeStep {
     /// There is no room for more; the piece goes on.
     Full,
     /// All of it was taken up.
@@ -53,7 +53,7 @@ pub(super) struct Decoder {
     relations: Relations,
     transaction: Option<Transaction>,
     /// After what was handed out last.
-    at: Place,
+    at: ReplicationPosition,
     time: Option<SourceTime>,
     /// Everything before this place was received.
     received: Lsn,
@@ -77,7 +77,12 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(at: Place, time: Option<SourceTime>, (wanted, keyless): (Choice, Keyless), spool: Spool) -> Self {
+    pub(super) fn new(
+        at: ReplicationPosition,
+        time: Option<SourceTime>,
+        (wanted, keyless): (Choice, Keyless),
+        spool: Spool,
+    ) -> Self {
         let (awaited, awaited_time) = (at.ordinal > 0, at.commit_time(time));
         let (relations, keys, position) = (Relations::default(), Default::default(), Vec::new());
         let undone = BTreeSet::new();
@@ -110,7 +115,7 @@ impl Decoder {
     }
 
     /// The place, for a snapshot that comes before the log.
-    pub(super) fn place(&mut self) -> &mut Place {
+    pub(super) fn place(&mut self) -> &mut ReplicationPosition {
         &mut self.at
     }
 
@@ -121,7 +126,7 @@ impl Decoder {
 
     /// Takes up a table that had to be asked for.
     /// Whether the server has to be asked if its key is another one than before.
-    pub(super) fn learn(&mut self, id: u32, described: Described, now: &Catalogued) -> bool {
+    pub(super) fn learn(&mut self, id: u32, described: Described, now: &CatalogTable) -> bool {
         let Described { mut relation, is_full } = described;
         if self.is_renamed(id, &relation) {
             relation.go_by(now.name.as_deref(), &self.wanted);
@@ -146,7 +151,7 @@ impl Decoder {
     }
 
     /// Compares the keys of tables with these.
-    pub(super) fn expect_keys(&mut self, known: Known) {
+    pub(super) fn expect_keys(&mut self, known: KnownKeys) {
         self.relations.keys = known;
     }
 
@@ -155,9 +160,9 @@ impl Decoder {
         &mut self,
         piece: &Bytes,
         from: &mut usize,
-        filling: &mut Filling,
+        filling: &mut BatchInProgress,
         limits: Limits,
-    ) -> Result<Filled> {
+    ) -> Result<DecodeStep> {
         while let Some(length) = frame_length(&piece[*from..]) {
             let frame = piece.get(*from..*from + length).ok_or_else(|| odd("half a message"))?;
             let stopped = match frame.get(5) {
@@ -176,28 +181,33 @@ impl Decoder {
                 _ => None,
             };
             match stopped {
-                Some(stopped @ (Filled::Full | Filled::CaughtUp)) => return Ok(stopped),
+                Some(stopped @ (DecodeStep::Full | DecodeStep::CaughtUp)) => return Ok(stopped),
                 _ => *from += length,
             }
             if let Some(stopped) = stopped {
                 return Ok(stopped);
             }
         }
-        Ok(Filled::Drained)
+        Ok(DecodeStep::Drained)
     }
 
-    fn offer(&mut self, message: Message<'_>, filling: &mut Filling, limits: Limits) -> Result<Option<Filled>> {
+    fn offer(
+        &mut self,
+        message: Message<'_>,
+        filling: &mut BatchInProgress,
+        limits: Limits,
+    ) -> Result<Option<DecodeStep>> {
         if message.is_row() && filling.is_full(limits) {
-            return Ok(Some(Filled::Full));
+            return Ok(Some(DecodeStep::Full));
         }
         self.take(message, filling)
     }
 
-    fn take(&mut self, message: Message<'_>, filling: &mut Filling) -> Result<Option<Filled>> {
+    fn take(&mut self, message: Message<'_>, filling: &mut BatchInProgress) -> Result<Option<DecodeStep>> {
         if let Message::Begin { commit, .. } | Message::StreamCommit { commit, .. } = &message
             && self.catches_up_at(Lsn(*commit))?
         {
-            return Ok(Some(Filled::CaughtUp));
+            return Ok(Some(DecodeStep::CaughtUp));
         }
         match message {
             Message::Begin { commit, millis, xid } => self.begin(Lsn(commit), SourceTime(millis), xid)?,
@@ -205,10 +215,10 @@ impl Decoder {
             Message::Relation { id, rest } => {
                 let described = Relation::read(rest, &self.relations.types)?;
                 if described.is_full || self.is_renamed(id, &described.relation) {
-                    return Ok(Some(Filled::AskKey { id, described: Box::new(described) }));
+                    return Ok(Some(DecodeStep::AskKey { id, described: Box::new(described) }));
                 }
                 if self.put(id, described.relation) {
-                    return Ok(Some(Filled::Rekeyed));
+                    return Ok(Some(DecodeStep::Rekeyed));
                 }
             }
             Message::Type { id, schema, name } => {
@@ -231,27 +241,27 @@ impl Decoder {
     }
 
     /// The changes of a transaction that was told before its commit come next.
-    fn unspool(&mut self, xid: u32, end: Lsn) -> Filled {
+    fn unspool(&mut self, xid: u32, end: Lsn) -> DecodeStep {
         let mut streamed = self.spool.take(xid);
         self.undone = std::mem::take(&mut streamed.undone);
-        Filled::Committed { streamed, end }
+        DecodeStep::Committed { streamed, end }
     }
 
     /// Counts a change of this table, and tells whether it is to be given out, or what it removes.
-    fn count(&mut self, table: u32, bytes: usize) -> Result<(Transaction, Told)> {
+    fn count(&mut self, table: u32, bytes: usize) -> Result<(Transaction, ReadMethod)> {
         let transaction = self.transaction.as_mut().ok_or_else(|| odd("a change outside of a transaction"))?;
         transaction.ordinal += 1;
         transaction.bytes = transaction.bytes.saturating_add(bytes);
         let transaction = *transaction;
         if transaction.ordinal <= transaction.passed {
-            return Ok((transaction, Told::Nothing));
+            return Ok((transaction, ReadMethod::Nothing));
         }
         let relation = self.relations.get(table)?;
         let is_wanted = self.wanted.has(&relation.name);
         let told = match &self.at.aside {
-            _ if !is_wanted => Told::Nothing,
-            Aside::Snapshot(progress) => progress.told((table, &relation.name), transaction.commit),
-            _ => Told::Everything,
+            _ if !is_wanted => ReadMethod::Nothing,
+            PositionContext::Snapshot(progress) => progress.to_error((table, &relation.name), transaction.commit),
+            _ => ReadMethod::Everything,
         };
         Ok((transaction, told))
     }
@@ -260,18 +270,18 @@ impl Decoder {
     fn step(&mut self, transaction: &Transaction) {
         (self.at.lsn, self.at.ordinal) = (transaction.commit, transaction.ordinal);
         self.time = Some(transaction.time);
-        if let Aside::Snapshot(progress) = &mut self.at.aside {
+        if let PositionContext::Snapshot(progress) = &mut self.at.aside {
             progress.commit_time = Some(transaction.time.0);
         }
         self.position.clear();
         self.at.write(&mut self.position);
     }
 
-    /// Whether something is given out of a change of which this is `told`.
-    fn is_given_out(&self, told: Told, operation: Operation, table: u32, tuples: &[u8]) -> Result<bool> {
+    /// Whether something is given out of a change of which this is `to_error`.
+    fn is_given_out(&self, told: ReadMethod, operation: Operation, table: u32, tuples: &[u8]) -> Result<bool> {
         match (told, operation) {
-            (Told::Nothing, _) | (Told::Removals, Operation::Insert) => Ok(false),
-            (Told::Removals, Operation::Update) => self.relations.get(table)?.moves(&Images::read(tuples)?),
+            (ReadMethod::Nothing, _) | (ReadMethod::Removals, Operation::Insert) => Ok(false),
+            (ReadMethod::Removals, Operation::Update) => self.relations.get(table)?.moves(&Images::read(tuples)?),
             _ => Ok(true),
         }
     }
@@ -285,7 +295,7 @@ impl Decoder {
         Ok(is_passed)
     }
 
-    fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut Filling) -> Result<()> {
+    fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut BatchInProgress) -> Result<()> {
         let (transaction, told) = self.count(table, tuples.len())?;
         if !self.is_given_out(told, operation, table, tuples)? || self.passes_over(table)? {
             return Ok(());
@@ -308,31 +318,33 @@ impl Decoder {
         if let Some(new) = images.new {
             relation.write_key(new, images.old, new_key)?;
         }
-        let mut pen = Pen { filling, transaction: &transaction, position: &self.position, relation };
+        let mut row_writer = RowWriter { filling, transaction: &transaction, position: &self.position, relation };
         match (operation, images.new) {
-            (Operation::Delete, _) => pen.write(Operation::Delete, Half::Whole, old_key, |out| out.extend(tuples)),
+            (Operation::Delete, _) => {
+                row_writer.write(Operation::Delete, ChangePart::Whole, old_key, |out| out.extend(tuples))
+            }
             (_, None) => return Err(odd("a row without a new image")),
-            (_, Some(_)) if told == Told::Removals => {
+            (_, Some(_)) if told == ReadMethod::Removals => {
                 let old = old_image(tuples)?;
-                pen.write(Operation::Delete, Half::Whole, old_key, |out| out.extend(old));
+                row_writer.write(Operation::Delete, ChangePart::Whole, old_key, |out| out.extend(old));
             }
             (Operation::Update, Some(new)) if images.old.is_some() && old_key != new_key => {
                 let old = old_image(tuples)?;
-                pen.write(Operation::Delete, Half::First, old_key, |out| out.extend(old));
+                row_writer.write(Operation::Delete, ChangePart::First, old_key, |out| out.extend(old));
                 let mut image = Vec::new();
                 write_filled(new, images.old.filter(|_| images.is_whole), &mut image)?;
-                pen.write(Operation::Insert, Half::Second, new_key, |out| out.append(&mut image));
+                row_writer.write(Operation::Insert, ChangePart::Second, new_key, |out| out.append(&mut image));
             }
-            (operation, Some(_)) => pen.write(operation, Half::Whole, new_key, |out| out.extend(tuples)),
+            (operation, Some(_)) => row_writer.write(operation, ChangePart::Whole, new_key, |out| out.extend(tuples)),
         }
         Ok(())
     }
 
-    fn truncate(&mut self, options: u8, tables: &[u8], filling: &mut Filling) -> Result<()> {
+    fn truncate(&mut self, options: u8, tables: &[u8], filling: &mut BatchInProgress) -> Result<()> {
         for table in tables.as_chunks().0 {
             let table = u32::from_be_bytes(*table);
             let (transaction, told) = self.count(table, size_of_val(&table))?;
-            if told == Told::Nothing {
+            if told == ReadMethod::Nothing {
                 continue;
             }
             self.step(&transaction);

@@ -6,11 +6,11 @@ use watchkeeper_core::{Error, ErrorKind};
 
 use super::connect::NO_TLS;
 use super::wire::{Failure, Refusal};
-use crate::error::{Class, Doing, REACH, UNREACHABLE, WITHOUT_TLS};
+use crate::error::{CallPurpose, Class, REACH, UNREACHABLE, WITHOUT_TLS};
 
 /// The core error of a failure while `doing` something that changes nothing, or nothing that a repetition would not find
 /// done.
-pub(super) fn told(doing: &str, failure: Failure) -> Error {
+pub(super) fn to_error(doing: &str, failure: Failure) -> Error {
     match failure {
         Failure::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Error::new(ErrorKind::Denied, format!("{doing}: {error}"))
@@ -80,7 +80,7 @@ fn meaning(refusal: &Refusal) -> (ErrorKind, &'static str) {
         }
         "53300" => (ErrorKind::Unavailable, "raise max_connections or max_wal_senders"),
         "53400" => (ErrorKind::Config, "raise max_replication_slots, or drop a slot that nobody reads"),
-        code => match Class::of_code(code).kind(Doing::Reading) {
+        code => match Class::of_code(code).kind(CallPurpose::Reading) {
             ErrorKind::Internal => {
                 (ErrorKind::Unavailable, "it is tried again; look at the server's log if it stays so")
             }

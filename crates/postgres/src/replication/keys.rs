@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::publication_definition::{Digest, PublicationDefinition};
 use super::relation::Relation;
-use super::scope::{Digest, Scope};
 use super::settings::{Settings, literal};
 
 /// What tells the rows of a table apart.
@@ -75,7 +75,7 @@ pub(super) fn expression(settings: &Settings) -> String {
 ///
 /// # Errors
 /// `PositionLost` when rows of a table are told apart by other columns than before.
-pub(super) fn compared(before: &Scope, now: &Scope) -> Result<Option<Vec<Key>>> {
+pub(super) fn compared(before: &PublicationDefinition, now: &PublicationDefinition) -> Result<Option<Vec<Key>>> {
     let Some(keys) = &now.keys else { return Ok(before.keys.clone()) };
     if let Some(many) = &before.keys_of_many {
         require_among(many, &now.name, keys)?;
@@ -96,7 +96,7 @@ fn require_among(many: &Digest, publication: &str, keys: &[Key]) -> Result<()> {
 
 /// What the log has said of keys so far.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownKeys {
     /// Whether all that comes has to have the keys that were remembered. Otherwise what is left of older ones may still come.
     is_strict: bool,
     names: BTreeMap<u32, Vec<String>>,
@@ -115,9 +115,9 @@ pub(super) enum Compared {
     Other(Vec<String>),
 }
 
-impl Known {
+impl KnownKeys {
     /// What is known of the log behind a place for which this was remembered.
-    pub(super) fn of(remembered: Option<&Scope>) -> Self {
+    pub(super) fn of(remembered: Option<&PublicationDefinition>) -> Self {
         let keys = remembered.and_then(|scope| scope.keys.as_deref());
         let with_columns = keys.unwrap_or_default().iter().filter(|key| !key.columns.is_empty());
         let names = with_columns.map(|key| (key.id, key.names.clone())).collect();

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use watchkeeper_core::{Argument, Cx, Error, Finding, Options, Report, Result, Severity, Takes, Tool};
 
 use super::connect::Endpoint;
-use super::failure::told;
-use super::place::Lsn;
+use super::failure::to_error;
+use super::position::Lsn;
 use super::settings::literal;
 use super::wire::Wire;
 use crate::config::Config;
@@ -24,7 +24,7 @@ const HELD_MAX: u64 = 10 << 30;
 
 /// A slot as it stands.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct SlotStatus {
     name: String,
     is_active: bool,
     /// The server's word for it: reserved, extended, unreserved, lost.
@@ -38,7 +38,7 @@ pub(super) struct Standing {
     failover: Option<bool>,
 }
 
-impl Standing {
+impl SlotStatus {
     fn read(slot: &Value, now: Lsn) -> Self {
         let text = |name: &str| slot.get(name).and_then(Value::as_str).unwrap_or_default();
         let since = |name: &str| Lsn::parse(text(name)).map_or(0, |lsn| now.0.saturating_sub(lsn.0));
@@ -131,7 +131,7 @@ pub(super) async fn standings(
     wire: &mut Wire,
     place: &str,
     name: Option<&str>,
-) -> Result<(Vec<Standing>, f64)> {
+) -> Result<(Vec<SlotStatus>, f64)> {
     let before = now(cx, wire, place).await?;
     let begun = cx.now();
     cx.sleep(MEASURED_FOR).await;
@@ -142,8 +142,8 @@ pub(super) async fn standings(
         "SELECT pg_catalog.to_jsonb(s) FROM pg_catalog.pg_replication_slots s
         WHERE slot_type = 'logical' AND database = pg_catalog.current_database(){only} ORDER BY slot_name"
     );
-    let rows = cx.run(async { wire.query(&sql).await.map_err(|failure| told(place, failure)) }).await?;
-    let slot = |text: String| serde_json::from_str(&text).map(|slot: Value| Standing::read(&slot, after));
+    let rows = cx.run(async { wire.query(&sql).await.map_err(|failure| to_error(place, failure)) }).await?;
+    let slot = |text: String| serde_json::from_str(&text).map(|slot: Value| SlotStatus::read(&slot, after));
     let standings = rows.into_iter().flatten().flatten().map(slot).collect::<Result<_, _>>();
     Ok((standings.map_err(|error| Error::corrupt("a slot is not what it should be").caused_by(error))?, rate))
 }
@@ -151,7 +151,7 @@ pub(super) async fn standings(
 async fn now(cx: &Cx, wire: &mut Wire, place: &str) -> Result<Lsn> {
     let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
         ELSE pg_catalog.pg_current_wal_insert_lsn() END";
-    let rows = cx.run(async { wire.query(sql).await.map_err(|failure| told(place, failure)) }).await?;
+    let rows = cx.run(async { wire.query(sql).await.map_err(|failure| to_error(place, failure)) }).await?;
     Ok(rows.first().and_then(|row| Lsn::parse(row.first()?.as_deref()?)).unwrap_or_default())
 }
 
@@ -212,8 +212,8 @@ impl Tool for Slots {
 mod tests {
     use super::*;
 
-    fn standing(status: &str, safe: Option<u64>) -> Standing {
-        Standing { name: "s".to_owned(), status: status.to_owned(), safe, ..Standing::default() }
+    fn standing(status: &str, safe: Option<u64>) -> SlotStatus {
+        SlotStatus { name: "s".to_owned(), status: status.to_owned(), safe, ..SlotStatus::default() }
     }
 
     #[test]
@@ -234,15 +234,15 @@ mod tests {
 
     #[test]
     fn danger_is_told_before_the_loss() {
-        let worst = |standing: Standing| standing.findings(1.0).into_iter().map(|finding| finding.severity).max();
+        let worst = |standing: SlotStatus| standing.findings(1.0).into_iter().map(|finding| finding.severity).max();
         assert_eq!(worst(standing("reserved", None)), None);
         assert_eq!(worst(standing("reserved", Some(3_601))), None);
         assert_eq!(worst(standing("extended", Some(3_599))), Some(Severity::Warning));
-        let tight = Standing { held: 30_000, ..standing("extended", Some(10_000)) };
+        let tight = SlotStatus { held: 30_000, ..standing("extended", Some(10_000)) };
         assert_eq!(worst(tight), Some(Severity::Warning));
         assert_eq!(worst(standing("unreserved", None)), Some(Severity::Warning));
         assert_eq!(worst(standing("lost", None)), Some(Severity::Error));
-        let hoarder = Standing { held: HELD_MAX + 1, ..standing("extended", None) };
+        let hoarder = SlotStatus { held: HELD_MAX + 1, ..standing("extended", None) };
         assert_eq!(worst(hoarder), Some(Severity::Warning));
     }
 }

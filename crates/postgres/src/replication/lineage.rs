@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Error, Pedigree, Result};
 
-use super::origin::Origin;
-use super::place::{Lsn, Place};
-use super::scope::Scope;
+use super::position::{Lsn, ReplicationPosition};
+use super::publication_definition::PublicationDefinition;
+use super::version_origin::Origin;
 use super::wire::{Failure, Wire};
 
 /// The identity of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Lineage {
+pub(super) struct SourceLineage {
     /// The identifier that the cluster was given when it was made.
     pub(super) system: String,
     /// Which of its histories this is; a standby that takes over begins a new one.
@@ -19,10 +19,10 @@ pub(super) struct Lineage {
     /// What the publication was made of when it was looked at last; not known in what older versions have stored, and before
     /// there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) publication: Option<Scope>,
+    pub(super) publication: Option<PublicationDefinition>,
 }
 
-impl Lineage {
+impl SourceLineage {
     pub(super) async fn ask(wire: &mut Wire) -> Result<Self, Failure> {
         let rows = wire.query("IDENTIFY_SYSTEM").await?;
         let field = |at: usize| rows.first().and_then(|row| row.get(at)).and_then(Option::as_deref).unwrap_or_default();
@@ -31,7 +31,7 @@ impl Lineage {
     }
 
     pub(super) fn to_pedigree(&self) -> Pedigree {
-        let publication = self.publication.as_ref().map(Scope::condensed);
+        let publication = self.publication.as_ref().map(PublicationDefinition::condensed);
         // Plain values can be written as JSON.
         Pedigree(serde_json::to_vec(&Self { publication, ..self.clone() }).unwrap_or_default().into())
     }
@@ -49,7 +49,7 @@ impl Lineage {
     pub(super) async fn recognise(
         &self,
         wire: &mut Wire,
-        place: &Place,
+        place: &ReplicationPosition,
         stored: &Pedigree,
     ) -> Result<Result<()>, Failure> {
         let Some(stored) = Self::from_pedigree(stored) else { return Ok(Err(foreign("another kind of log"))) };
@@ -101,12 +101,12 @@ fn foreign(whose: &str) -> Error {
 mod tests {
     use watchkeeper_core::Pedigree;
 
-    use super::{Lineage, Lsn, left_in};
+    use super::{Lsn, SourceLineage, left_in};
 
     #[test]
     fn what_older_versions_have_stored_can_be_read() {
         let stored = Pedigree(r#"{"system":"7","timeline":1,"database":"shop"}"#.into());
-        let lineage = Lineage::from_pedigree(&stored).expect("it is one of ours");
+        let lineage = SourceLineage::from_pedigree(&stored).expect("it is one of ours");
         assert_eq!((lineage.publication.clone(), lineage.to_pedigree()), (None, stored));
     }
 

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use watchkeeper_core::{Cx, Error, ErrorKind, Moment, Result, StartAt};
 
-use super::anchor::Anchor;
 use super::decode::Decoder;
-use super::lineage::Lineage;
-use super::place::{Aside, Lsn, Place, Progress};
-use super::pump::{self, Manner};
+use super::lineage::SourceLineage;
+use super::position::{Lsn, PositionContext, Progress, ReplicationPosition};
+use super::preflight::unknown;
+use super::publication_definition::PublicationDefinition;
+use super::publication_watcher::PublicationWatcher;
 use super::reader::Reader;
-use super::scope::Scope;
-use super::sentry::Sentry;
 use super::settings::{identifier, literal};
-use super::slot::{self, Kind, Outlook, Slot};
+use super::slot::{self, Kind, ServerState, Slot};
 use super::snapshot::Snapshot;
 use super::spool::Spool;
-use super::vet::unknown;
+use super::standby_snapshot_logger::StandbySnapshotLogger;
+use super::task::{self, TaskSettings};
 use super::wire::{Failure, Wire};
-use super::{Replication, Spare, proof, publication};
+use super::{PreparedConnection, Replication, proof, publication};
 
 /// How long a slot that someone else has is waited for.
 const HELD_FOR: Duration = Duration::from_secs(5);
@@ -35,26 +35,36 @@ fn held_until(cx: &Cx) -> Moment {
 impl Replication {
     /// Opens the stream's own slot, which is made if this is the first time.
     pub(super) async fn open_own(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        if let Some(spare) = self.take_ready(cx, &start).await? {
-            match self.open_over(cx, start.clone(), spare, None).await {
+        if let Some(prepared) = self.take_ready(cx, &start).await? {
+            match self.open_over(cx, start.clone(), prepared, None).await {
                 // Its connection may have ended since.
                 Err(error) if error.kind() == ErrorKind::Unavailable => {}
                 opened => return opened,
             }
         }
-        let (spare, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
-        self.open_over(cx, start, spare, Some(line)).await
+        let (prepared, line) = tokio::try_join!(biased; self.prepared(cx, &start), self.unspoilt(cx))?;
+        self.open_over(cx, start, prepared, Some(line)).await
     }
 
     /// Opens the slot over a connection, or where that was asked about tables over `line`.
-    async fn open_over(&self, cx: &Cx, start: StartAt, spare: Spare, mut line: Option<Wire>) -> Result<Reader> {
-        let Spare { mut wire, lineage, outlook, .. } = spare;
+    async fn open_over(
+        &self,
+        cx: &Cx,
+        start: StartAt,
+        prepared: PreparedConnection,
+        mut line: Option<Wire>,
+    ) -> Result<Reader> {
+        let PreparedConnection { mut wire, lineage, outlook, .. } = prepared;
         let (mut snapshot, mut place) = (None, None);
         let mut outlook = match start {
-            StartAt::After(ref position) if !outlook.begins_anew(&Place::read(position)?) => outlook,
+            StartAt::After(ref position) if !outlook.begins_anew(&ReplicationPosition::read(position)?) => outlook,
             StartAt::Snapshot => {
                 let (begun, begin) = self.make_with_snapshot(cx, &mut wire, outlook).await?;
-                place = Some(Place { lsn: begin, ordinal: 0, aside: Aside::Snapshot(Box::default()) });
+                place = Some(ReplicationPosition {
+                    lsn: begin,
+                    ordinal: 0,
+                    aside: PositionContext::Snapshot(Box::default()),
+                });
                 snapshot = Some(begun);
                 cx.run(self.outlook(&mut wire)).await?
             }
@@ -73,7 +83,7 @@ impl Replication {
             outlook = cx.run(self.outlook_again(&mut wire, outlook.publication.as_ref())).await?;
             self.keep_unspoilt(cx, &outlook, &mut line).await?;
         }
-        if let (None, Aside::Snapshot(progress)) = (&snapshot, &place.aside)
+        if let (None, PositionContext::Snapshot(progress)) = (&snapshot, &place.aside)
             && !progress.complete
         {
             snapshot = Some(self.another_snapshot(cx, outlook.version, progress).await?);
@@ -89,43 +99,43 @@ impl Replication {
     }
 
     /// What was verified a moment ago, if nothing has to be asked that would spoil it.
-    async fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<Spare>> {
+    async fn take_ready(&self, cx: &Cx, start: &StartAt) -> Result<Option<PreparedConnection>> {
         let StartAt::After(position) = start else { return Ok(None) };
-        let Some(spare) = self.take_verified(cx, &Place::read(position)?) else { return Ok(None) };
-        if spare.is_spoilt {
-            self.put_spare(spare);
+        let Some(prepared) = self.take_verified(cx, &ReplicationPosition::read(position)?) else { return Ok(None) };
+        if prepared.is_spoilt {
+            self.put_prepared(prepared);
             return Ok(None);
         }
-        spare.outlook.require_logical(&self.place())?;
-        if spare.outlook.holding().is_none() && cx.now().since(spare.asked) < AT_HAND_FOR {
-            return Ok(Some(spare));
+        prepared.outlook.require_logical(&self.place())?;
+        if prepared.outlook.holding().is_none() && cx.now().since(prepared.asked) < AT_HAND_FOR {
+            return Ok(Some(prepared));
         }
-        self.seen_again(cx, spare).await
+        self.seen_again(cx, prepared).await
     }
 
     /// The same as it is now: its connection may have ended since, and the slot may have another holder or none.
-    async fn seen_again(&self, cx: &Cx, mut spare: Spare) -> Result<Option<Spare>> {
-        let again = self.outlook_again(&mut spare.wire, spare.outlook.publication.as_ref());
+    async fn seen_again(&self, cx: &Cx, mut prepared: PreparedConnection) -> Result<Option<PreparedConnection>> {
+        let again = self.outlook_again(&mut prepared.wire, prepared.outlook.publication.as_ref());
         let Ok(outlook) = cx.run(again).await else { return Ok(None) };
-        Ok(outlook.presumes.then_some(Spare { outlook, ..spare }))
+        Ok(outlook.presumes.then_some(PreparedConnection { outlook, ..prepared }))
     }
 
     /// A connection over which everything is ready for a slot.
-    async fn prepared(&self, cx: &Cx, start: &StartAt) -> Result<Spare> {
+    async fn prepared(&self, cx: &Cx, start: &StartAt) -> Result<PreparedConnection> {
         if let StartAt::After(position) = start
-            && let Some(mut spare) = self.take_verified(cx, &Place::read(position)?)
-            && cx.run(self.prepare_publication(&mut spare.wire, &spare.outlook, start)).await.is_ok()
+            && let Some(mut prepared) = self.take_verified(cx, &ReplicationPosition::read(position)?)
+            && cx.run(self.prepare_publication(&mut prepared.wire, &prepared.outlook, start)).await.is_ok()
         {
-            return Ok(spare);
+            return Ok(prepared);
         }
         // Also when that connection has ended since.
-        let mut spare = self.look(cx).await?;
-        spare.outlook.require_logical(&self.place())?;
-        cx.run(self.prepare_publication(&mut spare.wire, &spare.outlook, start)).await?;
-        Ok(spare)
+        let mut prepared = self.inspect(cx).await?;
+        prepared.outlook.require_logical(&self.place())?;
+        cx.run(self.prepare_publication(&mut prepared.wire, &prepared.outlook, start)).await?;
+        Ok(prepared)
     }
 
-    fn require_patience(&self, cx: &Cx, until: Moment, outlook: &Outlook) -> Result<()> {
+    fn require_patience(&self, cx: &Cx, until: Moment, outlook: &ServerState) -> Result<()> {
         if cx.now() < until {
             return Ok(());
         }
@@ -136,15 +146,15 @@ impl Replication {
 
     /// Makes the slot anew, with a snapshot of what its log begins after. One that is left from an attempt of which nothing was
     /// committed is removed first.
-    async fn make_with_snapshot(&self, cx: &Cx, wire: &mut Wire, mut outlook: Outlook) -> Result<(Snapshot, Lsn)> {
+    async fn make_with_snapshot(&self, cx: &Cx, wire: &mut Wire, mut outlook: ServerState) -> Result<(Snapshot, Lsn)> {
         let (settings, until) = (&self.0.settings, held_until(cx));
         while outlook.has_slot() {
             outlook.require_own(settings, self.database())?;
             match outlook.holding() {
                 Some(pid) => {
                     let is_ours = self.0.endpoint.is_ours(outlook.holder());
-                    let displaced = slot::displace(cx, wire, is_ours, pid);
-                    cx.run(async { displaced.await.map_err(|failure| self.told(failure)) }).await?;
+                    let displaced = slot::terminate_holder(cx, wire, is_ours, pid);
+                    cx.run(async { displaced.await.map_err(|failure| self.to_error(failure)) }).await?;
                 }
                 None => cx.run(self.remove(wire)).await?,
             }
@@ -153,7 +163,8 @@ impl Replication {
         }
         let kind = self.kind();
         let made = slot::create(wire, &settings.slot, outlook.version, kind, true);
-        let made = self.making(cx, &settings.slot, async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let made =
+            self.making(cx, &settings.slot, async { made.await.map_err(|failure| self.to_error(failure)) }).await?;
         let name = made.snapshot.unwrap_or_default();
         // The snapshot is taken up before anything else is asked over the connection that made it.
         Ok((Snapshot::begin(self, cx, &name, made.begin, &Progress::default()).await?, made.begin))
@@ -164,7 +175,7 @@ impl Replication {
         let mut wire = self.connect(cx).await?;
         let name = cx.run(self.outlook(&mut wire)).await?.aside_name();
         let made = slot::create(&mut wire, &name, version, Kind::Temporary, true);
-        let made = self.making(cx, &name, async { made.await.map_err(|failure| self.told(failure)) }).await?;
+        let made = self.making(cx, &name, async { made.await.map_err(|failure| self.to_error(failure)) }).await?;
         Snapshot::begin(self, cx, &made.snapshot.unwrap_or_default(), made.begin, progress).await
     }
 
@@ -172,7 +183,7 @@ impl Replication {
     async fn remove(&self, wire: &mut Wire) -> Result<()> {
         match slot::drop_slot(wire, &self.0.settings.slot).await {
             Err(failure) if matches!(failure.code(), Some("55006" | "42704")) => Ok(()),
-            removed => removed.map_err(|failure| self.told(failure)),
+            removed => removed.map_err(|failure| self.to_error(failure)),
         }
     }
 
@@ -187,7 +198,7 @@ impl Replication {
     }
 
     /// Makes a connection for the log where more was asked over the only one than it can be read over after.
-    async fn keep_unspoilt(&self, cx: &Cx, outlook: &Outlook, line: &mut Option<Wire>) -> Result<()> {
+    async fn keep_unspoilt(&self, cx: &Cx, outlook: &ServerState, line: &mut Option<Wire>) -> Result<()> {
         if line.is_none() && !outlook.presumes {
             *line = Some(self.unspoilt(cx).await?);
         }
@@ -196,13 +207,14 @@ impl Replication {
 
     /// Opens beside whoever reads the slot: a copy of it that ends with the connection.
     pub(super) async fn open_aside(&self, cx: &Cx, start: StartAt) -> Result<Reader> {
-        let (Spare { lineage, outlook, .. }, mut wire) = tokio::try_join!(biased; self.look(cx), self.unspoilt(cx))?;
+        let (PreparedConnection { lineage, outlook, .. }, mut wire) =
+            tokio::try_join!(biased; self.inspect(cx), self.unspoilt(cx))?;
         outlook.require_logical(&self.place())?;
         let settings = &self.0.settings;
         let (lineage, _) = self.remembering(lineage, &start, &outlook)?;
         let name = outlook.aside_name();
         let opened = cx.run(async {
-            let told = |failure| self.told(failure);
+            let told = |failure| self.to_error(failure);
             if !outlook.has_publication() {
                 return Err(publication::missing(settings));
             }
@@ -212,39 +224,39 @@ impl Replication {
                 slot::copy(&mut wire, &settings.slot, &name).await.map_err(told)?;
                 place
             } else if let StartAt::After(position) = &start
-                && !outlook.begins_anew(&Place::read(position)?)
+                && !outlook.begins_anew(&ReplicationPosition::read(position)?)
             {
-                outlook.slot_for(settings, self.database(), &Place::read(position)?)?;
-                Place::read(position)?
+                outlook.slot_for(settings, self.database(), &ReplicationPosition::read(position)?)?;
+                ReplicationPosition::read(position)?
             } else {
                 let made = slot::create(&mut wire, &name, outlook.version, Kind::Temporary, false).await;
                 // Whoever goes on from here later needs a slot of its own, which begins where it is made.
-                Place { lsn: made.map_err(told)?.begin, ordinal: 0, aside: Aside::Anew }
+                ReplicationPosition { lsn: made.map_err(told)?.begin, ordinal: 0, aside: PositionContext::Anew }
             };
             wire.start(&self.command(wire.major, &name, &place)).await.map_err(told)?;
             // A snapshot that nobody begins here: the stream takes one when it goes on from this position.
-            let aside = if start == StartAt::Snapshot { Aside::SnapshotAnew } else { place.aside };
-            Ok(Place { aside, ..place })
+            let aside = if start == StartAt::Snapshot { PositionContext::SnapshotAnew } else { place.aside };
+            Ok(ReplicationPosition { aside, ..place })
         });
         let place = opened.await?;
         Ok(self.reader(wire, lineage, &outlook, place, start, None))
     }
 
-    async fn outlook(&self, wire: &mut Wire) -> Result<Outlook> {
+    async fn outlook(&self, wire: &mut Wire) -> Result<ServerState> {
         self.outlook_again(wire, None).await
     }
 
     /// The same, where the publication is presumed to be what is remembered of it.
-    async fn outlook_again(&self, wire: &mut Wire, remembered: Option<&Scope>) -> Result<Outlook> {
-        let taken = Outlook::take(wire, &self.0.settings, &self.choice(), remembered).await;
-        taken.map_err(|failure| self.told(failure))
+    async fn outlook_again(&self, wire: &mut Wire, remembered: Option<&PublicationDefinition>) -> Result<ServerState> {
+        let taken = ServerState::take(wire, &self.0.settings, &self.choice(), remembered).await;
+        taken.map_err(|failure| self.to_error(failure))
     }
 
     /// Makes the publication if it is missing, unless reading is to go on: the log is decoded with the catalog of its own time,
     /// so that it comes before the slot.
-    async fn prepare_publication(&self, wire: &mut Wire, outlook: &Outlook, start: &StartAt) -> Result<()> {
+    async fn prepare_publication(&self, wire: &mut Wire, outlook: &ServerState, start: &StartAt) -> Result<()> {
         let settings = &self.0.settings;
-        let told = |failure: Failure| self.told(failure);
+        let told = |failure: Failure| self.to_error(failure);
         if !outlook.has_publication() {
             if matches!(start, StartAt::After(_)) {
                 return Err(publication::missing(settings));
@@ -255,7 +267,7 @@ impl Replication {
     }
 
     /// Makes the slot if it is missing, or lost: what it held is gone, and whoever starts anew has been told so.
-    async fn make_slot(&self, wire: &mut Wire, mut outlook: Outlook) -> Result<Outlook> {
+    async fn make_slot(&self, wire: &mut Wire, mut outlook: ServerState) -> Result<ServerState> {
         if outlook.has_slot() && outlook.is_lost() {
             outlook.require_own(&self.0.settings, self.database())?;
             self.remove(wire).await?;
@@ -265,7 +277,7 @@ impl Replication {
             match slot::create(wire, &self.0.settings.slot, outlook.version, self.kind(), false).await {
                 // Another instance was quicker.
                 Err(failure) if failure.code() == Some("42710") => {}
-                made => drop(made.map_err(|failure| self.told(failure))?),
+                made => drop(made.map_err(|failure| self.to_error(failure))?),
             }
             outlook = self.outlook(wire).await?;
         }
@@ -273,20 +285,22 @@ impl Replication {
     }
 
     /// Where reading begins.
-    fn first_place(&self, outlook: &Outlook, start: &StartAt) -> Result<Place> {
+    fn first_place(&self, outlook: &ServerState, start: &StartAt) -> Result<ReplicationPosition> {
         let confirmed = || -> Result<Lsn> {
             let slot = outlook.slot(&self.0.settings, self.database())?;
             slot.map(|slot| slot.confirmed).ok_or_else(|| Error::unavailable("the slot is gone again"))
         };
         Ok(match start {
-            StartAt::After(position) => match Place::read(position)? {
+            StartAt::After(position) => match ReplicationPosition::read(position)? {
                 // The slot was made for it, now or by an attempt of which nothing was committed.
-                Place { aside: Aside::Anew, .. } => Place::before(confirmed()?),
+                ReplicationPosition { aside: PositionContext::Anew, .. } => ReplicationPosition::before(confirmed()?),
                 place => place,
             },
-            StartAt::Now => Place::before(outlook.now()),
-            StartAt::Oldest | StartAt::Snapshot => Place::before(confirmed()?),
-            StartAt::Time(time) => Place { lsn: confirmed()?, ordinal: 0, aside: Aside::NotBefore(time.0) },
+            StartAt::Now => ReplicationPosition::before(outlook.now()),
+            StartAt::Oldest | StartAt::Snapshot => ReplicationPosition::before(confirmed()?),
+            StartAt::Time(time) => {
+                ReplicationPosition { lsn: confirmed()?, ordinal: 0, aside: PositionContext::NotBefore(time.0) }
+            }
             StartAt::Operation(time) => return Err(unknown(*time)),
             unknown => return Err(unknown.unknown_to("replication")),
         })
@@ -296,15 +310,15 @@ impl Replication {
     async fn began(
         &self,
         (wire, line): (&mut Wire, Option<&mut Wire>),
-        outlook: &Outlook,
+        outlook: &ServerState,
         slot: &Slot,
         cx: &Cx,
-        place: &Place,
+        place: &ReplicationPosition,
     ) -> Result<bool> {
-        let told = |failure: Failure| self.told(failure);
+        let told = |failure: Failure| self.to_error(failure);
         if let Some(pid) = slot.holder {
             let is_ours = self.0.endpoint.is_ours(outlook.holder());
-            slot::displace(cx, wire, is_ours, pid).await.map_err(told)?;
+            slot::terminate_holder(cx, wire, is_ours, pid).await.map_err(told)?;
             return Ok(false);
         }
         let wire = line.unwrap_or(wire);
@@ -315,7 +329,7 @@ impl Replication {
         }
     }
 
-    fn command(&self, major: u32, slot: &str, place: &Place) -> String {
+    fn command(&self, major: u32, slot: &str, place: &ReplicationPosition) -> String {
         let publication = literal(&identifier(&self.0.settings.publication));
         let (slot, lsn) = (identifier(slot), place.lsn);
         let protocol = if self.0.settings.streaming { "'2', streaming 'on'" } else { "'1'" };
@@ -328,9 +342,9 @@ impl Replication {
     fn reader(
         &self,
         wire: Wire,
-        lineage: Lineage,
-        outlook: &Outlook,
-        place: Place,
+        lineage: SourceLineage,
+        outlook: &ServerState,
+        place: ReplicationPosition,
         start: StartAt,
         tenancy: Option<Arc<()>>,
     ) -> Reader {
@@ -338,8 +352,8 @@ impl Replication {
             StartAt::After(position) => position.time,
             _ => None,
         };
-        let manner = Manner { patience: outlook.patience(), rewind: self.0.settings.rewind };
-        let pumped = pump::start(wire, manner);
+        let manner = TaskSettings { patience: outlook.patience(), rewind: self.0.settings.rewind };
+        let pumped = task::start(wire, manner);
         let committed = tenancy.is_some().then(|| pumped.committed.subscribe());
         Reader {
             source: self.clone(),
@@ -354,8 +368,9 @@ impl Replication {
             failed: None,
             holds_back: outlook.keeps_all() && tenancy.is_some(),
             pedigree: lineage.to_pedigree(),
-            sentry: tenancy.is_some().then(|| Sentry::begin(self.clone(), lineage, outlook.presumes)),
-            _anchor: committed.and_then(|committed| Anchor::begin(self.clone(), outlook.version, committed)),
+            watcher: tenancy.is_some().then(|| PublicationWatcher::begin(self.clone(), lineage, outlook.presumes)),
+            _anchor: committed
+                .and_then(|committed| StandbySnapshotLogger::begin(self.clone(), outlook.version, committed)),
             _tenancy: tenancy,
         }
     }

@@ -22,7 +22,7 @@ impl Replication {
             names.join(", ")
         );
         let mut wire = self.0.endpoint.connect_to_ask(cx).await?;
-        let rows = cx.run(async { wire.query(&sql).await.map_err(|failure| self.told(failure)) }).await?;
+        let rows = cx.run(async { wire.query(&sql).await.map_err(|failure| self.to_error(failure)) }).await?;
         let found = rows.iter().filter_map(|row| {
             let field = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
             let (slot, stream) = candidates.iter().find(|(slot, _)| slot == field(0))?;

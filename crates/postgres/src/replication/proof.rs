@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use watchkeeper_core::{Finding, Severity};
 
-use super::place::Lsn;
+use super::position::Lsn;
 use super::settings::identifier;
 use super::wire::{Failure, Wire};
 

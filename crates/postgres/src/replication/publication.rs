@@ -37,7 +37,7 @@ pub(super) async fn tables(wire: &mut Wire, settings: &Settings) -> Result<Vec<P
     let publication = literal(&settings.publication);
     let told =
         format!("SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}");
-    look(wire, &told).await
+    inspect(wire, &told).await
 }
 
 /// The tables that the settings name and that are there: what a publication would tell of.
@@ -48,11 +48,11 @@ pub(super) async fn named(wire: &mut Wire, settings: &Settings) -> Result<Vec<Pu
         WHERE c.relkind IN ('r', 'p') AND n.nspname || '.' || c.relname IN ({})",
         names.join(", ")
     );
-    look(wire, &named).await
+    inspect(wire, &named).await
 }
 
 /// The tables whose schemas and names a query gives.
-async fn look(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
+async fn inspect(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure> {
     // An update or delete of a table without an identity is refused by the server as soon as it is published.
     let sql = format!(
         "SELECT t.schemaname || '.' || t.tablename, c.relreplident,
@@ -132,7 +132,7 @@ pub(super) fn missing(settings: &Settings) -> Error {
     ))
 }
 
-/// Refuses tables that are wanted and not published, and those whose rows can not be told apart.
+/// Refuses tables that are wanted and not published, and those whose rows cannot be told apart.
 pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()> {
     settings.refuse_dotted_schemas()?;
     let wanted = settings.qualified();

@@ -8,22 +8,22 @@ use tokio::sync::mpsc::error::TryRecvError;
 use watchkeeper_core::{Batch, ChangeStream, Cx, Error, Limits, Moment, Pedigree, Position, Result, Window};
 
 use super::Replication;
-use super::anchor::Anchor;
-use super::decode::{Decoder, Filled};
-use super::filling::Filling;
-use super::origin::Origin;
-use super::place::{Aside, Lsn, Place};
-use super::pump::{LARGE_PIECE, Pumped};
+use super::batch::BatchInProgress;
+use super::decode::{DecodeStep, Decoder};
+use super::position::{Lsn, PositionContext, ReplicationPosition};
+use super::publication_watcher::PublicationWatcher;
 use super::relation::Described;
-use super::sentry::Sentry;
 use super::snapshot::Snapshot;
 use super::spool::Replay;
+use super::standby_snapshot_logger::StandbySnapshotLogger;
+use super::task::{LARGE_PIECE, ReplicationTaskHandle};
+use super::version_origin::Origin;
 use super::wire::Failure;
 
 /// Reads through a slot.
 pub(super) struct Reader {
     pub(super) source: Replication,
-    pub(super) pumped: Pumped,
+    pub(super) pumped: ReplicationTaskHandle,
     pub(super) decoder: Decoder,
     pub(super) origin: Origin,
     /// What exists, until all of it was given out. It comes as soon as the decoder has caught up with it.
@@ -31,7 +31,7 @@ pub(super) struct Reader {
     /// What was received, and how much of it was taken up.
     pub(super) piece: Option<(Bytes, usize)>,
     /// A transaction that comes out of the spool before the piece goes on.
-    pub(super) replay: Option<Unspooling>,
+    pub(super) replay: Option<SpoolReplay>,
     /// A table whose key or name has to be asked for before going on.
     pub(super) asked: Option<(u32, Box<Described>)>,
     /// Whether it has to be asked for by what the rows of tables are told apart, before going on.
@@ -43,15 +43,15 @@ pub(super) struct Reader {
     /// What is stored beside the positions that are given out.
     pub(super) pedigree: Pedigree,
     /// Looks after the publication, if this is the stream's own reader.
-    pub(super) sentry: Option<Sentry>,
+    pub(super) watcher: Option<PublicationWatcher>,
     /// Keeps short what is decoded again after it, where the server can be asked to.
-    pub(super) _anchor: Option<Anchor>,
+    pub(super) _anchor: Option<StandbySnapshotLogger>,
     /// While it is there, this process reads the slot itself.
     pub(super) _tenancy: Option<Arc<()>>,
 }
 
 /// A transaction that was told before its commit.
-pub(super) struct Unspooling {
+pub(super) struct SpoolReplay {
     replay: Replay,
     /// What was read back, and how much of it was taken up.
     piece: Option<(Bytes, usize)>,
@@ -68,7 +68,7 @@ fn release(piece: &mut Bytes, from: &mut usize) {
 
 impl Reader {
     /// Takes up what has been received, as far as there is room; whether there is no more room.
-    fn take_up(&mut self, filling: &mut Filling, limits: Limits) -> Result<bool> {
+    fn take_up(&mut self, filling: &mut BatchInProgress, limits: Limits) -> Result<bool> {
         loop {
             if self.has_to_wait() {
                 return Ok(true);
@@ -78,12 +78,12 @@ impl Reader {
                 let filled = self.decoder.fill(bytes, from, filling, limits)?;
                 release(bytes, from);
                 match filled {
-                    Filled::Full | Filled::CaughtUp => return Ok(true),
-                    Filled::Drained => *piece = None,
-                    Filled::AskKey { id, described } => self.asked = Some((id, described)),
-                    Filled::Rekeyed => self.is_rekeyed = true,
-                    Filled::Committed { streamed, end } => {
-                        self.replay = Some(Unspooling { replay: Replay::new(streamed), piece: None, end });
+                    DecodeStep::Full | DecodeStep::CaughtUp => return Ok(true),
+                    DecodeStep::Drained => *piece = None,
+                    DecodeStep::AskKey { id, described } => self.asked = Some((id, described)),
+                    DecodeStep::Rekeyed => self.is_rekeyed = true,
+                    DecodeStep::Committed { streamed, end } => {
+                        self.replay = Some(SpoolReplay { replay: Replay::new(streamed), piece: None, end });
                     }
                 }
                 continue;
@@ -130,36 +130,36 @@ impl Reader {
     fn receive(&mut self, received: Option<Result<Bytes, Failure>>) {
         match received {
             Some(Ok(piece)) => self.piece = Some((piece, 0)),
-            Some(Err(failure)) => self.failed = Some(self.source.told(failure)),
+            Some(Err(failure)) => self.failed = Some(self.source.to_error(failure)),
             None => self.failed = Some(Error::unavailable("the stream has ended").remedy("it is opened again")),
         }
     }
 
     /// The next rows of the snapshot, or no rows if they take too long; `None` when all tables were read.
-    async fn next_rows(&mut self, cx: &Cx, limits: Limits, until: Moment) -> Result<Option<Filling>> {
+    async fn next_rows(&mut self, cx: &Cx, limits: Limits, until: Moment) -> Result<Option<BatchInProgress>> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
         let rows = tokio::select! {
             biased;
             rows = snapshot.next(&self.origin, self.decoder.place(), limits) => rows,
-            () = cx.clock().sleep_until(until) => Ok(Some(Filling::new(&self.origin))),
+            () = cx.clock().sleep_until(until) => Ok(Some(BatchInProgress::new(&self.origin))),
         };
-        rows.map_err(|failure| self.source.told(failure))
+        rows.map_err(|failure| self.source.to_error(failure))
     }
 
     /// All tables were read: the log goes on from here, and remembers for which tables it is older than their rows.
     fn finish_snapshot(&mut self) {
         self.snapshot = None;
         let place = self.decoder.place();
-        if let Aside::Snapshot(progress) = &mut place.aside {
+        if let PositionContext::Snapshot(progress) = &mut place.aside {
             (progress.complete, progress.reading) = (true, None);
             if progress.is_over_at(place.lsn) {
-                place.aside = Aside::Nothing;
+                place.aside = PositionContext::Nothing;
             }
         }
     }
 
     /// What is given out.
-    fn finish(&self, filling: Filling) -> Batch {
+    fn finish(&self, filling: BatchInProgress) -> Batch {
         let mut batch = filling.finish(&self.decoder);
         batch.pedigree = Some(self.pedigree.clone());
         batch
@@ -167,17 +167,17 @@ impl Reader {
 
     /// Takes in what was found out about the publication, and gives an occasion to look at it if the log does.
     fn look_after_publication(&mut self) -> Result<()> {
-        let Some(sentry) = &mut self.sentry else { return Ok(()) };
+        let Some(watcher) = &mut self.watcher else { return Ok(()) };
         if self.decoder.take_repeated() {
-            sentry.alert();
+            watcher.alert();
         }
-        if let Some(found) = sentry.heard() {
+        if let Some(found) = watcher.heard() {
             self.pedigree = found?;
         }
-        self.decoder.expect_proof(!sentry.proofs.is_impossible());
+        self.decoder.expect_proof(!watcher.proofs.is_impossible());
         // While rows of a snapshot are read, the log behind them is not.
-        if self.snapshot.is_none() && self.decoder.needs_proof() && sentry.proofs.request(self.decoder.received()) {
-            sentry.alert();
+        if self.snapshot.is_none() && self.decoder.needs_proof() && watcher.proofs.request(self.decoder.received()) {
+            watcher.alert();
         }
         Ok(())
     }
@@ -193,9 +193,9 @@ impl Reader {
 }
 
 /// What is found next about the publication, if someone looks after it.
-async fn next_of(sentry: &mut Option<Sentry>) -> Result<Pedigree> {
-    match sentry {
-        Some(sentry) => sentry.next().await,
+async fn next_of(watcher: &mut Option<PublicationWatcher>) -> Result<Pedigree> {
+    match watcher {
+        Some(watcher) => watcher.next().await,
         None => std::future::pending().await,
     }
 }
@@ -217,7 +217,7 @@ impl ChangeStream for Reader {
                     None => self.finish_snapshot(),
                 }
             }
-            let mut filling = Filling::new(&self.origin);
+            let mut filling = BatchInProgress::new(&self.origin);
             let is_full = match self.take_up(&mut filling, limits) {
                 Ok(is_full) => is_full,
                 // What came before it is given out first.
@@ -251,14 +251,14 @@ impl ChangeStream for Reader {
             tokio::select! {
                 biased;
                 received = self.pumped.pieces.recv() => self.receive(received),
-                found = next_of(&mut self.sentry) => self.pedigree = found?,
+                found = next_of(&mut self.watcher) => self.pedigree = found?,
                 () = cx.clock().sleep_until(until) => return Ok(self.finish(filling)),
             }
         }
     }
 
     async fn acknowledge(&mut self, _cx: &Cx, position: &Position) -> Result<()> {
-        let committed = Place::read(position)?.lsn.0;
+        let committed = ReplicationPosition::read(position)?.lsn.0;
         self.pumped.committed.send_if_modified(|known| {
             let is_newer = committed > *known;
             *known = committed.max(*known);

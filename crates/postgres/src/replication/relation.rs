@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Error, Result};
 
-use super::catalogued::{Column, key_of};
-use super::keys::{Compared, Known, other_key};
+use super::catalog::{Column, key_of};
+use super::keys::{Compared, KnownKeys, other_key};
 use super::pgoutput::{Cell, Cut, Images, Tuple, odd};
 use super::settings::Choice;
 
@@ -15,7 +15,7 @@ const FULL: u8 = b'f';
 
 /// How values of a column that are equal to the server are made equal as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Canon {
+enum Canonical {
     Exact,
     /// 1 and 1.00 are one number.
     Decimal,
@@ -35,7 +35,7 @@ pub(super) struct Relation {
     /// The columns as bodies carry them, so that a body can be read on its own.
     pub(super) described: Vec<u8>,
     /// For each column whether and how it belongs to the key.
-    key: Vec<Option<Canon>>,
+    key: Vec<Option<Canonical>>,
     columns: Vec<(String, u32)>,
     /// The key by which its rows have to be told apart, if this is another one.
     other_key: Option<Vec<String>>,
@@ -163,7 +163,7 @@ impl Relation {
         Ok(())
     }
 
-    /// Why its rows can not be told.
+    /// Why its rows cannot be told.
     pub(super) fn refusal(&self) -> Error {
         let now: Vec<_> = self.key_names().map(str::to_owned).collect();
         match &self.other_key {
@@ -222,13 +222,13 @@ fn describe(columns: &[(String, u32)], types: &TypeNames) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn canon(kind: u32, types: &TypeNames) -> Canon {
+fn canon(kind: u32, types: &TypeNames) -> Canonical {
     match Type::from_oid(base_type(kind, types)) {
-        Some(Type::NUMERIC) => Canon::Decimal,
-        Some(Type::FLOAT4 | Type::FLOAT8) => Canon::Float,
-        Some(Type::BPCHAR) => Canon::Padded,
-        None if types.get(&kind).is_some_and(is_citext) => Canon::Caseless,
-        _ => Canon::Exact,
+        Some(Type::NUMERIC) => Canonical::Decimal,
+        Some(Type::FLOAT4 | Type::FLOAT8) => Canonical::Float,
+        Some(Type::BPCHAR) => Canonical::Padded,
+        None if types.get(&kind).is_some_and(is_citext) => Canonical::Caseless,
+        _ => Canonical::Exact,
     }
 }
 
@@ -237,19 +237,19 @@ fn is_citext(kind: &NamedType) -> bool {
 }
 
 /// Appends a part of a key with its length, so that the parts of two keys never run into each other.
-fn write_part(canon: Canon, text: &[u8], out: &mut Vec<u8>) {
+fn write_part(canon: Canonical, text: &[u8], out: &mut Vec<u8>) {
     let lower;
     let text = match canon {
-        Canon::Exact => text,
-        Canon::Decimal if text.contains(&b'.') => {
+        Canonical::Exact => text,
+        Canonical::Decimal if text.contains(&b'.') => {
             let digits = trimmed(text, b'0');
             digits.strip_suffix(b".").unwrap_or(digits)
         }
-        Canon::Decimal => text,
-        Canon::Float if text == b"-0" => b"0",
-        Canon::Float => text,
-        Canon::Padded => trimmed(text, b' '),
-        Canon::Caseless => {
+        Canonical::Decimal => text,
+        Canonical::Float if text == b"-0" => b"0",
+        Canonical::Float => text,
+        Canonical::Padded => trimmed(text, b' '),
+        Canonical::Caseless => {
             lower = String::from_utf8_lossy(text).to_lowercase();
             lower.as_bytes()
         }
@@ -271,7 +271,7 @@ pub(super) struct Relations {
     /// Whether a table was described that had been described before.
     repeated: bool,
     pub(super) types: TypeNames,
-    pub(super) keys: Known,
+    pub(super) keys: KnownKeys,
 }
 
 impl Relations {
@@ -305,7 +305,7 @@ impl Relations {
     }
 }
 
-/// The error of a table whose rows can not be told apart.
+/// The error of a table whose rows cannot be told apart.
 pub(super) fn keyless(table: &str) -> Error {
     Error::config(format!("table {table} has no key that its rows can be told apart by"))
         .remedy(format!(
@@ -339,7 +339,7 @@ fn forgotten(table: &str) -> Error {
 mod tests {
     use tokio_postgres::types::Type;
 
-    use super::{Canon, NamedType, write_part};
+    use super::{Canonical, NamedType, write_part};
 
     #[test]
     fn a_domain_over_a_built_in_type_is_read_as_that_type() {
@@ -351,13 +351,13 @@ mod tests {
     #[test]
     fn values_that_are_equal_to_the_server_are_equal_as_keys() {
         let equal = [
-            (Canon::Decimal, "1.00", "1"),
-            (Canon::Decimal, "10", "10"),
-            (Canon::Decimal, "1.50", "1.5"),
-            (Canon::Decimal, "NaN", "NaN"),
-            (Canon::Float, "-0", "0"),
-            (Canon::Padded, "a b  ", "a b"),
-            (Canon::Caseless, "ÄbC", "äbc"),
+            (Canonical::Decimal, "1.00", "1"),
+            (Canonical::Decimal, "10", "10"),
+            (Canonical::Decimal, "1.50", "1.5"),
+            (Canonical::Decimal, "NaN", "NaN"),
+            (Canonical::Float, "-0", "0"),
+            (Canonical::Padded, "a b  ", "a b"),
+            (Canonical::Caseless, "ÄbC", "äbc"),
         ];
         for (canon, a, b) in equal {
             let (mut one, mut other) = (Vec::new(), Vec::new());

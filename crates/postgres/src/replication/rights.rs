@@ -5,7 +5,7 @@ use watchkeeper_core::{Cx, Error, ErrorKind, Finding, Result, Severity};
 use super::publication;
 use super::settings::{Choice, Settings, identifier, literal, table_identifier};
 use super::wire::{Failure, Wire};
-use super::{Replication, Spare};
+use super::{PreparedConnection, Replication};
 
 /// A table, and what this user may do with it.
 #[derive(Debug)]
@@ -96,9 +96,9 @@ pub(super) async fn to_hold(wire: &mut Wire, settings: &Settings) -> Result<Opti
 impl Replication {
     /// Refuses a stream that is to begin with what exists, where its user may not read that, or not all of it.
     pub(super) async fn require_readable(&self, cx: &Cx) -> Result<()> {
-        let Spare { mut wire, outlook, .. } = self.look(cx).await?;
+        let PreparedConnection { mut wire, outlook, .. } = self.inspect(cx).await?;
         let listed = tables(&mut wire, &self.0.settings, outlook.has_publication());
-        let listed = cx.run(async { listed.await.map_err(|failure| self.told(failure)) }).await?;
+        let listed = cx.run(async { listed.await.map_err(|failure| self.to_error(failure)) }).await?;
         let wanted = self.choice();
         self.refuse_unreadable(&wanted, &listed)
     }

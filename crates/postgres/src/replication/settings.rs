@@ -35,7 +35,7 @@ pub struct Settings {
     pub spool_limit: u64,
     /// Where the files lie. They have no name there, so that nothing of them is left behind.
     pub spool_folder: PathBuf,
-    /// What becomes of rows of tables without a key, which can not be told apart.
+    /// What becomes of rows of tables without a key, which cannot be told apart.
     pub keyless: Keyless,
 }
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_texts_can_not_break_out() {
+    fn names_and_texts_cannot_break_out() {
         assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
         assert_eq!(literal("it's"), "'it''s'");
         assert_eq!(literal("a\\"), " E'a\\\\'");

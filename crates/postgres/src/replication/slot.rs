@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::mark::{self, Mark};
-use super::place::{Aside, Lsn, Place};
-use super::scope::{self, Scope};
+use super::position::{Lsn, PositionContext, ReplicationPosition};
+use super::publication_definition::{self, PublicationDefinition};
+use super::publication_fingerprint::{self, PublicationFingerprint};
 use super::settings::{Choice, Settings, identifier, literal};
 use super::wire::{Failure, Wire};
 
@@ -16,7 +16,7 @@ use super::wire::{Failure, Wire};
 /// simply not there. A new process of the server answers, and whatever it has not used yet costs it time: so functions are asked,
 /// not the views over them.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Outlook {
+pub(super) struct ServerState {
     slot: Option<Value>,
     /// The database that the slot belongs to.
     database: Option<String>,
@@ -31,10 +31,10 @@ pub(super) struct Outlook {
     keeps_all: bool,
     /// The publication, if there is one.
     #[serde(default)]
-    pub(super) publication: Option<Scope>,
+    pub(super) publication: Option<PublicationDefinition>,
     /// What it is known by, where no more was asked for.
     #[serde(default)]
-    mark: Option<Mark>,
+    mark: Option<PublicationFingerprint>,
     /// Whether it is only presumed to be what was remembered of it.
     #[serde(skip)]
     pub(super) presumes: bool,
@@ -49,20 +49,21 @@ pub(super) struct Slot {
     pub(super) holder: Option<i64>,
 }
 
-impl Outlook {
+impl ServerState {
     /// Looks at the server. Where the publication is `remembered`, it is presumed to be as it was if it has the same mark: what it
     /// is made of takes the server's new process longer to find out than all the rest.
     pub(super) async fn take(
         wire: &mut Wire,
         settings: &Settings,
         choice: &Choice,
-        remembered: Option<&Scope>,
+        remembered: Option<&PublicationDefinition>,
     ) -> Result<Self, Failure> {
-        let remembered = remembered.filter(|scope| scope.name == settings.publication && mark::is_enough_for(scope));
+        let remembered = remembered
+            .filter(|scope| scope.name == settings.publication && publication_fingerprint::is_enough_for(scope));
         let slot = literal(&settings.slot);
         let publication = match remembered {
-            Some(scope) => format!("'mark', {}", mark::expression(scope, wire.major)),
-            None => format!("'publication', {}", scope::expression(settings, wire.major)),
+            Some(scope) => format!("'mark', {}", publication_fingerprint::expression(scope, wire.major)),
+            None => format!("'publication', {}", publication_definition::expression(settings, wire.major)),
         };
         let sql = format!(
             "SELECT pg_catalog.jsonb_build_object(
@@ -86,7 +87,7 @@ impl Outlook {
         let as_before = remembered.filter(|scope| outlook.mark.as_ref().is_some_and(|mark| mark.is_of(scope)));
         let publication = match (as_before, &outlook.mark) {
             (Some(remembered), _) => Some(remembered.clone()),
-            (None, Some(_)) => scope::ask(wire, settings).await?,
+            (None, Some(_)) => publication_definition::ask(wire, settings).await?,
             (None, None) => outlook.publication,
         };
         let publication = publication.map(|publication| publication.narrowed(choice));
@@ -133,15 +134,15 @@ impl Outlook {
     }
 
     /// Whether a slot has to be made to go on from `place`: it was chosen when there was none, or for a snapshot that is still to be taken.
-    pub(super) fn begins_anew(&self, place: &Place) -> bool {
+    pub(super) fn begins_anew(&self, place: &ReplicationPosition) -> bool {
         match place.aside {
-            Aside::Anew => !self.has_slot() || self.is_lost(),
-            Aside::SnapshotAnew => true,
+            PositionContext::Anew => !self.has_slot() || self.is_lost(),
+            PositionContext::SnapshotAnew => true,
             _ => false,
         }
     }
 
-    /// Refuses a server that can not do it at all.
+    /// Refuses a server that cannot do it at all.
     pub(super) fn require_logical(&self, place: &str) -> Result<()> {
         if self.wal_level == "logical" {
             return Ok(());
@@ -190,7 +191,7 @@ impl Outlook {
     ///
     /// A slot that was dropped and made anew has confirmed everything up to its making, which lies after whatever was read
     /// through the one before it: so it is recognised, without a mark of our own.
-    pub(super) fn slot_for(&self, settings: &Settings, database: &str, place: &Place) -> Result<Slot> {
+    pub(super) fn slot_for(&self, settings: &Settings, database: &str, place: &ReplicationPosition) -> Result<Slot> {
         let name = &settings.slot;
         let accept = "accept the gap: watchkeeper accept-gap STREAM";
         let Some(slot) = self.slot(settings, database)? else {
@@ -216,7 +217,7 @@ impl Outlook {
     }
 
     /// Makes sure that reading can go on from `place`, be it with a slot that is still to be made.
-    pub(super) fn require(&self, settings: &Settings, database: &str, place: &Place) -> Result<()> {
+    pub(super) fn require(&self, settings: &Settings, database: &str, place: &ReplicationPosition) -> Result<()> {
         if self.begins_anew(place) { Ok(()) } else { self.slot_for(settings, database, place).map(drop) }
     }
 
@@ -288,7 +289,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 ///
 /// Whoever opens a stream holds its lease and has claimed its checkpoint, so another reader of its slot is one that died, was
 /// cut off, or does not know yet that its time is over.
-pub(super) async fn displace(cx: &Cx, wire: &mut Wire, is_ours: bool, pid: i64) -> Result<(), Failure> {
+pub(super) async fn terminate_holder(cx: &Cx, wire: &mut Wire, is_ours: bool, pid: i64) -> Result<(), Failure> {
     if is_ours {
         let ended = wire.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid})")).await;
         // Without the right to do so there is still the hope that it ends by itself.

@@ -18,11 +18,11 @@ use watchkeeper_core::{Cx, Error, Limits, Operation, Result, RowParts, SourceTim
 
 use fallible_iterator::FallibleIterator;
 
-use super::filling::{Filling, write_text};
-use super::origin::Origin;
-use super::place::{Aside, Lsn, Place, Progress};
+use super::batch::{BatchInProgress, write_text};
+use super::position::{Lsn, PositionContext, Progress, ReplicationPosition};
 use super::relation::{NamedType, Relation, TypeNames};
 use super::settings::{Keyless, literal, table_identifier};
+use super::version_origin::Origin;
 use super::wire::{Failure, Wire};
 use super::{Replication, body};
 
@@ -47,7 +47,7 @@ const PATIENT: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_ca
     WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 /// Rows of one table as they came.
-struct Portion {
+struct TableChunk {
     id: u32,
     table: Arc<Relation>,
     rows: Vec<DataRowBody>,
@@ -57,8 +57,8 @@ struct Portion {
 
 /// A snapshot that is being read.
 pub(super) struct Snapshot {
-    portions: mpsc::Receiver<Result<Portion, Failure>>,
-    current: Option<(Portion, usize)>,
+    portions: mpsc::Receiver<Result<TableChunk, Failure>>,
+    current: Option<(TableChunk, usize)>,
     at: Lsn,
     time: SourceTime,
 }
@@ -68,7 +68,7 @@ impl Snapshot {
     pub(super) async fn begin(source: &Replication, cx: &Cx, name: &str, at: Lsn, progress: &Progress) -> Result<Self> {
         let mut wire = source.connect(cx).await?;
         let begun = cx.run(async {
-            let told = |failure| source.told(failure);
+            let told = |failure| source.to_error(failure);
             wire.query(PATIENT).await.map_err(told)?;
             wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
             wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(told)?;
@@ -100,9 +100,9 @@ impl Snapshot {
     pub(super) async fn next(
         &mut self,
         origin: &Origin,
-        place: &mut Place,
+        place: &mut ReplicationPosition,
         limits: Limits,
-    ) -> Result<Option<Filling>, Failure> {
+    ) -> Result<Option<BatchInProgress>, Failure> {
         loop {
             let Some((portion, from)) = &mut self.current else {
                 match self.portions.recv().await {
@@ -111,9 +111,9 @@ impl Snapshot {
                 }
                 continue;
             };
-            let mut filling = Filling::new(origin);
+            let mut filling = BatchInProgress::new(origin);
             while *from < portion.rows.len() && !filling.is_full(limits) {
-                let Aside::Snapshot(progress) = &mut place.aside else { return Ok(None) };
+                let PositionContext::Snapshot(progress) = &mut place.aside else { return Ok(None) };
                 let number = progress.reading.filter(|(at, _)| *at == self.at).map_or(0, |(_, number)| number);
                 progress.reading = Some((self.at, number + 1));
                 push(&mut filling, portion, *from, place, self.at, self.time).map_err(std::io::Error::other)?;
@@ -121,7 +121,7 @@ impl Snapshot {
             }
             let is_done = *from == portion.rows.len();
             if is_done {
-                if let (true, Aside::Snapshot(progress)) = (portion.is_last, &mut place.aside) {
+                if let (true, PositionContext::Snapshot(progress)) = (portion.is_last, &mut place.aside) {
                     progress.finish(portion.id, self.at);
                 }
                 self.current = None;
@@ -133,7 +133,14 @@ impl Snapshot {
     }
 }
 
-fn push(filling: &mut Filling, portion: &Portion, row: usize, place: &Place, at: Lsn, time: SourceTime) -> Result<()> {
+fn push(
+    filling: &mut BatchInProgress,
+    portion: &TableChunk,
+    row: usize,
+    place: &ReplicationPosition,
+    at: Lsn,
+    time: SourceTime,
+) -> Result<()> {
     let (table, row) = (&portion.table, &portion.rows[row]);
     let namespace = filling.namespace(&table.name);
     let bodies = filling.bodies();
@@ -176,7 +183,7 @@ fn write_row(row: &DataRowBody, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// A table that is to be read.
-struct Wanted {
+struct PendingTable {
     id: u32,
     name: String,
     from: String,
@@ -186,7 +193,7 @@ struct Wanted {
 }
 
 /// What the publication tells of: tables with their columns and filters, in the order of their numbers.
-async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Failure> {
+async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<PendingTable>, Failure> {
     let settings = source.settings();
     // Columns and filters are told since version 15, and stored generated columns since 18, if the publication says so.
     let generated = if wire.major < HAS_GENERATED { "a.attgenerated = ''" } else { "a.attgenerated IN ('', 's')" };
@@ -222,7 +229,7 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
             continue;
         }
         let id = text(5).unwrap_or_default().parse().map_err(std::io::Error::other)?;
-        tables.push(Wanted { id, name, from, filter: text(2).map(str::to_owned), columns, key });
+        tables.push(PendingTable { id, name, from, filter: text(2).map(str::to_owned), columns, key });
     }
     tables.sort_by_key(|table| table.id);
     Ok(tables)
@@ -231,8 +238,8 @@ async fn tables(wire: &mut Wire, source: &Replication) -> Result<Vec<Wanted>, Fa
 /// Reads table after table.
 async fn read(
     mut wire: Wire,
-    tables: Vec<Wanted>,
-    sender: &mpsc::Sender<Result<Portion, Failure>>,
+    tables: Vec<PendingTable>,
+    sender: &mpsc::Sender<Result<TableChunk, Failure>>,
 ) -> Result<(), Failure> {
     for table in tables {
         let columns: Vec<_> = table.columns.iter().map(|name| super::settings::identifier(name)).collect();
@@ -251,7 +258,7 @@ async fn read(
             let is_last = rows.len() < count;
             let size: usize = rows.iter().map(|row| row.buffer().len()).sum();
             count = (count * PORTION / size.max(1)).clamp(1, ROWS_MAX);
-            if sender.send(Ok(Portion { id: table.id, table: relation, rows, is_last })).await.is_err() {
+            if sender.send(Ok(TableChunk { id: table.id, table: relation, rows, is_last })).await.is_err() {
                 return Ok(());
             }
             if is_last {
@@ -265,8 +272,8 @@ async fn read(
 
 /// Refuses a table that was rewritten, truncated, or made anew since the snapshot was taken. To the snapshot it is empty, and the log
 /// does not tell of its rows either: they are read with a new snapshot. The table is locked by now and stays as it is.
-async fn require_as_it_was(wire: &mut Wire, table: &Wanted) -> Result<(), Failure> {
-    let Wanted { id, name, .. } = table;
+async fn require_as_it_was(wire: &mut Wire, table: &PendingTable) -> Result<(), Failure> {
+    let PendingTable { id, name, .. } = table;
     let quoted = literal(&table_identifier(name).map_err(std::io::Error::other)?);
     // What is selected is of the time of the snapshot, and what functions say is of now.
     let sql = format!(
@@ -279,13 +286,13 @@ async fn require_as_it_was(wire: &mut Wire, table: &Wanted) -> Result<(), Failur
     if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") { Ok(()) } else { Err(altered(table)) }
 }
 
-fn altered(table: &Wanted) -> Failure {
+fn altered(table: &PendingTable) -> Failure {
     let cause =
         "was renamed, rewritten or truncated since the snapshot was taken; another one is taken for what is left";
     std::io::Error::other(format!("table {} {cause}", table.name)).into()
 }
 
-async fn describe(wire: &mut Wire, table: &Wanted, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {
+async fn describe(wire: &mut Wire, table: &PendingTable, columns: Vec<(String, u32)>) -> Result<Relation, Failure> {
     let types = type_names(wire, &columns).await?;
     let columns = columns.into_iter().map(|(name, kind)| {
         let is_key = table.key.contains(&name);

@@ -233,7 +233,7 @@ impl Replay {
         let block = reading.await;
         self.reading = None;
         let block = block.map_err(std::io::Error::other).and_then(|block| block);
-        let unreadable = |error| Error::unavailable("the spool can not be read back").caused_by(error);
+        let unreadable = |error| Error::unavailable("the spool cannot be read back").caused_by(error);
         let block = block.map_err(|error| unreadable(error).remedy("it is tried again from the last commit"))?;
         self.read = (at + 1, offset + length as u64);
         Ok(Some(block))
@@ -246,7 +246,7 @@ fn too_much(size_max: u64) -> Error {
 }
 
 fn unwritable(folder: &std::path::Path, error: std::io::Error) -> Error {
-    Error::unavailable(format!("the spool in {} can not be written: {error}", folder.display()))
+    Error::unavailable(format!("the spool in {} cannot be written: {error}", folder.display()))
         .remedy("make room there, or name another folder as spool_folder")
         .caused_by(error)
 }

@@ -37,7 +37,7 @@ impl Replication {
 
     async fn held_up(&self, cx: &Cx, slot: &str) -> Option<Error> {
         let mut wire = self.connect(cx).await.ok()?;
-        let asked = cx.run(async { blocker(&mut wire, slot).await.map_err(|failure| self.told(failure)) });
+        let asked = cx.run(async { blocker(&mut wire, slot).await.map_err(|failure| self.to_error(failure)) });
         let (pid, user) = asked.await.ok()??;
         let (whose, remedy) = match pid.as_str() {
             "0" => (

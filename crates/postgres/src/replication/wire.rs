@@ -13,7 +13,7 @@ use postgres_protocol::message::backend::{DataRowBody, ErrorResponseBody, Messag
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::line::Socket;
+use super::socket::Socket;
 
 /// The answer to `START_REPLICATION`: both sides send from here on.
 const COPY_BOTH: u8 = b'W';
@@ -82,7 +82,7 @@ impl From<io::Error> for Failure {
 pub(super) type TextRow = Vec<Option<String>>;
 
 /// One message of the server.
-pub(super) enum Heard {
+pub(super) enum ServerMessage {
     Message(Message),
     CopyBoth,
 }
@@ -112,7 +112,7 @@ impl Wire {
     }
 
     /// The next message.
-    pub(super) async fn hear(&mut self) -> io::Result<Heard> {
+    pub(super) async fn read_message(&mut self) -> io::Result<ServerMessage> {
         loop {
             if let Some(heard) = next_message(&mut self.buffer)? {
                 return Ok(heard);
@@ -134,13 +134,13 @@ impl Wire {
         self.send(&message).await?;
         let (mut rows, mut columns, mut refused) = (Vec::new(), Vec::new(), None);
         loop {
-            match self.hear().await? {
-                Heard::Message(Message::RowDescription(body)) => {
+            match self.read_message().await? {
+                ServerMessage::Message(Message::RowDescription(body)) => {
                     columns = body.fields().map(|field| Ok((field.name().to_owned(), field.type_oid()))).collect()?;
                 }
-                Heard::Message(Message::DataRow(row)) => rows.push(row),
-                Heard::Message(Message::ErrorResponse(body)) => refused = Some(Refusal::read(&body)),
-                Heard::Message(Message::ReadyForQuery(_)) => break,
+                ServerMessage::Message(Message::DataRow(row)) => rows.push(row),
+                ServerMessage::Message(Message::ErrorResponse(body)) => refused = Some(Refusal::read(&body)),
+                ServerMessage::Message(Message::ReadyForQuery(_)) => break,
                 _ => {}
             }
         }
@@ -171,15 +171,15 @@ impl Wire {
         self.send(&message).await?;
         let mut refused = None;
         loop {
-            match self.hear().await? {
-                Heard::CopyBoth => return Ok(()),
-                Heard::Message(Message::ErrorResponse(body)) => refused = Some(Refusal::read(&body)),
+            match self.read_message().await? {
+                ServerMessage::CopyBoth => return Ok(()),
+                ServerMessage::Message(Message::ErrorResponse(body)) => refused = Some(Refusal::read(&body)),
                 // After an error the connection is ready for the next command.
-                Heard::Message(Message::ReadyForQuery(_)) => {
+                ServerMessage::Message(Message::ReadyForQuery(_)) => {
                     let none = || Failure::Io(io::Error::other("the server did not begin to stream"));
                     return Err(refused.map_or_else(none, Failure::Refused));
                 }
-                Heard::Message(_) => {}
+                ServerMessage::Message(_) => {}
             }
         }
     }
@@ -190,9 +190,9 @@ fn text_of(bytes: &[u8]) -> String {
 }
 
 /// The next whole message in `buffer`. The codec does not know `CopyBothResponse`, so its tag is looked at first.
-fn next_message(buffer: &mut BytesMut) -> io::Result<Option<Heard>> {
+fn next_message(buffer: &mut BytesMut) -> io::Result<Option<ServerMessage>> {
     if buffer.first() != Some(&COPY_BOTH) {
-        return Ok(Message::parse(buffer)?.map(Heard::Message));
+        return Ok(Message::parse(buffer)?.map(ServerMessage::Message));
     }
     let Some(length) = buffer.get(1..5) else { return Ok(None) };
     let length = u32::from_be_bytes([length[0], length[1], length[2], length[3]]) as usize;
@@ -200,5 +200,5 @@ fn next_message(buffer: &mut BytesMut) -> io::Result<Option<Heard>> {
         return Ok(None);
     }
     buffer.advance(length + 1);
-    Ok(Some(Heard::CopyBoth))
+    Ok(Some(ServerMessage::CopyBoth))
 }

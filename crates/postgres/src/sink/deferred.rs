@@ -17,7 +17,7 @@ pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT watchkeeper_whole; RELEASE 
 /// Looks at all constraints now that would be looked at when the transaction ends.
 const SETTLE: &str = "SET CONSTRAINTS ALL IMMEDIATE";
 
-/// A change, or both halves of a key update, with why it can not be taken in.
+/// A change, or both halves of a key update, with why it cannot be taken in.
 struct Unit {
     places: Range<usize>,
     error: Option<Error>,
@@ -32,7 +32,7 @@ pub(super) async fn refusal(open: &Open<'_>) -> Result<Option<Error>, Failure> {
     }
 }
 
-/// Which of the changes at these `places` are to blame, where all of them together can not stay, with the reasons. In an open
+/// Which of the changes at these `places` are to blame, where all of them together cannot stay, with the reasons. In an open
 /// transaction in which nothing is applied; nothing is afterwards either.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ fn units(changes: &[Change], places: &[usize]) -> Vec<Unit> {
     units
 }
 
-/// Applies the changes that are `taken`, and undoes that: `None`, or why they can not stay.
+/// Applies the changes that are `taken`, and undoes that: `None`, or why they cannot stay.
 async fn attempt(
     apply: &dyn Apply,
     open: &Open<'_>,

@@ -45,13 +45,13 @@ pub(super) fn body(change: &Change) -> Result<Option<String>> {
 /// What was changed, as it is since the change. An error when the body does not tell it, `None` when it is no more.
 pub(super) fn after(change: &Change) -> Result<Option<Document>> {
     let mut out = Vec::with_capacity(change.body().len());
-    let mut known = Known { writer: JsonWriter::new(&mut out), key: None, unchanged: Vec::new() };
+    let mut known = KnownValues { writer: JsonWriter::new(&mut out), key: None, unchanged: Vec::new() };
     let payload = change.batch().payload();
     let told = payload.image(change.body(), change.operation(), Image::After, &mut known)?;
     let unchanged = std::mem::take(&mut known.unchanged);
     if !told || out.is_empty() {
         let operation = change.operation().as_str();
-        let cause = format!("this {operation} does not tell the whole row, so it can not be mirrored");
+        let cause = format!("this {operation} does not tell the whole row, so it cannot be mirrored");
         return Err(Error::config(cause).remedy("let the source tell it (full_document, REPLICA IDENTITY)"));
     }
     // It was deleted since; the change that did so will come.
@@ -66,14 +66,14 @@ fn text(out: Vec<u8>) -> Result<String> {
 }
 
 /// Writes what is known and leaves out what did not change.
-struct Known<'a> {
+struct KnownValues<'a> {
     writer: JsonWriter<'a>,
     /// The key that is due, until it is known that a value follows.
     key: Option<String>,
     unchanged: Vec<String>,
 }
 
-impl Known<'_> {
+impl KnownValues<'_> {
     fn due(&mut self) {
         if let Some(key) = self.key.take() {
             self.writer.key(&key);
@@ -81,7 +81,7 @@ impl Known<'_> {
     }
 }
 
-impl Visit for Known<'_> {
+impl Visit for KnownValues<'_> {
     fn value(&mut self, value: ValueRef<'_>) {
         if value == ValueRef::Unchanged {
             self.unchanged.extend(self.key.take());

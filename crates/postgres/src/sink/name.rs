@@ -42,7 +42,7 @@ impl Table {
     /// By its name: `table` or `schema.table`, and either part in double quotes where it has a dot in it.
     ///
     /// # Errors
-    /// `Config` when it can not be one.
+    /// `Config` when it cannot be one.
     pub fn new(name: &str) -> Result<Self> {
         Self::of(name.to_owned(), TableName::parse(name)?)
     }
@@ -65,7 +65,7 @@ impl Table {
     fn of(written: String, name: TableName) -> Result<Self> {
         let usable = |part: &String| part.len() <= NAME_MAX && !part.contains('\0');
         if !name.schema.iter().chain(std::iter::once(&name.table)).all(usable) {
-            let cause = format!("{written:?} can not be a table of a sink");
+            let cause = format!("{written:?} cannot be a table of a sink");
             return Err(Error::config(cause)
                 .remedy("write \"events\", or \"schema.events\", with at most 63 bytes in each name"));
         }

@@ -39,7 +39,7 @@ pub(super) fn incomplete() -> Error {
 
 /// The error of an update of a key that leaves values out, in a sink that may write its halves at different times.
 pub(super) fn incomplete_key_update() -> Error {
-    Error::config("this update of a key leaves out large values that did not change, which this sink can not take over")
+    Error::config("this update of a key leaves out large values that did not change, which this sink cannot take over")
         .remedy("let the source tell all of them (ALTER TABLE … REPLICA IDENTITY FULL), or write beside the checkpoint (mode rows or mirror)")
         .caused_by(Incomplete)
 }

@@ -2,7 +2,7 @@
 
 mod encode;
 mod field;
-mod follow;
+mod known_fields;
 mod literal;
 mod origins;
 mod plan;
@@ -19,7 +19,7 @@ use watchkeeper_core::{Change, Cx, Error, Operation, Result, SinkContext};
 pub use shape::Missing;
 pub use versioned::VersionedRows;
 
-use self::follow::Target;
+use self::known_fields::Target;
 use self::origins::Origins;
 use self::plan::{Plan, Row, Statement};
 use self::shape::Shape;
@@ -54,7 +54,7 @@ impl Rows {
     /// null, and one that a table of the source does not have is a rejected change.
     ///
     /// # Errors
-    /// `Config` when it can not be the name of a table.
+    /// `Config` when it cannot be the name of a table.
     pub fn into(table: &str) -> Result<Self> {
         let table = Table::new(table)?;
         let target = Target { table: table.written().to_owned(), ..Target::default() };
@@ -95,9 +95,9 @@ impl Rows {
         &self.table
     }
 
-    /// Looks at the table, and refuses what can not be written into.
-    pub(crate) async fn look(&self, cx: &Cx, client: &Client) -> Result<()> {
-        let shape = Shape::look(cx, client, &self.table, &self.fields, self.missing).await?;
+    /// Looks at the table, and refuses what cannot be written into.
+    pub(crate) async fn inspect(&self, cx: &Cx, client: &Client) -> Result<()> {
+        let shape = Shape::inspect(cx, client, &self.table, &self.fields, self.missing).await?;
         self.table.require_seen(cx, client).await?;
         let shape = match self.shape() {
             Ok(before) => shape.replacing(&before, &self.target()),
@@ -157,7 +157,7 @@ impl Rows {
     async fn row<'a>(
         &self,
         open: &Open<'_>,
-        sight: &mut Sight,
+        sight: &mut TableSnapshot,
         plan: &mut Plan<'a>,
         change: &'a Change,
     ) -> Result<Result<Row>, Failure> {
@@ -170,7 +170,7 @@ impl Rows {
         Ok(Row::of(&sight.shape, change, &mut sight.strangers))
     }
 
-    async fn look_within(&self, open: &Open<'_>, sight: &mut Sight) -> Result<(), Failure> {
+    async fn look_within(&self, open: &Open<'_>, sight: &mut TableSnapshot) -> Result<(), Failure> {
         let found = match sight.found.take() {
             Some(found) => found,
             None => Shape::look_within(open, &self.table, self.missing).await?,
@@ -184,7 +184,7 @@ impl Rows {
     async fn rekey<'a>(
         &self,
         open: &Open<'_>,
-        sight: &mut Sight,
+        sight: &mut TableSnapshot,
         plan: &mut Plan<'a>,
         changes: &'a [Change],
     ) -> Result<bool, Failure> {
@@ -220,7 +220,7 @@ async fn probe(open: &Open<'_>, statement: &Statement) -> Result<(), Failure> {
 }
 
 /// How the table is seen while changes are applied.
-struct Sight {
+struct TableSnapshot {
     shape: Arc<Shape>,
     /// Fields of the changes that no column is known to take.
     strangers: BTreeSet<String>,
@@ -243,7 +243,7 @@ fn clears(change: &Change) -> bool {
 #[async_trait]
 impl Apply for Rows {
     async fn prepare(&self, cx: &Cx, client: &Client) -> Result<()> {
-        self.look(cx, client).await
+        self.inspect(cx, client).await
     }
 
     fn note_opening(&self, context: &SinkContext) {
@@ -253,8 +253,8 @@ impl Apply for Rows {
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
         self.origins.note(changes);
         let shape = self.shape()?;
-        let is_due = shape.follows.as_ref().is_some_and(follow::Follows::is_due);
-        let mut sight = Sight { shape, strangers: BTreeSet::new(), found: None };
+        let is_due = shape.follows.as_ref().is_some_and(known_fields::KnownFields::is_due);
+        let mut sight = TableSnapshot { shape, strangers: BTreeSet::new(), found: None };
         if is_due {
             self.look_within(open, &mut sight).await?;
         }

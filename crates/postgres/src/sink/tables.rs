@@ -61,7 +61,7 @@ impl Events {
     /// Into this table, made where it is missing.
     ///
     /// # Errors
-    /// `Config` when it can not be one.
+    /// `Config` when it cannot be one.
     pub fn into(table: &str) -> Result<Self> {
         Ok(Self { table: Table::new(table)? })
     }
@@ -147,7 +147,7 @@ impl Mirror {
     /// Into this table, made where it is missing.
     ///
     /// # Errors
-    /// `Config` when it can not be one.
+    /// `Config` when it cannot be one.
     pub fn into(table: &str) -> Result<Self> {
         Ok(Self { table: Table::new(table)? })
     }
@@ -160,7 +160,7 @@ impl Mirror {
 
 /// What becomes of a key.
 #[derive(Debug)]
-struct Fate<'a> {
+struct MergedWrite<'a> {
     change: &'a Change,
     /// As it is to be; `None` when it is to be taken away.
     document: Option<Document>,
@@ -168,12 +168,12 @@ struct Fate<'a> {
 
 /// What changes come to, by namespace and key. In their order, so that two who write the same keys never wait crosswise.
 #[derive(Debug, Default)]
-pub(super) struct Fates<'a> {
-    by_key: BTreeMap<(&'a str, &'a [u8]), Fate<'a>>,
+pub(super) struct MergedWrites<'a> {
+    by_key: BTreeMap<(&'a str, &'a [u8]), MergedWrite<'a>>,
     bytes: usize,
 }
 
-impl<'a> Fates<'a> {
+impl<'a> MergedWrites<'a> {
     /// Whether a change can be noted over what was noted before: not if it needs what that leaves.
     pub(super) fn takes(&self, change: &'a Change, key: &'a [u8], document: Option<&Document>) -> bool {
         let depends = document.is_some_and(Document::is_partial);
@@ -184,18 +184,20 @@ impl<'a> Fates<'a> {
 
     pub(super) fn note(&mut self, change: &'a Change, key: &'a [u8], document: Option<Document>) {
         self.bytes += document.as_ref().map_or(0, |document| document.json.len()) + 256;
-        self.by_key.insert((change.namespace(), key), Fate { change, document });
+        self.by_key.insert((change.namespace(), key), MergedWrite { change, document });
     }
 
-    pub(super) fn columns(&self) -> FateColumns<'_> {
-        let mut columns = FateColumns::default();
-        for ((namespace, key), fate) in &self.by_key {
-            let version = fate.change.version();
+    pub(super) fn columns(&self) -> MergedWriteColumns<'_> {
+        let mut columns = MergedWriteColumns::default();
+        for ((namespace, key), merged_write) in &self.by_key {
+            let version = merged_write.change.version();
             columns.namespaces.push(namespace);
             columns.keys.push(key);
-            columns.documents.push(fate.document.as_ref().map(|document| document.json.as_str()));
-            columns.unchanged.push(fate.document.as_ref().filter(|document| document.is_partial()).map(unchanged));
-            columns.times.push(number(fate.change.time().0));
+            columns.documents.push(merged_write.document.as_ref().map(|document| document.json.as_str()));
+            columns
+                .unchanged
+                .push(merged_write.document.as_ref().filter(|document| document.is_partial()).map(unchanged));
+            columns.times.push(number(merged_write.change.time().0));
             columns.versions.push(number(version.time));
             columns.ordinals.push(number(version.ordinal));
         }
@@ -222,7 +224,7 @@ fn whole_insert(change: &Change) -> Result<Option<Document>> {
 
 /// The columns of many fates.
 #[derive(Debug, Default)]
-pub(super) struct FateColumns<'a> {
+pub(super) struct MergedWriteColumns<'a> {
     namespaces: Vec<&'a str>,
     keys: Vec<&'a [u8]>,
     documents: Vec<Option<&'a str>>,
@@ -234,7 +236,7 @@ pub(super) struct FateColumns<'a> {
 }
 
 /// How the columns are named in a statement.
-pub(super) const FATES: &str = "(SELECT namespace, key, document::json AS document, unchanged::jsonb AS unchanged, unchanged IS NOT NULL AS partial,
+pub(super) const MERGED_WRITES: &str = "(SELECT namespace, key, document::json AS document, unchanged::jsonb AS unchanged, unchanged IS NOT NULL AS partial,
     timestamptz 'epoch' + time * interval '1 millisecond' AS time, version, ordinal
     FROM unnest($1, $2, $3, $4, $5, $6, $7) WITH ORDINALITY
         AS f (namespace, key, document, unchanged, time, version, ordinal, n) ORDER BY n) AS f";
@@ -248,7 +250,7 @@ pub(super) const MERGED: &str = "CASE WHEN f.partial AND m.document IS NOT NULL
 pub(super) const LACKING: &str = "(f.partial AND (m.document IS NULL
     OR NOT m.document::jsonb ?& ARRAY(SELECT jsonb_array_elements_text(f.unchanged))))";
 
-impl FateColumns<'_> {
+impl MergedWriteColumns<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -282,16 +284,16 @@ impl Mirror {
         self.table.ensure(cx, client, MIRROR).await
     }
 
-    async fn send(&self, open: &Open<'_>, fates: &mut Fates<'_>) -> Result<(), Failure> {
-        let fates = std::mem::take(fates);
-        let columns = fates.columns();
+    async fn send(&self, open: &Open<'_>, merged: &mut MergedWrites<'_>) -> Result<(), Failure> {
+        let merged = std::mem::take(merged);
+        let columns = merged.columns();
         if columns.is_empty() {
             return Ok(());
         }
         let table = self.table.sql();
-        // MERGE would need PostgreSQL 15, and INSERT can not look at the old row to merge it: so the old rows are joined.
+        // MERGE would need PostgreSQL 15, and INSERT cannot look at the old row to merge it: so the old rows are joined.
         let sql = format!(
-            "WITH f AS MATERIALIZED (SELECT * FROM {FATES}),
+            "WITH f AS MATERIALIZED (SELECT * FROM {MERGED_WRITES}),
             gone AS (DELETE FROM {table} m USING f
                 WHERE m.namespace = f.namespace AND m.key = f.key AND f.document IS NULL)
             INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
@@ -310,11 +312,11 @@ impl Mirror {
             "WITH m AS (DELETE FROM {table} WHERE namespace = $8 AND key = $9 RETURNING document)
             INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal
-            FROM {FATES} CROSS JOIN m WHERE NOT {LACKING} {OVER}"
+            FROM {MERGED_WRITES} CROSS JOIN m WHERE NOT {LACKING} {OVER}"
         );
-        let mut fates = Fates::default();
-        fates.note(new, new.key().unwrap_or_default(), Some(document));
-        let (columns, namespace) = (fates.columns(), new.namespace());
+        let mut merged = MergedWrites::default();
+        merged.note(new, new.key().unwrap_or_default(), Some(document));
+        let (columns, namespace) = (merged.columns(), new.namespace());
         let mut values = columns.values().to_vec();
         values.extend([(&namespace as _, Type::TEXT), (&old as _, Type::BYTEA)]);
         let written = open.state(&sql, &values).await?;
@@ -322,13 +324,13 @@ impl Mirror {
     }
 
     /// Does both halves of a key update at once if the second leaves out what did not change; if not, it is left to others.
-    async fn rekey(&self, open: &Open<'_>, fates: &mut Fates<'_>, changes: &[Change]) -> Result<bool, Failure> {
+    async fn rekey(&self, open: &Open<'_>, merged: &mut MergedWrites<'_>, changes: &[Change]) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
         let (Some(old), Ok(Some(document))) = (old.key(), document(new)) else { return Ok(false) };
         if !document.is_partial() || new.key().is_none() {
             return Ok(false);
         }
-        self.send(open, fates).await?;
+        self.send(open, merged).await?;
         self.rename(open, old, new, document).await?;
         Ok(true)
     }
@@ -353,20 +355,20 @@ impl Apply for Mirror {
     }
 
     async fn apply(&self, open: &Open<'_>, changes: &[Change]) -> Result<(), Failure> {
-        let (mut fates, mut at) = (Fates::default(), 0);
+        let (mut merged, mut at) = (MergedWrites::default(), 0);
         while let Some(change) = changes.get(at) {
-            if self.rekey(open, &mut fates, &changes[at..]).await? {
+            if self.rekey(open, &mut merged, &changes[at..]).await? {
                 at += 2;
                 continue;
             }
             if let Some(key) = change.key() {
                 let document = whole_insert(change).map_err(|error| Failure::Refused(Some(at), error))?;
-                if !fates.takes(change, key, document.as_ref()) {
-                    self.send(open, &mut fates).await?;
+                if !merged.takes(change, key, document.as_ref()) {
+                    self.send(open, &mut merged).await?;
                 }
-                fates.note(change, key, document);
+                merged.note(change, key, document);
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
-                self.send(open, &mut fates).await?;
+                self.send(open, &mut merged).await?;
                 let sql = format!("DELETE FROM {} WHERE namespace = $1", self.table.sql());
                 open.state(&sql, &[(&change.namespace(), Type::TEXT)]).await?;
             } else {
@@ -374,7 +376,7 @@ impl Apply for Mirror {
             }
             at += 1;
         }
-        self.send(open, &mut fates).await
+        self.send(open, &mut merged).await
     }
 
     fn acts_on_barriers(&self) -> bool {

@@ -12,7 +12,7 @@ use watchkeeper_core::{
 
 use super::image::require_key;
 use super::rekey::{incomplete, incomplete_key_update, is_incomplete};
-use super::tables::{FATES, FateColumns, Fates, LACKING, MERGED, Mirror, document, number};
+use super::tables::{LACKING, MERGED, MERGED_WRITES, MergedWriteColumns, MergedWrites, Mirror, document, number};
 use crate::client::Client;
 use crate::error::is_doubtful;
 
@@ -22,7 +22,7 @@ pub(super) const TOMBSTONES: &str = "1 day";
 /// Keeps the newest document of every key, and never lets an older version overwrite a newer one.
 ///
 /// The version of the source stands beside every document. A deleted one stays as a tombstone, with `deleted` set and no
-/// document, so that a late write can not bring it back; tombstones of more than a day are removed whenever the sink is opened.
+/// document, so that a late write cannot bring it back; tombstones of more than a day are removed whenever the sink is opened.
 /// Readers leave them out with `WHERE deleted IS NULL`.
 ///
 /// What is not prevented: that a late write from before a truncate brings in a row that was never written here.
@@ -95,9 +95,9 @@ struct Writer {
 }
 
 impl Writer {
-    async fn send(&self, cx: &Cx, fates: &mut Fates<'_>) -> Result<()> {
-        let fates = std::mem::take(fates);
-        let columns = fates.columns();
+    async fn send(&self, cx: &Cx, merged: &mut MergedWrites<'_>) -> Result<()> {
+        let merged = std::mem::take(merged);
+        let columns = merged.columns();
         if columns.is_empty() {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Writer {
             "INSERT INTO {table} AS t (namespace, key, document, time, version_time, version_ordinal, deleted)
             SELECT f.namespace, f.key, {MERGED}, f.time, f.version, f.ordinal,
                 CASE WHEN f.document IS NULL THEN clock_timestamp() END
-            FROM {FATES} LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
+            FROM {MERGED_WRITES} LEFT JOIN {table} m ON m.namespace = f.namespace AND m.key = f.key
             WHERE NOT {LACKING}
             ON CONFLICT (namespace, key) DO UPDATE SET document = excluded.document, time = excluded.time,
                 version_time = excluded.version_time, version_ordinal = excluded.version_ordinal,
@@ -120,9 +120,9 @@ impl Writer {
     }
 
     /// Whether there is nothing that one of them could take from what did not change.
-    async fn lack_documents(&self, cx: &Cx, columns: &FateColumns<'_>) -> Result<bool> {
+    async fn lack_documents(&self, cx: &Cx, columns: &MergedWriteColumns<'_>) -> Result<bool> {
         let sql = format!(
-            "SELECT 1 FROM {FATES} LEFT JOIN {} m ON m.namespace = f.namespace AND m.key = f.key
+            "SELECT 1 FROM {MERGED_WRITES} LEFT JOIN {} m ON m.namespace = f.namespace AND m.key = f.key
             WHERE {LACKING}
                 AND (m.key IS NULL OR (m.version_time, m.version_ordinal) < (f.version, f.ordinal)) LIMIT 1",
             self.mirror.table.sql()
@@ -145,9 +145,9 @@ impl Writer {
 }
 
 #[async_trait]
-impl Put for Writer {
+impl VersionedPut for Writer {
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
-        let (mut fates, mut rejected) = (Fates::default(), Vec::new());
+        let (mut merged, mut rejected) = (MergedWrites::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
             if let Some(key) = change.key() {
                 match document(change) {
@@ -156,31 +156,31 @@ impl Put for Writer {
                         rejected.push((at, incomplete_key_update()));
                     }
                     Ok(document) => {
-                        if !fates.takes(change, key, document.as_ref()) {
-                            self.send(cx, &mut fates).await?;
+                        if !merged.takes(change, key, document.as_ref()) {
+                            self.send(cx, &mut merged).await?;
                         }
-                        fates.note(change, key, document);
+                        merged.note(change, key, document);
                     }
                 }
             } else if matches!(change.operation(), Operation::Drop | Operation::Truncate) {
-                self.send(cx, &mut fates).await?;
+                self.send(cx, &mut merged).await?;
                 self.clear(cx, change).await?;
             } else if let Err(error) = require_key(change) {
                 rejected.push((at, error));
             }
         }
-        self.send(cx, &mut fates).await?;
+        self.send(cx, &mut merged).await?;
         Ok(rejected)
     }
 }
 
 /// A writer whose writes are transactions of their own.
 #[async_trait]
-pub(super) trait Put: Send + Sync {
-    /// Writes changes, all that come together at once. Those that can not be written are told by their place.
+pub(super) trait VersionedPut: Send + Sync {
+    /// Writes changes, all that come together at once. Those that cannot be written are told by their place.
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>>;
 
-    /// Why the values of a change can not be converted, if an error that does not say so comes from there.
+    /// Why the values of a change cannot be converted, if an error that does not say so comes from there.
     async fn unconvertible(&self, _cx: &Cx, _change: &Change) -> Result<Option<Error>> {
         Ok(None)
     }
@@ -191,11 +191,11 @@ fn is_refused(error: &Error) -> bool {
 }
 
 /// Puts the rows of a batch, and finds those that the server refuses.
-pub(super) async fn write(writer: &dyn Put, cx: &Cx, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
+pub(super) async fn write(writer: &dyn VersionedPut, cx: &Cx, batch: &Arc<Batch>, rows: &[u32]) -> Result<Written> {
     let changes: Vec<Change> = rows.iter().map(|row| Change::new(Arc::clone(batch), *row)).collect();
     let rejected = match writer.put(cx, &changes).await {
         Ok(rejected) => rejected,
-        // One of them can not be written: found by writing them one by one. What was written already stays as it is.
+        // One of them cannot be written: found by writing them one by one. What was written already stays as it is.
         Err(error) if is_refused(&error) || is_doubtful(&error) => one_by_one(writer, cx, &changes).await?,
         Err(error) => return Err(error),
     };
@@ -203,7 +203,7 @@ pub(super) async fn write(writer: &dyn Put, cx: &Cx, batch: &Arc<Batch>, rows: &
     Ok(Written { done: rows.len(), rejected: rejected.into_iter().map(fault).collect(), stopped: None })
 }
 
-async fn one_by_one(writer: &dyn Put, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
+async fn one_by_one(writer: &dyn VersionedPut, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
     let mut rejected = Vec::new();
     for (at, change) in changes.iter().enumerate() {
         match writer.put(cx, std::slice::from_ref(change)).await {

@@ -1,13 +1,13 @@
 //! PostgreSQL as a file names it, and as the least that a role may.
 
 use watchkeeper_core::{
-    Acquired, Backend, Claim, Collector, Commit, Entropy, ErrorKind, Lease, Options, Origin, Put, Released, Renewal,
-    Resolution, Severity, WrittenSetting,
+    Acquired, Backend, Claim, Collector, Commit, Entropy, ErrorKind, Lease, Options, Origin, PutOutcome, Released,
+    Renewal, Resolution, Severity, WrittenSetting,
 };
 use watchkeeper_postgres::{Client, Config, Events, Leases, Postgres};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::sink::{INSERT, Stage, write};
+use crate::sink::{INSERT, SinkFixture, write};
 use crate::specifics::ask;
 use crate::support::{Base, assert_told, block_on, cx};
 
@@ -66,7 +66,7 @@ async fn use_everything(base: &Base, user: &str) {
     let mut settled = write(&grant, 1);
     settled.resolve = vec![(1, Resolution::Purged)];
     assert_eq!(checkpoints.commit(&cx(), &[settled]).await.expect("it may"), [Commit::Committed]);
-    let Put::Done(revision) = records.put_if(&cx(), "x", None, "1".into()).await.expect("it may") else {
+    let PutOutcome::Done(revision) = records.put_if(&cx(), "x", None, "1".into()).await.expect("it may") else {
         panic!("new")
     };
     records.delete_if(&cx(), "x", revision).await.expect("it may");
@@ -75,12 +75,12 @@ async fn use_everything(base: &Base, user: &str) {
     assert_eq!(leases.release(&cx(), &grant).await.expect("it may"), Released::Released);
     // A sink into a table that an administrator has made and opened to it.
     let admin = Client::open(&cx(), base.config()).await.expect("the server is there");
-    Stage::new(admin, Events::into("public.events").expect("a name")).await;
+    SinkFixture::new(admin, Events::into("public.events").expect("a name")).await;
     let sql = format!("GRANT INSERT ON public.events TO {user}");
     base.admin().await.batch_execute(&sql).await.expect("the superuser may");
     let client = Client::open(&cx(), base.config_of(user)).await.expect("it may");
-    let mut stage = Stage::newer(client.clone(), Events::into("public.events").expect("a name"), 2).await;
-    stage.committed(1, &[(INSERT, Some("a"), "{}")]).await;
+    let mut fixture = SinkFixture::newer(client.clone(), Events::into("public.events").expect("a name"), 2).await;
+    fixture.committed(1, &[(INSERT, Some("a"), "{}")]).await;
     // And no more than that.
     let delete = client.write(&cx(), "DELETE FROM watchkeeper.leases", &[]).await;
     assert_told(delete, ErrorKind::Denied, "42501");
@@ -176,7 +176,7 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
                 [
                     format!("the column \"time\" of {table:?} is bigint, and does not take a timestamp with time zone"),
                     format!("the table {table:?} has no column \"seq\""),
-                    format!("the column \"number\" of {table:?} can not be empty, and nothing is written to it"),
+                    format!("the column \"number\" of {table:?} cannot be empty, and nothing is written to it"),
                 ]
             );
             let mirror = base.table("keyless");

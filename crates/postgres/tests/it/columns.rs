@@ -12,7 +12,7 @@ use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{ChangeLog, Client, Config, Missing, Replication, Rows, VersionedRows};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::sink::{INSERT, Stage, batch_of};
+use crate::sink::{INSERT, SinkFixture, batch_of};
 use crate::support::{Base, block_on, connect, cx};
 
 const TABLES: &str = "CREATE TABLE things (id int PRIMARY KEY, v text, place jsonb, n int);
@@ -23,7 +23,7 @@ pub(crate) struct Flow {
     pub(crate) application: watchkeeper_postgres::tokio_postgres::Client,
     stream: Box<dyn ChangeStream>,
     client: Client,
-    stage: Stage,
+    fixture: SinkFixture,
     seq: u64,
 }
 
@@ -42,9 +42,9 @@ impl Flow {
     /// From the application's URL to that of the sink.
     pub(crate) async fn between((url, to): (&str, &str), source: &dyn Source, start: StartAt, rows: Rows) -> Self {
         let client = Client::open(&cx(), Config::new(to).expect("a URL")).await.expect("the server is there");
-        let stage = Stage::new(client.clone(), rows).await;
+        let fixture = SinkFixture::new(client.clone(), rows).await;
         let stream = source.open(&cx(), start).await.expect("it opens");
-        Self { application: connect(url).await, stream, client, stage, seq: 0 }
+        Self { application: connect(url).await, stream, client, fixture, seq: 0 }
     }
 
     async fn run(&self, sql: &str) {
@@ -71,7 +71,7 @@ impl Flow {
         while through < changes {
             let batch = self.batch().await;
             self.seq += 1;
-            let answer = self.stage.deliver(self.seq, &batch).await.expect("the server answers");
+            let answer = self.fixture.deliver(self.seq, &batch).await.expect("the server answers");
             assert!(matches!(answer, Transacted::Committed), "{sql}: {answer:?}");
             through += batch.len();
         }
@@ -81,7 +81,7 @@ impl Flow {
     async fn refused(&mut self, sql: &str, cause: &str) -> Arc<Batch> {
         self.run(sql).await;
         let batch = self.batch().await;
-        let answer = self.stage.deliver(self.seq + 1, &batch).await.expect("the server answers");
+        let answer = self.fixture.deliver(self.seq + 1, &batch).await.expect("the server answers");
         let Transacted::Rejected(faults) = answer else { panic!("{sql}: {answer:?}") };
         let (told, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());
         assert!(told.contains(cause) && !told.contains('\n'), "{told}");
@@ -131,8 +131,8 @@ fn a_column_that_is_dropped_or_renamed_in_flight_is_told_and_empties_nothing() {
         // A person mends the target, and the stream goes on where it stood.
         let mended = [("id", "id"), ("city", "place.city"), ("n", "n")];
         let mended = mended.iter().fold(Rows::into("public.copy").expect("a name"), |rows, (a, b)| rows.column(a, b));
-        flow.stage = Stage::newer(flow.client.clone(), mended, 2).await;
-        let answer = flow.stage.deliver(1, &first).await.expect("the server answers");
+        flow.fixture = SinkFixture::newer(flow.client.clone(), mended, 2).await;
+        let answer = flow.fixture.deliver(1, &first).await.expect("the server answers");
         assert!(matches!(answer, Transacted::Committed), "{answer:?}");
         flow.seq = 1;
         assert_eq!(flow.held().await, ["1 one Brest 2", "2 two - 1"]);
@@ -179,14 +179,14 @@ fn what_is_missing_is_told_or_kept_elsewhere_too() {
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let client = base.client().await;
         let rows = || Rows::into(&table).expect("a name");
-        let stage = Stage::new(client.clone(), rows()).await;
+        let fixture = SinkFixture::new(client.clone(), rows()).await;
         let context = SinkContext {
-            grant: stage.grant.clone(),
+            grant: fixture.grant.clone(),
             stream: "orders".to_owned(),
             sink: "copy".to_owned(),
             partition: 0,
             lanes: 1,
-            store: stage.sink.checkpoints().store_identity(),
+            store: fixture.sink.checkpoints().store_identity(),
         };
         let change = |id: &'static str, body: &'static str| batch_of(&[(INSERT, Some(id), body)], Arc::new(JsonRows));
         let written = async |missing: Missing, batch: &Arc<Batch>| {
@@ -201,15 +201,15 @@ fn what_is_missing_is_told_or_kept_elsewhere_too() {
         let cause = told.rejected.first().map(|fault| fault.error.to_string()).unwrap_or_default();
         assert!(cause.contains("shop.orders reports no column \"n\""), "{cause}");
         let look = format!("SELECT id || ' ' || n || ' ' || v FROM {table} ORDER BY id");
-        assert_eq!(stage.shown(&look).await, Vec::<String>::new());
+        assert_eq!(fixture.shown(&look).await, Vec::<String>::new());
         assert!(written(Missing::Keep, &lacking).await.rejected.is_empty());
-        assert_eq!(stage.shown(&look).await, ["1 7 a"]);
+        assert_eq!(fixture.shown(&look).await, ["1 7 a"]);
         // Neither the key nor what documents lack is a column that went.
         let keyless = written(Missing::Keep, &change("2", r#"{"n":1,"v":"a"}"#)).await;
         assert!(keyless.rejected[0].error.to_string().contains("does not tell its key"));
         let document = crate::sink::batch(&[(INSERT, Some("3"), r#"{"id":3,"v":"c"}"#)]);
         assert!(written(Missing::Refuse, &document).await.rejected.is_empty());
-        assert_eq!(stage.shown(&format!("SELECT v FROM {table} WHERE n IS NULL")).await, ["c"]);
+        assert_eq!(fixture.shown(&format!("SELECT v FROM {table} WHERE n IS NULL")).await, ["c"]);
         let deleted = batch_of(&[(Operation::Delete, Some("9"), r#"{"id":9}"#)], Arc::new(JsonRows));
         assert!(written(Missing::Refuse, &deleted).await.rejected.is_empty(), "a key is all that a delete needs");
     });

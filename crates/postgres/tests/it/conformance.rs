@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::Row;
 use watchkeeper_core::{Cx, Entropy, LeaseKey, Result, Sink, Version as ChangeVersion};
-use watchkeeper_postgres::{Checkpoints, Client, Events, Leases, Mirror, Notes, Transactional, Versioned};
+use watchkeeper_postgres::{Checkpoints, Client, Events, Leases, Mirror, RecordStore, Transactional, Versioned};
 use watchkeeper_testkit::laws::{
     CheckpointBench, Damage, DamageCheckpoint, Effect, Law, LawOf, LeaseBench, RecordsBench, SinkBench,
     TransactionalBench, View,
@@ -115,8 +115,8 @@ async fn checkpoint_law(law: &LawOf<CheckpointBench>, base: Base) -> Law {
 
 async fn records_law(law: &LawOf<RecordsBench>, base: Base) -> Law {
     let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
-    let a = Arc::new(Notes::open(&cx, base.client().await).await?);
-    let b = Arc::new(Notes::open(&cx, base.client().await).await?);
+    let a = Arc::new(RecordStore::open(&cx, base.client().await).await?);
+    let b = Arc::new(RecordStore::open(&cx, base.client().await).await?);
     law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT }).await
 }
 

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use watchkeeper_core::{Change, Operation, Result};
-use watchkeeper_postgres::{Each, Failure, Handle, Open, Rows, VersionedRows};
+use watchkeeper_postgres::{Failure, Handle, Open, PerChange, Rows, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::divided::rejected;
 use crate::following::opened;
-use crate::sink::{INSERT, Row, Stage, batch};
+use crate::sink::{INSERT, Row, SinkFixture, batch};
 use crate::support::{Base, block_on, cx};
 
 /// A table of which parents, codes and a trigger are looked at only when a transaction ends.
@@ -41,11 +41,11 @@ fn a_row_that_is_refused_only_by_the_commit_is_rejected_and_no_other() {
         let table = base.table("late");
         block_on(async {
             create(&base, &table).await;
-            let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+            let mut fixture = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
             let count = format!("SELECT count(*)::text FROM {table}");
             for alone in [(1, Some(99), 1), (1, None, 13)] {
                 let bodies = bodies(&[alone]);
-                assert_eq!(rejected(&mut stage, 1, &inserts(&bodies)).await, [0], "{alone:?}");
+                assert_eq!(rejected(&mut fixture, 1, &inserts(&bodies)).await, [0], "{alone:?}");
             }
             // Orphans, a code that is there twice, and one that a trigger refuses, among many whose parents come after them.
             let good = |id: u32| (id, (id + 1 < 60).then_some(id + 1), 1_000 + id);
@@ -60,12 +60,12 @@ fn a_row_that_is_refused_only_by_the_commit_is_rejected_and_no_other() {
                 .collect();
             let bodies = bodies(&rows);
             let rows = inserts(&bodies);
-            assert_eq!(rejected(&mut stage, 1, &rows).await, [0, 17, 31, 59]);
-            assert_eq!(stage.shown(&count).await, ["0"], "nothing is written");
+            assert_eq!(rejected(&mut fixture, 1, &rows).await, [0, 17, 31, 59]);
+            assert_eq!(fixture.shown(&count).await, ["0"], "nothing is written");
             let rest: Vec<Row<'_>> =
                 (0..).zip(&rows).filter(|(at, _)| ![0, 17, 31, 59].contains(at)).map(|(_, row)| *row).collect();
-            stage.committed(1, &rest).await;
-            assert_eq!(stage.shown(&count).await, ["56"]);
+            fixture.committed(1, &rest).await;
+            assert_eq!(fixture.shown(&count).await, ["56"]);
         });
     }
 }
@@ -76,16 +76,16 @@ fn what_is_wrong_only_in_between_passes_also_beside_what_is_refused() {
     let table = base.table("between");
     block_on(async {
         create(&base, &table).await;
-        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
         let first = bodies(&[(1, None, 1), (2, None, 2)]);
-        stage.committed(1, &inserts(&first)).await;
+        fixture.committed(1, &inserts(&first)).await;
         let swapped = bodies(&[(1, None, 2), (2, None, 1), (3, Some(99), 3)]);
         let rows: Vec<Row<'_>> =
             inserts(&swapped).into_iter().map(|(_, key, body)| (Operation::Update, key, body)).collect();
-        assert_eq!(rejected(&mut stage, 2, &rows).await, [2]);
-        stage.committed(2, &rows[..2]).await;
+        assert_eq!(rejected(&mut fixture, 2, &rows).await, [2]);
+        fixture.committed(2, &rows[..2]).await;
         let held = format!("SELECT t::text FROM {table} t ORDER BY id");
-        assert_eq!(stage.shown(&held).await, ["(1,,2)", "(2,,1)"]);
+        assert_eq!(fixture.shown(&held).await, ["(1,,2)", "(2,,1)"]);
     });
 }
 
@@ -108,13 +108,13 @@ fn a_child_before_its_parent_is_not_blamed_for_an_orphan_between_them() {
     let table = base.table("nodes");
     block_on(async {
         create(&base, &table).await;
-        let mut stage = Stage::new(base.client().await, Each(Nodes(table.clone()))).await;
+        let mut fixture = SinkFixture::new(base.client().await, PerChange(Nodes(table.clone()))).await;
         // The last one is refused at once.
         let bodies = bodies(&[(2, Some(1), 2), (3, Some(99), 3), (1, None, 1), (1, None, 4)]);
         let rows = inserts(&bodies);
-        assert_eq!(rejected(&mut stage, 1, &rows).await, [1, 3]);
-        stage.committed(1, &[rows[0], rows[2]]).await;
-        assert_eq!(stage.shown(&format!("SELECT t::text FROM {table} t ORDER BY id")).await, ["(1,,1)", "(2,1,2)"]);
+        assert_eq!(rejected(&mut fixture, 1, &rows).await, [1, 3]);
+        fixture.committed(1, &[rows[0], rows[2]]).await;
+        assert_eq!(fixture.shown(&format!("SELECT t::text FROM {table} t ORDER BY id")).await, ["(1,,1)", "(2,1,2)"]);
     });
 }
 
@@ -126,12 +126,12 @@ fn versioned_rows_are_rejected_by_the_commit_too() {
         create(&base, &table).await;
         let client = base.client().await;
         let target = Rows::into(&table).expect("a name");
-        let stage = Stage::new(client.clone(), target.clone()).await;
-        let writer = opened(&VersionedRows::new(client, target).expect("a name"), &stage).await;
+        let fixture = SinkFixture::new(client.clone(), target.clone()).await;
+        let writer = opened(&VersionedRows::new(client, target).expect("a name"), &fixture).await;
         let bodies = bodies(&[(1, None, 1), (2, Some(99), 2), (3, Some(1), 3)]);
         let written = writer.write(&cx(), 0, &batch(&inserts(&bodies)), &[0, 1, 2]).await.expect("the server answers");
         let places: Vec<u32> = written.rejected.iter().map(|fault| fault.row).collect();
         assert_eq!((written.done, places), (3, vec![1]));
-        assert_eq!(stage.shown(&format!("SELECT t::text FROM {table} t ORDER BY id")).await, ["(1,,1)", "(3,1,3)"]);
+        assert_eq!(fixture.shown(&format!("SELECT t::text FROM {table} t ORDER BY id")).await, ["(1,,1)", "(3,1,3)"]);
     });
 }

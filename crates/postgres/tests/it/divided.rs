@@ -8,16 +8,16 @@ use watchkeeper_core::{
     Batch, BatchBuilder, Change, Operation, Position, Result, RowParts, SourceTime, Transacted,
     Version as ChangeVersion,
 };
-use watchkeeper_postgres::{Apply, Each, Events, Failure, Handle, Mirror, Open, Rows, refuse};
+use watchkeeper_postgres::{Apply, Events, Failure, Handle, Mirror, Open, PerChange, Rows, refuse};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::mirror::Toasted;
-use crate::sink::{INSERT, Row, Stage};
+use crate::sink::{INSERT, Row, SinkFixture};
 use crate::support::{Base, block_on};
 
 /// Which of these rows are told as rejected, in their order.
-pub(crate) async fn rejected(stage: &mut Stage, seq: u64, rows: &[Row<'_>]) -> Vec<u32> {
-    let answer = stage.transact(seq, rows).await.expect("the server answers");
+pub(crate) async fn rejected(fixture: &mut SinkFixture, seq: u64, rows: &[Row<'_>]) -> Vec<u32> {
+    let answer = fixture.transact(seq, rows).await.expect("the server answers");
     let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
     let mut places: Vec<u32> = faults.iter().map(|fault| fault.row).collect();
     places.sort_unstable();
@@ -25,7 +25,7 @@ pub(crate) async fn rejected(stage: &mut Stage, seq: u64, rows: &[Row<'_>]) -> V
 }
 
 async fn all_are_told_at_once(base: &Base, table: &str, apply: impl Apply, check: &str) {
-    let mut stage = Stage::new(base.client().await, apply).await;
+    let mut fixture = SinkFixture::new(base.client().await, apply).await;
     let sql = format!("ALTER TABLE {table} ADD CHECK ({check})");
     base.admin().await.batch_execute(&sql).await.expect("the table is there");
     // Some fit no column, some violate the constraint, beginning with the first and ending with the last.
@@ -34,12 +34,12 @@ async fn all_are_told_at_once(base: &Base, table: &str, apply: impl Apply, check
         (0..92).map(|n| (n.to_string(), format!(r#"{{"id":{n},"n":{}}}"#, value(n)))).collect();
     let rows: Vec<Row<'_>> = bodies.iter().map(|(key, body)| (INSERT, Some(key.as_str()), body.as_str())).collect();
     let expected: Vec<u32> = (0..92).filter(|n| n % 7 == 0).collect();
-    assert_eq!(rejected(&mut stage, 1, &rows).await, expected);
+    assert_eq!(rejected(&mut fixture, 1, &rows).await, expected);
     let count = format!("SELECT count(*)::text FROM {table}");
-    assert_eq!(stage.shown(&count).await, ["0"], "nothing is written");
+    assert_eq!(fixture.shown(&count).await, ["0"], "nothing is written");
     let good: Vec<Row<'_>> = (0..).zip(&rows).filter(|(n, _)| !expected.contains(n)).map(|(_, row)| *row).collect();
-    stage.committed(1, &good).await;
-    assert_eq!(stage.shown(&count).await, [good.len().to_string()]);
+    fixture.committed(1, &good).await;
+    assert_eq!(fixture.shown(&count).await, [good.len().to_string()]);
 }
 
 #[test]
@@ -66,16 +66,16 @@ fn every_second_change_of_a_thousand_may_be_rejected_without_standing_still() {
     block_on(async {
         let sql = format!("CREATE TABLE {table} (id int PRIMARY KEY CHECK (id % 2 = 0))");
         base.admin().await.batch_execute(&sql).await.expect("it is new");
-        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
         let bodies: Vec<(String, String)> = (0..1_000).map(|n| (n.to_string(), format!(r#"{{"id":{n}}}"#))).collect();
         let rows: Vec<Row<'_>> = bodies.iter().map(|(key, body)| (INSERT, Some(key.as_str()), body.as_str())).collect();
         let begun = Instant::now();
-        assert_eq!(rejected(&mut stage, 1, &rows).await.len(), 500);
+        assert_eq!(rejected(&mut fixture, 1, &rows).await.len(), 500);
         println!("{:?} to find 500 of 1,000", begun.elapsed());
     });
 }
 
-/// Comes and goes by statements of their own: what is there can not come, and what is not there can not go.
+/// Comes and goes by statements of their own: what is there cannot come, and what is not there cannot go.
 struct Steps(String);
 
 impl Steps {
@@ -130,15 +130,15 @@ fn what_is_not_rejected_is_tried_in_its_order_whether_the_place_of_the_rest_is_t
         block_on(async {
             let sql = format!("CREATE TABLE {table} (key text PRIMARY KEY)");
             base.admin().await.batch_execute(&sql).await.expect("it is new");
-            let mut stage = match told {
-                false => Stage::new(base.client().await, Steps(table.clone())).await,
-                true => Stage::new(base.client().await, Each(Steps(table.clone()))).await,
+            let mut fixture = match told {
+                false => SinkFixture::new(base.client().await, Steps(table.clone())).await,
+                true => SinkFixture::new(base.client().await, PerChange(Steps(table.clone()))).await,
             };
-            assert_eq!(rejected(&mut stage, 1, &rows).await, [2, 5, 8], "places are told: {told}");
+            assert_eq!(rejected(&mut fixture, 1, &rows).await, [2, 5, 8], "places are told: {told}");
             let good: Vec<Row<'_>> =
                 (0..).zip(&rows).filter(|(at, _)| ![2, 5, 8].contains(at)).map(|(_, row)| *row).collect();
-            stage.committed(1, &good).await;
-            assert_eq!(stage.shown(&format!("SELECT key FROM {table}")).await, ["a"]);
+            fixture.committed(1, &good).await;
+            assert_eq!(fixture.shown(&format!("SELECT key FROM {table}")).await, ["a"]);
         });
     }
 }
@@ -169,13 +169,13 @@ fn the_halves_of_a_key_update_are_tried_together_and_the_second_stands_for_both(
     let base = Base::schema(Version::V18);
     let table = base.table("rekeyed");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Mirror::into(&table).expect("a name")).await;
         let sql = format!("ALTER TABLE {table} ADD CHECK ((document ->> 'n')::int < 100)");
         base.admin().await.batch_execute(&sql).await.expect("the table is there");
-        stage.committed(1, &[(INSERT, Some("a"), r#"{"n":1,"large":"x"}"#)]).await;
+        fixture.committed(1, &[(INSERT, Some("a"), r#"{"n":1,"large":"x"}"#)]).await;
         let (good, bad) = (r#"{"n":2,"large":"~"}"#, r#"{"n":1000,"large":"~"}"#);
         for (update, other, expected) in [(good, r#"{"n":1000}"#, [2]), (bad, r#"{"n":3}"#, [1])] {
-            let answer = stage.deliver(2, &rekeyed(update, other)).await.expect("the server answers");
+            let answer = fixture.deliver(2, &rekeyed(update, other)).await.expect("the server answers");
             let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
             assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), expected);
         }

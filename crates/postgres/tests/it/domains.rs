@@ -1,10 +1,10 @@
-//! Typed rows in tables whose columns can not be null, or can not be written.
+//! Typed rows in tables whose columns cannot be null, or cannot be written.
 
 use watchkeeper_core::{ErrorKind, Operation, Sink, SinkContext};
 use watchkeeper_postgres::{Rows, Transactional, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::sink::{INSERT, Stage, grant};
+use crate::sink::{INSERT, SinkFixture, grant};
 use crate::support::{Base, assert_told, block_on, cx};
 
 /// Only what is told of a row has to be there: its key when it is deleted, what is named in `columns` otherwise.
@@ -19,14 +19,14 @@ fn a_column_whose_domain_takes_no_null_need_not_be_told() {
             );
             base.admin().await.batch_execute(&sql).await.expect("it is new");
             let rows = Rows::into(&table).expect("a name").column("id", "id").column("v", "v");
-            let mut stage = Stage::new(base.client().await, rows).await;
+            let mut fixture = SinkFixture::new(base.client().await, rows).await;
             let look = format!("SELECT concat_ws(' ', id, v, more) FROM {table} ORDER BY id");
             let both = [(INSERT, Some("1"), r#"{"id":1,"v":"a"}"#), (INSERT, Some("2"), r#"{"id":2,"v":"b"}"#)];
-            stage.committed(1, &both).await;
-            stage.committed(2, &[(Operation::Update, Some("1"), r#"{"id":1,"v":"c"}"#)]).await;
-            assert_eq!(stage.shown(&look).await, ["1 c x", "2 b x"]);
-            stage.committed(3, &[(Operation::Delete, Some("1"), r#"{"id":1}"#)]).await;
-            assert_eq!(stage.shown(&look).await, ["2 b x"]);
+            fixture.committed(1, &both).await;
+            fixture.committed(2, &[(Operation::Update, Some("1"), r#"{"id":1,"v":"c"}"#)]).await;
+            assert_eq!(fixture.shown(&look).await, ["1 c x", "2 b x"]);
+            fixture.committed(3, &[(Operation::Delete, Some("1"), r#"{"id":1}"#)]).await;
+            assert_eq!(fixture.shown(&look).await, ["2 b x"]);
         });
     }
 }
@@ -58,7 +58,7 @@ fn rows_that_depend_on_one_another_are_not_written_in_lanes() {
         let sql = format!("CREATE TABLE {table} (id int PRIMARY KEY, mail text)");
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let sink = VersionedRows::new(base.client().await, Rows::into(&table).expect("a name")).expect("a name");
-        let checkpoints = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let checkpoints = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
         let context = |lanes| SinkContext {
             grant: grant(1),
             stream: "orders".to_owned(),

@@ -5,7 +5,7 @@ use watchkeeper_postgres::{Client, Events, Mirror, Postgres, Rows, Table, Transa
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::backend::options;
-use crate::sink::{INSERT, Stage, batch, context, grant, shown};
+use crate::sink::{INSERT, SinkFixture, batch, context, grant, shown};
 use crate::support::{Base, assert_told, block_on, cx};
 
 /// Tables as a file names them, and as SQL does.
@@ -43,8 +43,8 @@ async fn prepared(version: Version) -> (Base, Client) {
 
 /// Writes one change through a sink that keeps no checkpoint.
 async fn write_plain(sink: &impl Sink, client: &Client) {
-    let stage = Transactional::open(&cx(), client.clone(), Events::into("unused").expect("a name")).await;
-    let context = context(&stage.expect("it opens"), &grant(1));
+    let fixture = Transactional::open(&cx(), client.clone(), Events::into("unused").expect("a name")).await;
+    let context = context(&fixture.expect("it opens"), &grant(1));
     let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it can be opened") else {
         panic!("the sink opened with transactions");
     };
@@ -54,8 +54,8 @@ async fn write_plain(sink: &impl Sink, client: &Client) {
     assert!(writer.flush(&cx()).await.expect("it can be flushed").is_empty());
 }
 
-async fn commit(stage: &mut Stage, row: &str) {
-    let answer = stage.transact(1, &[(INSERT, Some("[1]"), row)]).await.expect("the server answers");
+async fn commit(fixture: &mut SinkFixture, row: &str) {
+    let answer = fixture.transact(1, &[(INSERT, Some("[1]"), row)]).await.expect("the server answers");
     assert!(matches!(answer, Transacted::Committed), "{answer:?}");
 }
 
@@ -73,12 +73,14 @@ fn sinks_make_and_fill_tables_with_a_dot_in_their_names() {
                     sink(&base, mode, table).await.expect("a file may name it");
                     match mode {
                         "events" => {
-                            let mut stage = Stage::new(client.clone(), Events::into(table).expect("a name")).await;
-                            commit(&mut stage, "{}").await;
+                            let mut fixture =
+                                SinkFixture::new(client.clone(), Events::into(table).expect("a name")).await;
+                            commit(&mut fixture, "{}").await;
                         }
                         "mirror" => {
-                            let mut stage = Stage::new(client.clone(), Mirror::into(table).expect("a name")).await;
-                            commit(&mut stage, r#"{"after":{"id":1}}"#).await;
+                            let mut fixture =
+                                SinkFixture::new(client.clone(), Mirror::into(table).expect("a name")).await;
+                            commit(&mut fixture, r#"{"after":{"id":1}}"#).await;
                         }
                         _ => {
                             write_plain(&Versioned::new(client.clone(), Mirror::into(table).expect("a name")), &client)
@@ -108,7 +110,7 @@ fn typed_rows_go_into_tables_with_a_dot_in_their_names() {
                     sink(&base, mode, table).await.expect("a file may name it");
                     let rows = Rows::into(table).expect("a name");
                     if mode == "rows" {
-                        commit(&mut Stage::new(client.clone(), rows).await, r#"{"after":{"id":1}}"#).await;
+                        commit(&mut SinkFixture::new(client.clone(), rows).await, r#"{"after":{"id":1}}"#).await;
                     } else {
                         let sink = VersionedRows::new(client.clone(), rows).expect("a name for the versions");
                         write_plain(&sink, &client).await;
@@ -134,9 +136,9 @@ fn names_that_only_look_alike_stay_apart() {
         let (base, client) = prepared(Version::V18).await;
         // Tables that a name without quotes would not tell apart.
         for table in [r#"a.b"#, r#""a.b""#, r#""my.schema".x"#, r#"my."schema.x""#] {
-            let mut stage = Stage::new(client.clone(), Events::into(table).expect("a name")).await;
-            commit(&mut stage, "{}").await;
-            drop(stage);
+            let mut fixture = SinkFixture::new(client.clone(), Events::into(table).expect("a name")).await;
+            commit(&mut fixture, "{}").await;
+            drop(fixture);
             client.write(&cx(), "DELETE FROM watchkeeper.checkpoints", &[]).await.expect("it is ours");
         }
         let made = [r#""my.schema".x"#, r#"a.b"#, r#"my."schema.x""#, r#"public."a.b""#];

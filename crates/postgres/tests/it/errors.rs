@@ -2,7 +2,7 @@
 
 use tokio_postgres::Error as Native;
 use watchkeeper_core::ErrorKind;
-use watchkeeper_postgres::{Class, Client, Config, Doing, told};
+use watchkeeper_postgres::{CallPurpose, Class, Client, Config, to_error};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name, shared};
@@ -10,7 +10,7 @@ use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name, share
 fn assert_is(native: Native, code: &str, class: Class) {
     assert_eq!(native.code().map(|code| code.code()), Some(code), "{native:?}");
     assert_eq!(Class::of(&native), class, "{code}");
-    let error = told(native, Doing::Reading, "here");
+    let error = to_error(native, CallPurpose::Reading, "here");
     let text = error.to_string();
     assert!(text.contains(code) && error.advice().is_some() && !text.contains('\n'), "{text}");
 }
@@ -176,7 +176,7 @@ fn transactions_in_each_others_way_are_told_to_be_busy() {
         let (first, second) = tokio::join!(first, second);
         let victim = first.err().or(second.err()).expect("one of them is chosen");
         assert_is(victim, "40P01", Class::Busy);
-        // A database that someone is in can not be dropped.
+        // A database that someone is in cannot be dropped.
         let other = Base::new(Version::V15).await;
         let _guest = other.admin().await;
         let drop = format!("DROP DATABASE {}", other.database());
@@ -194,10 +194,10 @@ fn who_is_not_let_in_is_told_why() {
         assert!(remedy.contains("in the URL"), "{remedy}");
         assert_told(unknown, ErrorKind::Config, "/nowhere: database \"nowhere\" does not exist (3D000)");
         assert_told(open(&server.url_of("nobody_here", "postgres")).await, ErrorKind::Denied, "28000");
-        let crowd = fresh_name();
-        let sql = format!("CREATE ROLE {crowd} LOGIN CONNECTION LIMIT 0");
+        let writers = fresh_name();
+        let sql = format!("CREATE ROLE {writers} LOGIN CONNECTION LIMIT 0");
         connect(&server.url("postgres")).await.batch_execute(&sql).await.expect("the superuser may");
-        assert_told(open(&server.url_of(&crowd, "postgres")).await, ErrorKind::Unavailable, "53300");
+        assert_told(open(&server.url_of(&writers, "postgres")).await, ErrorKind::Unavailable, "53300");
         // Nobody listens on a port that was just given back.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port();
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");

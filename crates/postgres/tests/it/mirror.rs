@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use watchkeeper_core::payload::{JsonPayload, ValueRef, Visit};
 use watchkeeper_core::{OpenedSink, Operation, Payload, Result, Sink, SinkContext, Transacted};
-use watchkeeper_postgres::{Each, Mirror, Rows, Versioned, VersionedRows};
+use watchkeeper_postgres::{Mirror, PerChange, Rows, Versioned, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::sink::{INSERT, Row, Scripted, Stage, batch, batch_of, context, shown};
+use crate::sink::{INSERT, Row, Scripted, SinkFixture, batch, batch_of, context, shown};
 use crate::support::{Base, block_on, cx};
 
 #[test]
@@ -15,25 +15,25 @@ fn a_mirror_keeps_the_newest_document_of_every_key() {
     let base = Base::schema(Version::V18);
     let table = base.table("copy");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Mirror::into(&table).expect("a name")).await;
         let first: [Row<'_>; 4] = [
             (INSERT, Some("a"), r#"{"n":1,"tags":["x",{"y":"\u0000"}]}"#),
             (INSERT, Some("b"), r#"{"n":1}"#),
             (Operation::Update, Some("a"), r#"{"n":2,"tags":["x",{"y":null}]}"#),
             (Operation::Delete, Some("b"), r#"{"n":1}"#),
         ];
-        stage.committed(1, &first).await;
+        fixture.committed(1, &first).await;
         let sql = format!("SELECT convert_from(key, 'UTF8') || document FROM {table} ORDER BY key");
-        assert_eq!(stage.shown(&sql).await, [r#"a{"n":2,"tags":["x",{"y":null}]}"#]);
-        stage.committed(2, &[(INSERT, Some("b"), r#"{"n":3}"#), (Operation::Delete, Some("a"), "")]).await;
-        assert_eq!(stage.shown(&sql).await, [r#"b{"n":3}"#]);
-        stage
+        assert_eq!(fixture.shown(&sql).await, [r#"a{"n":2,"tags":["x",{"y":null}]}"#]);
+        fixture.committed(2, &[(INSERT, Some("b"), r#"{"n":3}"#), (Operation::Delete, Some("a"), "")]).await;
+        assert_eq!(fixture.shown(&sql).await, [r#"b{"n":3}"#]);
+        fixture
             .committed(
                 3,
                 &[(INSERT, Some("c"), r#"{}"#), (Operation::Truncate, None, ""), (INSERT, Some("d"), r#"{}"#)],
             )
             .await;
-        assert_eq!(stage.shown(&sql).await, ["d{}"]);
+        assert_eq!(fixture.shown(&sql).await, ["d{}"]);
     });
 }
 
@@ -47,10 +47,10 @@ fn no_mirror_passes_over_a_rename() {
         let admin = base.admin().await;
         admin.batch_execute(&format!("CREATE TABLE {table} (n bigint PRIMARY KEY)")).await.expect("it can be made");
         let mirror = Mirror::into(&base.table("copy")).expect("a name");
-        let mut stage = Stage::new(base.client().await, mirror.clone()).await;
-        let mirrored = stage.transact(1, &renamed).await;
-        let mut stage = Stage::newer(base.client().await, Rows::into(&table).expect("a name"), 2).await;
-        for answer in [mirrored, stage.transact(1, &renamed).await] {
+        let mut fixture = SinkFixture::new(base.client().await, mirror.clone()).await;
+        let mirrored = fixture.transact(1, &renamed).await;
+        let mut fixture = SinkFixture::newer(base.client().await, Rows::into(&table).expect("a name"), 2).await;
+        for answer in [mirrored, fixture.transact(1, &renamed).await] {
             let Ok(Transacted::Rejected(faults)) = answer else { panic!("{answer:?}") };
             assert!(told(&faults[0].error), "{faults:?}");
         }
@@ -59,7 +59,7 @@ fn no_mirror_passes_over_a_rename() {
         let sinks: [Box<dyn Sink>; 2] = [Box::new(versioned), Box::new(versioned_rows.expect("a name"))];
         for sink in sinks {
             assert!(sink.profile().mirrors);
-            let opened = sink.open(&cx(), &context(&stage.sink, &stage.grant)).await.expect("it can be opened");
+            let opened = sink.open(&cx(), &context(&fixture.sink, &fixture.grant)).await.expect("it can be opened");
             let OpenedSink::Plain(writer) = opened else { panic!("{opened:?}") };
             let written = writer.write(&cx(), 0, &batch(&renamed), &[0]).await.expect("the server answers");
             assert!(written.rejected.iter().any(|fault| told(&fault.error)), "{written:?}");
@@ -116,7 +116,7 @@ fn what_did_not_change_stays_as_it_is() {
     let base = Base::schema(Version::V15);
     let table = base.table("copy");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Mirror::into(&table).expect("a name")).await;
         let sql = format!("SELECT document ->> 'n' || (document ->> 'large') FROM {table} ORDER BY key");
         let first = [
             (INSERT, Some("a"), r#"{"n":1,"large":"x"}"#),
@@ -125,10 +125,10 @@ fn what_did_not_change_stays_as_it_is() {
         ];
         let second = [(Operation::Update, Some("b"), r#"{"large":"~","n":2}"#)];
         for (seq, rows) in [(1, &first[..]), (2, &second[..])] {
-            let answer = stage.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
+            let answer = fixture.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
             assert!(matches!(answer, Transacted::Committed), "{answer:?}");
         }
-        assert_eq!(stage.shown(&sql).await, ["2x", "2y"]);
+        assert_eq!(fixture.shown(&sql).await, ["2x", "2y"]);
     });
 }
 
@@ -138,18 +138,18 @@ fn what_is_no_more_does_not_stay_beside_what_did_not_change() {
     let base = Base::schema(Version::V15);
     let table = base.table("copy");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Mirror::into(&table).expect("a name")).await;
         let first =
             [(INSERT, Some("a"), r#"{"n":1,"gone":1,"large":"x"}"#), (INSERT, Some("b"), r#"{"n":1,"large":"y"}"#)];
         let second = [(Operation::Update, Some("a"), r#"{"n":2,"large":"~"}"#)];
         for (seq, rows) in [(1, &first[..]), (2, &second[..])] {
-            let answer = stage.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
+            let answer = fixture.deliver(seq, &batch_of(rows, Arc::new(Toasted))).await.expect("the server answers");
             assert!(matches!(answer, Transacted::Committed), "{answer:?}");
         }
         let sql = format!("SELECT document::jsonb::text FROM {table} WHERE convert_from(key, 'UTF8') = 'a'");
-        assert_eq!(stage.shown(&sql).await, [r#"{"n": 2, "large": "x"}"#]);
+        assert_eq!(fixture.shown(&sql).await, [r#"{"n": 2, "large": "x"}"#]);
         let renamed = [(Operation::Update, Some("b"), r#"{"n":2,"body":"~"}"#)];
-        let answer = stage.deliver(3, &batch_of(&renamed, Arc::new(Toasted))).await.expect("the server answers");
+        let answer = fixture.deliver(3, &batch_of(&renamed, Arc::new(Toasted))).await.expect("the server answers");
         assert!(matches!(&answer, Transacted::Rejected(faults) if faults.len() == 1), "{answer:?}");
     });
 }
@@ -159,10 +159,10 @@ fn a_row_without_a_key_is_rejected_and_not_passed_over() {
     let base = Base::schema(Version::V15);
     let table = base.table("copy");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Mirror::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Mirror::into(&table).expect("a name")).await;
         for operation in [INSERT, Operation::Update, Operation::Delete] {
             let answer =
-                stage.deliver(1, &batch(&[(operation, None, r#"{"n":1}"#)])).await.expect("the server answers");
+                fixture.deliver(1, &batch(&[(operation, None, r#"{"n":1}"#)])).await.expect("the server answers");
             assert!(matches!(&answer, Transacted::Rejected(faults) if faults.len() == 1), "{answer:?}");
         }
     });
@@ -175,14 +175,14 @@ fn a_mirror_elsewhere_lets_no_older_version_win() {
     block_on(async {
         let client = base.client().await;
         let sink = Versioned::new(client.clone(), Mirror::into(&table).expect("a name"));
-        let stage = Stage::new(base.client().await, Each(Scripted("", String::new()))).await;
+        let fixture = SinkFixture::new(base.client().await, PerChange(Scripted("", String::new()))).await;
         let context = SinkContext {
-            grant: stage.grant.clone(),
+            grant: fixture.grant.clone(),
             stream: "orders".to_owned(),
             sink: "copy".to_owned(),
             partition: 0,
             lanes: 1,
-            store: stage.sink.checkpoints().store_identity(),
+            store: fixture.sink.checkpoints().store_identity(),
         };
         let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it opens") else { panic!("plain") };
         let newer =

@@ -11,7 +11,7 @@ use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{ChangeLog, Client, Config, Replication, Rows, Transactional, VersionedRows};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::sink::{INSERT, Row, Stage, batch, grant, shown};
+use crate::sink::{INSERT, Row, SinkFixture, batch, grant, shown};
 use crate::support::{Base, assert_told, block_on, connect, cx};
 
 /// Every kind of type that PostgreSQL has, in a table and in one that is like it.
@@ -50,7 +50,7 @@ async fn held(client: &Client, table: &str) -> Vec<String> {
 }
 
 /// Delivers until so many changes are through.
-async fn carry(stream: &mut dyn ChangeStream, stage: &mut Stage, seq: &mut u64, changes: usize) {
+async fn carry(stream: &mut dyn ChangeStream, fixture: &mut SinkFixture, seq: &mut u64, changes: usize) {
     let limits = Limits { rows: 1_000, bytes: 1 << 30, wait: Duration::from_millis(50) };
     let (begun, mut through) = (cx().now(), 0);
     while through < changes {
@@ -58,7 +58,7 @@ async fn carry(stream: &mut dyn ChangeStream, stage: &mut Stage, seq: &mut u64, 
         let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("it can be read"));
         if !batch.is_empty() {
             *seq += 1;
-            let answer = stage.deliver(*seq, &batch).await.expect("the server answers");
+            let answer = fixture.deliver(*seq, &batch).await.expect("the server answers");
             assert!(matches!(answer, Transacted::Committed), "{answer:?}");
             through += batch.len();
         }
@@ -69,12 +69,12 @@ async fn carry(stream: &mut dyn ChangeStream, stage: &mut Stage, seq: &mut u64, 
 async fn assert_same(url: &str, source: &dyn Source, start: StartAt) {
     let client = Client::open(&cx(), Config::new(url).expect("a URL")).await.expect("the server is there");
     let application = connect(url).await;
-    let mut stage = Stage::new(client.clone(), Rows::into("public.copy").expect("a name")).await;
+    let mut fixture = SinkFixture::new(client.clone(), Rows::into("public.copy").expect("a name")).await;
     let (mut stream, mut seq) = (source.open(&cx(), start).await.expect("it opens"), 0);
     // The key of one is changed, which is two changes.
     for (sql, changes) in [(FIRST, 3), (THEN, 6), ("TRUNCATE things", 1), (FIRST, 3)] {
         application.batch_execute(sql).await.expect("the application may");
-        carry(&mut *stream, &mut stage, &mut seq, changes).await;
+        carry(&mut *stream, &mut fixture, &mut seq, changes).await;
         assert_eq!(held(&client, "copy").await, held(&client, "things").await, "after {sql}");
     }
     assert_eq!(held(&client, "copy").await.len(), 3);
@@ -122,21 +122,21 @@ fn columns_are_taken_from_the_fields_that_are_named() {
         );
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let rows = Rows::into(&table).expect("a name").column("id", "_id").column("city", "address.city");
-        let mut stage = Stage::new(base.client().await, rows.column("address", "address")).await;
+        let mut fixture = SinkFixture::new(base.client().await, rows.column("address", "address")).await;
         let first = r#"{"_id":7,"address":{"city":"Brest","n":1.10}}"#;
         let changes: [Row<'_>; 3] = [
             (INSERT, Some("7"), first),
             (INSERT, Some("8"), r#"{"_id":8,"address":null}"#),
             (INSERT, Some("9"), r#"{"_id":9}"#),
         ];
-        stage.committed(1, &changes).await;
+        fixture.committed(1, &changes).await;
         let look = format!("SELECT concat_ws(' ', id, city, loud, address, seen::date) FROM {table} ORDER BY id");
         let told = [r#"7 Brest BREST {"n": 1.10, "city": "Brest"} 2026-01-01"#, "8 2026-01-01", "9 2026-01-01"];
-        assert_eq!(stage.shown(&look).await, told);
+        assert_eq!(fixture.shown(&look).await, told);
         // Documents tell of a deleted one its key alone.
-        stage.committed(2, &[(Operation::Delete, Some("7"), r#"{"documentKey":{"_id":7}}"#)]).await;
-        stage.committed(3, &[(Operation::Delete, Some("8"), r#"{"_id":8}"#)]).await;
-        assert_eq!(stage.shown(&look).await, ["9 2026-01-01"]);
+        fixture.committed(2, &[(Operation::Delete, Some("7"), r#"{"documentKey":{"_id":7}}"#)]).await;
+        fixture.committed(3, &[(Operation::Delete, Some("8"), r#"{"_id":8}"#)]).await;
+        assert_eq!(fixture.shown(&look).await, ["9 2026-01-01"]);
     });
 }
 
@@ -147,7 +147,7 @@ fn a_value_that_does_not_fit_its_column_is_found_among_many() {
     block_on(async {
         let sql = format!("CREATE TABLE {table} (id int PRIMARY KEY, n int NOT NULL)");
         base.admin().await.batch_execute(&sql).await.expect("it is new");
-        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
         let good: [Row<'_>; 2] = [(INSERT, Some("1"), r#"{"id":1,"n":1}"#), (INSERT, Some("2"), r#"{"id":2,"n":2}"#)];
         for (wrong, code) in [
             (r#"{"id":3,"n":"three"}"#, "22P02"),
@@ -156,18 +156,18 @@ fn a_value_that_does_not_fit_its_column_is_found_among_many() {
             (r#"{"n":3}"#, "does not tell its key"),
         ] {
             let rows = [good[0], (INSERT, Some("3"), wrong), good[1]];
-            let answer = stage.transact(1, &rows).await.expect("the server answers");
+            let answer = fixture.transact(1, &rows).await.expect("the server answers");
             let Transacted::Rejected(faults) = answer else { panic!("{wrong}: {answer:?}") };
             assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [1], "{wrong}");
             assert!(faults[0].error.to_string().contains(code), "{}", faults[0].error);
         }
-        stage.committed(1, &good).await;
-        assert_eq!(stage.shown(&format!("SELECT n::text FROM {table} ORDER BY id")).await, ["1", "2"]);
+        fixture.committed(1, &good).await;
+        assert_eq!(fixture.shown(&format!("SELECT n::text FROM {table} ORDER BY id")).await, ["1", "2"]);
     });
 }
 
 #[test]
-fn a_table_that_rows_can_not_be_written_into_is_told_why() {
+fn a_table_that_rows_cannot_be_written_into_is_told_why() {
     let base = Base::schema(Version::V15);
     let table = base.table("towns");
     block_on(async {
@@ -191,14 +191,14 @@ fn a_table_that_rows_can_not_be_written_into_is_told_why() {
     });
 }
 
-pub(crate) async fn opened(sink: &VersionedRows, stage: &Stage) -> Arc<dyn SinkWriter> {
+pub(crate) async fn opened(sink: &VersionedRows, fixture: &SinkFixture) -> Arc<dyn SinkWriter> {
     let context = SinkContext {
         grant: grant(1),
         stream: "orders".to_owned(),
         sink: "copy".to_owned(),
         partition: 0,
         lanes: 1,
-        store: stage.sink.checkpoints().store_identity(),
+        store: fixture.sink.checkpoints().store_identity(),
     };
     let OpenedSink::Plain(writer) = sink.open(&cx(), &context).await.expect("it opens") else { panic!("plain") };
     writer
@@ -221,9 +221,9 @@ fn rows_elsewhere_let_no_older_version_win() {
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let client = base.client().await;
         let rows = Rows::into(&table).expect("a name");
-        let stage = Stage::new(client.clone(), rows.clone()).await;
+        let fixture = SinkFixture::new(client.clone(), rows.clone()).await;
         let sink = VersionedRows::new(client.clone(), rows).expect("a name");
-        let writer = opened(&sink, &stage).await;
+        let writer = opened(&sink, &fixture).await;
         // Versions count from 1 in every batch.
         let newer: [Row<'_>; 4] = [
             (INSERT, Some("9"), r#"{"id":9,"n":9}"#),
@@ -274,9 +274,9 @@ fn the_newest_version_wins_among_writers_at_the_same_time() {
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let client = base.client().await;
         let rows = Rows::into(&table).expect("a name");
-        let stage = Stage::new(client.clone(), rows.clone()).await;
+        let fixture = SinkFixture::new(client.clone(), rows.clone()).await;
         let sink = VersionedRows::new(client.clone(), rows).expect("a name");
-        let (one, two) = (opened(&sink, &stage).await, opened(&sink, &stage).await);
+        let (one, two) = (opened(&sink, &fixture).await, opened(&sink, &fixture).await);
         for round in 0..30 {
             let ids: Vec<String> = (0..20).map(|n| (round * 20 + n).to_string()).collect();
             let inserts: Vec<String> = ids.iter().map(|id| format!(r#"{{"id":{id},"n":1}}"#)).collect();
@@ -304,20 +304,20 @@ fn many_rows_are_written_by_few_statements() {
             CREATE TRIGGER counted AFTER INSERT OR DELETE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_count()"
         );
         base.admin().await.batch_execute(&sql).await.expect("they are new");
-        let mut stage = Stage::new(base.client().await, Rows::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Rows::into(&table).expect("a name")).await;
         let bodies: Vec<(String, String)> =
             (0..9_000).map(|n| ((n % 3_000).to_string(), format!(r#"{{"id":{},"n":{n}}}"#, n % 3_000))).collect();
         let mut rows: Vec<Row<'_>> =
             bodies.iter().map(|(key, body)| (INSERT, Some(key.as_str()), body.as_str())).collect();
         rows.extend(bodies[..1_000].iter().map(|(key, body)| (Operation::Delete, Some(key.as_str()), body.as_str())));
         let begun = std::time::Instant::now();
-        stage.committed(1, &rows).await;
+        fixture.committed(1, &rows).await;
         let together = begun.elapsed();
-        assert_eq!(stage.shown(&format!("SELECT count(*)::text FROM {table}_statements")).await, ["2"]);
-        assert_eq!(stage.shown(&format!("SELECT count(*) || ' ' || min(n) FROM {table}")).await, ["2000 7000"]);
+        assert_eq!(fixture.shown(&format!("SELECT count(*)::text FROM {table}_statements")).await, ["2"]);
+        assert_eq!(fixture.shown(&format!("SELECT count(*) || ' ' || min(n) FROM {table}")).await, ["2000 7000"]);
         let begun = std::time::Instant::now();
         for (seq, row) in (2..).zip(&rows[..200]) {
-            stage.committed(seq, std::slice::from_ref(row)).await;
+            fixture.committed(seq, std::slice::from_ref(row)).await;
         }
         println!(
             "{:?} for a change of 10,000 that come together, {:?} for one alone",
@@ -342,8 +342,8 @@ fn a_transaction_that_takes_too_long_names_what_bounds_it() {
         let mut config = base.config();
         config.timeout = Duration::from_secs(3);
         let client = Client::open(&cx(), config).await.expect("the server is there");
-        let mut stage = Stage::new(client, Rows::into(&table).expect("a name")).await;
-        let error = stage.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#)]).await.expect_err("it takes a minute");
+        let mut fixture = SinkFixture::new(client, Rows::into(&table).expect("a name")).await;
+        let error = fixture.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#)]).await.expect_err("it takes a minute");
         let (told, remedy) = (error.to_string(), error.advice().unwrap_or_default().to_owned());
         assert!(told.contains("1 changes in one transaction take longer than the lease leaves"), "{told}");
         assert!(remedy.contains("`batch`") && remedy.contains("`lease`"), "{remedy}");

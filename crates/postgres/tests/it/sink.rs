@@ -9,7 +9,7 @@ use watchkeeper_core::{
     LeaseKey, OpenedSink, Operation, Payload, Position, Reason, Result, RowParts, Sink, SinkContext, SourceTime,
     Transacted, TransactionalWriter, Version as ChangeVersion,
 };
-use watchkeeper_postgres::{Apply, Client, Config, Each, Events, Failure, Handle, Open, Transactional, refuse};
+use watchkeeper_postgres::{Apply, Client, Config, Events, Failure, Handle, Open, PerChange, Transactional, refuse};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::support::{Base, assert_told, block_on, cx};
@@ -58,14 +58,14 @@ pub(crate) fn grant(epoch: u64) -> Grant {
     Grant { key: LeaseKey::new("orders"), tenure: Entropy::from_system().tenure(), epoch: Epoch(epoch) }
 }
 
-pub(crate) struct Stage {
+pub(crate) struct SinkFixture {
     pub(crate) client: Client,
     pub(crate) sink: Transactional,
     pub(crate) grant: Grant,
     pub(crate) writer: Box<dyn TransactionalWriter>,
 }
 
-impl Stage {
+impl SinkFixture {
     pub(crate) async fn new(client: Client, apply: impl Apply) -> Self {
         Self::newer(client, apply, 1).await
     }
@@ -129,7 +129,7 @@ fn a_change_that_the_table_refuses_is_found_among_many_and_nothing_is_written() 
     let base = Base::schema(Version::V15);
     let table = base.table("events");
     block_on(async {
-        let mut stage = Stage::new(base.client().await, Events::into(&table).expect("a name")).await;
+        let mut fixture = SinkFixture::new(base.client().await, Events::into(&table).expect("a name")).await;
         let admin = base.admin().await;
         let sql = format!("ALTER TABLE {table} ADD CHECK ((event ->> 'n')::int < 100)");
         admin.batch_execute(&sql).await.expect("the table is there");
@@ -139,14 +139,14 @@ fn a_change_that_the_table_refuses_is_found_among_many_and_nothing_is_written() 
             (INSERT, Some("c"), r#"{"n":1000}"#),
             (INSERT, Some("d"), r#"{"n":4}"#),
         ];
-        let answer = stage.transact(1, &rows).await.expect("the server answers");
+        let answer = fixture.transact(1, &rows).await.expect("the server answers");
         let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
         assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [2]);
         assert!(faults[0].error.to_string().contains("23514"), "{}", faults[0].error);
         let count = format!("SELECT count(*)::text FROM {table}");
-        assert_eq!(stage.shown(&count).await, ["0"]);
-        stage.committed(1, &[rows[0], rows[1], rows[3]]).await;
-        assert_eq!(stage.shown(&count).await, ["3"]);
+        assert_eq!(fixture.shown(&count).await, ["0"]);
+        fixture.committed(1, &[rows[0], rows[1], rows[3]]).await;
+        assert_eq!(fixture.shown(&count).await, ["3"]);
     });
 }
 
@@ -170,23 +170,23 @@ impl Handle for Scripted {
     }
 }
 
-async fn scripted(base: &Base, what: &'static str) -> (Stage, String) {
+async fn scripted(base: &Base, what: &'static str) -> (SinkFixture, String) {
     let table = base.table(what);
     base.admin().await.batch_execute(&format!("CREATE TABLE {table} (x text)")).await.expect("it is new");
-    (Stage::new(base.client().await, Each(Scripted(what, table.clone()))).await, table)
+    (SinkFixture::new(base.client().await, PerChange(Scripted(what, table.clone()))).await, table)
 }
 
 #[test]
 fn a_handler_writes_in_the_transaction_of_the_checkpoint() {
     let base = Base::schema(Version::V15);
     block_on(async {
-        let (mut stage, table) = scripted(&base, "insert").await;
-        stage.committed(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
-        assert_eq!(stage.shown(&format!("SELECT count(*)::text FROM {table}")).await, ["2"]);
+        let (mut fixture, table) = scripted(&base, "insert").await;
+        fixture.committed(1, &[(INSERT, Some("a"), "{}"), (INSERT, Some("b"), "{}")]).await;
+        assert_eq!(fixture.shown(&format!("SELECT count(*)::text FROM {table}")).await, ["2"]);
         // The same once more, as after a lost answer.
-        let again = stage.transact(1, &[(INSERT, Some("a"), "{}")]).await.expect("the server answers");
+        let again = fixture.transact(1, &[(INSERT, Some("a"), "{}")]).await.expect("the server answers");
         assert!(matches!(again, Transacted::AlreadyDone), "{again:?}");
-        assert_eq!(stage.shown(&format!("SELECT count(*)::text FROM {table}")).await, ["2"]);
+        assert_eq!(fixture.shown(&format!("SELECT count(*)::text FROM {table}")).await, ["2"]);
     });
 }
 
@@ -195,22 +195,22 @@ fn a_handler_that_spoils_the_transaction_commits_nothing() {
     let base = Base::schema(Version::V18);
     block_on(async {
         for what in ["swallow", "rollback", "fail"] {
-            let (mut stage, _) = scripted(&base, what).await;
-            let grant = Grant { key: LeaseKey::new(what), ..stage.grant.clone() };
-            stage.sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
-            stage.grant = grant.clone();
-            let answer = stage.transact(1, &[(INSERT, Some("a"), "{}")]).await;
+            let (mut fixture, _) = scripted(&base, what).await;
+            let grant = Grant { key: LeaseKey::new(what), ..fixture.grant.clone() };
+            fixture.sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
+            fixture.grant = grant.clone();
+            let answer = fixture.transact(1, &[(INSERT, Some("a"), "{}")]).await;
             assert!(answer.is_err(), "{what}: {answer:?}");
             // Nothing was committed: the next of the tenure is still the first.
             let commits =
-                stage.sink.checkpoints().commit(&cx(), &[write(&grant, 1)]).await.expect("the server answers");
+                fixture.sink.checkpoints().commit(&cx(), &[write(&grant, 1)]).await.expect("the server answers");
             assert_eq!(commits, [Commit::Committed], "{what}");
         }
-        let (mut stage, _) = scripted(&base, "refuse").await;
-        let grant = Grant { key: LeaseKey::new("refuse"), ..stage.grant.clone() };
-        stage.sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
-        stage.grant = grant;
-        let answer = stage.transact(1, &[(INSERT, Some("a"), "{}")]).await.expect("the server answers");
+        let (mut fixture, _) = scripted(&base, "refuse").await;
+        let grant = Grant { key: LeaseKey::new("refuse"), ..fixture.grant.clone() };
+        fixture.sink.checkpoints().claim(&cx(), &grant).await.expect("it is free");
+        fixture.grant = grant;
+        let answer = fixture.transact(1, &[(INSERT, Some("a"), "{}")]).await.expect("the server answers");
         assert!(matches!(answer, Transacted::Rejected(_)), "{answer:?}");
     });
 }

@@ -7,16 +7,16 @@ use futures_util::future::{join_all, try_join_all};
 use tokio_postgres::types::Type;
 use tokio_util::sync::CancellationToken;
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointStore, Claim, Commit, Cx, Entropy, Epoch, ErrorKind, Grant, InstanceId, Lease,
-    LeaseKey, LeaseStore, Released, Renewal,
+    AcquireRequest, Acquired, Candidate, CheckpointStore, Claim, Commit, Cx, Entropy, Epoch, ErrorKind, Grant,
+    InstanceId, Lease, LeaseKey, LeaseStore, Released, Renewal,
 };
-use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, Notes};
+use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, RecordStore};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::sink::{grant, write};
 use crate::support::{Base, assert_told, block_on, cx, eventually};
 
-pub(crate) fn ask(key: &str, entropy: &Entropy) -> Ask {
+pub(crate) fn ask(key: &str, entropy: &Entropy) -> AcquireRequest {
     let candidate = Candidate {
         instance: InstanceId(entropy.uuid()),
         name: "test".to_owned(),
@@ -24,7 +24,7 @@ pub(crate) fn ask(key: &str, entropy: &Entropy) -> Ask {
         tenure: entropy.tenure(),
     };
     let (ttl, floor) = (Duration::from_secs(600), Epoch::ZERO);
-    Ask { key: LeaseKey::new(key), candidate, ttl, floor, break_holder: None }
+    AcquireRequest { key: LeaseKey::new(key), candidate, ttl, floor, break_holder: None }
 }
 
 async fn granted(leases: &Leases, key: &str) -> Lease {
@@ -75,7 +75,7 @@ fn a_locked_checkpoint_holds_up_no_other_commit() {
         transaction.batch_execute(&lock).await.expect("it is free");
         let writes = grants.clone().map(|grant| write(&grant, 1));
         let answer = checkpoints.commit(&cx().within(Duration::from_secs(5)), &writes).await;
-        let error = answer.expect_err("one of them can not be written");
+        let error = answer.expect_err("one of them cannot be written");
         assert_eq!(error.kind(), ErrorKind::Unknown, "the others were written: {error}");
         for (key, seq) in [("a", Some(1)), ("b", None), ("c", Some(1))] {
             let stored = checkpoints.load(&cx(), &LeaseKey::new(key)).await.expect("nobody waits to read");
@@ -237,7 +237,7 @@ fn many_who_come_first_at_once_make_the_tables_once() {
             let clients = join_all((0..8).map(|_| base.client())).await;
             let opened = clients.iter().map(|client| async {
                 Leases::open(&cx(), client.clone()).await?;
-                Notes::open(&cx(), client.clone()).await?;
+                RecordStore::open(&cx(), client.clone()).await?;
                 Checkpoints::open(&cx(), client.clone()).await
             });
             let opened = try_join_all(opened.collect::<Vec<_>>()).await.expect("all of them open");

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tokio::sync::Notify;
 use watchkeeper_core::{Change, CheckpointStore, Claim, Epoch, ErrorKind, Result, Transacted};
-use watchkeeper_postgres::{Checkpoints, Client, Each, Failure, Handle, Open, Transactional};
+use watchkeeper_postgres::{Checkpoints, Client, Failure, Handle, Open, PerChange, Transactional};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::sink::{INSERT, Stage, batch, grant, opened, shown, write};
+use crate::sink::{INSERT, SinkFixture, batch, grant, opened, shown, write};
 use crate::support::{Base, block_on, cx};
 
 /// Locks a row of its target and hangs, as a process that was stopped does.
@@ -49,7 +49,7 @@ fn takes_over_in_the_middle_of_a_transaction(base: &Base, place: &str) {
         let mut patient = base.config();
         patient.timeout = Duration::from_secs(600);
         let patient = Client::open(&cx(), patient).await.expect("the server is there");
-        let mut old = Stage::new(patient, Each(Arc::clone(&handler))).await;
+        let mut old = SinkFixture::new(patient, PerChange(Arc::clone(&handler))).await;
         let reached = Arc::clone(&handler.reached);
         let rows = batch(&[(INSERT, Some("a"), "{}")]);
         let first = write(&old.grant, 1);
@@ -63,7 +63,8 @@ fn takes_over_in_the_middle_of_a_transaction(base: &Base, place: &str) {
         }
         let newer = Client::open(&cx(), base.config()).await.expect("the server is there");
         handler.hang.store(false, Ordering::Relaxed);
-        let sink = Transactional::open(&cx(), newer.clone(), Each(Arc::clone(&handler))).await.expect("it is there");
+        let sink =
+            Transactional::open(&cx(), newer.clone(), PerChange(Arc::clone(&handler))).await.expect("it is there");
         let successor = grant(2);
         let begun = Instant::now();
         let claim = sink.checkpoints().claim(&cx(), &successor).await.expect("the server answers");
@@ -99,7 +100,7 @@ fn a_stale_claimer_does_not_end_the_transaction_of_a_newer_holder() {
     let base = Base::schema(Version::V15);
     block_on(async {
         let (table, handler) = hanging(&base).await;
-        let holder = Stage::new(base.client().await, Each(Arc::clone(&handler))).await;
+        let holder = SinkFixture::new(base.client().await, PerChange(Arc::clone(&handler))).await;
         // The holder is the second one; somebody with an older grant comes late.
         let (newer, stale) = (grant(7), grant(6));
         holder.sink.checkpoints().claim(&cx(), &newer).await.expect("it is free");

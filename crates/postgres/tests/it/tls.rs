@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 use watchkeeper_core::{ErrorKind, Result, Source};
 use watchkeeper_postgres::{Client, Config, Replication, replication};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use crate::support::{assert_told, block_on, cx};
 
@@ -41,7 +41,7 @@ impl Guarded {
         let key = KeyPair::generate().expect("a key can be made");
         let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("it is a name");
         let certificate = params.signed_by(&key, &ours).expect("it can be signed");
-        let mut settings = Settings::new(version);
+        let mut settings = ServerSettings::new(version);
         let lines =
             ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'", "ssl_ca_file = 'ours.crt'"];
         settings.config = lines.map(str::to_owned).to_vec();
@@ -133,7 +133,7 @@ fn who_is_not_who_it_says_is_not_let_in() {
         assert_told(guarded.open("localhost", "keeper", &full).await, ErrorKind::Denied, "password missing");
         // Without TLS the server has no line for it.
         assert_told(guarded.open("localhost", "keeper:secret", "sslmode=disable").await, ErrorKind::Denied, "28000");
-        // A binding without TLS can not be.
+        // A binding without TLS cannot be.
         let unbound = "sslmode=disable&channel_binding=require";
         let error = guarded.open("localhost", "postgres", unbound).await.expect_err("there is nothing to bind to");
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

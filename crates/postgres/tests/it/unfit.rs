@@ -5,7 +5,7 @@ use watchkeeper_postgres::{Rows, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::rows::{opened, write};
-use crate::sink::{INSERT, Row, Stage};
+use crate::sink::{INSERT, Row, SinkFixture};
 use crate::support::{Base, block_on};
 
 /// A type whose check raises what it is given as an SQLSTATE, a row type, and `hstore`, which raises an internal error in some versions.
@@ -44,21 +44,21 @@ fn what_a_conversion_refuses_is_a_rejected_change_whatever_error_it_raises() {
             changes.push((INSERT, Some("99"), r#"{"id":99,"number":1}"#));
             let bad: Vec<u32> = (0..12).filter(|row| ![3, 11].contains(row)).collect();
             let rows = Rows::into("public.copy").expect("a name");
-            let mut stage = Stage::new(base.client().await, rows.clone()).await;
-            let answer = stage.transact(1, &changes).await.expect("it is no error of the server");
+            let mut fixture = SinkFixture::new(base.client().await, rows.clone()).await;
+            let answer = fixture.transact(1, &changes).await.expect("it is no error of the server");
             let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
             let mut found: Vec<u32> = faults.iter().map(|fault| fault.row).collect();
             found.sort_unstable();
             assert_eq!(found, bad);
             assert!(faults.iter().all(|fault| fault.error.advice().is_some()), "{faults:?}");
-            stage.committed(1, &[changes[3], changes[11]]).await;
+            fixture.committed(1, &[changes[3], changes[11]]).await;
             let look = "SELECT concat_ws(' ', id, map, pair) FROM copy ORDER BY id";
-            assert_eq!(stage.shown(look).await, [r#"98 "a"=>"1", "b"=>NULL (1,2)"#, "99"]);
-            stage.client.write(&crate::support::cx(), "DELETE FROM copy", &[]).await.expect("it can be emptied");
-            let sink = VersionedRows::new(stage.client.clone(), rows).expect("a name");
-            let writer = opened(&sink, &stage).await;
+            assert_eq!(fixture.shown(look).await, [r#"98 "a"=>"1", "b"=>NULL (1,2)"#, "99"]);
+            fixture.client.write(&crate::support::cx(), "DELETE FROM copy", &[]).await.expect("it can be emptied");
+            let sink = VersionedRows::new(fixture.client.clone(), rows).expect("a name");
+            let writer = opened(&sink, &fixture).await;
             assert_eq!(write(&*writer, &changes).await, bad);
-            assert_eq!(stage.shown(look).await.len(), 2);
+            assert_eq!(fixture.shown(look).await.len(), 2);
         });
     }
 }
@@ -90,15 +90,15 @@ fn values_that_depend_on_when_and_where_they_are_read_are_rejected() {
         let good =
             r#"{"id":99,"at":"2024-03-02 01:02:03","day":"infinity","bytes":"\\x0041","span":"[epoch,2024-01-01)"}"#;
         changes.push((INSERT, Some("99"), good));
-        let mut stage = Stage::new(base.client().await, Rows::into("public.copy").expect("a name")).await;
-        let answer = stage.transact(1, &changes).await.expect("it is no error of the server");
+        let mut fixture = SinkFixture::new(base.client().await, Rows::into("public.copy").expect("a name")).await;
+        let answer = fixture.transact(1, &changes).await.expect("it is no error of the server");
         let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
         let mut found: Vec<u32> = faults.iter().map(|fault| fault.row).collect();
         found.sort_unstable();
         assert_eq!(found, (0..8).collect::<Vec<_>>());
-        stage.committed(1, &changes[8..]).await;
+        fixture.committed(1, &changes[8..]).await;
         let look = "SELECT concat_ws(' ', at AT TIME ZONE 'UTC', day, bytes, span) FROM copy";
-        assert_eq!(stage.shown(look).await, [r"2024-03-02 01:02:03 infinity \x0041 [1970-01-01,2024-01-01)"]);
+        assert_eq!(fixture.shown(look).await, [r"2024-03-02 01:02:03 infinity \x0041 [1970-01-01,2024-01-01)"]);
     });
 }
 
@@ -111,9 +111,10 @@ fn a_table_that_is_gone_rejects_nothing() {
         let admin = base.admin().await;
         admin.batch_execute(&format!("CREATE TABLE {table} (id int PRIMARY KEY)")).await.expect("it is new");
         let rows = Rows::into(&table).expect("a name");
-        let mut stage = Stage::new(base.client().await, rows).await;
+        let mut fixture = SinkFixture::new(base.client().await, rows).await;
         admin.batch_execute(&format!("DROP TABLE {table}")).await.expect("it is there");
-        let answer = stage.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#), (INSERT, Some("2"), r#"{"id":2}"#)]).await;
+        let answer =
+            fixture.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#), (INSERT, Some("2"), r#"{"id":2}"#)]).await;
         assert!(answer.is_err(), "{answer:?}");
     });
 }

@@ -51,7 +51,7 @@ pub(crate) fn refuse_unwritable(path: &Path) -> Result<()> {
         return Ok(());
     }
     let remedy = "make the file and its folder writable for this user";
-    Err(Error::new(ErrorKind::Denied, format!("{} can not be written", path.display())).remedy(remedy))
+    Err(Error::new(ErrorKind::Denied, format!("{} cannot be written", path.display())).remedy(remedy))
 }
 
 /// Refuses a file that is not there and not to be made, where its folder is: SQLite does not tell the two apart.
@@ -95,7 +95,7 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Filesystems whose locks or shared memory can not be believed, by their magic numbers.
+/// Filesystems whose locks or shared memory cannot be believed, by their magic numbers.
 const NETWORKS: [(u64, &str); 8] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -110,7 +110,7 @@ const NETWORKS: [(u64, &str); 8] = [
 /// Refuses a file whose folder is on a network filesystem.
 pub(crate) fn refuse_network(path: &Path) -> Result<()> {
     let folder = folder(path);
-    // A folder that can not be looked at is told by the opening itself, with its cause.
+    // A folder that cannot be looked at is told by the opening itself, with its cause.
     let Ok(found) = rustix::fs::statfs(folder) else { return Ok(()) };
     // Sign extension on some platforms must not hide a number.
     refuse(path, u64::from(found.f_type as u32))
@@ -119,7 +119,7 @@ pub(crate) fn refuse_network(path: &Path) -> Result<()> {
 /// Refuses a file on a filesystem with this magic number.
 fn refuse(path: &Path, magic: u64) -> Result<()> {
     network(magic).map_or(Ok(()), |name| {
-        Err(Error::config(format!("{}: SQLite can not share a file over {name}", path.display()))
+        Err(Error::config(format!("{}: SQLite cannot share a file over {name}", path.display()))
             .remedy("keep the file on a local disk, or use a server as the store"))
     })
 }
@@ -150,7 +150,7 @@ mod tests {
         let error = refuse(Path::new("/mnt/shop/state.db"), 0x6969).expect_err("it is on NFS").to_string();
         assert_eq!(
             error,
-            "/mnt/shop/state.db: SQLite can not share a file over NFS [WK-CONFIG]; \
+            "/mnt/shop/state.db: SQLite cannot share a file over NFS [WK-CONFIG]; \
              keep the file on a local disk, or use a server as the store"
         );
     }

@@ -97,7 +97,7 @@ impl Link {
             return Err(replaced(path, &cause, remedy));
         }
         let failed = |error: Error| {
-            let cause = format!("under this process, and the new one can not be used: {}", error.message());
+            let cause = format!("under this process, and the new one cannot be used: {}", error.message());
             replaced(path, &cause, error.advice().unwrap_or("put a good file there"))
         };
         let mut link = Self::open(&self.config).map_err(failed)?;

@@ -19,7 +19,7 @@ impl Process {
     /// The number and the start of this process.
     pub(crate) fn own() -> (i32, i64) {
         let pid = i32::try_from(std::process::id()).unwrap_or(0);
-        (pid, Self::look(pid).map_or(0, |process| process.started))
+        (pid, Self::inspect(pid).map_or(0, |process| process.started))
     }
 
     /// The process that has the write lock of the file at `path`, if it can be found.
@@ -33,10 +33,10 @@ impl Process {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         let holders = locks.lines().filter_map(write_lock).filter(|(_, inode)| *inode == file.1);
         // The device in that list is not always the one that programs see, so the open files decide.
-        holders.filter_map(|(pid, _)| Self::look(pid)).find(|process| process.has_open(file))
+        holders.filter_map(|(pid, _)| Self::inspect(pid)).find(|process| process.has_open(file))
     }
 
-    fn look(pid: i32) -> Option<Self> {
+    fn inspect(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, started) = state_and_start(&stat)?;
         let name = stat.split_once('(')?.1.rsplit_once(')')?.0.to_owned();
@@ -63,9 +63,9 @@ impl Process {
     pub(crate) fn kill(&self) -> bool {
         use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
-        // From here on the number can not come to mean another process; so it is looked at again.
+        // From here on the number cannot come to mean another process; so it is looked at again.
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        let same = Self::look(self.pid).is_some_and(|now| now.started == self.started && now.is_stopped());
+        let same = Self::inspect(self.pid).is_some_and(|now| now.started == self.started && now.is_stopped());
         same && pidfd_send_signal(handle, Signal::KILL).is_ok()
     }
 
@@ -128,7 +128,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn this_process_is_found_and_not_stopped() {
         let (pid, started) = Process::own();
-        let own = Process::look(pid).expect("this process is there");
+        let own = Process::inspect(pid).expect("this process is there");
         assert_eq!(own.identity(), (pid, started));
         assert!(started > 0 && !own.is_stopped());
         assert!(!own.kill(), "a process that is not stopped would be killed");

@@ -202,7 +202,7 @@ impl Name {
         // Names of tables are the same in upper and lower case.
         let begins = |prefix: &str| table.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
         if begins("watchkeeper_") || begins("sqlite_") || table.is_empty() || table.contains('\0') {
-            return Err(Error::config(format!("{table:?} can not be a table of a sink")).remedy("choose another name"));
+            return Err(Error::config(format!("{table:?} cannot be a table of a sink")).remedy("choose another name"));
         }
         Ok(Self { written: table.to_owned(), quoted: format!("\"{}\"", table.replace('"', "\"\"")) })
     }

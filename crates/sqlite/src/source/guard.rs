@@ -15,19 +15,19 @@ use crate::tools::{Shape, Triggers, exists, install_command, installed, key_find
 
 /// What a reader knows of the schema, so that it looks at the tables only after a change of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known {
+pub(super) struct KnownSchema {
     /// The schema's version at the last look that found all tables logged.
     version: Option<i64>,
     /// What was found then, and has been told.
     told: Vec<Finding>,
 }
 
-impl Known {
+impl KnownSchema {
     /// Looks at the tables if the schema has changed; what it answers is news.
     ///
     /// # Errors
     /// `PositionLost` for a table that is no longer logged; while there are `unread` changes only the next look says so.
-    pub(super) fn look(
+    pub(super) fn inspect(
         &mut self,
         connection: &Connection,
         file: &Path,
@@ -92,7 +92,7 @@ fn finding(connection: &Connection, file: &Path, table: &str, columns: &[String]
         return Ok(Some(no_longer_logged(file, table, "its triggers are gone (was the table rebuilt?)")));
     }
     let remedy = format!("run `{}` again, which keeps the log", install_command(file, table));
-    let (what, remedy) = match Shape::look(connection, table) {
+    let (what, remedy) = match Shape::inspect(connection, table) {
         Ok(shape) if triggers.are_made_for(&shape) => return Ok(None),
         Ok(shape) => (difference(table, columns, &shape.columns), remedy),
         Err(Failure::Told(error)) => (error.message().to_owned(), format!("mend that, then {remedy}")),
@@ -149,28 +149,28 @@ mod tests {
         connection
     }
 
-    fn told(known: &mut Known, connection: &Connection) -> Vec<String> {
-        let news = known.look(connection, Path::new("app.db"), None, false).expect("it is logged");
+    fn mark_error(known: &mut KnownSchema, connection: &Connection) -> Vec<String> {
+        let news = known.inspect(connection, Path::new("app.db"), None, false).expect("it is logged");
         news.into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
     fn a_new_column_is_told_once() {
-        let (mut connection, mut known) = (shop(), Known::default());
-        assert!(told(&mut known, &connection).is_empty());
+        let (mut connection, mut known) = (shop(), KnownSchema::default());
+        assert!(mark_error(&mut known, &connection).is_empty());
         connection.execute_batch("ALTER TABLE orders ADD COLUMN note").expect("it is another name");
-        assert_eq!(told(&mut known, &connection), ["orders has columns that its changes lack: note"]);
+        assert_eq!(mark_error(&mut known, &connection), ["orders has columns that its changes lack: note"]);
         connection.execute_batch("CREATE TABLE other(x)").expect("it is another name");
-        assert!(told(&mut known, &connection).is_empty(), "it has been told");
+        assert!(mark_error(&mut known, &connection).is_empty(), "it has been told");
         install_on(&mut connection, &["orders".to_owned()]).expect("it has a key");
-        assert!(told(&mut known, &connection).is_empty());
+        assert!(mark_error(&mut known, &connection).is_empty());
     }
 
     #[test]
     fn what_is_unread_comes_before_the_loss() {
-        let (connection, mut known) = (shop(), Known::default());
+        let (connection, mut known) = (shop(), KnownSchema::default());
         connection.execute_batch("DROP TABLE orders").expect("it is there");
-        let mut look = |unread| known.look(&connection, Path::new("app.db"), None, unread);
+        let mut look = |unread| known.inspect(&connection, Path::new("app.db"), None, unread);
         assert!(look(true).expect("there is something to read").is_empty());
         assert!(look(false).is_err());
         assert!(look(false).is_err(), "it stays lost");

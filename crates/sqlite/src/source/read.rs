@@ -10,10 +10,10 @@ use watchkeeper_core::{
 };
 
 use super::ChangeLog;
-use super::mend::mended;
 use super::payload::LogRows;
-use super::place::Place;
+use super::position::LogPosition;
 use super::real::with_numbers;
+use super::repair::mended;
 use crate::error::Failure;
 use crate::tools::marks::{self, LOST};
 
@@ -26,7 +26,7 @@ pub(super) fn batch(
     connection: &Connection,
     log: &ChangeLog,
     origin: &Arc<str>,
-    after: Place,
+    after: LogPosition,
     limits: Limits,
 ) -> Result<Option<Batch>, Failure> {
     // Asked every time: the log may be pruned, or the file restored from a backup, while it is read.
@@ -62,7 +62,7 @@ pub(super) fn batch(
 
 /// What a mark in the log says.
 fn lost(row: &Row<'_>) -> Result<Error, Failure> {
-    Ok(marks::told(&row.get::<_, String>(1)?, row.get::<_, i64>(0)?.cast_unsigned()))
+    Ok(marks::mark_error(&row.get::<_, String>(1)?, row.get::<_, i64>(0)?.cast_unsigned()))
 }
 
 fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> {

@@ -9,16 +9,16 @@ use watchkeeper_core::{
     Batch, BatchBuilder, ChangeStream, Cx, Finding, Limits, Moment, Position, Result, Source, Window,
 };
 
-use super::guard::Known;
-use super::place::Place;
+use super::guard::KnownSchema;
+use super::position::LogPosition;
 use super::{ChangeLog, Retention, read, times};
-use crate::client::Pulse;
+use crate::client::ChangeHints;
 use crate::clock::wall_millis;
 use crate::error::Failure;
 use crate::tools::prune_step;
 
 /// The newest change, with the schema's version in front: a reader has to look when either is another.
-const PULSE: &str = "SELECT (((SELECT schema_version FROM pragma_schema_version) & 4194303) << 40)
+const HINTS: &str = "SELECT (((SELECT schema_version FROM pragma_schema_version) & 4194303) << 40)
     + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
 
 /// How often an acknowledgement is written: each is a write to the application's own file.
@@ -32,13 +32,13 @@ pub(super) struct Reader {
     /// The identity of the log that was opened.
     origin: Arc<str>,
     /// Of the tables, when they were last looked at.
-    known: Known,
-    after: Place,
-    pulse: Pulse,
+    known: KnownSchema,
+    after: LogPosition,
+    hints: ChangeHints,
     /// Whether it reads on behalf of the log's consumer, whose acknowledgements it may write.
     consumes: bool,
     /// What was acknowledged and is not yet written.
-    acknowledged: Option<Place>,
+    acknowledged: Option<LogPosition>,
     noted: Moment,
     /// What a person should know of where it begins.
     note: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Reader {
 pub(super) struct Start {
     pub(super) log: ChangeLog,
     pub(super) origin: String,
-    pub(super) after: Place,
+    pub(super) after: LogPosition,
     pub(super) note: Option<String>,
 }
 
@@ -58,9 +58,9 @@ impl Reader {
         if let (Some(note), true) = (&note, consumes) {
             tracing::info!(consumer = &*log.consumer, "{note}");
         }
-        let pulse = Pulse::start(cx, &log.client, PULSE).await?;
-        let (origin, known) = (origin.into(), Known::default());
-        Ok(Self { log, origin, known, after, pulse, consumes, acknowledged: None, noted: cx.now(), note })
+        let hints = ChangeHints::start(cx, &log.client, HINTS).await?;
+        let (origin, known) = (origin.into(), KnownSchema::default());
+        Ok(Self { log, origin, known, after, hints, consumes, acknowledged: None, noted: cx.now(), note })
     }
 
     /// The next changes, if there are any. Says what has become of the tables meanwhile.
@@ -69,7 +69,7 @@ impl Reader {
             (self.after, self.log.clone(), Arc::clone(&self.origin), self.known.clone());
         let read = move |transaction: &rusqlite::Transaction<'_>| {
             let batch = read::batch(transaction, &log, &origin, after, limits)?;
-            let news = known.look(transaction, log.file(), log.tables.as_deref(), batch.is_some())?;
+            let news = known.inspect(transaction, log.file(), log.tables.as_deref(), batch.is_some())?;
             Ok((batch, known, news))
         };
         let (batch, known, news) = self.log.client.read(cx, read).await?;
@@ -138,15 +138,15 @@ impl ChangeStream for Reader {
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let until = cx.now() + limits.wait;
         loop {
-            self.pulse.mark_seen();
+            self.hints.mark_seen();
             if let Some(batch) = self.read(cx, limits).await? {
                 // Moved only when the batch is handed out, so a dropped call loses nothing.
-                self.after = Place::of(&batch.end)?;
+                self.after = LogPosition::of(&batch.end)?;
                 return Ok(batch);
             }
             tokio::select! {
                 biased;
-                changed = self.pulse.changed() => changed?,
+                changed = self.hints.changed() => changed?,
                 () = cx.clock().sleep_until(until) => {
                     let empty = BatchBuilder::new(Arc::clone(&self.origin), self.log.payload());
                     return Ok(empty.finish(self.after.position()));
@@ -156,7 +156,7 @@ impl ChangeStream for Reader {
     }
 
     async fn acknowledge(&mut self, cx: &Cx, position: &Position) -> Result<()> {
-        let place = Place::of(position)?;
+        let place = LogPosition::of(position)?;
         self.acknowledged = self.consumes.then_some(place);
         if cx.now().since(self.noted) < NOTE_EVERY {
             return Ok(());

@@ -91,7 +91,7 @@ fn require_log(connection: &Connection, file: &Path, tables: &[String]) -> Resul
     if identity(connection)?.is_some() && SCHEMA.is_there(connection)? {
         return Ok(());
     }
-    tables.iter().try_for_each(|table| Shape::look(connection, table).map(drop))?;
+    tables.iter().try_for_each(|table| Shape::inspect(connection, table).map(drop))?;
     let table = tables.first().map_or("TABLE", String::as_str);
     Err(Error::config("no table of this database is logged")
         .remedy(format!("run `{}`", install_command(file, table)))
@@ -108,8 +108,8 @@ fn logged(connection: &Connection, file: &Path, tables: &[String]) -> Result<Vec
         if marks::was_uninstalled(connection, table)? {
             return Ok(table.clone());
         }
-        // To install what can not be installed is no remedy; so that is told first.
-        Shape::look(connection, table)?;
+        // To install what cannot be installed is no remedy; so that is told first.
+        Shape::inspect(connection, table)?;
         let remedy = format!("run `{}`", install_command(file, table));
         let cause = format!("the table {table} is not logged; those that are: {}", known.join(", "));
         Err(Failure::from(Error::config(cause).remedy(remedy)))

@@ -2,7 +2,7 @@
 //!
 //! The time of a change is that of its statement: its transaction may have been committed long after. SQLite has one writer at a time, so the
 //! changes of a transaction lie together, and all that lies before them was committed before it began; but the log does not say where one
-//! begins, and a trigger can not know. So whoever reads notes, from time to time, up to which change everything was committed then. A start
+//! begins, and a trigger cannot know. So whoever reads notes, from time to time, up to which change everything was committed then. A start
 //! by time begins after the last of these marks before it, and so never in the middle of a transaction, and without skipping one.
 
 use rusqlite::{Connection, OptionalExtension};

@@ -1,6 +1,6 @@
 //! Changes of a logged table that SQLite refuses as long as triggers name its columns.
 //!
-//! The triggers of the log name every column, since a trigger can not ask for "all of them"; and SQLite refuses to drop a column that a
+//! The triggers of the log name every column, since a trigger cannot ask for "all of them"; and SQLite refuses to drop a column that a
 //! trigger names. Between two sets of triggers, in one transaction, it is free to go: nobody else can write meanwhile, so that no change is
 //! missed and nothing is lost for readers.
 
@@ -47,7 +47,7 @@ fn alter_on(connection: &Connection, sql: &str) -> Result<Vec<String>, Failure> 
     run(connection, sql)?;
     let mut altered = Vec::new();
     for (table, columns) in logged {
-        let shape = Shape::look(connection, &table)?;
+        let shape = Shape::inspect(connection, &table)?;
         triggers::make(connection, &shape)?;
         note_columns(connection, &shape)?;
         if shape.columns != columns {

@@ -14,8 +14,8 @@ pub(super) fn refuse_missing(connection: &Connection, table: &str) -> Result<(),
     for column in nullable(connection, table)? {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {} WHERE {} IS NULL)", name(table), name(&column));
         if connection.query_row(&sql, [], |row| row.get(0))? {
-            let cause = format!("the table {table} can not be followed: {table}.{column} is NULL in some rows");
-            let remedy = "rows without a key can not be told apart: give them one, and add NOT NULL";
+            let cause = format!("the table {table} cannot be followed: {table}.{column} is NULL in some rows");
+            let remedy = "rows without a key cannot be told apart: give them one, and add NOT NULL";
             return Err(Error::config(cause).remedy(remedy).into());
         }
     }
@@ -25,7 +25,7 @@ pub(super) fn refuse_missing(connection: &Connection, table: &str) -> Result<(),
 /// What may go wrong with the keys of a table later.
 pub(crate) fn key_findings(connection: &Connection, table: &str) -> Result<Vec<Finding>, Failure> {
     let told = |column: String| {
-        let what = format!("{table}.{column} may be NULL: rows without a key can not be told apart");
+        let what = format!("{table}.{column} may be NULL: rows without a key cannot be told apart");
         Finding { severity: Severity::Warning, what, remedy: Some(REMEDY.to_owned()) }
     };
     Ok(nullable(connection, table)?.into_iter().map(told).collect())

@@ -32,7 +32,7 @@ pub(crate) fn newest(connection: &Connection, tables: Option<&[String]>) -> Resu
 }
 
 /// What a reader is told that comes upon a mark.
-pub(crate) fn told(table: &str, number: u64) -> Error {
+pub(crate) fn mark_error(table: &str, number: u64) -> Error {
     Error::position_lost(format!(
         "changes of {table} before change {number} are not in the log: it was not logged for a while"
     ))

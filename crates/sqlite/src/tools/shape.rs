@@ -25,16 +25,16 @@ pub(crate) struct Compared {
 }
 
 fn refused(table: &str, why: &str, remedy: &str) -> Failure {
-    Error::config(format!("the table {table} can not be followed: {why}")).remedy(remedy).into()
+    Error::config(format!("the table {table} cannot be followed: {why}")).remedy(remedy).into()
 }
 
 impl Shape {
-    /// Looks at a table, and refuses what can not be followed.
-    pub(crate) fn look(connection: &Connection, name: &str) -> Result<Self, Failure> {
+    /// Looks at a table, and refuses what cannot be followed.
+    pub(crate) fn inspect(connection: &Connection, name: &str) -> Result<Self, Failure> {
         let table = spelled(connection, name)?;
         let (columns, mut key) = columns(connection, &table)?;
         if key.is_empty() {
-            let remedy = "give it a primary key; a change without a key can not be told from another";
+            let remedy = "give it a primary key; a change without a key cannot be told from another";
             return Err(refused(&table, "it has no primary key", remedy));
         }
         let mut unique = Vec::new();

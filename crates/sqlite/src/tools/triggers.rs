@@ -1,7 +1,7 @@
 //! The triggers that fill the log.
 //!
 //! `INSERT OR REPLACE` and `UPDATE OR REPLACE` remove rows without firing their delete triggers (unless the
-//! connection has `recursive_triggers` on). A trigger before the change can not log these rows: the same trigger fires for
+//! connection has `recursive_triggers` on). A trigger before the change cannot log these rows: the same trigger fires for
 //! `INSERT OR IGNORE` and for upserts, which remove nothing. So it only sets the rows in conflict aside, and the trigger
 //! after the change, which fires only when the change was made, logs them.
 

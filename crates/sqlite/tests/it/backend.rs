@@ -108,7 +108,7 @@ fn a_look_changes_nothing() {
 }
 
 #[test]
-fn a_table_that_can_not_be_logged_is_told_so_before_it_is_to_be_installed() {
+fn a_table_that_cannot_be_logged_is_told_so_before_it_is_to_be_installed() {
     let folder = Folder::new();
     block_on(async {
         let client = folder.client("app.db").await;
@@ -118,9 +118,9 @@ fn a_table_that_can_not_be_logged_is_told_so_before_it_is_to_be_installed() {
         for _ in 0..2 {
             let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["heap"])).await.unwrap();
             let opened = made.open(&cx(), StartAt::Oldest).await.map(drop);
-            assert_told(opened, ErrorKind::Config, "heap can not be followed: it has no primary key");
+            assert_told(opened, ErrorKind::Config, "heap cannot be followed: it has no primary key");
             let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["heap"])).await;
-            assert_told(looked, ErrorKind::Config, "heap can not be followed: it has no primary key");
+            assert_told(looked, ErrorKind::Config, "heap cannot be followed: it has no primary key");
             tools::install(&cx(), &client, &["a"]).await.unwrap();
         }
     });

@@ -82,7 +82,7 @@ fn a_column_of_a_logged_table_is_dropped_by_a_command() {
         assert_eq!(logged(&client).await[1].2, r#"{"before":null,"after":{"id":2,"a":2}}"#);
         assert_eq!(log.check(&cx()).await.unwrap(), []);
 
-        // What can not be done, or would not be followed, changes nothing.
+        // What cannot be done, or would not be followed, changes nothing.
         let wrong = run("alter", &[("db", file), ("sql", "ALTER TABLE orders DROP COLUMN missing")]).await;
         assert_told(wrong, ErrorKind::Config, "no such column");
         let keyless = "ALTER TABLE orders RENAME TO former; CREATE TABLE orders(id, a)";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use watchkeeper_core::{Entropy, LeaseKey, Result};
-use watchkeeper_sqlite::{Checkpoints, Client, Leases, Notes};
+use watchkeeper_sqlite::{Checkpoints, Client, Leases, RecordStore};
 use watchkeeper_testkit::laws::{CheckpointBench, Damage, DamageCheckpoint, Law, LawOf, LeaseBench, RecordsBench};
 
 use crate::support::{Folder, block_on, cx, execute};
@@ -71,8 +71,8 @@ mod records {
         let folder = Folder::new();
         block_on(async {
             let (cx, entropy) = (cx(), Arc::new(Entropy::from_system()));
-            let a = Arc::new(Notes::open(&cx, folder.client("leases.db").await).await?);
-            let b = Arc::new(Notes::open(&cx, folder.client("leases.db").await).await?);
+            let a = Arc::new(RecordStore::open(&cx, folder.client("leases.db").await).await?);
+            let b = Arc::new(RecordStore::open(&cx, folder.client("leases.db").await).await?);
             law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT * 2 }).await
         })
     }

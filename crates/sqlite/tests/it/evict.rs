@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey, LeaseStore, Result,
-    Source, StartAt,
+    AcquireRequest, Acquired, Candidate, CheckpointStore, Claim, Entropy, Epoch, ErrorKind, Grant, LeaseKey,
+    LeaseStore, Result, Source, StartAt,
 };
 use watchkeeper_sqlite::{ChangeLog, Checkpoints, Client, Config, Leases, tools};
 
@@ -25,12 +25,12 @@ fn grant(key: &str, epoch: u64) -> Grant {
 /// The key of a lease that lasts longer than its test.
 const LASTING: &str = "a lasting stream";
 
-fn ask(key: &str) -> Ask {
+fn ask(key: &str) -> AcquireRequest {
     let entropy = Entropy::from_system();
     let (instance, tenure) = (entropy.instance(), entropy.tenure());
     let candidate = Candidate { instance, name: "other".to_owned(), address: None, tenure };
     let ttl = if key == LASTING { Duration::from_secs(600) } else { Duration::from_millis(100) };
-    Ask { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+    AcquireRequest { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
 }
 
 async fn leases(file: &Path) -> Leases {

@@ -176,7 +176,7 @@ fn keys_that_are_equal_to_the_table_are_equal_in_the_log() {
 }
 
 #[test]
-fn tables_that_can_not_be_followed_are_refused_and_nothing_is_installed() {
+fn tables_that_cannot_be_followed_are_refused_and_nothing_is_installed() {
     let folder = Folder::new();
     block_on(async {
         let client = folder.client("app.db").await;

@@ -56,7 +56,7 @@ fn keys_that_may_be_null_are_warned_of() {
             assert!(findings.iter().all(|finding| finding.severity == Severity::Warning && finding.remedy.is_some()));
             let told: Vec<_> = findings.into_iter().map(|finding| finding.what).collect();
             let expected =
-                |column: &&str| format!("orders.{column} may be NULL: rows without a key can not be told apart");
+                |column: &&str| format!("orders.{column} may be NULL: rows without a key cannot be told apart");
             assert_eq!(told, columns.iter().map(expected).collect::<Vec<_>>(), "{table}");
         });
     }

@@ -10,7 +10,7 @@ use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 
 const ORDERS: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY, a)";
 
-/// SQLite's usual way to change what ALTER TABLE can not.
+/// SQLite's usual way to change what ALTER TABLE cannot.
 const REBUILD: &str = "CREATE TABLE orders_new(id INTEGER PRIMARY KEY, a NOT NULL);
     INSERT INTO orders_new SELECT * FROM orders;
     DROP TABLE orders;

@@ -76,14 +76,14 @@ fn a_file_that_comes_back_is_the_same_and_an_empty_one_is_filled() {
 }
 
 #[test]
-fn what_can_not_be_used_is_told_until_it_is_good() {
+fn what_cannot_be_used_is_told_until_it_is_good() {
     let folder = Folder::new();
     block_on(async {
         let (leases, mine) = held(&folder).await;
         std::fs::write(folder.file("text.db"), "this is no database, but long enough to look like one").unwrap();
         replace(&folder, "text.db", "state.db");
         for _ in 0..2 {
-            assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, "the new one can not be used");
+            assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, "the new one cannot be used");
         }
         remove_file(folder.file("state.db")).unwrap();
         std::fs::write(folder.file("state.db"), "").unwrap();

@@ -181,8 +181,8 @@ fn a_mirror_has_the_newest_of_every_key() {
             FROM mirrored ORDER BY key";
         assert_eq!(column(&target, sql).await, ["[2] 350", "[9] 70"]);
         for own in ["watchkeeper_meta", "Watchkeeper_Checkpoints", "WATCHKEEPER_x", "SQLITE_sequence"] {
-            assert_told(Mirror::into(own), ErrorKind::Config, "can not be a table of a sink");
-            assert_told(Events::into(own), ErrorKind::Config, "can not be a table of a sink");
+            assert_told(Mirror::into(own), ErrorKind::Config, "cannot be a table of a sink");
+            assert_told(Events::into(own), ErrorKind::Config, "cannot be a table of a sink");
         }
     });
 }

@@ -4,18 +4,18 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, CheckpointStore, Cx, Ending, Entropy, Epoch, ErrorKind, LeaseKey, LeaseStore, Records,
-    Released,
+    AcquireRequest, Acquired, Candidate, CheckpointStore, Cx, Ending, Entropy, Epoch, ErrorKind, LeaseKey, LeaseStore,
+    Records, Released,
 };
-use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, Notes};
+use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, RecordStore};
 
 use crate::support::{Folder, assert_told, block_on, column, cx, execute};
 
-pub(crate) fn ask(key: &str, entropy: &Entropy) -> Ask {
+pub(crate) fn ask(key: &str, entropy: &Entropy) -> AcquireRequest {
     let (instance, tenure) = (entropy.instance(), entropy.tenure());
     let candidate = Candidate { instance, name: "it".to_owned(), address: None, tenure };
     let ttl = Duration::from_secs(30);
-    Ask { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
+    AcquireRequest { key: LeaseKey::new(key), candidate, ttl, floor: Epoch::ZERO, break_holder: None }
 }
 
 /// Asks a hundred times; the epochs that were granted.
@@ -83,8 +83,8 @@ fn a_change_of_records_is_hinted_at() {
     let folder = Folder::new();
     block_on(async {
         let cx = cx().within(Duration::from_secs(10));
-        let notes = Notes::open(&cx, folder.client("leases.db").await).await.unwrap();
-        let other = Notes::open(&cx, folder.client("leases.db").await).await.unwrap();
+        let notes = RecordStore::open(&cx, folder.client("leases.db").await).await.unwrap();
+        let other = RecordStore::open(&cx, folder.client("leases.db").await).await.unwrap();
         let write = async {
             // The hint is for changes after the call, which may not have begun to look yet: so there are many.
             loop {
@@ -160,12 +160,12 @@ fn a_call_does_not_wait_for_the_lock_beyond_its_deadline() {
 }
 
 #[test]
-fn files_that_can_not_be_opened_say_why() {
+fn files_that_cannot_be_opened_say_why() {
     let folder = Folder::new();
     std::fs::write(folder.file("letter.txt"), "Dear reader, this is no database. ".repeat(40)).unwrap();
     std::fs::create_dir(folder.file("folder.db")).unwrap();
     let cases = [
-        (Config::new(folder.file("missing/state.db")), "can not be opened"),
+        (Config::new(folder.file("missing/state.db")), "cannot be opened"),
         (Config::existing(folder.file("missing.db")), "there is no such file"),
         (Config::new(folder.file("folder.db")), "this is a folder"),
         (Config::new(folder.file("letter.txt")), "is not a SQLite database"),
@@ -194,7 +194,7 @@ fn a_full_disk_is_unavailable_and_changes_nothing() {
     let folder = Folder::new();
     block_on(async {
         let (cx, client) = (cx(), folder.client("state.db").await);
-        let notes = Notes::open(&cx, client.clone()).await.unwrap();
+        let notes = RecordStore::open(&cx, client.clone()).await.unwrap();
         execute(&client, "PRAGMA max_page_count = 16").await.unwrap();
         let answer = notes.put_if(&cx, "large", None, vec![7; 60_000].into()).await;
         assert_told(answer, ErrorKind::Unavailable, "the disk is full");

@@ -181,7 +181,7 @@ impl Script {
         }
     }
 
-    /// The part of the script that comes before the effect, for calls that can not be served apart.
+    /// The part of the script that comes before the effect, for calls that cannot be served apart.
     /// The answer says whether the effect's answer is to be lost.
     pub(super) async fn before(&self, cx: &Cx, operation: &'static str) -> Result<bool> {
         match self.take(operation) {

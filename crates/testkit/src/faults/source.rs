@@ -44,8 +44,8 @@ impl Source for FaultySource {
         self.inner.compare(a, b)
     }
 
-    fn drawn_back(&self, target: &Position, current: &Position) -> Option<Position> {
-        self.inner.drawn_back(target, current)
+    fn earlier_bound(&self, target: &Position, current: &Position) -> Option<Position> {
+        self.inner.earlier_bound(target, current)
     }
 
     fn stage(&self, position: &Position) -> Option<Stage> {

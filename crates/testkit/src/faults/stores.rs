@@ -3,9 +3,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use watchkeeper_core::{
-    Acquired, Ask, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Grant, Holder, Lease, LeaseKey,
-    LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, Put, Record, Records, Released, Renewal, Result, Revision,
-    StoreIdentity, Wakeups,
+    AcquireRequest, Acquired, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Grant, Holder, Lease,
+    LeaseKey, LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, PutOutcome, Record, Records, Released, Renewal,
+    Result, Revision, StoreIdentity, Wakeups,
 };
 
 use super::script::Script;
@@ -30,7 +30,7 @@ impl LeaseStore for FaultyLeases {
         self.inner.profile()
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         let (inner, own, ask) = (Arc::clone(&self.inner), cx.clone(), ask.clone());
         self.script.play(cx, "try_acquire", async move { inner.try_acquire(&own, &ask).await }).await
     }
@@ -130,12 +130,12 @@ impl Records for FaultyRecords {
         self.script.play(cx, "list", async move { inner.list(&own, &prefix).await }).await
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         let (inner, own, name) = (Arc::clone(&self.inner), cx.clone(), name.to_owned());
         self.script.play(cx, "put_if", async move { inner.put_if(&own, &name, expected, bytes).await }).await
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let (inner, own, name) = (Arc::clone(&self.inner), cx.clone(), name.to_owned());
         self.script.play(cx, "delete_if", async move { inner.delete_if(&own, &name, expected).await }).await
     }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use watchkeeper_core::memory::Leases;
 use watchkeeper_core::{
-    Acquired, Ask, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, Previous,
-    Released, Renewal, Result, TenureId, Wakeups,
+    AcquireRequest, Acquired, Cx, Ending, Epoch, Error, Grant, Holder, Lease, LeaseKey, LeaseProfile, LeaseStore,
+    Previous, Released, Renewal, Result, TenureId, Wakeups,
 };
 
 use super::{KnownBad, give_way};
@@ -144,7 +144,7 @@ impl Bad {
         Ok(self.inner.holders(cx, std::slice::from_ref(key)).await?.remove(0))
     }
 
-    async fn alter_ask(&self, cx: &Cx, ask: &Ask) -> Result<Ask> {
+    async fn alter_ask(&self, cx: &Cx, ask: &AcquireRequest) -> Result<AcquireRequest> {
         let mut ask = ask.clone();
         let holder = self.holder(cx, &ask.key).await?;
         let current = holder.as_ref().map(|holder| (holder.candidate.tenure, holder.epoch));
@@ -219,7 +219,7 @@ impl LeaseStore for Bad {
         self.inner.profile()
     }
 
-    async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+    async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
         let altered = self.alter_ask(cx, ask).await?;
         Ok(match self.inner.try_acquire(cx, &altered).await? {
             Acquired::Granted { grant, previous } => {
@@ -237,7 +237,7 @@ impl LeaseStore for Bad {
                 Acquired::Granted { grant: Grant { epoch, ..grant }, previous }
             }
             Acquired::Held(holder) if self.is(Flaw::RefusalRaisesTheEpoch) && ask.floor > holder.epoch => {
-                let raised = Ask {
+                let raised = AcquireRequest {
                     candidate: holder.candidate.clone(),
                     break_holder: Some((holder.candidate.tenure, holder.epoch)),
                     ttl: holder.remaining,

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use watchkeeper_core::memory::Notes;
+use watchkeeper_core::memory::RecordStore;
 use watchkeeper_core::records::RECORD_BYTES_MAX;
-use watchkeeper_core::{Cx, Put, Record, Records, Result, Revision};
+use watchkeeper_core::{Cx, PutOutcome, Record, Records, Result, Revision};
 
 use super::{KnownBad, give_way};
 use crate::laws::RecordsBench;
@@ -57,7 +57,7 @@ pub fn records() -> Vec<KnownBad<RecordsBench>> {
     ];
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
-            let bad = Bad { flaw, inner: Notes::new(world.clock()), counts: Arc::default() };
+            let bad = Bad { flaw, inner: RecordStore::new(world.clock()), counts: Arc::default() };
             Box::new(RecordsBench::in_world(world, Arc::new(bad.clone()), Arc::new(bad)))
         })
     };
@@ -67,7 +67,7 @@ pub fn records() -> Vec<KnownBad<RecordsBench>> {
 #[derive(Debug, Clone)]
 struct Bad {
     flaw: Flaw,
-    inner: Notes,
+    inner: RecordStore,
     /// Of each name: how often it was written since it was created, and the real revision.
     counts: Arc<Mutex<BTreeMap<String, (u64, Revision)>>>,
 }
@@ -145,7 +145,7 @@ impl Records for Bad {
         Ok(found.into_iter().map(|record| self.alter(record)).collect())
     }
 
-    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+    async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<PutOutcome> {
         let mut expected = expected.map(|expected| self.real(name, expected));
         let mut bytes = bytes;
         match self.flaw {
@@ -162,20 +162,22 @@ impl Records for Bad {
             _ => {}
         }
         Ok(match self.inner.put_if(cx, name, expected, bytes).await? {
-            Put::Done(real) => Put::Done(self.note_put(name, real)),
-            Put::Conflict => Put::Conflict,
+            PutOutcome::Done(real) => PutOutcome::Done(self.note_put(name, real)),
+            PutOutcome::Conflict => PutOutcome::Conflict,
         })
     }
 
-    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+    async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
         let mut real = self.real(name, expected);
         match self.flaw {
             Flaw::DeleteIgnoresTheRevision => real = self.current(cx, name).await?.unwrap_or(real),
-            Flaw::DeleteDoesNothing if self.current(cx, name).await? == Some(real) => return Ok(Put::Done(expected)),
+            Flaw::DeleteDoesNothing if self.current(cx, name).await? == Some(real) => {
+                return Ok(PutOutcome::Done(expected));
+            }
             _ => {}
         }
         let answer = self.inner.delete_if(cx, name, real).await?;
-        if answer != Put::Conflict {
+        if answer != PutOutcome::Conflict {
             lock(&self.counts).remove(name);
         }
         Ok(answer)

@@ -34,7 +34,7 @@ struct Node {
 
 /// How a set is started.
 #[derive(Debug, Clone, Default)]
-pub struct Settings {
+pub struct ReplicaSetSettings {
     /// How many nodes: 1 or 3.
     pub nodes: usize,
     /// Further arguments of every `mongod`.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub election_timeout_ms: Option<i32>,
 }
 
-/// A single `mongod` that is no member of a replica set: what Watchkeeper can not work with.
+/// A single `mongod` that is no member of a replica set: what Watchkeeper cannot work with.
 #[derive(Debug)]
 pub struct Standalone {
     node: Node,
@@ -119,14 +119,14 @@ impl ReplicaSet {
     /// # Panics
     /// When `mongod` is not installed, with the command that does it, or does not start.
     pub fn start(nodes: usize) -> Self {
-        Self::with(&Settings { nodes, ..Settings::default() })
+        Self::with(&ReplicaSetSettings { nodes, ..ReplicaSetSettings::default() })
     }
 
     /// A set by these settings, with a primary and all its nodes in step.
     ///
     /// # Panics
     /// As [`start`](Self::start).
-    pub fn with(settings: &Settings) -> Self {
+    pub fn with(settings: &ReplicaSetSettings) -> Self {
         let folder = Folder::new("mongodb");
         let made = |at: usize| Node::new(folder.path().join(format!("node{at}")), Some(SET), &settings.arguments);
         let nodes: Vec<_> = (0..settings.nodes).map(|at| Mutex::new(made(at))).collect();
@@ -147,7 +147,7 @@ impl ReplicaSet {
         }
     }
 
-    fn initiate(&self, settings: &Settings) {
+    fn initiate(&self, settings: &ReplicaSetSettings) {
         let ports = self.nodes.iter().map(|node| lock(node).port).enumerate();
         let member = |(at, port): (usize, u16)| {
             let number = i32::try_from(at).expect("a set has few nodes");

@@ -51,7 +51,7 @@ impl Version {
 
 /// How a server is started.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Which version.
     pub version: Version,
     /// Further lines of `postgresql.conf`, such as `wal_level = replica`; later ones win.
@@ -62,7 +62,7 @@ pub struct Settings {
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-impl Settings {
+impl ServerSettings {
     /// Logical replication on, fast and not durable, no password asked for.
     pub fn new(version: Version) -> Self {
         Self { version, config: Vec::new(), hba: Vec::new(), files: Vec::new() }
@@ -88,19 +88,19 @@ struct Node {
 }
 
 impl Server {
-    /// A server of this version, as [`Settings::new`] says.
+    /// A server of this version, as [`ServerSettings::new`] says.
     ///
     /// # Panics
     /// When PostgreSQL is not installed, with the command that does it, or does not start.
     pub fn start(version: Version) -> Self {
-        Self::with(&Settings::new(version))
+        Self::with(&ServerSettings::new(version))
     }
 
     /// A server by these settings.
     ///
     /// # Panics
     /// As [`start`](Self::start).
-    pub fn with(settings: &Settings) -> Self {
+    pub fn with(settings: &ServerSettings) -> Self {
         let folder = Folder::new("postgres");
         give_away(folder.path());
         let (data, log) = (folder.path().join("data"), folder.path().join("log"));
@@ -333,7 +333,7 @@ fn initialise(binaries: &Path, data: &Path) {
     done(command.args(["-U", SUPERUSER, "--no-sync", "-E", "UTF8", "--locale=C", "--auth=trust"]));
 }
 
-fn configure(data: &Path, settings: &Settings) {
+fn configure(data: &Path, settings: &ServerSettings) {
     let fixed = [
         "listen_addresses = '127.0.0.1'",
         "unix_socket_directories = ''",

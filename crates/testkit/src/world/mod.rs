@@ -97,7 +97,7 @@ impl World {
     /// Runs the world until `future` is done. The future itself is of the world, so never paused.
     ///
     /// # Errors
-    /// [`Stuck`] when it can not be done any more, or is not done within the limits.
+    /// [`Stuck`] when it cannot be done any more, or is not done within the limits.
     ///
     /// # Panics
     /// When called from inside a task of this world, and when a task panics.

@@ -82,7 +82,7 @@ mod real_time {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use watchkeeper_core::memory::{Leases, Notes};
+    use watchkeeper_core::memory::{Leases, RecordStore};
     use watchkeeper_core::{BootClock, Cx, Entropy};
 
     use super::*;
@@ -107,7 +107,7 @@ mod real_time {
         use super::*;
 
         fn run(law: &LawOf<RecordsBench>) -> Law {
-            let notes = Notes::new(Arc::new(BootClock));
+            let notes = RecordStore::new(Arc::new(BootClock));
             let (cx, entropy) = (Cx::new(Arc::new(BootClock)), Arc::new(Entropy::from_system()));
             let (a, b) = (Arc::new(notes.clone()), Arc::new(notes));
             block_on(law.holds_on(&RecordsBench { cx, a, b, entropy, while_aging: SHORT * 8 }))

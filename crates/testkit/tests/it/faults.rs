@@ -1,11 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, Notes, Table, TableSink};
+use watchkeeper_core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore, Table, TableSink};
 use watchkeeper_core::{
     Batch, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Epoch, ErrorKind, Facts, FaultKind, Grade, Grant,
-    LeaseKey, Limits, OpenedSink, Operation, Put, Reason, Records, Sink, SinkContext, SinkWriter, Source, SourceTime,
-    StartAt, StoreIdentity,
+    LeaseKey, Limits, OpenedSink, Operation, PutOutcome, Reason, Records, Sink, SinkContext, SinkWriter, Source,
+    SourceTime, StartAt, StoreIdentity,
 };
 use watchkeeper_testkit::World;
 use watchkeeper_testkit::faults::{Fault, FaultyCheckpoints, FaultyLeases, FaultyRecords, FaultySink, FaultySource};
@@ -83,7 +83,7 @@ fn a_held_call_takes_effect_after_its_caller_has_died() {
 #[test]
 fn a_held_answer_comes_after_the_effect_and_a_delay_before_it() {
     let (world, script, gate) = (World::new(1), Script::new(), Gate::default());
-    let notes = Notes::new(world.clock());
+    let notes = RecordStore::new(world.clock());
     let records = FaultyRecords::new(Arc::new(notes.clone()), script.clone());
     let cx = world.cx();
     script.next("put_if", Fault::HoldAnswer(gate.clone()));
@@ -100,7 +100,7 @@ fn a_held_answer_comes_after_the_effect_and_a_delay_before_it() {
             script.heal("get");
             records.get(&cx, "n").await.unwrap();
             assert_eq!(cx.now().since(before), Duration::from_secs(3));
-            assert_eq!(records.put_if(&cx, "n", None, "other".into()).await.unwrap(), Put::Conflict);
+            assert_eq!(records.put_if(&cx, "n", None, "other".into()).await.unwrap(), PutOutcome::Conflict);
         })
         .unwrap();
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 fn runs(pid: u32) -> bool {
@@ -35,7 +35,11 @@ fn a_killed_node_comes_back_on_its_data_and_nothing_is_left_after_a_drop() {
 
 #[test]
 fn three_nodes_elect_another_primary() {
-    let set = ReplicaSet::with(&Settings { nodes: 3, election_timeout_ms: Some(1_000), ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings {
+        nodes: 3,
+        election_timeout_ms: Some(1_000),
+        ..ReplicaSetSettings::default()
+    });
     let first = set.primary();
     set.step_down();
     let second = set.primary();

@@ -8,9 +8,9 @@ use watchkeeper_testkit::{Stuck, World};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
-struct Notes(Arc<Mutex<Vec<String>>>);
+struct RecordStore(Arc<Mutex<Vec<String>>>);
 
-impl Notes {
+impl RecordStore {
     fn add(&self, line: impl Into<String>) {
         self.0.lock().unwrap().push(line.into());
     }
@@ -22,7 +22,7 @@ impl Notes {
 
 /// Three tasks that sleep for random times, and what they did in order.
 fn history(seed: u64) -> Vec<String> {
-    let (world, notes) = (World::new(seed), Notes::default());
+    let (world, notes) = (World::new(seed), RecordStore::default());
     for name in ["a", "b", "c"] {
         let (clock, entropy, notes) = (world.clock(), world.entropy(), notes.clone());
         world.spawn(name, async move {
@@ -45,7 +45,7 @@ fn the_same_seed_gives_the_same_history() {
 
 #[test]
 fn ready_tasks_run_in_the_order_of_their_waking() {
-    let (world, notes) = (World::new(1), Notes::default());
+    let (world, notes) = (World::new(1), RecordStore::default());
     let start = Arc::new(Notify::new());
     for name in ["first", "second", "third"] {
         let (start, notes) = (Arc::clone(&start), notes.clone());
@@ -84,7 +84,7 @@ fn a_timer_that_nobody_waits_for_does_not_move_time() {
 
 #[test]
 fn a_paused_node_is_not_polled_and_its_timers_fire_late() {
-    let (world, notes) = (World::new(1), Notes::default());
+    let (world, notes) = (World::new(1), RecordStore::default());
     let node = world.node("n");
     let (clock, noted) = (node.clock(Duration::ZERO, 0), notes.clone());
     let begin = world.now();
@@ -109,7 +109,7 @@ fn a_paused_node_is_not_polled_and_its_timers_fire_late() {
 struct Meddler {
     world: World,
     node: watchkeeper_testkit::Node,
-    notes: Notes,
+    notes: RecordStore,
     told: Option<oneshot::Sender<()>>,
 }
 
@@ -124,7 +124,7 @@ impl Drop for Meddler {
 
 #[test]
 fn a_killed_node_drops_its_tasks_at_once_and_launches_nothing_more() {
-    let (world, notes) = (World::new(1), Notes::default());
+    let (world, notes) = (World::new(1), RecordStore::default());
     let node = world.node("n");
     let (sender, receiver) = oneshot::channel::<()>();
     let meddler = Meddler { world: world.clone(), node: node.clone(), notes: notes.clone(), told: Some(sender) };

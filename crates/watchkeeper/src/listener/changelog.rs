@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
-use watchkeeper_core::memory::{Checkpoints, Leases, Notes};
+use watchkeeper_core::memory::{Checkpoints, Leases, RecordStore};
 use watchkeeper_core::{Change, Error, StoreIdentity};
 use watchkeeper_engine::instance::Stores;
 use watchkeeper_engine::seams::Seams;
@@ -84,7 +84,7 @@ impl ChangeLogListener {
     /// `Config` when a setting is wrong, or when it listens already.
     pub fn with_coordinator(mut self, coordinator: impl Into<MultiListenerCoordinator>) -> Result<Self> {
         if self.started.get_mut().is_some() {
-            let cause = "a listener that listens already can not be given a coordinator";
+            let cause = "a listener that listens already cannot be given a coordinator";
             return Err(Error::config(cause).remedy("give it one before it is asked for a batch").into());
         }
         self.config.multi_listener.enabled = true;
@@ -192,6 +192,6 @@ fn in_memory(seams: &Seams) -> Stores {
     Stores {
         leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
         checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
-        records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+        records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
     }
 }

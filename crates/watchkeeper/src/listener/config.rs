@@ -46,7 +46,7 @@ fn new_uuid() -> Uuid {
 }
 
 impl MultiListenerConfig {
-    /// Refuses what can not work: names that can not be kept, and times whose relations are wrong.
+    /// Refuses what cannot work: names that cannot be kept, and times whose relations are wrong.
     ///
     /// # Errors
     /// `Config`, with the first rule that is broken and what to do about it.
@@ -121,7 +121,7 @@ pub struct ChangeLogConfig {
     /// How long a batch may be worked on before its listener counts as stuck and gives up the watch. By
     /// default the failover threshold, and for ever without a coordinator: nobody else is there.
     pub patience: Option<Duration>,
-    /// What is declared of whatever the caller does with changes, since it can not be seen: plain, and done
+    /// What is declared of whatever the caller does with changes, since it cannot be seen: plain, and done
     /// within 5 s, unless told otherwise.
     pub target: HandlerSettings,
     /// How listeners share the watch, and this one's name.
@@ -142,7 +142,7 @@ impl ChangeLogConfig {
         }
     }
 
-    /// Refuses what can not work.
+    /// Refuses what cannot work.
     ///
     /// # Errors
     /// `Config`, with a remedy.
@@ -155,7 +155,7 @@ impl ChangeLogConfig {
             return Err(Error::config("patience is zero: every batch would be given up").remedy("leave it out"));
         }
         if self.target.grade == Grade::Transactional {
-            return Err(Error::config("who asks for batches can not be transactional")
+            return Err(Error::config("who asks for batches cannot be transactional")
                 .remedy("declare the target versioned or idempotent, or use the transactional sink of the database"));
         }
         self.multi_listener.validate()

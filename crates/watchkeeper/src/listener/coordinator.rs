@@ -17,7 +17,7 @@ use super::handle::{ListenerHandle, identity};
 use super::leader::{Leadership, Proposed};
 use super::lease::LeaseManager;
 use super::metrics::Recorder;
-use super::roster::{Roster, Seen};
+use super::roster::{ObservedStream, Roster};
 use super::store::{Store, roles};
 
 /// The group of a coordinator that was not told another.
@@ -107,7 +107,7 @@ impl MultiListenerCoordinator {
     /// The same coordinator in another group, before any listener is registered. Groups on one store do not see each other.
     ///
     /// # Errors
-    /// `Config` when the name can not be kept.
+    /// `Config` when the name cannot be kept.
     pub fn in_group(self, group: &str) -> Result<Self> {
         check_name("group", group)?;
         Ok(self.rebuilt(group, self.inner.config.clone()))
@@ -152,7 +152,7 @@ impl MultiListenerCoordinator {
     /// process, is harmless: it is one listener.
     ///
     /// # Errors
-    /// `Config` when the name can not be kept or `max_listeners` are there.
+    /// `Config` when the name cannot be kept or `max_listeners` are there.
     pub async fn register_listener(&self, listener_id: String) -> Result<()> {
         check_name("listener_id", &listener_id)?;
         if self.listener(&listener_id).is_some() {
@@ -227,7 +227,7 @@ impl MultiListenerCoordinator {
 
     /// How all registered listeners are, in the order of their names.
     pub async fn check_listener_health(&self) -> Result<Vec<ListenerHealth>> {
-        let health = |seen: Seen| ListenerHealth {
+        let health = |seen: ObservedStream| ListenerHealth {
             listener_id: seen.listener_id,
             is_healthy: seen.is_healthy,
             last_checkpoint: seen.saying.checkpoint,
@@ -278,12 +278,12 @@ impl MultiListenerCoordinator {
         self.inner.round(false).await
     }
 
-    pub(super) async fn roll_call(&self) -> Result<Vec<Seen>> {
+    pub(super) async fn roll_call(&self) -> Result<Vec<ObservedStream>> {
         let cx = self.inner.cx();
         Ok(cx.run(self.inner.roster.list(&cx)).await?)
     }
 
-    pub(super) async fn find(&self, listener_id: &str) -> Result<Seen> {
+    pub(super) async fn find(&self, listener_id: &str) -> Result<ObservedStream> {
         let seen = self.roll_call().await?.into_iter().find(|seen| seen.listener_id == listener_id);
         seen.ok_or_else(|| not_registered(listener_id))
     }
@@ -349,7 +349,7 @@ impl Inner {
                 if is_due {
                     self.roster.beat(&cx, handle).await?;
                 }
-                self.roster.hear(&cx, handle).await
+                self.roster.record_report(&cx, handle).await
             };
             let told = cx.run(told).await;
             if told.is_err() {
@@ -372,7 +372,7 @@ fn seams_with_peers() -> Seams {
     match watchkeeper_peers::TcpPeers::new(watchkeeper_peers::Settings::default()) {
         Ok(peers) => Seams { peers: Arc::new(peers), ..system },
         Err(error) => {
-            tracing::warn!(%error, "deaths can not be proved here; a dead listener is relieved when its lease ends");
+            tracing::warn!(%error, "deaths cannot be proved here; a dead listener is relieved when its lease ends");
             system
         }
     }

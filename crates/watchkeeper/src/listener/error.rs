@@ -33,7 +33,7 @@ pub enum ObserverError {
         /// The name.
         listener_id: String,
     },
-    /// A listener can not go from the one state to the other.
+    /// A listener cannot go from the one state to the other.
     InvalidTransition {
         /// Whose state it is.
         listener_id: String,
@@ -85,7 +85,7 @@ impl fmt::Display for ObserverError {
                 write!(f, "listener {listener_id} has no stream that could be taken over or gone on with")
             }
             Self::InvalidTransition { listener_id, from, to } => {
-                write!(f, "listener {listener_id} can not go from {from} to {to}")
+                write!(f, "listener {listener_id} cannot go from {from} to {to}")
             }
             Self::RecoveryExhausted { listener_id, attempts } => {
                 write!(f, "listener {listener_id} has recovered {attempts} times without getting on")

@@ -14,7 +14,7 @@ use super::ListenerState;
 use super::config::check_name;
 use super::coordinator::MultiListenerCoordinator;
 use super::error::{ObserverError, Result};
-use super::roster::Seen;
+use super::roster::ObservedStream;
 
 /// So many failovers are remembered.
 const EVENTS_KEPT: usize = 100;
@@ -148,7 +148,7 @@ impl Watcher {
     }
 
     async fn detect_failures(&self) -> Result<Vec<String>> {
-        let silent = |seen: &Seen| seen.age + self.look_every() >= self.failover_threshold;
+        let silent = |seen: &ObservedStream| seen.age + self.look_every() >= self.failover_threshold;
         let seen = self.coordinator.roll_call().await?.into_iter().filter(silent);
         Ok(seen.map(|seen| seen.listener_id).collect())
     }
@@ -161,7 +161,7 @@ impl Watcher {
         let Some(stream) = leaving.saying.stream.as_deref() else {
             return Err(ObserverError::NoStream { listener_id: failed.to_owned() });
         };
-        let could = |seen: &&Seen| seen.is_healthy && seen.listener_id != failed && is_ready(seen, stream);
+        let could = |seen: &&ObservedStream| seen.is_healthy && seen.listener_id != failed && is_ready(seen, stream);
         let able: Vec<_> = everyone.iter().filter(could).map(|seen| seen.listener_id.clone()).collect();
         let Some(target) = self.coordinator.ranked(stream, &able).into_iter().next() else {
             return Err(ObserverError::NoHealthyListener);
@@ -218,7 +218,7 @@ impl Watcher {
         }
         let seen = self.coordinator.find(listener_id).await?;
         let Some(stream) = seen.saying.stream else {
-            return self.tell(listener_id, checkpoint);
+            return self.publish(listener_id, checkpoint);
         };
         let stored = self.committed(&stream).await?;
         if checkpoint > stored {
@@ -231,7 +231,7 @@ impl Watcher {
     }
 
     /// Tells a listener of this process, which has no stream, that it goes on.
-    fn tell(&self, listener_id: &str, checkpoint: i64) -> Result<()> {
+    fn publish(&self, listener_id: &str, checkpoint: i64) -> Result<()> {
         let Some(handle) = self.coordinator.listener(listener_id) else {
             return Err(ObserverError::NoStream { listener_id: listener_id.to_owned() });
         };
@@ -242,9 +242,9 @@ impl Watcher {
 
     async fn run(self) {
         let clock = self.coordinator.seams().clock;
-        let mut known = Known::default();
+        let mut known = KnownListener::default();
         loop {
-            if let Err(error) = self.look(&mut known).await {
+            if let Err(error) = self.inspect(&mut known).await {
                 tracing::warn!(%error, "the listeners could not be looked after");
             }
             clock.sleep_until(clock.now() + self.look_every()).await;
@@ -252,7 +252,7 @@ impl Watcher {
     }
 
     /// Looks once.
-    async fn look(&self, known: &mut Known) -> Result<()> {
+    async fn inspect(&self, known: &mut KnownListener) -> Result<()> {
         let failed: BTreeSet<String> = self.detect_failures().await?.into_iter().collect();
         known.counted.retain(|listener| failed.contains(listener));
         known.dealt_with.retain(|listener| failed.contains(listener));
@@ -292,14 +292,14 @@ impl Watcher {
 
 /// Failures that the monitor knows of and that last.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownListener {
     counted: BTreeSet<String>,
     /// Someone was asked to take over. It is not asked again.
     dealt_with: BTreeSet<String>,
 }
 
 /// Whether a listener could take over now. One that does not stand by yet could not: the watch would go back to where it was.
-fn is_ready(seen: &Seen, stream: &str) -> bool {
+fn is_ready(seen: &ObservedStream, stream: &str) -> bool {
     use ListenerState::{Connecting, Recovering, Running};
     matches!(seen.saying.state, Connecting | Running | Recovering) && seen.saying.stream.as_deref() == Some(stream)
 }

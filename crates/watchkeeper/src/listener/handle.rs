@@ -37,7 +37,7 @@ struct Shared {
 
 /// What a listener says of itself, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Saying {
+pub(super) struct StateReport {
     pub(super) state: ListenerState,
     #[serde(default)]
     pub(super) checkpoint: i64,
@@ -46,7 +46,7 @@ pub(super) struct Saying {
 }
 
 impl ListenerHandle {
-    /// A listener that is initializing; `tell` is notified when it has something to say.
+    /// A listener that is initializing; `publish` is notified when it has something to say.
     pub(super) fn new(listener_id: &str, tell: Arc<Notify>) -> Self {
         let shared = Shared {
             checkpoint: AtomicI64::new(0),
@@ -75,7 +75,7 @@ impl ListenerHandle {
     /// As [`ListenerStateMachine::transition`].
     pub async fn transition(&self, next_state: ListenerState) -> Result<()> {
         self.state_machine.go(next_state)?;
-        self.speak();
+        self.announce();
         Ok(())
     }
 
@@ -107,13 +107,13 @@ impl ListenerHandle {
     pub(super) fn follow(&self, state: ListenerState) {
         if self.state_machine.state() != state {
             self.state_machine.follow(state);
-            self.speak();
+            self.announce();
         }
     }
 
     pub(super) fn set_stream(&self, stream: &str) {
         *self.shared.stream.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream.to_owned());
-        self.speak();
+        self.announce();
     }
 
     /// Whether what it says counts more than what is stored under its name, perhaps by another process.
@@ -122,7 +122,7 @@ impl ListenerHandle {
     }
 
     /// What it has to say, if that is news.
-    pub(super) fn take_news(&self) -> Option<Saying> {
+    pub(super) fn take_news(&self) -> Option<StateReport> {
         self.shared.is_news.swap(false, Ordering::AcqRel).then(|| self.saying())
     }
 
@@ -131,13 +131,13 @@ impl ListenerHandle {
         self.shared.is_news.store(true, Ordering::Release);
     }
 
-    pub(super) fn saying(&self) -> Saying {
+    pub(super) fn saying(&self) -> StateReport {
         let stream = self.shared.stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Saying { state: self.state_machine.state(), checkpoint: self.checkpoint(), stream }
+        StateReport { state: self.state_machine.state(), checkpoint: self.checkpoint(), stream }
     }
 
     /// Tells the others soon.
-    fn speak(&self) {
+    fn announce(&self) {
         self.shared.has_spoken.store(true, Ordering::Release);
         self.keep_news();
         self.shared.tell.notify_one();

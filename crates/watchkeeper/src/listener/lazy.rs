@@ -9,9 +9,9 @@ macro_rules! store {
             use async_trait::async_trait;
             use bytes::Bytes;
             use watchkeeper_core::{
-                Acquired, Ask, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Grant, Holder, Lease,
-                LeaseKey, LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, Put, Record, Records, Released, Renewal,
-                Result, Revision, StoreIdentity, Wakeups,
+                AcquireRequest, Acquired, Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Cx, Grant,
+                Holder, Lease, LeaseKey, LeaseProfile, LeaseStore, LedgerQuery, LedgerRecord, PutOutcome, Record,
+                Records, Released, Renewal, Result, Revision, StoreIdentity, Wakeups,
             };
 
             #[async_trait]
@@ -20,7 +20,7 @@ macro_rules! store {
                     self.lease_profile()
                 }
 
-                async fn try_acquire(&self, cx: &Cx, ask: &Ask) -> Result<Acquired> {
+                async fn try_acquire(&self, cx: &Cx, ask: &AcquireRequest) -> Result<Acquired> {
                     self.stores(cx).await?.leases.try_acquire(cx, ask).await
                 }
 
@@ -78,11 +78,17 @@ macro_rules! store {
                     self.stores(cx).await?.records.list(cx, prefix).await
                 }
 
-                async fn put_if(&self, cx: &Cx, name: &str, expected: Option<Revision>, bytes: Bytes) -> Result<Put> {
+                async fn put_if(
+                    &self,
+                    cx: &Cx,
+                    name: &str,
+                    expected: Option<Revision>,
+                    bytes: Bytes,
+                ) -> Result<PutOutcome> {
                     self.stores(cx).await?.records.put_if(cx, name, expected, bytes).await
                 }
 
-                async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<Put> {
+                async fn delete_if(&self, cx: &Cx, name: &str, expected: Revision) -> Result<PutOutcome> {
                     self.stores(cx).await?.records.delete_if(cx, name, expected).await
                 }
 

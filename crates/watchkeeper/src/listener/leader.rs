@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, Candidate, Cx, Entropy, Epoch, Grant, Holder, Lease, LeaseKey, LeaseStore, Result,
+    AcquireRequest, Acquired, Candidate, Cx, Entropy, Epoch, Grant, Holder, Lease, LeaseKey, LeaseStore, Result,
 };
 
 use super::handle::identity;
@@ -43,7 +43,8 @@ impl Leadership {
     pub(super) async fn propose(&self, cx: &Cx, listener_id: &str) -> Result<Proposed> {
         let (instance, name, tenure) = (identity(listener_id), listener_id.to_owned(), self.entropy.tenure());
         let candidate = Candidate { instance, name, address: None, tenure };
-        let ask = Ask { key: self.key.clone(), candidate, ttl: self.ttl, floor: Epoch::ZERO, break_holder: None };
+        let ask =
+            AcquireRequest { key: self.key.clone(), candidate, ttl: self.ttl, floor: Epoch::ZERO, break_holder: None };
         Ok(match cx.run(self.leases.try_acquire(cx, &ask)).await? {
             Acquired::Granted { .. } => Proposed::Elected,
             Acquired::Held(holder) => Proposed::Leads(holder.candidate.name),

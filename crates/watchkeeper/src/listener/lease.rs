@@ -1,14 +1,14 @@
 //! Leases on checkpoints.
 //!
-//! A lease says who *should* work. It is for liveness only: a paused holder can not know that it was replaced. Who *may*
+//! A lease says who *should* work. It is for liveness only: a paused holder cannot know that it was replaced. Who *may*
 //! write is decided by the checkpoint store, which is handed the lease's [`Grant`] with every write.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Acquired, Ask, BootClock, Candidate, Clock, Cx, Entropy, Epoch, Grant, Lease, LeaseKey, LeaseStore, Moment,
-    Renewal, TenureId,
+    AcquireRequest, Acquired, BootClock, Candidate, Clock, Cx, Entropy, Epoch, Grant, Lease, LeaseKey, LeaseStore,
+    Moment, Renewal, TenureId,
 };
 use watchkeeper_engine::settings::LeaseSettings;
 
@@ -111,7 +111,7 @@ impl CheckpointLease {
         let mut held = self.lock();
         held.unanswered = None;
         held.grant = match answer {
-            Acquired::Granted { grant, .. } => Some((grant, sent + self.reign())),
+            Acquired::Granted { grant, .. } => Some((grant, sent + self.acting_time())),
             Acquired::Held(_) => None,
         };
         drop(held);
@@ -138,7 +138,7 @@ impl CheckpointLease {
         let answers = cx.run(self.leases.renew(&cx, &leases)).await?;
         let is_ours = self.grant().as_ref() == Some(&grant);
         match answers.first() {
-            Some(Renewal::Held) if is_ours => self.lock().grant = Some((grant, sent + self.reign())),
+            Some(Renewal::Held) if is_ours => self.lock().grant = Some((grant, sent + self.acting_time())),
             // Not known: it is no loss until its time has passed.
             Some(Renewal::Unknown) | None => {}
             Some(Renewal::Held) => return Ok(false),
@@ -184,14 +184,20 @@ impl CheckpointLease {
         holding.or(self.lock().unanswered).unwrap_or_else(|| self.entropy.tenure())
     }
 
-    fn ask(&self, tenure: TenureId) -> Ask {
+    fn ask(&self, tenure: TenureId) -> AcquireRequest {
         let (instance, name) = (identity(&self.listener_id), self.listener_id.clone());
         let candidate = Candidate { instance, name, address: None, tenure };
-        Ask { key: self.key.clone(), candidate, ttl: self.settings.ttl, floor: Epoch::ZERO, break_holder: None }
+        AcquireRequest {
+            key: self.key.clone(),
+            candidate,
+            ttl: self.settings.ttl,
+            floor: Epoch::ZERO,
+            break_holder: None,
+        }
     }
 
     /// For how long a holder may act, counted from before its request.
-    fn reign(&self) -> Duration {
+    fn acting_time(&self) -> Duration {
         self.settings.ttl.saturating_sub(self.settings.margin)
     }
 

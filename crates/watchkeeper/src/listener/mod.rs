@@ -30,7 +30,7 @@
 //! }
 //! ```
 
-mod basket;
+mod ack_sink;
 mod changelog;
 mod config;
 mod coordinator;

@@ -10,7 +10,7 @@ use watchkeeper_engine::seams::Seams;
 use watchkeeper_engine::settings::{CheckpointPolicy, StreamSettings};
 use watchkeeper_engine::stream::{SinkSpec, StreamSpec};
 
-use super::basket::Basket;
+use super::ack_sink::AckSink;
 use super::changelog::ChangeLogEntry;
 use super::config::ChangeLogConfig;
 use super::error::{ObserverError, Result};
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Started {
     running: Running,
-    basket: Basket,
+    acks: AckSink,
     turned: Follower<u64>,
     status: Follower<StreamStatus>,
     committed: Follower<u64>,
@@ -65,13 +65,13 @@ impl Started {
         handle: ListenerHandle,
         patience: Option<Duration>,
     ) -> Result<Self> {
-        let basket = Basket::new(patience, config.target);
+        let acks = AckSink::new(patience, config.target);
         let observed = Arc::new(Observed::new(Arc::clone(&stores.checkpoints)));
         let committed = observed.follow();
         let spec = StreamSpec {
             settings: settings(config),
             source: Arc::clone(&config.source),
-            sinks: vec![SinkSpec::new("listener", Arc::new(basket.clone()))],
+            sinks: vec![SinkSpec::new("listener", Arc::new(acks.clone()))],
             checkpoints: Some(observed),
         };
         let (key, instance) = (spec.key(group), config.multi_listener.instance(group));
@@ -79,8 +79,8 @@ impl Started {
         let status = running.status(&config.stream).ok_or_else(|| Error::internal("a stream has no status"))?;
         let mirror = mirror(handle.clone(), status.clone(), committed.clone());
         Ok(Self {
-            turned: basket.follow(),
-            basket,
+            turned: acks.follow(),
+            acks,
             status,
             committed,
             handle,
@@ -104,7 +104,7 @@ impl Started {
         loop {
             let Some(out) = &mut self.out else { return Ok(()) };
             let (opening, number) = (out.opening, out.number);
-            let acknowledged = *out.acknowledged.get_or_insert_with(|| self.basket.acknowledge(number));
+            let acknowledged = *out.acknowledged.get_or_insert_with(|| self.acks.acknowledge(number));
             let through = out.through;
             self.mark_seen();
             if acknowledged && *self.committed.get() >= through {
@@ -113,7 +113,7 @@ impl Started {
                 return Ok(());
             }
             self.heed_the_end().await?;
-            if self.basket.offers_again(opening, number, !acknowledged) {
+            if self.acks.offers_again(opening, number, !acknowledged) {
                 self.out = None;
                 return Ok(());
             }
@@ -126,7 +126,7 @@ impl Started {
         loop {
             self.mark_seen();
             self.heed_the_end().await?;
-            if let Some(taken) = self.basket.take() {
+            if let Some(taken) = self.acks.take() {
                 // All before it is committed: that was waited for, or it is where this opening began.
                 let before = *self.committed.get();
                 let counted = |change: &watchkeeper_core::Change| change.operation() != Operation::Gap;
@@ -146,7 +146,7 @@ impl Started {
 
     /// Leaves in order.
     pub(super) async fn close(mut self) -> Result<()> {
-        self.basket.close();
+        self.acks.close();
         self.running.shutdown();
         self.running.join().await?;
         Ok(())

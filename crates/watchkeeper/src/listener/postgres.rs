@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use watchkeeper_core::{Cx, LeaseProfile, Result};
 use watchkeeper_engine::instance::Stores;
 use watchkeeper_postgres::deadpool_postgres::Pool;
-use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, Notes};
+use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, RecordStore};
 
 /// Leases, checkpoints and records in one PostgreSQL database, in the schema `watchkeeper`.
 ///
@@ -27,7 +27,7 @@ impl PostgresCheckpointStore {
     /// On a pool of connections of the application.
     ///
     /// # Errors
-    /// `Config` when it can not work; as yet every pool can.
+    /// `Config` when it cannot work; as yet every pool can.
     pub fn new(pool: Pool) -> Result<Self> {
         Ok(Self::of(Client::of_pool(pool, "watchkeeper")))
     }
@@ -64,7 +64,7 @@ impl PostgresCheckpointStore {
         Ok(Stores {
             leases: Arc::new(Leases::open(cx, client.clone()).await?),
             checkpoints: Arc::new(Checkpoints::open(cx, client.clone()).await?),
-            records: Arc::new(Notes::open(cx, client.clone()).await?),
+            records: Arc::new(RecordStore::open(cx, client.clone()).await?),
         })
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use watchkeeper_core::{Cx, Error, ErrorKind, Put, Record, Records, Result};
+use watchkeeper_core::{Cx, Error, ErrorKind, PutOutcome, Record, Records, Result};
 use watchkeeper_engine::group::registry::{Beat, Listed, Member, Registry};
 use watchkeeper_engine::group::slots::Slots;
 
 use super::config::MultiListenerConfig;
-use super::handle::{ListenerHandle, Saying, identity};
+use super::handle::{ListenerHandle, StateReport, identity};
 
 /// How often a record is read again because someone else wrote in between.
 const ATTEMPTS: usize = 16;
@@ -33,11 +33,11 @@ pub(super) struct Roster {
 
 /// A listener as the others see it.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct ObservedStream {
     pub(super) listener_id: String,
     pub(super) age: Duration,
     pub(super) is_healthy: bool,
-    pub(super) saying: Saying,
+    pub(super) saying: StateReport,
 }
 
 impl Roster {
@@ -97,13 +97,13 @@ impl Roster {
 
     /// Writes down what a listener says of itself, if it has something to say. After an error it has to be told
     /// to [keep its news](ListenerHandle::keep_news).
-    pub(super) async fn hear(&self, cx: &Cx, handle: &ListenerHandle) -> Result<()> {
+    pub(super) async fn record_report(&self, cx: &Cx, handle: &ListenerHandle) -> Result<()> {
         let Some(saying) = handle.take_news() else { return Ok(()) };
         self.write(cx, &self.name(handle.listener_id()), encode(&saying)?).await
     }
 
     /// All listeners, in the order of their names.
-    pub(super) async fn list(&self, cx: &Cx) -> Result<Vec<Seen>> {
+    pub(super) async fn list(&self, cx: &Cx) -> Result<Vec<ObservedStream>> {
         let members = self.registry.list(cx).await?;
         let sayings: BTreeMap<_, _> = self.records.list(cx, &self.prefix).await?.iter().filter_map(decode).collect();
         let mut seen: Vec<_> = members.into_iter().map(|listed| self.seen(listed, &sayings)).collect();
@@ -111,11 +111,11 @@ impl Roster {
         Ok(seen)
     }
 
-    fn seen(&self, listed: Listed, sayings: &BTreeMap<String, Saying>) -> Seen {
+    fn seen(&self, listed: Listed, sayings: &BTreeMap<String, StateReport>) -> ObservedStream {
         let listener_id = listed.member.name;
-        let silent = Saying { state: super::ListenerState::Initializing, checkpoint: 0, stream: None };
+        let silent = StateReport { state: super::ListenerState::Initializing, checkpoint: 0, stream: None };
         let saying = sayings.get(&self.name(&listener_id)).cloned().unwrap_or(silent);
-        Seen { listener_id, age: listed.age, is_healthy: listed.age <= self.threshold, saying }
+        ObservedStream { listener_id, age: listed.age, is_healthy: listed.age <= self.threshold, saying }
     }
 
     /// Forgets those that have been silent for very long.
@@ -136,7 +136,7 @@ impl Roster {
         for _ in 0..ATTEMPTS {
             cx.check()?;
             let expected = self.records.get(cx, name).await?.map(|record| record.revision);
-            if let Put::Done(_) = self.records.put_if(cx, name, expected, bytes.clone()).await? {
+            if let PutOutcome::Done(_) = self.records.put_if(cx, name, expected, bytes.clone()).await? {
                 return Ok(());
             }
         }
@@ -154,12 +154,12 @@ fn member(handle: &ListenerHandle) -> Member {
     member
 }
 
-fn encode(saying: &Saying) -> Result<Bytes> {
+fn encode(saying: &StateReport) -> Result<Bytes> {
     let bytes = serde_json::to_vec(saying);
-    bytes.map(Bytes::from).map_err(|error| Error::internal("a state can not be written").caused_by(error))
+    bytes.map(Bytes::from).map_err(|error| Error::internal("a state cannot be written").caused_by(error))
 }
 
-/// What can not be read is left out: one garbled neighbour must not blind the group.
-fn decode(record: &Record) -> Option<(String, Saying)> {
+/// What cannot be read is left out: one garbled neighbour must not blind the group.
+fn decode(record: &Record) -> Option<(String, StateReport)> {
     Some((record.name.clone(), serde_json::from_slice(&record.bytes).ok()?))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use watchkeeper_core::{Cx, LeaseProfile, Result};
 use watchkeeper_engine::instance::Stores;
-use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, Notes};
+use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, RecordStore};
 
 /// Leases, checkpoints and records in one SQLite file, for several processes on one machine.
 ///
@@ -23,7 +23,7 @@ impl SqliteCheckpointStore {
     /// The file at `path`.
     ///
     /// # Errors
-    /// `Config` when the path can not work.
+    /// `Config` when the path cannot work.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         Self::with_config(Config::new(path))
     }
@@ -31,7 +31,7 @@ impl SqliteCheckpointStore {
     /// A file, and how to wait for it.
     ///
     /// # Errors
-    /// `Config` when it can not work.
+    /// `Config` when it cannot work.
     pub fn with_config(config: Config) -> Result<Self> {
         config.validate()?;
         Ok(Self { config, opened: Arc::default() })
@@ -52,7 +52,7 @@ impl SqliteCheckpointStore {
         Ok(Stores {
             leases: Arc::new(Leases::open(cx, client.clone()).await?),
             checkpoints: Arc::new(Checkpoints::open(cx, client.clone()).await?),
-            records: Arc::new(Notes::open(cx, client).await?),
+            records: Arc::new(RecordStore::open(cx, client).await?),
         })
     }
 }

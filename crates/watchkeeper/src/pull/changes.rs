@@ -54,7 +54,7 @@ impl Stream for Changes {
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        self.counter.desert();
+        self.counter.mark_caller_gone();
     }
 }
 

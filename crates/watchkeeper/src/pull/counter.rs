@@ -58,7 +58,7 @@ pub(super) struct Ticket {
 #[derive(Debug, Default)]
 struct Lane {
     /// In the order of their rows.
-    handed: VecDeque<Handed>,
+    handed: VecDeque<HandedOut>,
     /// How many of them have no answer.
     open: usize,
     /// What was said of the row after all that are handed out.
@@ -68,7 +68,7 @@ struct Lane {
 }
 
 #[derive(Debug)]
-struct Handed {
+struct HandedOut {
     number: u64,
     batch: Arc<Batch>,
     row: u32,
@@ -87,7 +87,7 @@ struct Fault {
 
 /// What a caller takes.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenChange {
     pub(super) change: Change,
     pub(super) grant: Arc<Grant>,
     pub(super) ticket: Ticket,
@@ -95,7 +95,7 @@ pub(super) struct Taken {
 
 /// How far a lane is.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct QueueView {
     /// How many rows are acknowledged, without a gap.
     pub(super) done: usize,
     /// What was said of the row after those.
@@ -114,17 +114,17 @@ impl Counter {
     }
 
     /// Completes at the next news.
-    pub(super) fn news(&self) -> Notified<'_> {
+    pub(super) fn notified(&self) -> Notified<'_> {
         self.news.notified()
     }
 
     /// An error when the caller is gone.
-    pub(super) fn deserted(&self) -> Result<()> {
-        self.lock().deserted()
+    pub(super) fn require_caller(&self) -> Result<()> {
+        self.lock().require_caller()
     }
 
     /// The caller is gone.
-    pub(super) fn desert(&self) {
+    pub(super) fn mark_caller_gone(&self) {
         self.lock().deserted = true;
         self.news.notify_waiters();
     }
@@ -139,7 +139,7 @@ impl Counter {
     /// Begins an opening, and ends an earlier one that is still there.
     pub(super) fn open(&self, grant: &Grant, lanes: usize) -> Result<u64> {
         let mut state = self.lock();
-        state.deserted()?;
+        state.require_caller()?;
         state.end(false);
         state.openings += 1;
         let number = state.openings;
@@ -183,10 +183,17 @@ impl Counter {
     }
 
     /// Hands out as many of the rows as there is room for, and says how far the lane is.
-    pub(super) fn look(&self, number: u64, lane: usize, batch: &Arc<Batch>, rows: &[u32], eager: bool) -> Result<Look> {
+    pub(super) fn inspect(
+        &self,
+        number: u64,
+        lane: usize,
+        batch: &Arc<Batch>,
+        rows: &[u32],
+        eager: bool,
+    ) -> Result<QueueView> {
         let mut state = self.lock();
         // What was acknowledged before counts, all the same.
-        let deserted = state.deserted().err();
+        let deserted = state.require_caller().err();
         let opening = state.current(number)?;
         let is_news = opening.hand_out(lane, batch, rows, self.in_hand_max);
         let lane = &mut opening.lanes[lane];
@@ -197,7 +204,7 @@ impl Counter {
         if is_news {
             wake_after(state);
         }
-        Ok(Look { done, fault, deserted })
+        Ok(QueueView { done, fault, deserted })
     }
 
     /// The writer has been told of the first `done` rows of a lane.
@@ -210,7 +217,7 @@ impl Counter {
     }
 
     /// The next change for the caller.
-    pub(super) fn poll_take(&self, context: &Context<'_>) -> Poll<Option<Result<Taken, Interrupted>>> {
+    pub(super) fn poll_take(&self, context: &Context<'_>) -> Poll<Option<Result<TakenChange, Interrupted>>> {
         let mut state = self.lock();
         if let Some(interrupted) = state.interrupted.take() {
             return Poll::Ready(Some(Err(interrupted)));
@@ -262,7 +269,7 @@ fn wake_after(mut state: MutexGuard<'_, State>) {
 }
 
 impl State {
-    fn deserted(&self) -> Result<()> {
+    fn require_caller(&self) -> Result<()> {
         if self.deserted {
             return Err(Error::config("nobody takes the changes of this feed any more")
                 .remedy("keep `Changes` for as long as the stream runs"));
@@ -323,7 +330,7 @@ impl Opening {
             }
             let number = self.next_number;
             let batch = Arc::clone(batch);
-            lane.handed.push_back(Handed { number, batch, row: *row, taken: false, acknowledged: false });
+            lane.handed.push_back(HandedOut { number, batch, row: *row, taken: false, acknowledged: false });
             self.queue.push_back(Ticket { opening: self.number, lane: at, number });
             self.next_number += 1;
             self.open += 1;
@@ -333,7 +340,7 @@ impl Opening {
     }
 
     /// The next change, if the lease still lasts.
-    fn take(&mut self) -> Option<Taken> {
+    fn take(&mut self) -> Option<TakenChange> {
         self.cx.as_ref().filter(|cx| cx.check().is_ok())?;
         let ticket = self.queue.pop_front()?;
         let handed = &mut self.lanes[ticket.lane].handed;
@@ -343,6 +350,6 @@ impl Opening {
         handed.taken = true;
         self.had = true;
         let change = Change::new(Arc::clone(&handed.batch), handed.row);
-        Some(Taken { change, grant: Arc::clone(&self.grant), ticket })
+        Some(TakenChange { change, grant: Arc::clone(&self.grant), ticket })
     }
 }

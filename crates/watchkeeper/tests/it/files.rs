@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use watchkeeper::core::format;
-use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper::file::{FileSink, Settings};
 use watchkeeper::{
     CheckpointPolicy, HandlerError, HandlerSettings, InstanceSettings, ListenerState, ObserverExecutor, Operation,
@@ -85,7 +85,7 @@ async fn files_outlast_a_full_disk_and_a_relief_with_every_change_once() {
     let stores = Stores {
         leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
         checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
-        records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+        records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
     };
     let (sender, mut told) = mpsc::channel(1_000);
     let start = async |name: &str| {

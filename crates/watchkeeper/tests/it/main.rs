@@ -15,8 +15,8 @@ mod listener;
 mod mongodb;
 mod operate;
 mod pull;
-mod relief;
 #[cfg(all(feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 mod routes;
+mod takeover;
 #[cfg(all(feature = "file", feature = "mongodb", feature = "postgres", feature = "sqlite"))]
 mod values;

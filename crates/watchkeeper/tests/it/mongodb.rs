@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use watchkeeper::core::memory::{Log, NewChange};
-use watchkeeper::core::options::{Options, Origin, Written};
+use watchkeeper::core::options::{Options, Origin, WrittenSetting};
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 use watchkeeper::mongodb::mongodb::error;
-use watchkeeper::mongodb::{Apply, Client, Config, Each, Events, Handle, Open, Transactional};
+use watchkeeper::mongodb::{Apply, Client, Config, Events, Handle, Open, PerChange, Transactional};
 use watchkeeper::{
     Change, InstanceSettings, ListenerState, Operation, Running, Seams, SinkSpec, SourceTime, StartAt, Stores,
     StreamSettings, StreamSpec, registry,
@@ -43,7 +43,7 @@ impl Group {
         let cx = self.seams.cx();
         let origin = Origin::new("test");
         let mut options = Options::new("group.store", origin.clone());
-        options.insert("url", Written::text(self.url.as_str(), origin));
+        options.insert("url", WrittenSetting::text(self.url.as_str(), origin));
         let backend = registry::of_url(&self.url).expect("the build knows MongoDB");
         let offer = backend.store(&cx, &mut options).await.expect("the server is there");
         let stores = Stores {
@@ -137,7 +137,7 @@ async fn a_handler_in_the_transaction_counts_exactly_once_although_it_stumbles()
     };
     let mut appended = 0;
     for name in ["first", "second"] {
-        let handler = Each(Stumbling(AtomicU64::new(0)));
+        let handler = PerChange(Stumbling(AtomicU64::new(0)));
         let mut running = group.start_with(name, "totals", handler).await;
         // One change in a transaction, so that the ones that stumble come again alone.
         for _ in 0..20 {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper::{
-    Doing, HandlerError, HandlerSettings, ListenerState, OnReject, Operation, Operations, Park, Seams, SourceTime,
-    StartAt, StoreIdentity, Stores, Stream, StreamOperator, StreamStatus, Watch, Watchkeeper,
+    HandlerError, HandlerSettings, ListenerState, OnReject, Operation, Operations, Park, Seams, SourceTime, StartAt,
+    StoreIdentity, Stores, Stream, StreamActivity, StreamOperator, StreamStatus, Watch, Watchkeeper,
 };
 
 struct Shop {
@@ -21,7 +21,7 @@ impl Shop {
         let stores = Stores {
             leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
             checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
-            records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+            records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
         };
         Self { log: Log::new("shop"), stores }
     }
@@ -225,11 +225,12 @@ async fn a_status_says_that_a_target_is_away() {
     let mut only = shop.start("only", OnReject::Stop, &forbidden).await;
     shop.order("rope");
     assert_eq!(only.next().await, "rope");
-    only.until_status("it runs", |status| status.doing == Doing::Running && status.trouble.is_none()).await;
+    only.until_status("it runs", |status| status.doing == StreamActivity::Running && status.trouble.is_none()).await;
     shop.order("lamp");
     let is_away = |status: &StreamStatus| {
         let trouble = status.trouble.as_ref();
-        status.doing == Doing::Recovering && trouble.is_some_and(|it| it.error.contains("away") && it.attempts > 1)
+        status.doing == StreamActivity::Recovering
+            && trouble.is_some_and(|it| it.error.contains("away") && it.attempts > 1)
     };
     only.until_status("its target is away", is_away).await;
     let lasts = |status: &StreamStatus| status.not_delivering >= Some(Duration::from_millis(200));
@@ -239,7 +240,7 @@ async fn a_status_says_that_a_target_is_away() {
     *forbidden.lock().expect("nobody panics with it") = "";
     assert_eq!(only.next().await, "lamp");
     let is_well = |status: &StreamStatus| {
-        status.doing == Doing::Running && status.trouble.is_none() && status.not_delivering.is_none()
+        status.doing == StreamActivity::Running && status.trouble.is_none() && status.not_delivering.is_none()
     };
     only.until_status("it delivers again", is_well).await;
 }

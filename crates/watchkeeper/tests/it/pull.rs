@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper::core::{LedgerKind, LedgerQuery, LedgerRecord};
 use watchkeeper::engine::delivery::BreakerSettings;
 use watchkeeper::pull::{self, Changes, Delivery};
@@ -32,7 +32,7 @@ impl Group {
         let stores = Stores {
             leases: Arc::new(Leases::new(Arc::clone(&seams.clock))),
             checkpoints: Arc::new(checkpoints.clone()),
-            records: Arc::new(Notes::new(Arc::clone(&seams.clock))),
+            records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
         };
         let settings = pull::Settings { settle: Duration::ZERO, ..pull::Settings::default() };
         let (log, on_reject) = (Log::new("log"), OnReject::default());
@@ -342,14 +342,14 @@ async fn a_caller_may_take_longer_than_a_lease() {
 }
 
 #[test]
-fn what_can_not_work_is_refused() {
+fn what_cannot_work_is_refused() {
     let base = pull::Settings::default();
     for settings in [
         pull::Settings { in_hand: 0, ..base },
         pull::Settings { patience: Duration::ZERO, ..base },
         pull::Settings { grade: watchkeeper::Grade::Transactional, ..base },
     ] {
-        let error = pull::feed(settings).expect_err("it can not work");
+        let error = pull::feed(settings).expect_err("it cannot work");
         assert_eq!(error.kind(), watchkeeper::ErrorKind::Config);
     }
 }

@@ -7,7 +7,7 @@ use watchkeeper_mongodb::mongodb::{self, Client, Database as Handle};
 use watchkeeper_testkit::histories::{Plan, SchemaChange, Statement, Value};
 
 use super::super::Trouble;
-use super::super::config::Places;
+use super::super::config::Paths;
 use super::super::extjson::relaxed;
 use super::super::target::{Content, Form, all};
 use super::{Database, normal, normal_rows, unequal};
@@ -19,7 +19,7 @@ pub(super) struct Collections {
     stores_nulls: bool,
 }
 
-fn told(error: mongodb::error::Error) -> Trouble {
+fn to_trouble(error: mongodb::error::Error) -> Trouble {
     format!("the source: {error}")
 }
 
@@ -54,15 +54,15 @@ fn bson(value: &Value) -> Bson {
 }
 
 impl Collections {
-    pub(super) async fn open(places: &Places) -> Result<Self, Trouble> {
-        let (client, database) = connect(&places.source).await.map_err(told)?;
+    pub(super) async fn open(places: &Paths) -> Result<Self, Trouble> {
+        let (client, database) = connect(&places.source).await.map_err(to_trouble)?;
         Ok(Self { client, database, stores_nulls: false })
     }
 
     async fn rename(&self, table: &str, to: &str, drop_target: bool) -> Result<(), Trouble> {
         let name = |table: &str| format!("{}.{table}", self.database.name());
         let rename = doc! { "renameCollection": name(table), "to": name(to), "dropTarget": drop_target };
-        self.client.database("admin").run_command(rename).await.map(drop).map_err(told)
+        self.client.database("admin").run_command(rename).await.map(drop).map_err(to_trouble)
     }
 
     async fn execute(&self, statement: &Statement, session: &mut mongodb::ClientSession) -> Result<(), Trouble> {
@@ -76,12 +76,12 @@ impl Collections {
             Statement::Insert { table, key, rev, fields } => {
                 let documents = documents(table);
                 let insert = documents.insert_one(document(key, *rev, fields));
-                insert.session(session).await.map(drop).map_err(told)
+                insert.session(session).await.map(drop).map_err(to_trouble)
             }
             Statement::Replace { table, key, rev, fields } => {
                 let documents = documents(table);
                 let replace = documents.replace_one(doc! { "_id": bson(key) }, document(key, *rev, fields));
-                replace.session(session).await.map(drop).map_err(told)
+                replace.session(session).await.map(drop).map_err(to_trouble)
             }
             Statement::Update { table, key, rev, fields } => {
                 let (mut set, mut unset) = (doc! { "rev": rev.cast_signed() }, Document::new());
@@ -97,12 +97,12 @@ impl Collections {
                 }
                 let documents = documents(table);
                 let update = documents.update_one(doc! { "_id": bson(key) }, update);
-                update.session(session).await.map(drop).map_err(told)
+                update.session(session).await.map(drop).map_err(to_trouble)
             }
             Statement::Delete { table, key } => {
                 let documents = documents(table);
                 let delete = documents.delete_one(doc! { "_id": bson(key) });
-                delete.session(session).await.map(drop).map_err(told)
+                delete.session(session).await.map(drop).map_err(to_trouble)
             }
             Statement::MoveKey { .. } | Statement::Truncate { .. } => Err(format!("MongoDB has no {statement:?}")),
         }
@@ -114,35 +114,35 @@ impl Database for Collections {
     async fn create(&mut self, plan: &Plan) -> Result<(), Trouble> {
         self.stores_nulls = plan.keeps_missing;
         for table in &plan.tables {
-            self.database.create_collection(&table.name).await.map_err(told)?;
+            self.database.create_collection(&table.name).await.map_err(to_trouble)?;
         }
         Ok(())
     }
 
     async fn transact(&mut self, statements: &[Statement], commit: bool) -> Result<(), Trouble> {
-        let mut session = self.client.start_session().await.map_err(told)?;
-        session.start_transaction().await.map_err(told)?;
+        let mut session = self.client.start_session().await.map_err(to_trouble)?;
+        session.start_transaction().await.map_err(to_trouble)?;
         for statement in statements {
             self.execute(statement, &mut session).await?;
         }
         let ended = if commit { session.commit_transaction().await } else { session.abort_transaction().await };
-        ended.map_err(told)
+        ended.map_err(to_trouble)
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
         match change {
             SchemaChange::DropCollection { table } => {
-                self.database.collection::<Document>(table).drop().await.map_err(told)
+                self.database.collection::<Document>(table).drop().await.map_err(to_trouble)
             }
             SchemaChange::Rename { table, to } => self.rename(table, to, false).await,
             SchemaChange::RenameOver { table } => {
                 let staged = format!("{table}_staged");
-                self.database.create_collection(&staged).await.map_err(told)?;
+                self.database.create_collection(&staged).await.map_err(to_trouble)?;
                 self.rename(&staged, table, true).await
             }
             SchemaChange::Out { table } => {
                 let stages = [doc! { "$match": { "rev": -1 } }, doc! { "$out": table }];
-                self.database.collection::<Document>(table).aggregate(stages).await.map(drop).map_err(told)
+                self.database.collection::<Document>(table).aggregate(stages).await.map(drop).map_err(to_trouble)
             }
             _ => Err(format!("MongoDB has no {change:?}")),
         }
@@ -151,7 +151,7 @@ impl Database for Collections {
     async fn differences(&mut self, plan: &Plan, content: &Content) -> Result<Vec<String>, Trouble> {
         let mut found = Vec::new();
         for table in &plan.tables {
-            let documents = all(&self.database, &table.name, doc! {}).await.map_err(told)?;
+            let documents = all(&self.database, &table.name, doc! {}).await.map_err(to_trouble)?;
             found.extend(match content.form {
                 Form::Bson => {
                     let source = documents.iter().map(|document| format!("{document:?}")).collect();

@@ -7,12 +7,12 @@ use watchkeeper_postgres::tokio_postgres::{self, Client, NoTls};
 use watchkeeper_testkit::histories::{Plan, SchemaChange, Statement};
 
 use super::super::Trouble;
-use super::super::config::Places;
+use super::super::config::Paths;
 use super::super::extjson::plain;
 use super::super::literal::{Dialect, sql};
 use super::super::target::Content;
 use super::Database;
-use crate::fleet::cx;
+use crate::cluster::cx;
 
 /// How long a slot may take to be made.
 const SLOT: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ pub(super) struct Tables {
     replication: bool,
 }
 
-fn told(error: tokio_postgres::Error) -> Trouble {
+fn to_trouble(error: tokio_postgres::Error) -> Trouble {
     let cause = error.as_db_error().map(ToString::to_string);
     format!("the source: {}", cause.unwrap_or_else(|| error.to_string()))
 }
@@ -54,9 +54,9 @@ fn comparison(table: &str) -> String {
 }
 
 impl Tables {
-    pub(super) async fn open(places: &Places, replication: bool) -> Result<Self, Trouble> {
-        create_database(&places.source).await.map_err(told)?;
-        let client = connect(&places.source).await.map_err(told)?;
+    pub(super) async fn open(places: &Paths, replication: bool) -> Result<Self, Trouble> {
+        create_database(&places.source).await.map_err(to_trouble)?;
+        let client = connect(&places.source).await.map_err(to_trouble)?;
         Ok(Self { url: places.source.clone(), client, replication })
     }
 
@@ -69,7 +69,7 @@ impl Tables {
 impl Database for Tables {
     async fn create(&mut self, plan: &Plan) -> Result<(), Trouble> {
         for table in &plan.tables {
-            self.client.batch_execute(&Dialect::Postgres.create(table, "id")).await.map_err(told)?;
+            self.client.batch_execute(&Dialect::Postgres.create(table, "id")).await.map_err(to_trouble)?;
         }
         if self.replication {
             return Ok(());
@@ -86,7 +86,7 @@ impl Database for Tables {
     async fn transact(&mut self, statements: &[Statement], commit: bool) -> Result<(), Trouble> {
         let lines: String = statements.iter().map(|statement| sql(Dialect::Postgres, statement) + ";\n").collect();
         let end = if commit { "COMMIT" } else { "ROLLBACK" };
-        self.client.batch_execute(&format!("BEGIN;\n{lines}{end}")).await.map_err(told)
+        self.client.batch_execute(&format!("BEGIN;\n{lines}{end}")).await.map_err(to_trouble)
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
@@ -110,7 +110,7 @@ impl Database for Tables {
                 return Err(format!("PostgreSQL has no {change:?}"));
             }
         };
-        self.client.batch_execute(&statement).await.map_err(told)
+        self.client.batch_execute(&statement).await.map_err(to_trouble)
     }
 
     async fn await_reader(&mut self) -> Result<(), Trouble> {
@@ -118,7 +118,7 @@ impl Database for Tables {
         // Until it has found where to begin it has no such place.
         let sql =
             "SELECT 1 FROM pg_replication_slots WHERE slot_name = $1 AND active AND confirmed_flush_lsn IS NOT NULL";
-        while self.replication && self.client.query_opt(sql, &[&self.slot()]).await.map_err(told)?.is_none() {
+        while self.replication && self.client.query_opt(sql, &[&self.slot()]).await.map_err(to_trouble)?.is_none() {
             if since.elapsed() > SLOT {
                 return Err("the slot was never read".to_owned());
             }
@@ -132,7 +132,8 @@ impl Database for Tables {
         for table in &plan.tables {
             let rows = content.rows.get(&table.name).map(Vec::as_slice).unwrap_or_default();
             let rows = rows.iter().map(|row| plain(row)).collect::<Result<Vec<_>, _>>()?.join(",");
-            let rows = self.client.query(&comparison(&table.name), &[&format!("[{rows}]")]).await.map_err(told)?;
+            let rows =
+                self.client.query(&comparison(&table.name), &[&format!("[{rows}]")]).await.map_err(to_trouble)?;
             found.extend(rows.iter().map(|row| row.get::<_, String>(0)));
         }
         Ok(found)
@@ -144,7 +145,7 @@ impl Database for Tables {
         let drop =
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active";
         let slot = self.slot().to_owned();
-        self.client.execute(end, &[&slot]).await.map_err(told)?;
-        self.client.execute(drop, &[&slot]).await.map(|_| ()).map_err(told)
+        self.client.execute(end, &[&slot]).await.map_err(to_trouble)?;
+        self.client.execute(drop, &[&slot]).await.map(|_| ()).map_err(to_trouble)
     }
 }

@@ -10,26 +10,26 @@ use watchkeeper_sqlite::{Client, Config, tools};
 use watchkeeper_testkit::histories::{Column, Plan, SchemaChange, Statement, Step};
 
 use super::super::Trouble;
-use super::super::config::Places;
+use super::super::config::Paths;
 use super::super::literal::{Dialect, sql};
 use super::super::target::Content;
 use super::{Database, normal, normal_rows, unequal};
-use crate::fleet::cx;
+use crate::cluster::cx;
 
 pub(super) struct File {
     path: std::path::PathBuf,
     connection: Connection,
 }
 
-fn told(error: rusqlite::Error) -> Trouble {
+fn to_trouble(error: rusqlite::Error) -> Trouble {
     format!("the source: {error}")
 }
 
 impl File {
-    pub(super) fn open(places: &Places) -> Result<Self, Trouble> {
+    pub(super) fn open(places: &Paths) -> Result<Self, Trouble> {
         let path = places.folder.join("app.db");
-        let connection = Connection::open(&path).map_err(told)?;
-        connection.busy_timeout(Duration::from_secs(30)).map_err(told)?;
+        let connection = Connection::open(&path).map_err(to_trouble)?;
+        connection.busy_timeout(Duration::from_secs(30)).map_err(to_trouble)?;
         Ok(Self { path, connection })
     }
 
@@ -44,16 +44,16 @@ impl File {
         let client = Client::open(&cx(), Config::new(&self.path)).await.map_err(|error| error.to_string())?;
         tools::alter(&cx(), &client, sql).await.map_err(|error| error.to_string())?;
         // This connection learns of the new columns only when it executes something. Until then it prepares statements for the old ones.
-        self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(told)
+        self.connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(to_trouble)
     }
 
     fn execute(&self, sql: &str) -> Result<(), Trouble> {
-        self.connection.execute_batch(sql).map_err(told)
+        self.connection.execute_batch(sql).map_err(to_trouble)
     }
 
     /// Rows of a target without the columns that the source no longer has: no change took these from rows that were not changed since.
     fn without_dropped(&self, plan: &Plan, table: &str, rows: Vec<String>) -> Result<Vec<String>, Trouble> {
-        let statement = self.connection.prepare(&format!("SELECT * FROM \"{table}\"")).map_err(told)?;
+        let statement = self.connection.prepare(&format!("SELECT * FROM \"{table}\"")).map_err(to_trouble)?;
         let present: Vec<_> = statement.column_names().collect();
         let gone: Vec<_> = dropped(plan, table).into_iter().filter(|column| !present.contains(column)).collect();
         let strip = |row: String| {
@@ -107,7 +107,7 @@ fn value(value: ValueRef<'_>) -> Value {
 impl Database for File {
     async fn create(&mut self, plan: &Plan) -> Result<(), Trouble> {
         for table in &plan.tables {
-            self.connection.execute_batch(&Dialect::Sqlite.create(table, "id")).map_err(told)?;
+            self.connection.execute_batch(&Dialect::Sqlite.create(table, "id")).map_err(to_trouble)?;
         }
         let names: Vec<_> = plan.tables.iter().map(|table| table.name.as_str()).collect();
         self.install(&names).await
@@ -116,7 +116,7 @@ impl Database for File {
     async fn transact(&mut self, statements: &[Statement], commit: bool) -> Result<(), Trouble> {
         let lines: String = statements.iter().map(|statement| sql(Dialect::Sqlite, statement) + ";\n").collect();
         let end = if commit { "COMMIT" } else { "ROLLBACK" };
-        self.connection.execute_batch(&format!("BEGIN IMMEDIATE;\n{lines}{end}")).map_err(told)
+        self.connection.execute_batch(&format!("BEGIN IMMEDIATE;\n{lines}{end}")).map_err(to_trouble)
     }
 
     async fn change_schema(&mut self, change: &SchemaChange) -> Result<(), Trouble> {
@@ -146,7 +146,7 @@ impl Database for File {
     async fn differences(&mut self, plan: &Plan, content: &Content) -> Result<Vec<String>, Trouble> {
         let mut found = Vec::new();
         for table in &plan.tables {
-            let source = self.rows(&table.name).map_err(told)?;
+            let source = self.rows(&table.name).map_err(to_trouble)?;
             let target = self.without_dropped(plan, &table.name, normal_rows(content, &table.name)?)?;
             found.extend(unequal(&table.name, source, target));
         }

@@ -8,41 +8,41 @@ use watchkeeper_engine::instance::Stores;
 use watchkeeper_file::FileSink;
 use watchkeeper_mongodb::mongodb::bson::{Document, RawDocumentBuf, doc};
 use watchkeeper_mongodb::mongodb::options::CursorType;
-use watchkeeper_mongodb::{Checkpoints, Client, Config, Doing, Feed, Leases, Notes, View};
+use watchkeeper_mongodb::{CallPurpose, Checkpoints, Client, Config, Feed, Leases, RecordStore, View};
 
 use super::history::{EVENTS, timestamp};
-use crate::fleet::cx;
-use crate::speed::errand::Errand;
+use crate::cluster::cx;
+use crate::speed::consumer::Consumer;
 use crate::speed::live::{AT, LIVE, written_at};
-use crate::speed::meter::{Meter, Start, Took};
+use crate::speed::meter::{Measurement, Meter, Start};
 use crate::speed::ours;
-use crate::speed::who::By;
+use crate::speed::task::BenchTask;
 
-fn collection(errand: &Errand) -> &'static str {
-    if errand.live { LIVE } else { EVENTS }
+fn collection(bench_task: &BenchTask) -> &'static str {
+    if bench_task.live { LIVE } else { EVENTS }
 }
 
-pub(in crate::speed) async fn consume(errand: &Errand, name: &str, meter: &Arc<Meter>) -> Result<Took> {
-    let client = Client::open(&cx(), Config::new(errand.url.as_str())?).await?;
-    let start = match errand.by {
-        By::ChangeStream => change_stream(&client, errand, meter).await?,
-        by if by.is_ours() => watchkeeper(client, errand, name, meter).await?,
-        _ => raw_batches(&client, errand, meter).await?,
+pub(in crate::speed) async fn consume(bench_task: &BenchTask, name: &str, meter: &Arc<Meter>) -> Result<Measurement> {
+    let client = Client::open(&cx(), Config::new(bench_task.url.as_str())?).await?;
+    let start = match bench_task.by {
+        Consumer::ChangeStream => change_stream(&client, bench_task, meter).await?,
+        by if by.is_ours() => watchkeeper(client, bench_task, name, meter).await?,
+        _ => raw_batches(&client, bench_task, meter).await?,
     };
     Ok(start.took())
 }
 
-async fn raw_batches(client: &Client, errand: &Errand, meter: &Meter) -> Result<Start> {
+async fn raw_batches(client: &Client, bench_task: &BenchTask, meter: &Meter) -> Result<Start> {
     use futures_util::StreamExt;
-    let said = |native| client.error(native, Doing::Reading);
+    let said = |native| client.error(native, CallPurpose::Reading);
     let database = client.database(&cx()).await?;
-    let spec = if errand.live {
+    let spec = if bench_task.live {
         doc! {}
     } else {
-        doc! { "startAtOperationTime": timestamp(errand.mark) }
+        doc! { "startAtOperationTime": timestamp(bench_task.mark) }
     };
     let pipeline = [doc! { "$changeStream": spec }];
-    let command = doc! { "aggregate": collection(errand), "pipeline": pipeline, "cursor": {} };
+    let command = doc! { "aggregate": collection(bench_task), "pipeline": pipeline, "cursor": {} };
     let start = Start::now();
     let cursor = database.run_cursor_command(command).cursor_type(CursorType::TailableAwait);
     let mut cursor = cursor.batch().await.map_err(said)?;
@@ -53,10 +53,10 @@ async fn raw_batches(client: &Client, errand: &Errand, meter: &Meter) -> Result<
             // What every consumer needs of an event.
             let event = event.as_document().ok_or_else(|| Error::corrupt("an event"))?;
             let read = (event.get_document("_id").is_ok(), event.get_str("operationType").is_ok());
-            if errand.live {
+            if bench_task.live {
                 meter.stopwatch.note(event.get_document("fullDocument").and_then(|document| document.get_i64(AT)).ok());
             }
-            if errand.by == By::BusyLoop {
+            if bench_task.by == Consumer::BusyLoop {
                 ours::work();
             }
             if read == (true, true) && meter.add(1) {
@@ -67,12 +67,12 @@ async fn raw_batches(client: &Client, errand: &Errand, meter: &Meter) -> Result<
     Err(Error::unavailable("the cursor has ended"))
 }
 
-async fn change_stream(client: &Client, errand: &Errand, meter: &Meter) -> Result<Start> {
+async fn change_stream(client: &Client, bench_task: &BenchTask, meter: &Meter) -> Result<Start> {
     use futures_util::TryStreamExt;
-    let said = |native| client.error(native, Doing::Reading);
+    let said = |native| client.error(native, CallPurpose::Reading);
     let events = client.database(&cx()).await?.collection::<Document>(EVENTS);
     let start = Start::now();
-    let stream = events.watch().start_at_operation_time(timestamp(errand.mark)).await.map_err(said)?;
+    let stream = events.watch().start_at_operation_time(timestamp(bench_task.mark)).await.map_err(said)?;
     let mut stream = stream.with_type::<RawDocumentBuf>();
     while let Some(event) = stream.try_next().await.map_err(said)? {
         if event.get_str("operationType").is_ok() && meter.add(1) {
@@ -82,18 +82,18 @@ async fn change_stream(client: &Client, errand: &Errand, meter: &Meter) -> Resul
     Err(Error::unavailable("the stream has ended"))
 }
 
-async fn watchkeeper(client: Client, errand: &Errand, name: &str, meter: &Arc<Meter>) -> Result<Start> {
+async fn watchkeeper(client: Client, bench_task: &BenchTask, name: &str, meter: &Arc<Meter>) -> Result<Start> {
     let cx = cx();
     let stores = Stores {
         leases: Arc::new(Leases::open(&cx, client.clone()).await?),
         checkpoints: Arc::new(Checkpoints::open(&cx, client.clone()).await?),
-        records: Arc::new(Notes::open(&cx, client.clone()).await?),
+        records: Arc::new(RecordStore::open(&cx, client.clone()).await?),
     };
-    let source = Arc::new(Feed::new(client, View::collection(collection(errand))));
-    let sink: Arc<dyn Sink> = match errand.by {
-        By::Lines => Arc::new(lines(errand, meter)?),
+    let source = Arc::new(Feed::new(client, View::collection(collection(bench_task))));
+    let sink: Arc<dyn Sink> = match bench_task.by {
+        Consumer::Lines => Arc::new(lines(bench_task, meter)?),
         _ => {
-            let (live, busy) = (errand.live, errand.by == By::BusyWatchkeeper);
+            let (live, busy) = (bench_task.live, bench_task.by == Consumer::BusyWatchkeeper);
             ours::counting(meter, move |meter, change| {
                 if live {
                     meter.stopwatch.note(written_at(change, &["fullDocument", AT]));
@@ -104,12 +104,12 @@ async fn watchkeeper(client: Client, errand: &Errand, name: &str, meter: &Arc<Me
             })?
         }
     };
-    ours::run(errand, name, stores, source, sink, meter).await
+    ours::run(bench_task, name, stores, source, sink, meter).await
 }
 
 /// Lines as users write them, counted when they are made.
-fn lines(errand: &Errand, meter: &Arc<Meter>) -> Result<FileSink> {
-    let settings = watchkeeper_file::Settings::new(&errand.folder, "events");
+fn lines(bench_task: &BenchTask, meter: &Arc<Meter>) -> Result<FileSink> {
+    let settings = watchkeeper_file::Settings::new(&bench_task.folder, "events");
     FileSink::new(settings, Arc::new(Counted(Arc::clone(meter))))
 }
 

@@ -3,9 +3,9 @@
 use watchkeeper_core::{Cx, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, Timestamp, doc};
 use watchkeeper_mongodb::mongodb::options::WriteConcern;
-use watchkeeper_mongodb::{Client, Config, Doing};
+use watchkeeper_mongodb::{CallPurpose, Client, Config};
 
-use crate::fleet::cx;
+use crate::cluster::cx;
 
 /// The collection.
 pub(super) const EVENTS: &str = "events";
@@ -22,7 +22,7 @@ pub(super) fn timestamp(number: u64) -> Timestamp {
 pub(super) async fn write(url: &str, changes: u64) -> Result<u64> {
     let cx: Cx = cx();
     let client = Client::open(&cx, Config::new(url)?).await?;
-    let said = |native| client.error(native, Doing::Writing);
+    let said = |native| client.error(native, CallPurpose::Writing);
     let database = client.database(&cx).await?;
     database.create_collection(EVENTS).await.map_err(said)?;
     let reply = database.run_command(doc! { "ping": 1 }).await.map_err(said)?;

@@ -5,14 +5,14 @@ use std::path::Path;
 use tokio::runtime::Handle;
 use watchkeeper_core::{Error, Result};
 use watchkeeper_mongodb::mongodb::bson::{Document, doc};
-use watchkeeper_mongodb::{Client, Config, Doing};
+use watchkeeper_mongodb::{CallPurpose, Client, Config};
 
 use super::Oplog;
-use crate::fleet::{Trouble, cx};
-use crate::speed::errand::Errand;
+use crate::cluster::{Trouble, cx};
+use crate::speed::consumer::Consumer;
 use crate::speed::live::{AT, CHANGES, LIVE, PACE, compare, now_us};
+use crate::speed::task::BenchTask;
 use crate::speed::turns;
-use crate::speed::who::By;
 
 /// How late they came to the bare driver and to us, in milliseconds, in each round.
 pub(super) fn measure(
@@ -23,11 +23,11 @@ pub(super) fn measure(
 ) -> Result<Vec<(f64, f64)>, Trouble> {
     let url = site.set.url("speed");
     runtime.block_on(prepare(&url)).map_err(|error| error.to_string())?;
-    compare([By::RawBatches, By::Watchkeeper], rounds, |by, round| {
+    compare([Consumer::RawBatches, Consumer::Watchkeeper], rounds, |by, round| {
         let (url, group, folder) = (url.clone(), format!("live-{round}"), folder.to_owned());
-        let errand = Errand { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
+        let bench_task = BenchTask { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
         let writing = runtime.spawn(async move { write(&url).await });
-        let told = turns::one(&errand, site, turns::late);
+        let told = turns::one(&bench_task, site, turns::late);
         writing.abort();
         told
     })
@@ -36,7 +36,7 @@ pub(super) fn measure(
 async fn prepare(url: &str) -> Result<()> {
     let client = Client::open(&cx(), Config::new(url)?).await?;
     let created = client.database(&cx()).await?.create_collection(LIVE).await;
-    created.map_err(|native| client.error(native, Doing::Writing))
+    created.map_err(|native| client.error(native, CallPurpose::Writing))
 }
 
 /// Writes at an even pace until it is ended.

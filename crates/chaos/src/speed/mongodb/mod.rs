@@ -9,13 +9,13 @@ mod verdict;
 use std::process::Command;
 
 use tokio::runtime::Handle;
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
-use super::errand::Errand;
+use super::consumer::Consumer;
+use super::task::BenchTask;
 use super::turns::{self, Site};
-use super::who::By;
 use super::{Measured, Plan};
-use crate::fleet::Trouble;
+use crate::cluster::Trouble;
 
 pub(super) use consumer::consume;
 
@@ -26,11 +26,11 @@ struct Oplog {
 }
 
 impl Site for Oplog {
-    fn prepare(&self, _: By, _: &str) -> Result<(String, u64), Trouble> {
+    fn prepare(&self, _: Consumer, _: &str) -> Result<(String, u64), Trouble> {
         Ok((self.set.url("speed"), self.begin))
     }
 
-    fn clear(&self, _: By, _: &str) -> Result<(), Trouble> {
+    fn clear(&self, _: Consumer, _: &str) -> Result<(), Trouble> {
         Ok(())
     }
 
@@ -38,18 +38,18 @@ impl Site for Oplog {
         self.set.pid(0)
     }
 
-    fn peer(&self, errand: &Errand) -> Result<Command, Trouble> {
-        peers::command(errand)
+    fn peer(&self, bench_task: &BenchTask) -> Result<Command, Trouble> {
+        peers::command(bench_task)
     }
 }
 
 pub(super) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
     if plan.peers {
-        peers::look();
+        peers::require_installed();
     }
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     let arguments = vec!["--oplogSize".to_owned(), "990".to_owned()];
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, election_timeout_ms: None });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, election_timeout_ms: None });
     let begin = runtime.block_on(history::write(&set.url("speed"), plan.changes));
     let begin = begin.map_err(|error| error.to_string())?;
     println!("{} changes, a quarter of them updates, of documents of about 295 bytes", plan.changes);

@@ -5,10 +5,10 @@ use std::process::Command;
 use watchkeeper_testkit::servers::{NODE_DRIVER, PYMONGO, program};
 
 use super::history::{EVENTS, timestamp};
-use crate::fleet::Trouble;
-use crate::speed::errand::Errand;
+use crate::cluster::Trouble;
+use crate::speed::consumer::Consumer;
 use crate::speed::peers::{self, LIBRARIES};
-use crate::speed::who::By;
+use crate::speed::task::BenchTask;
 
 const BENCHMARK: &str = "mongodb";
 
@@ -19,8 +19,8 @@ const NODE_MODULES: (&str, &str) = (NODE_DRIVER, "node_modules");
 const PYTHON_PACKAGES: (&str, &str) = (PYMONGO, "packages");
 
 /// Looks whether all of them are installed.
-pub(super) fn look() {
-    peers::look(&[NODE_MODULES, PYTHON_PACKAGES, LIBRARIES], BENCHMARK);
+pub(super) fn require_installed() {
+    peers::require_installed(&[NODE_MODULES, PYTHON_PACKAGES, LIBRARIES], BENCHMARK);
 }
 
 fn installed((folder, name): (&str, &str)) -> std::path::PathBuf {
@@ -28,29 +28,31 @@ fn installed((folder, name): (&str, &str)) -> std::path::PathBuf {
 }
 
 /// The command that runs a peer, whose script is written into the errand's folder.
-pub(super) fn command(errand: &Errand) -> Result<Command, Trouble> {
-    let mut command = match errand.by {
-        By::Node => peers::interpreted("node", ("node.js", NODE), ("NODE_PATH", installed(NODE_MODULES)), errand)?,
-        By::Python => {
-            let packages = ("PYTHONPATH", installed(PYTHON_PACKAGES));
-            peers::interpreted("python3", ("python.py", PYTHON), packages, errand)?
+pub(super) fn command(bench_task: &BenchTask) -> Result<Command, Trouble> {
+    let mut command = match bench_task.by {
+        Consumer::Node => {
+            peers::interpreted("node", ("node.js", NODE), ("NODE_PATH", installed(NODE_MODULES)), bench_task)?
         }
-        _ => return debezium(errand),
+        Consumer::Python => {
+            let packages = ("PYTHONPATH", installed(PYTHON_PACKAGES));
+            peers::interpreted("python3", ("python.py", PYTHON), packages, bench_task)?
+        }
+        _ => return debezium(bench_task),
     };
-    let begin = timestamp(errand.mark);
-    command.args([&errand.url, EVENTS, &begin.time.to_string(), &begin.increment.to_string()]);
-    command.arg(errand.changes.to_string());
+    let begin = timestamp(bench_task.mark);
+    command.args([&bench_task.url, EVENTS, &begin.time.to_string(), &begin.increment.to_string()]);
+    command.arg(bench_task.changes.to_string());
     Ok(command)
 }
 
-fn debezium(errand: &Errand) -> Result<Command, Trouble> {
+fn debezium(bench_task: &BenchTask) -> Result<Command, Trouble> {
     let settings = [
         ("connector.class", "io.debezium.connector.mongodb.MongoDbConnector"),
-        ("mongodb.connection.string", &errand.url),
+        ("mongodb.connection.string", &bench_task.url),
         ("capture.mode", "change_streams"),
-        ("collection.include.list", &format!("{}.{EVENTS}", errand.database())),
+        ("collection.include.list", &format!("{}.{EVENTS}", bench_task.database())),
         ("snapshot.mode", "no_data"),
-        ("capture.start.op.time", &errand.mark.to_string()),
+        ("capture.start.op.time", &bench_task.mark.to_string()),
     ];
-    peers::debezium(errand, BENCHMARK, &settings)
+    peers::debezium(bench_task, BENCHMARK, &settings)
 }

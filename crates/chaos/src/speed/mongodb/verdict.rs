@@ -1,19 +1,19 @@
 //! The bars of MongoDB.
 
-use crate::speed::verdict::{self, Bar, Most, Ratio};
-use crate::speed::who::By;
+use crate::speed::consumer::Consumer;
+use crate::speed::verdict::{self, Bar, Ratio, ResourceLimit};
 use crate::speed::{Measured, median};
 
 /// Ours, as a multiple of another's rate in the same round.
 const RATIOS: [Ratio; 5] = [
-    (By::Watchkeeper, By::RawBatches, 0.95),
-    (By::BusyWatchkeeper, By::BusyLoop, 1.5),
-    (By::Lines, By::Watchkeeper, 0.85),
-    (By::Watchkeeper, By::Node, 1.8),
-    (By::Watchkeeper, By::Debezium, 4.0),
+    (Consumer::Watchkeeper, Consumer::RawBatches, 0.95),
+    (Consumer::BusyWatchkeeper, Consumer::BusyLoop, 1.5),
+    (Consumer::Lines, Consumer::Watchkeeper, 0.85),
+    (Consumer::Watchkeeper, Consumer::Node, 1.8),
+    (Consumer::Watchkeeper, Consumer::Debezium, 4.0),
 ];
 
-const MOST: Most = Most { by: By::Watchkeeper, cpu: 1.5, megabytes: 45.0 };
+const MOST: ResourceLimit = ResourceLimit { by: Consumer::Watchkeeper, cpu: 1.5, megabytes: 45.0 };
 
 /// How much later than to the bare driver changes may come, in milliseconds.
 const LATER_MAX: f64 = 0.3;
@@ -42,11 +42,11 @@ mod tests {
     fn measured(ours: &[f64], bare: &[f64]) -> Measured {
         let busy = figures(&[1.0]);
         vec![
-            (By::RawBatches, figures(bare)),
-            (By::Watchkeeper, figures(ours)),
-            (By::Lines, figures(ours)),
-            (By::BusyLoop, busy),
-            (By::BusyWatchkeeper, figures(&[2.0])),
+            (Consumer::RawBatches, figures(bare)),
+            (Consumer::Watchkeeper, figures(ours)),
+            (Consumer::Lines, figures(ours)),
+            (Consumer::BusyLoop, busy),
+            (Consumer::BusyWatchkeeper, figures(&[2.0])),
         ]
     }
 

@@ -13,7 +13,7 @@ use watchkeeper_testkit::servers::postgres::Server;
 
 use super::history::{insert, table, update};
 use super::{connect, unavailable};
-use crate::fleet::cx;
+use crate::cluster::cx;
 use crate::speed::verdict::{Bar, quartiles};
 
 /// The database.
@@ -77,10 +77,10 @@ pub(super) struct Round {
 }
 
 /// All rounds of a load.
-pub(super) type Took = Vec<Round>;
+pub(super) type Measurement = Vec<Round>;
 
 /// Measures all loads, so many rounds.
-pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'static Load, Took)>> {
+pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'static Load, Measurement)>> {
     let url = server.url(BURDENED);
     connect(&server.url("postgres"))
         .await?
@@ -98,7 +98,7 @@ pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'sta
     listener.batch_execute("LISTEN watchkeeper_log").await.map_err(unavailable)?;
     let (mut next, mut measured) = (0, Vec::new());
     for load in &LOADS {
-        let mut took = Took::new();
+        let mut took = Measurement::new();
         for round in 0..rounds {
             // Updates change the first rows again and again, which the inserts before them have written.
             let first = if load.updates { 0 } else { next };
@@ -118,12 +118,12 @@ pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'sta
 }
 
 /// Prints how much longer the same writes take, by the median of all rounds; the bars of it.
-pub(super) fn bars(measured: &[(&'static Load, Took)]) -> Vec<Bar> {
+pub(super) fn bars(measured: &[(&'static Load, Measurement)]) -> Vec<Bar> {
     println!("what triggers cost the writers, as multiples of the time without triggers:");
     measured.iter().map(|(load, took)| bar(load, took)).collect()
 }
 
-fn bar(load: &Load, took: &Took) -> Bar {
+fn bar(load: &Load, took: &Measurement) -> Bar {
     let compared = |which: usize, with: usize| {
         let [low, middle, high] = quartiles(took.iter().map(|round| round.others[which] / round.others[with]));
         (middle, format!("{middle:.2} x ({low:.2} to {high:.2})"))
@@ -186,10 +186,10 @@ mod tests {
     #[test]
     fn each_load_is_compared_with_its_peer_within_its_round() {
         let round = |others| Round { others, ..Round::default() };
-        let good: Took = vec![round([1.0, 4.0, 5.0, 6.0]), round([10.0, 40.0, 50.0, 60.0])];
+        let good: Measurement = vec![round([1.0, 4.0, 5.0, 6.0]), round([10.0, 40.0, 50.0, 60.0])];
         assert!(bar(&LOADS[0], &good).kept);
         let missed = verdict::missed(vec![bar(&LOADS[2], &good)]);
         assert_eq!(missed, ["1-row inserts of 4 writers, log / no trigger: 5.00 x (5.00 to 5.00), at most 1.3"]);
-        assert!(!bar(&LOADS[1], &Took::new()).kept, "nothing was measured");
+        assert!(!bar(&LOADS[1], &Measurement::new()).kept, "nothing was measured");
     }
 }

@@ -7,7 +7,7 @@ use watchkeeper_postgres::{Client as Pool, Config};
 use watchkeeper_testkit::servers::postgres::Server;
 
 use super::{LOGGED, STREAMED, connect, unavailable};
-use crate::fleet::cx;
+use crate::cluster::cx;
 use crate::speed::live::{AT, LIVE};
 
 /// The table.
@@ -65,7 +65,7 @@ pub(super) async fn write(server: &Server, changes: u64) -> Result<u64> {
     install(&cx, &pool, &[EVENTS, LIVE], Wake::Notify).await?;
     fill(&connect(&server.url(LOGGED)).await?, changes.cast_signed()).await?;
     let streamed = connect(&server.url(STREAMED)).await?;
-    // In transactions of their own: a slot can not be made after a write.
+    // In transactions of their own: a slot cannot be made after a write.
     let publish = format!("CREATE PUBLICATION {PUBLICATION} FOR TABLE {EVENTS}");
     streamed.batch_execute(&publish).await.map_err(unavailable)?;
     let hold = format!("SELECT pg_create_logical_replication_slot('{BASE}', 'pgoutput')");

@@ -5,22 +5,22 @@ use std::path::Path;
 use watchkeeper_core::Result;
 
 use super::{Logs, connect, drop_slot, is_streamed, slot, unavailable};
-use crate::fleet::Trouble;
-use crate::speed::errand::Errand;
+use crate::cluster::Trouble;
+use crate::speed::consumer::Consumer;
 use crate::speed::live::{AT, CHANGES, LIVE, PACE, compare, now_us};
+use crate::speed::task::BenchTask;
 use crate::speed::turns;
-use crate::speed::who::By;
 
 /// How late they came by replication and by the change log, in milliseconds, in each round.
 pub(super) fn measure(site: &Logs, rounds: usize, folder: &Path) -> Result<Vec<(f64, f64)>, Trouble> {
-    compare([By::Replication, By::ChangeLog], rounds, |by, round| {
+    compare([Consumer::Replication, Consumer::ChangeLog], rounds, |by, round| {
         let (url, group, folder) = (site.url(by), format!("live-{round}"), folder.to_owned());
-        let errand = Errand { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
+        let bench_task = BenchTask { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
         let writing = site.runtime.spawn(async move { write(&url).await });
-        let told = turns::one(&errand, site, turns::late);
+        let told = turns::one(&bench_task, site, turns::late);
         writing.abort();
         if is_streamed(by) {
-            site.wait(drop_slot(&errand.url, &slot(&errand.group)))?;
+            site.wait(drop_slot(&bench_task.url, &slot(&bench_task.group)))?;
         }
         told
     })

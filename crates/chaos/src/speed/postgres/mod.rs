@@ -17,13 +17,13 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use watchkeeper_core::{Error, Result};
 use watchkeeper_postgres::tokio_postgres::{self, Client, NoTls};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
-use super::errand::Errand;
+use super::consumer::Consumer;
+use super::task::BenchTask;
 use super::turns::{self, Site};
-use super::who::By;
 use super::{Measured, Plan};
-use crate::fleet::Trouble;
+use crate::cluster::Trouble;
 
 pub(super) use consumer::consume;
 
@@ -59,8 +59,8 @@ struct Logs {
 }
 
 /// Whether it reads the write-ahead log, through a slot of its own.
-fn is_streamed(by: By) -> bool {
-    matches!(by, By::Replication | By::RecvLogical | By::Pgoutput | By::PostgresDebezium)
+fn is_streamed(by: Consumer) -> bool {
+    matches!(by, Consumer::Replication | Consumer::RecvLogical | Consumer::Pgoutput | Consumer::PostgresDebezium)
 }
 
 /// The slot of a consumer.
@@ -69,7 +69,7 @@ fn slot(group: &str) -> String {
 }
 
 impl Logs {
-    fn url(&self, by: By) -> String {
+    fn url(&self, by: Consumer) -> String {
         self.server.url(if is_streamed(by) { STREAMED } else { LOGGED })
     }
 
@@ -79,7 +79,7 @@ impl Logs {
 }
 
 impl Site for Logs {
-    fn prepare(&self, by: By, group: &str) -> Result<(String, u64), Trouble> {
+    fn prepare(&self, by: Consumer, group: &str) -> Result<(String, u64), Trouble> {
         let url = self.url(by);
         if is_streamed(by) {
             self.wait(history::copy_slot(&url, &slot(group)))?;
@@ -87,7 +87,7 @@ impl Site for Logs {
         Ok((url, self.end))
     }
 
-    fn clear(&self, by: By, group: &str) -> Result<(), Trouble> {
+    fn clear(&self, by: Consumer, group: &str) -> Result<(), Trouble> {
         if is_streamed(by) { self.wait(drop_slot(&self.url(by), &slot(group))) } else { Ok(()) }
     }
 
@@ -95,8 +95,8 @@ impl Site for Logs {
         self.server.pid()
     }
 
-    fn peer(&self, errand: &Errand) -> Result<Command, Trouble> {
-        peers::command(errand)
+    fn peer(&self, bench_task: &BenchTask) -> Result<Command, Trouble> {
+        peers::command(bench_task)
     }
 }
 
@@ -116,12 +116,12 @@ async fn drop_slot(url: &str, name: &str) -> Result<()> {
 }
 
 pub(super) fn run(plan: Plan, runtime: &Handle) -> Result<bool, Trouble> {
-    recvlogical::look();
+    recvlogical::require_installed();
     if plan.peers {
-        peers::look();
+        peers::require_installed();
     }
     let folder = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
-    let mut settings = Settings::new(Version::V15);
+    let mut settings = ServerSettings::new(Version::V15);
     settings.config.extend(CONFIG.map(str::to_owned));
     let server = Server::with(&settings);
     let end = runtime.block_on(history::write(&server, plan.changes)).map_err(|error| error.to_string())?;

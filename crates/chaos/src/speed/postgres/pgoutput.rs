@@ -7,8 +7,8 @@ use watchkeeper_postgres::tokio_postgres::Config;
 
 use super::history::PUBLICATION;
 use super::slot;
-use crate::speed::errand::Errand;
-use crate::speed::meter::{Meter, Start, Took};
+use crate::speed::meter::{Measurement, Meter, Start};
+use crate::speed::task::BenchTask;
 
 /// How much is asked of the socket at once.
 const READ: usize = 256 * 1024;
@@ -75,9 +75,9 @@ impl Connection {
     }
 }
 
-pub(super) fn consume(errand: &Errand, meter: &Meter) -> io::Result<Took> {
-    let mut connection = Connection::open(&errand.url)?;
-    let slot = slot(&errand.group);
+pub(super) fn consume(bench_task: &BenchTask, meter: &Meter) -> io::Result<Measurement> {
+    let mut connection = Connection::open(&bench_task.url)?;
+    let slot = slot(&bench_task.group);
     let command = format!(
         "START_REPLICATION SLOT \"{slot}\" LOGICAL 0/0 (proto_version '1', publication_names '{PUBLICATION}')\0"
     );

@@ -4,8 +4,8 @@ use watchkeeper_core::{Error, Result};
 use watchkeeper_postgres::tokio_postgres::types::{FromSql, Type};
 
 use super::{connect, unavailable};
-use crate::speed::errand::Errand;
-use crate::speed::meter::{Meter, Start, Took};
+use crate::speed::meter::{Measurement, Meter, Start};
+use crate::speed::task::BenchTask;
 
 const NEXT: &str = "SELECT id, entity, operation, key, before, after, time FROM watchkeeper.log
     WHERE id > $1 ORDER BY id LIMIT 1000";
@@ -23,8 +23,8 @@ impl<'a> FromSql<'a> for Raw<'a> {
     }
 }
 
-pub(super) async fn consume(errand: &Errand, meter: &Meter) -> Result<Took> {
-    let client = connect(&errand.url).await?;
+pub(super) async fn consume(bench_task: &BenchTask, meter: &Meter) -> Result<Measurement> {
+    let client = connect(&bench_task.url).await?;
     let next = client.prepare(NEXT).await.map_err(unavailable)?;
     let mut last = 0_i64;
     let start = Start::now();

@@ -9,9 +9,9 @@ use watchkeeper_testkit::servers::postgres_tool;
 
 use super::history::PUBLICATION;
 use super::slot;
-use crate::speed::errand::Errand;
-use crate::speed::meter::{Took, megabytes};
+use crate::speed::meter::{Measurement, megabytes};
 use crate::speed::processes::cpu_of_ended_children;
+use crate::speed::task::BenchTask;
 
 const PROGRAM: &str = "pg_recvlogical";
 
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 ///
 /// # Panics
 /// When it is missing, with the command that installs it.
-pub(super) fn look() {
+pub(super) fn require_installed() {
     postgres_tool(PROGRAM, "cargo xtask bench postgres");
 }
 
@@ -31,11 +31,11 @@ fn place(mark: u64) -> String {
     format!("{:X}/{:X}", mark >> 32, mark & 0xffff_ffff)
 }
 
-pub(super) fn consume(errand: &Errand) -> Result<Took> {
+pub(super) fn consume(bench_task: &BenchTask) -> Result<Measurement> {
     let failed = |error| Error::unavailable(format!("{PROGRAM} does not run")).caused_by(error);
     let mut command = Command::new(postgres_tool(PROGRAM, "cargo xtask bench postgres"));
-    command.args(["--start", "--no-loop", "--file", "/dev/null", "--dbname", &errand.url, "--slot"]);
-    command.args([&slot(&errand.group), "--endpos", &place(errand.mark), "--option", "proto_version=1"]);
+    command.args(["--start", "--no-loop", "--file", "/dev/null", "--dbname", &bench_task.url, "--slot"]);
+    command.args([&slot(&bench_task.group), "--endpos", &place(bench_task.mark), "--option", "proto_version=1"]);
     command.arg("--option").arg(format!("publication_names={PUBLICATION}")).stdin(Stdio::null());
     let start = Instant::now();
     let mut child = command.spawn().map_err(failed)?;
@@ -52,7 +52,7 @@ pub(super) fn consume(errand: &Errand) -> Result<Took> {
     if !ended.success() {
         return Err(Error::unavailable(format!("{PROGRAM} failed ({ended})")));
     }
-    Ok(Took { seconds, cpu: cpu_of_ended_children(), megabytes: most })
+    Ok(Measurement { seconds, cpu: cpu_of_ended_children(), megabytes: most })
 }
 
 fn memory(status: &Path) -> f64 {

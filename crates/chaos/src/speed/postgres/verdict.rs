@@ -1,24 +1,24 @@
 //! The bars of PostgreSQL.
 
-use super::burden::{self, Load, Took};
-use crate::speed::verdict::{self, Bar, Most, Ratio};
-use crate::speed::who::By;
+use super::burden::{self, Load, Measurement};
+use crate::speed::consumer::Consumer;
+use crate::speed::verdict::{self, Bar, Ratio, ResourceLimit};
 use crate::speed::{Measured, median};
 
 /// Ours, as a multiple of another's rate in the same round.
 const RATIOS: [Ratio; 3] = [
-    (By::Replication, By::RecvLogical, 1.2),
-    (By::Replication, By::PostgresDebezium, 4.5),
-    (By::ChangeLog, By::Poll, 0.7),
+    (Consumer::Replication, Consumer::RecvLogical, 1.2),
+    (Consumer::Replication, Consumer::PostgresDebezium, 4.5),
+    (Consumer::ChangeLog, Consumer::Poll, 0.7),
 ];
 
-const MOST: Most = Most { by: By::Replication, cpu: 1.3, megabytes: 30.0 };
+const MOST: ResourceLimit = ResourceLimit { by: Consumer::Replication, cpu: 1.3, megabytes: 30.0 };
 
 /// How late changes may come, in milliseconds.
 const LATE_MAX: f64 = 3.0;
 
 /// Prints medians and bars; whether all bars were kept.
-pub(super) fn report(measured: &Measured, late: &[(f64, f64)], burden: &[(&'static Load, Took)]) -> bool {
+pub(super) fn report(measured: &Measured, late: &[(f64, f64)], burden: &[(&'static Load, Measurement)]) -> bool {
     verdict::print_table(measured);
     println!("not measured: supabase/etl, which is not on crates.io\n");
     let mut bars = bars(measured, late);
@@ -43,10 +43,10 @@ mod tests {
 
     fn measured(replication: &[f64], received: &[f64]) -> Measured {
         vec![
-            (By::Replication, figures(replication)),
-            (By::RecvLogical, figures(received)),
-            (By::ChangeLog, figures(&[7.0])),
-            (By::Poll, figures(&[10.0])),
+            (Consumer::Replication, figures(replication)),
+            (Consumer::RecvLogical, figures(received)),
+            (Consumer::ChangeLog, figures(&[7.0])),
+            (Consumer::Poll, figures(&[10.0])),
         ]
     }
 
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn peers_that_were_left_out_have_no_bar() {
         let with_peers = |mut measured: Measured| {
-            measured.push((By::PostgresDebezium, Vec::new()));
+            measured.push((Consumer::PostgresDebezium, Vec::new()));
             measured
         };
         let good = measured(&[12.0], &[10.0]);

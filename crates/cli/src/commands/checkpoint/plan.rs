@@ -21,7 +21,7 @@ use crate::when::{Amount, Target, iso, millis};
 
 /// A move, and what a person should know before it.
 pub(super) struct Plan {
-    pub(super) wish: Move,
+    pub(super) dead_letter_request: Move,
     pub(super) lines: Vec<String>,
     /// What is worth knowing afterwards, too.
     pub(super) remarks: Vec<String>,
@@ -44,7 +44,7 @@ impl Plan {
 }
 
 pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to: &Target) -> Result<Plan> {
-    let cx = site.look();
+    let cx = site.read_context();
     let (target, note) = site.locate(&cx, stream, to).await?;
     let checkpoint = site.checkpoint(&cx, described).await?;
     let current = position(checkpoint.as_ref());
@@ -67,7 +67,7 @@ pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to
     }
     lines.extend(snapshots(stream, current, &target));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Set(target), lines, remarks: Vec::from_iter(remark) })
+    Ok(Plan { dead_letter_request: Move::Set(target), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// What a move does to snapshots: it begins one, or leaves one unfinished.
@@ -90,7 +90,7 @@ fn is_lost(checkpoint: Option<&Checkpoint>) -> bool {
 }
 
 pub(super) async fn reset(site: &Site, described: &Stream, stream: &StreamSpec) -> Result<Plan> {
-    let checkpoint = site.checkpoint(&site.look(), described).await?;
+    let checkpoint = site.checkpoint(&site.read_context(), described).await?;
     let name = &stream.settings.name;
     let mut lines = vec![match position(checkpoint.as_ref()) {
         Some(current) => {
@@ -103,13 +103,13 @@ pub(super) async fn reset(site: &Site, described: &Stream, stream: &StreamSpec) 
         lines.extend(replaying(stream));
     }
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Reset, lines, remarks: Vec::new() })
+    Ok(Plan { dead_letter_request: Move::Reset, lines, remarks: Vec::new() })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
 
 pub(super) async fn rewind(site: &Site, described: &Stream, stream: &StreamSpec, back: Back) -> Result<Plan> {
-    let cx = site.look();
+    let cx = site.read_context();
     let checkpoint = site.checkpoint(&cx, described).await?;
     let current = match position(checkpoint.as_ref()) {
         Some(current) => current.clone(),
@@ -155,7 +155,7 @@ pub(super) async fn rewind(site: &Site, described: &Stream, stream: &StreamSpec,
     }
     lines.extend(replaying(stream));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Rewind(back), lines, remarks: Vec::from_iter(remark) })
+    Ok(Plan { dead_letter_request: Move::Rewind(back), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
@@ -173,7 +173,7 @@ async fn to_time(
 }
 
 pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, cause: &str) -> Result<Plan> {
-    let cx = site.look();
+    let cx = site.read_context();
     let checkpoint = site.checkpoint(&cx, described).await?;
     let before = position(checkpoint.as_ref()).cloned();
     let unit = first_unit(&cx, stream, before.clone()).await?;
@@ -190,13 +190,17 @@ pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, c
         before,
         change: Some(StoredChange::keep(last)),
     };
-    let mut lines: Vec<_> = unit.iter().map(told).collect();
+    let mut lines: Vec<_> = unit.iter().map(describe_change).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { wish: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remarks: Vec::new() })
+    Ok(Plan {
+        dead_letter_request: Move::Skip { entry: Box::new(entry), to: last.position() },
+        lines,
+        remarks: Vec::new(),
+    })
 }
 
-fn told(change: &Change) -> String {
+fn describe_change(change: &Change) -> String {
     let key = change.key().map_or_else(|| "-".to_owned(), readable);
     format!("Skip the {} of {key} in {}, of {}.", change.operation(), change.namespace(), iso(change.time().0))
 }
@@ -228,7 +232,7 @@ pub(super) async fn accept_gap(
     stream: &StreamSpec,
     gap: &AcceptedGap<'_>,
 ) -> Result<Plan> {
-    let cx = site.look();
+    let cx = site.read_context();
     let (source, name) = (&*stream.source, &stream.settings.name);
     let checkpoint = site.checkpoint(&cx, described).await?;
     cx.run(operator::require_gap(&cx, source, name, checkpoint.as_ref())).await?;
@@ -248,7 +252,11 @@ pub(super) async fn accept_gap(
     lines.extend(snapshots(stream, position(checkpoint.as_ref()), &target));
     lines.extend(lifting(checkpoint.as_ref()));
     let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
-    Ok(Plan { wish: Move::AcceptGap { to: target, cause, leaves_snapshot }, lines, remarks: Vec::from_iter(remark) })
+    Ok(Plan {
+        dead_letter_request: Move::AcceptGap { to: target, cause, leaves_snapshot },
+        lines,
+        remarks: Vec::from_iter(remark),
+    })
 }
 
 /// A remark of a source as a line of its own.

@@ -5,8 +5,8 @@ use watchkeeper::{Result, Seams};
 use watchkeeper_drill::{Entry, Ledger};
 
 use super::*;
-use crate::demo::place::Place;
 use crate::demo::target::Target;
+use crate::demo::workspace::Workspace;
 
 /// Three changes of two orders, as the writer would have entered them.
 fn ledger() -> Ledger {
@@ -24,14 +24,14 @@ const SOUND: &str = "INSERT INTO received(id, n, written_micros, epoch) VALUES
 /// The report on a sink, in the demo's own file and table, that somebody has doctored with these statements.
 fn report(doctor: &str) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let place = Place::new(folder.path());
+    let place = Workspace::new(folder.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
     let set_up: Result<()> = runtime.block_on(async { place.set_up(&Seams::system().cx()).await });
     set_up.expect("the place can be set up");
     let sink = Connection::open(place.received()).expect("the sink's file is there");
     sink.execute_batch(SOUND).and_then(|()| sink.execute_batch(doctor)).expect("the table is there");
     let mut target = Target::open(&place.received(), Instant::now()).expect("it can be read");
-    target.look().expect("it can be read");
+    target.read_new().expect("it can be read");
     let verdict = Verdict::new(&ledger(), target.arrivals(), 0);
     Report { verdict, takeovers: Vec::new(), faults: Vec::new(), missing: Vec::new(), interrupted: false }
 }

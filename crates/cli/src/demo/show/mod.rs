@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::happening::Happening;
+use super::event::DemoEvent;
 use super::report::Report;
-use super::scene::Scene;
-use super::stage::millis;
+use super::run::millis;
+use super::state::DemoState;
 use screen::Screen;
 
 /// How often the picture is drawn.
@@ -18,13 +18,13 @@ const DRAW_EVERY: Duration = Duration::from_millis(125);
 
 /// Whoever looks on.
 pub(super) struct Show {
-    way: Way,
+    way: OutputMode,
     drawn: Option<Instant>,
     frozen: bool,
     closed: bool,
 }
 
-enum Way {
+enum OutputMode {
     Picture(Screen),
     Lines,
     Json,
@@ -35,16 +35,16 @@ enum Way {
 struct Stamped<'a> {
     at_ms: u64,
     #[serde(flatten)]
-    happening: &'a Happening,
+    demo_event: &'a DemoEvent,
 }
 
 impl Show {
     /// JSON if it is asked for; a picture on a terminal, unless lines are asked for.
     pub(super) fn new(json: bool, lines: bool) -> Self {
         let way = match (json, lines || !io::stdout().is_terminal()) {
-            (true, _) => Way::Json,
-            (false, true) => Way::Lines,
-            (false, false) => Way::Picture(Screen::new()),
+            (true, _) => OutputMode::Json,
+            (false, true) => OutputMode::Lines,
+            (false, false) => OutputMode::Picture(Screen::new()),
         };
         Self { way, drawn: None, frozen: false, closed: false }
     }
@@ -55,18 +55,18 @@ impl Show {
             Whoever has the watch will be killed, frozen, stopped and tripped; another one takes over.\n\
             Every watch has a higher epoch than the last, and what comes late under an older one is refused.\n\
             Nothing may get lost, and nothing may come twice.\n\n";
-        if !matches!(self.way, Way::Json) {
+        if !matches!(self.way, OutputMode::Json) {
             self.print(text);
         }
     }
 
     /// Tells of something that has happened.
-    pub(super) fn tell(&mut self, elapsed: Duration, happening: &Happening) {
+    pub(super) fn emit(&mut self, elapsed: Duration, demo_event: &DemoEvent) {
         let line = match &self.way {
             // It is in the picture.
-            Way::Picture(_) => return,
-            Way::Lines => format!("{:6.2}s  {happening}\n", elapsed.as_secs_f64()),
-            Way::Json => json(&Stamped { at_ms: millis(elapsed), happening }),
+            OutputMode::Picture(_) => return,
+            OutputMode::Lines => format!("{:6.2}s  {demo_event}\n", elapsed.as_secs_f64()),
+            OutputMode::Json => json(&Stamped { at_ms: millis(elapsed), demo_event }),
         };
         self.print(&line);
     }
@@ -74,15 +74,15 @@ impl Show {
     /// How often progress is to be told.
     pub(super) fn progress_every(&self) -> Duration {
         match self.way {
-            Way::Picture(_) => Duration::MAX,
-            Way::Lines => Duration::from_secs(5),
-            Way::Json => Duration::from_secs(1),
+            OutputMode::Picture(_) => Duration::MAX,
+            OutputMode::Lines => Duration::from_secs(5),
+            OutputMode::Json => Duration::from_secs(1),
         }
     }
 
     /// Whether it is time for the next picture.
     pub(super) fn is_due(&self) -> bool {
-        let is_picture = matches!(self.way, Way::Picture(_)) && !self.frozen;
+        let is_picture = matches!(self.way, OutputMode::Picture(_)) && !self.frozen;
         is_picture && self.drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY)
     }
 
@@ -92,10 +92,10 @@ impl Show {
     }
 
     /// Draws the picture.
-    pub(super) fn draw(&mut self, scene: &Scene<'_>) {
+    pub(super) fn draw(&mut self, demo_state: &DemoState<'_>) {
         self.drawn = Some(Instant::now());
-        if let Way::Picture(screen) = &mut self.way {
-            let picture = screen.picture(scene);
+        if let OutputMode::Picture(screen) = &mut self.way {
+            let picture = screen.picture(demo_state);
             self.print(&picture);
         }
     }
@@ -103,12 +103,12 @@ impl Show {
     /// Ends with the report; the cursor is given back.
     pub(super) fn conclude(&mut self, report: &Report) {
         let text = match &self.way {
-            Way::Picture(screen) => {
+            OutputMode::Picture(screen) => {
                 let colour = screen.colours();
-                format!("{}{}", screen::farewell(), report.text(colour))
+                format!("{}{}", screen::restore_terminal(), report.text(colour))
             }
-            Way::Lines => report.text(false),
-            Way::Json => json(report),
+            OutputMode::Lines => report.text(false),
+            OutputMode::Json => json(report),
         };
         self.print(&text);
     }
@@ -127,8 +127,8 @@ impl Show {
 impl Drop for Show {
     /// However it ends, the cursor is given back.
     fn drop(&mut self) {
-        if matches!(self.way, Way::Picture(_)) {
-            self.print(screen::farewell());
+        if matches!(self.way, OutputMode::Picture(_)) {
+            self.print(screen::restore_terminal());
         }
     }
 }

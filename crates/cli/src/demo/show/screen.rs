@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use rustix::termios::tcgetwinsize;
 
-use crate::demo::happening::Takeover;
-use crate::demo::scene::{Actor, Role, Scene};
+use crate::demo::event::Takeover;
+use crate::demo::state::{DemoState, Role, ShownInstance};
 
 /// Assumed where the terminal does not tell its size.
 const SIZE: (usize, usize) = (80, 24);
@@ -26,7 +26,7 @@ const RED: &str = "\x1b[31m";
 const YELLOW: &str = "\x1b[33m";
 
 /// Shows the cursor again.
-pub(super) fn farewell() -> &'static str {
+pub(super) fn restore_terminal() -> &'static str {
     "\x1b[?25h\x1b[0m"
 }
 
@@ -48,10 +48,10 @@ impl Screen {
     }
 
     /// What to print, to replace the last picture by this one.
-    pub(super) fn picture(&mut self, scene: &Scene<'_>) -> String {
+    pub(super) fn picture(&mut self, demo_state: &DemoState<'_>) -> String {
         let size = tcgetwinsize(std::io::stdout()).ok().map(|size| (size.ws_col.into(), size.ws_row.into()));
         let (width, height) = size.filter(|(width, height)| *width > 0 && *height > 0).unwrap_or(SIZE);
-        let lines = lines(scene, width, height);
+        let lines = lines(demo_state, width, height);
         let mut out = String::from("\x1b[?25l");
         if self.lines > 0 {
             let _ = write!(out, "\x1b[{}A\r", self.lines);
@@ -72,21 +72,21 @@ impl Screen {
 
 type Line = (&'static str, String);
 
-fn lines(scene: &Scene<'_>, width: usize, height: usize) -> Vec<Line> {
-    let mut lines = vec![bar(scene, width), blank()];
-    lines.extend(scene.actors.iter().map(actor));
+fn lines(demo_state: &DemoState<'_>, width: usize, height: usize) -> Vec<Line> {
+    let mut lines = vec![bar(demo_state, width), blank()];
+    lines.extend(demo_state.shown_instances.iter().map(shown_instance));
     lines.push(blank());
-    let Scene { written, delivered, per_second, lag, refused, .. } = scene;
+    let DemoState { written, delivered, per_second, lag, refused, .. } = demo_state;
     let under_way = written.saturating_sub(*delivered);
     let lag = lag.as_millis();
     lines.push((BOLD, format!("  {written:>7} written   {delivered:>7} delivered   {under_way:>5} under way")));
     lines.push(("", format!("  {per_second:>7} changes/s {lag:>7} ms behind   {refused:>5} stale writes refused")));
     lines.push(blank());
-    lines.extend(wrapped(&format!("now: {}", scene.doing), width).map(|line| (YELLOW, format!("  {line}"))));
+    lines.extend(wrapped(&format!("now: {}", demo_state.doing), width).map(|line| (YELLOW, format!("  {line}"))));
     lines.push(blank());
     let room = height.saturating_sub(FIXED).min(TAKEOVERS_MAX);
-    let newest = scene.takeovers.iter().rev().take(room);
-    lines.extend(newest.enumerate().map(|(age, takeover)| relief(age, takeover)));
+    let newest = demo_state.takeovers.iter().rev().take(room);
+    lines.extend(newest.enumerate().map(|(age, takeover)| takeover_time(age, takeover)));
     lines
 }
 
@@ -110,19 +110,19 @@ fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
 }
 
 /// How much of the time is over.
-fn bar(scene: &Scene<'_>, width: usize) -> Line {
-    let length = scene.length.max(Duration::from_millis(1));
-    let part = (scene.elapsed.as_secs_f64() / length.as_secs_f64()).min(1.0);
+fn bar(demo_state: &DemoState<'_>, width: usize) -> Line {
+    let length = demo_state.length.max(Duration::from_millis(1));
+    let part = (demo_state.elapsed.as_secs_f64() / length.as_secs_f64()).min(1.0);
     let cells = width.saturating_sub(24).min(48);
     // A part of some dozens of cells.
     let full = (part * cells as f64) as usize;
     let (done, left) = ("=".repeat(full), "-".repeat(cells - full));
-    let (elapsed, length) = (scene.elapsed.min(length).as_secs_f64(), length.as_secs());
+    let (elapsed, length) = (demo_state.elapsed.min(length).as_secs_f64(), length.as_secs());
     (DIM, format!("  [{done}{left}] {elapsed:>3.0} of {length} s"))
 }
 
-fn actor(actor: &Actor) -> Line {
-    let (colour, sign, role) = match actor.role {
+fn shown_instance(shown_instance: &ShownInstance) -> Line {
+    let (colour, sign, role) = match shown_instance.role {
         Role::OnWatch(epoch) => (GREEN, '*', format!("has the watch, epoch {epoch}")),
         Role::StandingBy => ("", ' ', "stands by".to_owned()),
         Role::Starting => (DIM, ' ', "starting".to_owned()),
@@ -130,10 +130,10 @@ fn actor(actor: &Actor) -> Line {
         Role::Leaving => (YELLOW, ' ', "leaving in order".to_owned()),
         Role::Gone => (RED, 'x', "dead".to_owned()),
     };
-    (colour, format!("  {sign} {:<8} pid {:<8} {role}", actor.name, actor.pid))
+    (colour, format!("  {sign} {:<8} pid {:<8} {role}", shown_instance.name, shown_instance.pid))
 }
 
-fn relief(age: usize, takeover: &Takeover) -> Line {
+fn takeover_time(age: usize, takeover: &Takeover) -> Line {
     let Takeover { kind, from, to, epoch, millis } = takeover;
     let colour = if age == 0 { "" } else { DIM };
     (colour, format!("  {millis:>6.0} ms  {kind:<15}  {from} -> {to}, epoch {epoch}"))
@@ -149,30 +149,30 @@ mod tests {
         Takeover { kind: Fault::Kill, from: "anchor".to_owned(), to: "beacon".to_owned(), epoch: 2, millis: 41.4 }
     }
 
-    fn scene<'a>(actors: &'a [Actor], takeovers: &'a [Takeover]) -> Scene<'a> {
+    fn demo_state<'a>(shown_instances: &'a [ShownInstance], takeovers: &'a [Takeover]) -> DemoState<'a> {
         let elapsed = Duration::from_secs(5);
         let (doing, length, lag) = ("nothing much", 2 * elapsed, Duration::from_millis(12));
         let (written, delivered, per_second, refused) = (1_700, 1_690, 301, 1);
-        Scene { actors, takeovers, doing, elapsed, length, written, delivered, per_second, lag, refused }
+        DemoState { shown_instances, takeovers, doing, elapsed, length, written, delivered, per_second, lag, refused }
     }
 
     #[test]
     fn the_picture_says_who_has_the_watch_and_how_the_last_ones_went() {
-        let mut first = Actor::new("anchor");
+        let mut first = ShownInstance::new("anchor");
         first.restart(71);
         first.stands("running", Some(2), 1);
         let takeovers = [takeover()];
-        let text: Vec<_> = lines(&scene(&[first], &takeovers), 80, 24).into_iter().map(|(_, line)| line).collect();
+        let text: Vec<_> = lines(&demo_state(&[first], &takeovers), 80, 24).into_iter().map(|(_, line)| line).collect();
         assert!(text.iter().any(|line| line.contains("* anchor   pid 71       has the watch, epoch 2")), "{text:#?}");
         assert!(text.iter().any(|line| line.contains("41 ms  SIGKILL          anchor -> beacon")), "{text:#?}");
     }
 
     #[test]
     fn it_fits_into_a_small_terminal() {
-        let actors = ["anchor", "beacon", "compass"].map(Actor::new);
+        let shown_instances = ["anchor", "beacon", "compass"].map(ShownInstance::new);
         let takeovers: Vec<_> = std::iter::repeat_with(takeover).take(20).collect();
         for (width, height) in [(80, 24), (40, 16), (10, 15), (300, 80)] {
-            let lines = lines(&scene(&actors, &takeovers), width, height);
+            let lines = lines(&demo_state(&shown_instances, &takeovers), width, height);
             assert!(lines.len() < height, "{} lines in {height}", lines.len());
         }
     }
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn the_second_picture_is_drawn_over_the_first() {
-        let actors = ["anchor", "beacon", "compass"].map(Actor::new);
+        let shown_instances = ["anchor", "beacon", "compass"].map(ShownInstance::new);
         let mut screen = Screen { lines: 0, colours: false };
-        let first = screen.picture(&scene(&actors, &[]));
+        let first = screen.picture(&demo_state(&shown_instances, &[]));
         assert!(!first.contains('A'), "it moves up before anything was drawn: {first:?}");
-        let second = screen.picture(&scene(&actors, &[]));
+        let second = screen.picture(&demo_state(&shown_instances, &[]));
         assert!(second.contains(&format!("\x1b[{}A", first.lines().count())), "{second:?}");
     }
 }

@@ -3,8 +3,8 @@
 use watchkeeper::mongodb::mongodb::bson::{Bson, Document, doc};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
-use super::Harbour;
-use crate::desk::until;
+use super::SourceFixture;
+use crate::workspace::until;
 
 /// The names by which the server tells connections apart.
 const SOURCE: &str = "reading";
@@ -12,23 +12,23 @@ const SINK: &str = "writing";
 
 /// Makes the next such command of these connections fail, on this collection if one is named. The answer is how often the fail point has struck
 /// before.
-fn fail(harbour: &Harbour, app: &str, (command, code): (&str, i32), namespace: Option<&str>) -> i64 {
+fn fail(fixture: &SourceFixture, app: &str, (command, code): (&str, i32), namespace: Option<&str>) -> i64 {
     let mut data = doc! { "failCommands": [command], "appName": app, "errorCode": code };
     if let Some(namespace) = namespace {
         data.insert("namespace", namespace);
     }
-    configure(harbour, doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data })
+    configure(fixture, doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data })
 }
 
 /// How often the fail point has struck; from now on it does not.
-fn strikes(harbour: &Harbour) -> i64 {
-    configure(harbour, doc! { "configureFailPoint": "failCommand", "mode": "off" })
+fn strikes(fixture: &SourceFixture) -> i64 {
+    configure(fixture, doc! { "configureFailPoint": "failCommand", "mode": "off" })
 }
 
 /// Configures the fail point. The server tells how often it has struck so far.
-fn configure(harbour: &Harbour, point: Document) -> i64 {
-    let admin = harbour.database.client().database("admin");
-    let answer = harbour.block_on(async { admin.run_command(point).await }).expect("it is set");
+fn configure(fixture: &SourceFixture, point: Document) -> i64 {
+    let admin = fixture.database.client().database("admin");
+    let answer = fixture.block_on(async { admin.run_command(point).await }).expect("it is set");
     match answer.get("count") {
         Some(Bson::Int32(count)) => i64::from(*count),
         Some(Bson::Int64(count)) => *count,
@@ -39,39 +39,39 @@ fn configure(harbour: &Harbour, point: Document) -> i64 {
 /// Runs a stream into a collection, fails one call, and expects every document to be copied.
 fn passes_over_nothing(set: &ReplicaSet, mode: &str, app: &str, call: (&str, i32), namespace: Option<&str>) {
     let case = format!("{mode}: {} {} {}", app, call.0, call.1);
-    let harbour = Harbour::on(set);
-    let (source, sink) = (format!("{}&appName={SOURCE}", harbour.url), format!("{}&appName={SINK}", harbour.url));
-    harbour.desk.write(
+    let fixture = SourceFixture::on(set);
+    let (source, sink) = (format!("{}&appName={SOURCE}", fixture.url), format!("{}&appName={SINK}", fixture.url));
+    fixture.workspace.write(
         "watchkeeper.toml",
         &format!(
             "[group]\nname = \"shop\"\nstore = \"{}\"\nlease = \"30s\"\n\n[[stream]]\nname = \"orders\"\n\
              checkpoint = {{ every = \"50ms\" }}\non_history_lost = \"gap_to_now\"\n\
              source = {{ url = \"{source}\", collection = \"orders\", full_document = \"updateLookup\" }}\n\n\
              [[stream.sink]]\ntype = \"mongodb\"\nurl = \"{sink}\"\ncollection = \"copies\"\nmode = \"{mode}\"\n",
-            harbour.url
+            fixture.url
         ),
     );
-    let mut first = harbour.start("first");
-    harbour.order(&["rope"]);
-    until(&case, || copies(&harbour) == 1);
+    let mut first = fixture.start("first");
+    fixture.order(&["rope"]);
+    until(&case, || copies(&fixture) == 1);
     first.ends_in_order();
     // Written while nobody runs: an instance that goes on with "now" passes over them.
-    harbour.order(&["tar", "sail", "oar"]);
-    let before = fail(&harbour, app, call, namespace);
-    let mut second = harbour.desk.start("second");
-    harbour.order(&["lamp"]);
-    until(&format!("{case}: all are copied"), || copies(&harbour) == 5);
-    assert_eq!(strikes(&harbour) - before, 1, "{case}: the call was made to fail");
+    fixture.order(&["tar", "sail", "oar"]);
+    let before = fail(&fixture, app, call, namespace);
+    let mut second = fixture.workspace.start("second");
+    fixture.order(&["lamp"]);
+    until(&format!("{case}: all are copied"), || copies(&fixture) == 5);
+    assert_eq!(strikes(&fixture) - before, 1, "{case}: the call was made to fail");
     second.ends_in_order();
-    let ledger = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let ledger = fixture.workspace.run(&["dead-letters", "list", "orders", "--all", "--json"]);
     assert!(!ledger.out.contains("gap"), "{case}: {ledger:?}");
     let wrong = |line: &&String| line.contains("history is lost") || line.contains("WK-POSITION-LOST");
     assert_eq!(second.seen.iter().find(wrong), None, "{case}");
 }
 
-fn copies(harbour: &Harbour) -> u64 {
-    let copies = harbour.database.collection::<Document>("copies");
-    harbour.block_on(async { copies.count_documents(doc! {}).await }).expect("they can be counted")
+fn copies(fixture: &SourceFixture) -> u64 {
+    let copies = fixture.database.collection::<Document>("copies");
+    fixture.block_on(async { copies.count_documents(doc! {}).await }).expect("they can be counted")
 }
 
 #[test]

@@ -4,28 +4,28 @@ use watchkeeper::mongodb::mongodb::bson::raw::cstr;
 use watchkeeper::mongodb::mongodb::bson::{Document, RawArrayBuf, RawDocumentBuf, doc};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
-use super::Harbour;
-use crate::desk::{Running, until};
+use super::SourceFixture;
+use crate::workspace::{Running, until};
 
 /// The name by which the server tells the source's connections from all others.
 const APP: &str = "lookout";
 
 /// Makes the next such command of the source fail.
-fn fail(harbour: &Harbour, command: &str, code: i32) {
+fn fail(fixture: &SourceFixture, command: &str, code: i32) {
     let data = doc! { "failCommands": [command], "appName": APP, "errorCode": code };
     let point = doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data };
-    harbour
-        .block_on(async { harbour.database.client().database("admin").run_command(point).await })
+    fixture
+        .block_on(async { fixture.database.client().database("admin").run_command(point).await })
         .expect("it is set");
 }
 
 /// A stream whose source can be made to fail, and the instance that runs it.
-fn running(set: &ReplicaSet, more: &str) -> (Harbour, Running) {
-    let harbour = Harbour::on(set);
-    let source = harbour.orders(more).replace(&harbour.url, &format!("{}&appName={APP}", harbour.url));
-    harbour.configure(&source);
-    let only = harbour.start("only");
-    (harbour, only)
+fn running(set: &ReplicaSet, more: &str) -> (SourceFixture, Running) {
+    let fixture = SourceFixture::on(set);
+    let source = fixture.orders(more).replace(&fixture.url, &format!("{}&appName={APP}", fixture.url));
+    fixture.configure(&source);
+    let only = fixture.start("only");
+    (fixture, only)
 }
 
 #[test]
@@ -55,22 +55,22 @@ fn undecodable() -> RawDocumentBuf {
 const UNDECODABLE_KEY: &str = r#"{"$notBson":"05:060000000209000000abcd"}"#;
 
 #[test]
-fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alone() {
-    let harbour = Harbour::new();
-    harbour.configure(&harbour.orders(""));
-    let mut only = harbour.start("only");
+fn a_change_that_cannot_be_decoded_halts_the_stream_by_name_and_is_skipped_alone() {
+    let fixture = SourceFixture::new();
+    fixture.configure(&fixture.orders(""));
+    let mut only = fixture.start("only");
     let whole = |item: &str| RawDocumentBuf::try_from(&doc! { "item": item }).expect("a document");
     let mut documents = RawArrayBuf::new();
     [whole("rope"), undecodable(), whole("tar")].into_iter().for_each(|document| documents.push(document));
     let mut insert = RawDocumentBuf::try_from(&doc! { "insert": "orders" }).expect("a document");
     insert.append(cstr!("documents"), documents);
-    harbour.block_on(async { harbour.database.run_raw_command(insert).await }).expect("servers take it");
+    fixture.block_on(async { fixture.database.run_raw_command(insert).await }).expect("servers take it");
     let halt = only.says(&["halted", "WK-REJECTED", "rejected change", "skip the change"]);
     only.ends_in_order();
-    assert_eq!(harbour.delivered().first().map(String::as_str), Some("rope"), "what comes before it is delivered");
-    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(fixture.delivered().first().map(String::as_str), Some("rope"), "what comes before it is delivered");
+    let skipped = fixture.workspace.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{skipped:?}");
-    let ledger = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let ledger = fixture.workspace.run(&["dead-letters", "list", "orders", "--all", "--json"]);
     let ledger: serde_json::Value = serde_json::from_str(&ledger.out).expect("it is JSON");
     let [entry] = ledger["letters"].as_array().expect("a list").as_slice() else { panic!("one entry: {ledger}") };
     assert_eq!((&entry["kind"], &entry["operation"]), (&"skipped".into(), &"insert".into()), "{entry}");
@@ -78,123 +78,123 @@ fn a_change_that_can_not_be_decoded_halts_the_stream_by_name_and_is_skipped_alon
     // The halt names the change that is passed over, and no other.
     let named = format!("rejected change {}: ", entry["change"].as_str().expect("its id"));
     assert!(halt.contains(&named), "{named:?} is not in: {halt}");
-    harbour.order(&["sail"]);
-    let mut only = harbour.desk.start("only");
-    until("it goes on", || harbour.delivered().last().is_some_and(|last| last == "sail"));
+    fixture.order(&["sail"]);
+    let mut only = fixture.workspace.start("only");
+    until("it goes on", || fixture.delivered().last().is_some_and(|last| last == "sail"));
     only.ends_in_order();
     // What comes after the change may have been written before the halt, too; it was not passed over with it.
-    let mut delivered = harbour.delivered();
+    let mut delivered = fixture.delivered();
     delivered.dedup();
     assert_eq!(delivered, ["rope", "tar", "sail"]);
 }
 
 #[test]
 fn a_document_whose_id_is_too_large_halts_the_stream_and_is_skipped_alone() {
-    let harbour = Harbour::new();
-    harbour.configure(&harbour.orders(""));
-    let mut only = harbour.start("only");
-    harbour.order(&["rope"]);
-    let orders = harbour.database.collection::<Document>("orders");
+    let fixture = SourceFixture::new();
+    fixture.configure(&fixture.orders(""));
+    let mut only = fixture.start("only");
+    fixture.order(&["rope"]);
+    let orders = fixture.database.collection::<Document>("orders");
     let whale = doc! { "_id": "x".repeat(5_000_000), "item": "whale" };
-    harbour.block_on(async { orders.insert_one(whale).await }).expect("it is taken");
-    harbour.order(&["tar"]);
+    fixture.block_on(async { orders.insert_one(whale).await }).expect("it is taken");
+    fixture.order(&["tar"]);
     only.says(&["halted", "the _id of a document is too large", "insert of ", ".orders", "watchkeeper skip orders"]);
     only.ends_in_order();
-    assert_eq!(harbour.delivered(), ["rope"]);
-    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    assert_eq!(fixture.delivered(), ["rope"]);
+    let skipped = fixture.workspace.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{}", &skipped.err[..skipped.err.len().min(2_000)]);
-    let mut only = harbour.desk.start("only");
-    until("it goes on behind it", || harbour.delivered() == ["rope", "tar"]);
-    harbour.order(&["sail"]);
-    until("and further", || harbour.delivered() == ["rope", "tar", "sail"]);
+    let mut only = fixture.workspace.start("only");
+    until("it goes on behind it", || fixture.delivered() == ["rope", "tar"]);
+    fixture.order(&["sail"]);
+    until("and further", || fixture.delivered() == ["rope", "tar", "sail"]);
     only.ends_in_order();
 }
 
 fn what_passes_is_bridged(set: &ReplicaSet) {
-    let (harbour, mut only) = running(set, "");
+    let (fixture, mut only) = running(set, "");
     let mut written = Vec::new();
     for code in ["43", "237", "11602", "136"] {
-        fail(&harbour, "getMore", code.parse().expect("a number"));
+        fail(&fixture, "getMore", code.parse().expect("a number"));
         only.says(&["to=recovering"]);
         written.push(code);
-        harbour.order(&[code]);
-        until("it arrives", || harbour.delivered() == written);
+        fixture.order(&[code]);
+        until("it arrives", || fixture.delivered() == written);
     }
     only.ends_in_order();
-    assert_eq!(harbour.delivered(), written, "nothing comes twice");
+    assert_eq!(fixture.delivered(), written, "nothing comes twice");
 }
 
 fn what_a_person_has_to_change_is_told(set: &ReplicaSet) {
-    let (harbour, mut only) = running(set, "");
+    let (fixture, mut only) = running(set, "");
     for (code, parts) in [(13, ["WK-DENIED", "grant the privilege"]), (20, ["WK-CONFIG", "correct the settings"])] {
-        fail(&harbour, "getMore", code);
+        fail(&fixture, "getMore", code);
         only.says(&parts);
     }
-    harbour.order(&["rope"]);
-    until("it goes on when that is done", || harbour.delivered() == ["rope"]);
+    fixture.order(&["rope"]);
+    until("it goes on when that is done", || fixture.delivered() == ["rope"]);
     only.ends_in_order();
 }
 
 fn what_is_lost_halts_the_stream(set: &ReplicaSet) {
     for code in [286, 280] {
-        let (harbour, mut only) = running(set, "");
-        harbour.order(&["rope"]);
-        until("it arrives", || harbour.delivered() == ["rope"]);
-        fail(&harbour, "getMore", code);
+        let (fixture, mut only) = running(set, "");
+        fixture.order(&["rope"]);
+        until("it arrives", || fixture.delivered() == ["rope"]);
+        fail(&fixture, "getMore", code);
         only.says(&["WK-POSITION-LOST", "]; "]);
-        assert_resumable(&harbour, only);
+        assert_resumable(&fixture, only);
     }
 }
 
 /// A stream that has delivered `rope`, and stands halted before a document that is too large to be told.
-fn halted_before_the_whale(set: &ReplicaSet) -> Harbour {
+fn halted_before_the_whale(set: &ReplicaSet) -> SourceFixture {
     // An event with the document in it twice.
     let pipeline = r#", pipeline = '[{"$addFields": {"copy": "$fullDocument"}}]'"#;
-    let (harbour, mut only) = running(set, &format!("{pipeline}, large_events = \"halt\""));
-    let orders = harbour.database.collection::<Document>("orders");
+    let (fixture, mut only) = running(set, &format!("{pipeline}, large_events = \"halt\""));
+    let orders = fixture.database.collection::<Document>("orders");
     let whale = doc! { "_id": "whale", "item": "whale", "text": "x".repeat(9 << 20) };
     let documents = [doc! { "item": "rope" }, whale, doc! { "item": "tar" }];
-    harbour.block_on(async { orders.insert_many(documents).await }).expect("orders are taken");
+    fixture.block_on(async { orders.insert_many(documents).await }).expect("orders are taken");
     only.says(&["WK-CORRUPT", "larger than 16 MiB", "insert", "whale", "large_events", "watchkeeper skip orders"]);
     only.ends_in_order();
-    assert_eq!(harbour.delivered(), ["rope"], "what comes before is delivered");
-    harbour
+    assert_eq!(fixture.delivered(), ["rope"], "what comes before is delivered");
+    fixture
 }
 
 fn what_is_too_large_is_skipped_alone(set: &ReplicaSet) {
-    let harbour = halted_before_the_whale(set);
-    let skipped = harbour.desk.run(&["skip", "orders", "--yes"]);
+    let fixture = halted_before_the_whale(set);
+    let skipped = fixture.workspace.run(&["skip", "orders", "--yes"]);
     assert_eq!(skipped.code, Some(0), "{skipped:?}");
     assert!(skipped.out.contains("\"whale\""), "{skipped:?}");
-    let mut only = harbour.desk.start("only");
-    until("it goes on behind it", || harbour.delivered() == ["rope", "tar"]);
+    let mut only = fixture.workspace.start("only");
+    until("it goes on behind it", || fixture.delivered() == ["rope", "tar"]);
     only.ends_in_order();
-    let ledger = harbour.desk.run(&["dead-letters", "list", "orders", "--all", "--json"]);
+    let ledger = fixture.workspace.run(&["dead-letters", "list", "orders", "--all", "--json"]);
     let ledger: serde_json::Value = serde_json::from_str(&ledger.out).expect("it is JSON");
     let [entry] = ledger["letters"].as_array().expect("a list").as_slice() else { panic!("one entry: {ledger}") };
     assert_eq!((&entry["kind"], &entry["key"]), (&"skipped".into(), &"\"whale\"".into()), "{entry}");
 }
 
 fn what_is_too_large_halts_the_stream_if_so_configured(set: &ReplicaSet) {
-    let harbour = halted_before_the_whale(set);
-    let file = std::fs::read_to_string(harbour.desk.path("watchkeeper.toml")).expect("it is there");
-    harbour.desk.write("watchkeeper.toml", &file.replace("\"halt\"", "\"degrade\""));
-    let resumed = harbour.desk.run(&["resume", "orders"]);
+    let fixture = halted_before_the_whale(set);
+    let file = std::fs::read_to_string(fixture.workspace.path("watchkeeper.toml")).expect("it is there");
+    fixture.workspace.write("watchkeeper.toml", &file.replace("\"halt\"", "\"degrade\""));
+    let resumed = fixture.workspace.run(&["resume", "orders"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    let mut only = harbour.desk.start("only");
-    let lines = || std::fs::read_to_string(harbour.desk.path("orders-000001.ndjson")).unwrap_or_default();
+    let mut only = fixture.workspace.start("only");
+    let lines = || std::fs::read_to_string(fixture.workspace.path("orders-000001.ndjson")).unwrap_or_default();
     until("it arrives with what fits", || lines().lines().count() == 3 && lines().contains("\"degraded\""));
     only.ends_in_order();
 }
 
 /// Asserts that the stream stands where it stood: nobody runs it until a person says so, and then it goes on.
-fn assert_resumable(harbour: &Harbour, mut only: Running) {
-    harbour.order(&["tar"]);
+fn assert_resumable(fixture: &SourceFixture, mut only: Running) {
+    fixture.order(&["tar"]);
     only.ends_in_order();
-    assert_eq!(harbour.delivered(), ["rope"]);
-    let resumed = harbour.desk.run(&["resume", "orders"]);
+    assert_eq!(fixture.delivered(), ["rope"]);
+    let resumed = fixture.workspace.run(&["resume", "orders"]);
     assert_eq!(resumed.code, Some(0), "{resumed:?}");
-    let mut only = harbour.desk.start("only");
-    until("it goes on", || harbour.delivered() == ["rope", "tar"]);
+    let mut only = fixture.workspace.start("only");
+    until("it goes on", || fixture.delivered() == ["rope", "tar"]);
     only.ends_in_order();
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
-use super::Harbour;
-use crate::desk::{Answer, Running, until};
+use super::SourceFixture;
+use crate::workspace::{Answer, Running, until};
 
 /// A way to a server that can be shut and opened.
 struct Door {
@@ -65,12 +65,12 @@ fn pass(from: &TcpStream, to: &TcpStream) {
 }
 
 /// The store on a set of its own, and the source at these URLs.
-fn start(harbour: &Harbour, store: &Harbour, first: &str, fallback: &str) -> Running {
+fn start(fixture: &SourceFixture, store: &SourceFixture, first: &str, fallback: &str) -> Running {
     let source = format!(
         "source = {{ url = \"{first}\", collection = \"orders\", fallback = [\"{fallback}\"], come_back = \"1s\" }}\n"
     );
-    harbour.configure_store(&store.url, &source);
-    let running = harbour.desk.start("only");
+    fixture.configure_store(&store.url, &source);
+    let running = fixture.workspace.start("only");
     until("the stream is opened", || store.checkpoint().is_some_and(|stored| stored.get_document("position").is_ok()));
     running
 }
@@ -78,66 +78,66 @@ fn start(harbour: &Harbour, store: &Harbour, first: &str, fallback: &str) -> Run
 #[test]
 fn another_way_to_the_same_servers_is_taken_and_the_first_is_gone_back_to() {
     let set = ReplicaSet::start(1);
-    let (harbour, store) = (Harbour::on(&set), Harbour::new());
+    let (fixture, store) = (SourceFixture::on(&set), SourceFixture::new());
     let door = Door::open_to(&set);
-    let mut only = start(&harbour, &store, &door.url(harbour.database.name()), &harbour.url);
-    harbour.order(&["rope"]);
-    until("it arrives by the first URL", || harbour.delivered() == ["rope"]);
+    let mut only = start(&fixture, &store, &door.url(fixture.database.name()), &fixture.url);
+    fixture.order(&["rope"]);
+    until("it arrives by the first URL", || fixture.delivered() == ["rope"]);
     door.shut();
-    harbour.order(&["tar"]);
-    until("it arrives by the second", || harbour.delivered() == ["rope", "tar"]);
+    fixture.order(&["tar"]);
+    until("it arrives by the second", || fixture.delivered() == ["rope", "tar"]);
     door.open();
     only.says(&["the first URL answers again"]);
-    harbour.order(&["sail"]);
-    until("it arrives by the first URL again", || harbour.delivered() == ["rope", "tar", "sail"]);
+    fixture.order(&["sail"]);
+    until("it arrives by the first URL again", || fixture.delivered() == ["rope", "tar", "sail"]);
     only.ends_in_order();
 }
 
 /// The source at these URLs, as a check finds it.
-fn checked(harbour: &Harbour, first: &str, fallbacks: &str) -> Answer {
+fn checked(fixture: &SourceFixture, first: &str, fallbacks: &str) -> Answer {
     let source = format!(
         "source = {{ url = \"{first}\", collection = \"orders\", fallback = [{fallbacks}], timeout = \"2s\" }}\n\
          start = \"oldest\"\n"
     );
-    harbour.configure(&source);
-    harbour.desk.run(&["check"])
+    fixture.configure(&source);
+    fixture.workspace.run(&["check"])
 }
 
 #[test]
 fn a_check_warns_of_a_url_that_leads_nowhere_while_another_answers() {
-    let harbour = Harbour::new();
-    let nowhere = format!("mongodb://127.0.0.1:1/{}", harbour.database.name());
-    let answer = checked(&harbour, &nowhere, &format!("{:?}", harbour.url));
+    let fixture = SourceFixture::new();
+    let nowhere = format!("mongodb://127.0.0.1:1/{}", fixture.database.name());
+    let answer = checked(&fixture, &nowhere, &format!("{:?}", fixture.url));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let warned = |line: &str| line.contains("warning: ") && line.contains("the first URL: 127.0.0.1:1");
     assert!(answer.out.lines().any(warned), "{answer:?}");
-    let answer = checked(&harbour, &harbour.url, &format!("{nowhere:?}"));
+    let answer = checked(&fixture, &fixture.url, &format!("{nowhere:?}"));
     assert_eq!(answer.code, Some(0), "{answer:?}");
     let warned = |line: &str| line.contains("warning: ") && line.contains("a fallback: 127.0.0.1:1");
     assert!(answer.out.lines().any(warned), "{answer:?}");
     // Without any that answers there is nothing to look at.
     let parts = ["source (mongodb): ", "none of 2 URLs answers: 127.0.0.1:1"];
-    checked(&harbour, &nowhere, &format!("{nowhere:?}")).assert_found(1, &parts);
+    checked(&fixture, &nowhere, &format!("{nowhere:?}")).assert_found(1, &parts);
 }
 
 #[test]
 fn a_check_names_a_fallback_of_another_cluster() {
-    let (harbour, strange) = (Harbour::new(), ReplicaSet::start(1));
-    let foreign = strange.url(harbour.database.name());
-    let answer = checked(&harbour, &harbour.url, &format!("{foreign:?}"));
+    let (fixture, strange) = (SourceFixture::new(), ReplicaSet::start(1));
+    let foreign = strange.url(fixture.database.name());
+    let answer = checked(&fixture, &fixture.url, &format!("{foreign:?}"));
     answer.assert_found(1, &["a fallback: ", &strange.hosts()[0], "belongs to another cluster"]);
 }
 
 #[test]
 fn another_cluster_is_refused_and_after_five_rounds_each_url_is_told_with_its_cause() {
     let (own, strange) = (ReplicaSet::start(1), ReplicaSet::start(1));
-    let (harbour, store, other) = (Harbour::on(&own), Harbour::new(), Harbour::on(&strange));
+    let (fixture, store, other) = (SourceFixture::on(&own), SourceFixture::new(), SourceFixture::on(&strange));
     let soon = "serverSelectionTimeoutMS=1000";
-    let url = format!("{}&{soon}", harbour.url);
-    let foreign = other.url.replace(other.database.name(), harbour.database.name());
-    let mut only = start(&harbour, &store, &url, &format!("{foreign}&{soon}"));
-    harbour.order(&["rope"]);
-    until("it arrives", || harbour.delivered() == ["rope"]);
+    let url = format!("{}&{soon}", fixture.url);
+    let foreign = other.url.replace(other.database.name(), fixture.database.name());
+    let mut only = start(&fixture, &store, &url, &format!("{foreign}&{soon}"));
+    fixture.order(&["rope"]);
+    until("it arrives", || fixture.delivered() == ["rope"]);
     own.kill(0);
     let told = only.says(&["none of 2 URLs could be used in 5 rounds"]);
     assert!(told.contains("no server could be reached"), "{told}");
@@ -145,7 +145,7 @@ fn another_cluster_is_refused_and_after_five_rounds_each_url_is_told_with_its_ca
     own.restart(0);
     own.primary();
     // Nobody else is there, so it tries again by itself.
-    harbour.order(&["tar"]);
-    until("it goes on where it was", || harbour.delivered() == ["rope", "tar"]);
+    fixture.order(&["tar"]);
+    until("it goes on where it was", || fixture.delivered() == ["rope", "tar"]);
     only.ends_in_order();
 }

@@ -3,33 +3,33 @@
 use futures_util::TryStreamExt;
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 
-use super::Harbour;
+use super::SourceFixture;
 use crate::losing::Case;
 
 /// A stream of which numbers can be ordered, and what is done to its checkpoint.
-struct Place(Harbour);
+struct Place(SourceFixture);
 
 impl Place {
     fn new() -> Self {
-        let harbour = Harbour::new();
-        harbour.configure(&harbour.orders(""));
-        Self(harbour)
+        let fixture = SourceFixture::new();
+        fixture.configure(&fixture.orders(""));
+        Self(fixture)
     }
 
     /// With a mirror in the database of the store, which commits the checkpoint with its documents.
     fn with_copies() -> Self {
-        let harbour = Harbour::new();
-        harbour.desk.write(
+        let fixture = SourceFixture::new();
+        fixture.workspace.write(
             "watchkeeper.toml",
             &format!(
                 "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"30s\"\n\n[[stream]]\nname = \"orders\"\n\
                  checkpoint = {{ every = \"50ms\" }}\n{source}\n[[stream.sink]]\ntype = \"mongodb\"\nurl = \"{url}\"\n\
                  collection = \"copies\"\nmode = \"mirror\"\n",
-                url = harbour.url,
-                source = harbour.orders(", full_document = \"updateLookup\"")
+                url = fixture.url,
+                source = fixture.orders(", full_document = \"updateLookup\"")
             ),
         );
-        Self(harbour)
+        Self(fixture)
     }
 
     /// The numbers of the orders that are copied.
@@ -79,7 +79,7 @@ fn a_checkpoint_in_mongodb_that_is_missing_or_damaged_halts_its_stream() {
         (Some(doc! { "$unset": { "checkpoint.position": "" } }), "has no position"),
     ] {
         let place = Place::new();
-        let case = Case { desk: &place.0.desk, damage: &|| place.damage(change.as_ref()), told };
+        let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(change.as_ref()), told };
         case.halts_until_a_person_decides(|ids| place.order(ids), || place.delivered());
     }
 }
@@ -87,7 +87,7 @@ fn a_checkpoint_in_mongodb_that_is_missing_or_damaged_halts_its_stream() {
 #[test]
 fn a_checkpoint_in_mongodb_that_is_removed_under_a_running_stream_is_told_as_that() {
     let place = Place::new();
-    let case = Case { desk: &place.0.desk, damage: &|| place.damage(None), told: "was removed" };
+    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), told: "was removed" };
     case.halts_a_running_stream(|ids| place.order(ids), || place.delivered());
 }
 
@@ -95,7 +95,7 @@ fn a_checkpoint_in_mongodb_that_is_removed_under_a_running_stream_is_told_as_tha
 fn a_checkpoint_that_is_removed_under_a_running_transactional_sink_of_mongodb_is_told_as_that() {
     // Changes and checkpoint in one transaction.
     let place = Place::with_copies();
-    let case = Case { desk: &place.0.desk, damage: &|| place.damage(None), told: "was removed" };
+    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), told: "was removed" };
     case.halts_a_running_stream(|ids| place.order(ids), || place.copies());
     assert_eq!(place.copies(), [0, 1, 2, 3, 4, 5], "each once");
 }

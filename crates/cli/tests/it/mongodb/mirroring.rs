@@ -3,15 +3,15 @@
 use watchkeeper::mongodb::mongodb::Database;
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 
-use super::Harbour;
-use crate::desk::{Running, until};
+use super::SourceFixture;
+use crate::workspace::{Running, until};
 
 /// A filter of all operations of rows, and of nothing else.
 const ROWS: &str = r#"operations = ["insert", "update", "replace", "delete", "read"]"#;
 
 /// A database that is watched, and a mirror of it in the database of the store.
 struct Copied {
-    harbour: Harbour,
+    fixture: SourceFixture,
     shop: Database,
 }
 
@@ -24,16 +24,16 @@ impl Copied {
     }
 
     fn idle() -> Self {
-        let harbour = Harbour::new();
-        let shop = harbour.database.client().database(&format!("{}_shop", harbour.database.name()));
-        harbour.block_on(async { shop.create_collection("orders").await }).expect("it can be made");
-        Self { harbour, shop }
+        let fixture = SourceFixture::new();
+        let shop = fixture.database.client().database(&format!("{}_shop", fixture.database.name()));
+        fixture.block_on(async { shop.create_collection("orders").await }).expect("it can be made");
+        Self { fixture, shop }
     }
 
     fn configure(&self, source: &str, sink: &str) {
-        let here = &self.harbour.url;
-        let there = here.replace(self.harbour.database.name(), self.shop.name());
-        self.harbour.desk.write(
+        let here = &self.fixture.url;
+        let there = here.replace(self.fixture.database.name(), self.shop.name());
+        self.fixture.workspace.write(
             "watchkeeper.toml",
             &format!(
                 "[group]\nname = \"shop\"\nstore = \"{here}\"\nlease = \"30s\"\n\n[[stream]]\nname = \"orders\"\n\
@@ -45,14 +45,14 @@ impl Copied {
 
     fn insert(&self, collection: &str, id: i32) {
         let collection = self.shop.collection::<Document>(collection);
-        self.harbour.block_on(async { collection.insert_one(doc! { "_id": id }).await }).expect("it is taken");
+        self.fixture.block_on(async { collection.insert_one(doc! { "_id": id }).await }).expect("it is taken");
     }
 
     /// The ids in a collection of the mirror that are not tombstones.
     fn copies(&self, collection: &str) -> Vec<i32> {
-        let (database, living) = (&self.harbour.database, doc! { "_watchkeeper.deleted": { "$exists": false } });
+        let (database, living) = (&self.fixture.database, doc! { "_watchkeeper.deleted": { "$exists": false } });
         let cursor = database.collection::<Document>(collection);
-        self.harbour.block_on(async {
+        self.fixture.block_on(async {
             let mut found = cursor.find(living).sort(doc! { "_id": 1 }).await.expect("it can be read");
             let mut ids = Vec::new();
             while found.advance().await.expect("it can be read") {
@@ -64,7 +64,7 @@ impl Copied {
 
     /// Starts an instance, and waits until a first order is copied.
     fn started(&self, copy: &str) -> Running {
-        let running = self.harbour.start("only");
+        let running = self.fixture.start("only");
         self.insert("orders", 1);
         until("the order is copied", || self.copies(copy) == [1]);
         running
@@ -72,7 +72,7 @@ impl Copied {
 
     fn admin(&self, command: Document) {
         let admin = self.shop.client().database("admin");
-        self.harbour.block_on(async { admin.run_command(command).await }).expect("it is taken");
+        self.fixture.block_on(async { admin.run_command(command).await }).expect("it is taken");
     }
 
     fn rename(&self, from: &str, to: &str) {
@@ -115,7 +115,7 @@ fn out_over_a_mirrored_collection_passes_every_filter() {
         copied.insert("staging", 2);
         let staging = copied.shop.collection::<Document>("staging");
         let out = staging.aggregate([doc! { "$out": "orders" }]);
-        copied.harbour.block_on(async { out.await }).expect("it is taken");
+        copied.fixture.block_on(async { out.await }).expect("it is taken");
         only.says(&["the stream is halted", &format!("renamed to {}.orders", copied.shop.name())]);
         only.ends_in_order();
     }
@@ -139,7 +139,7 @@ fn a_drop_passes_a_filter_by_operations() {
         let copied = Copied::new("scope = \"database\"", &copies_with(mode, &format!("filter = {{ {ROWS} }}")));
         let mut only = copied.started("copy_of_orders");
         let orders = copied.shop.collection::<Document>("orders");
-        copied.harbour.block_on(async { orders.drop().await }).expect("it can be dropped");
+        copied.fixture.block_on(async { orders.drop().await }).expect("it can be dropped");
         until("the copy is cleared", || copied.copies("copy_of_orders").is_empty());
         copied.insert("orders", 2);
         until("the next order is copied", || copied.copies("copy_of_orders") == [2]);
@@ -151,8 +151,8 @@ fn a_drop_passes_a_filter_by_operations() {
 #[track_caller]
 fn assert_refused(copied: &Copied, source: &str, sink: &str, parts: &[&str]) {
     copied.configure(source, sink);
-    copied.harbour.desk.run(&["check"]).assert_found(2, parts);
-    copied.harbour.desk.run(&["run"]).assert_refused(2, parts);
+    copied.fixture.workspace.run(&["check"]).assert_found(2, parts);
+    copied.fixture.workspace.run(&["run"]).assert_refused(2, parts);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn filters_that_hide_changes_from_a_mirror_are_refused() {
         }
     }
     copied.configure("scope = \"database\"", "collection = \"log\"\nfilter = { operations = [\"insert\"] }");
-    let checked = copied.harbour.desk.run(&["check"]);
+    let checked = copied.fixture.workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "events may be chosen as one likes: {checked:?}");
 }
 
@@ -190,7 +190,7 @@ fn pipelines_that_hide_changes_from_a_mirror_are_refused() {
     }
     let both = r#"[{"$match": {"$or": [{"ns.coll": "orders"}, {"to.coll": "orders"}]}}]"#;
     copied.configure(&format!("scope = \"database\"\npipeline = '{both}'"), &copies_with("mirror", ""));
-    let checked = copied.harbour.desk.run(&["check"]);
+    let checked = copied.fixture.workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     let mut only = copied.started("copy_of_orders");
     copied.insert("staging", 2);
@@ -217,7 +217,7 @@ fn pipelines_that_take_the_documents_away_from_a_mirror_are_refused() {
     }
     let parts = r#"[{"$set": {"fullDocument.checked": true}}, {"$unset": "fullDocument.secret"}]"#;
     copied.configure(&format!("collection = \"orders\"\npipeline = '{parts}'"), &copies_with("mirror", ""));
-    let checked = copied.harbour.desk.run(&["check"]);
+    let checked = copied.fixture.workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
 

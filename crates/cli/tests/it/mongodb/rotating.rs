@@ -4,9 +4,9 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use watchkeeper::mongodb::mongodb::Client;
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
-use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Settings};
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 /// Runs a command of the database `admin` as this user.
 fn admin(set: &ReplicaSet, user: &str, command: &Document) {
@@ -30,19 +30,19 @@ fn insert(set: &ReplicaSet, item: &str) {
 
 #[test]
 fn a_new_password_in_a_file_is_read_when_access_is_denied() {
-    let desk = Desk::new();
-    desk.write("key", "c2VjcmV0IG9mIHRoZSBzZXQ=");
-    let key = desk.path("key");
+    let workspace = Workspace::new();
+    workspace.write("key", "c2VjcmV0IG9mIHRoZSBzZXQ=");
+    let key = workspace.path("key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
     let arguments = vec!["--auth".to_owned(), "--keyFile".to_owned(), key.display().to_string()];
-    let set = ReplicaSet::with(&Settings { nodes: 1, arguments, ..Settings::default() });
+    let set = ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
     admin(&set, "", &doc! { "createUser": "boss", "pwd": "boss", "roles": ["root"] });
     admin(&set, "boss:boss@", &doc! { "createUser": "keeper", "pwd": "first-password", "roles": ["root"] });
     insert(&set, "none");
     let url = set.url("shop").replace("mongodb://", "mongodb://keeper:${file:password}@");
     let url = format!("{url}&authSource=admin&heartbeatFrequencyMS=500");
-    desk.write("password", "first-password\n");
-    desk.write(
+    workspace.write("password", "first-password\n");
+    workspace.write(
         "watchkeeper.toml",
         &format!(
             "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"10s\"\n\n[[stream]]\nname = \"orders\"\n\
@@ -51,12 +51,12 @@ fn a_new_password_in_a_file_is_read_when_access_is_denied() {
         ),
     );
     let delivered = || {
-        let text = std::fs::read_to_string(desk.path("orders-000001.ndjson")).unwrap_or_default();
+        let text = std::fs::read_to_string(workspace.path("orders-000001.ndjson")).unwrap_or_default();
         ["rope", "tar"].map(|item| text.contains(item))
     };
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     let opened = || {
-        let shown = desk.run(&["checkpoint", "show", "orders", "--json"]);
+        let shown = workspace.run(&["checkpoint", "show", "orders", "--json"]);
         let shown: serde_json::Value = serde_json::from_str(&shown.out).unwrap_or_default();
         // The first checkpoint has no position: only with one it is known where the stream begins.
         shown["checkpoint"]["position"].is_string()
@@ -65,7 +65,7 @@ fn a_new_password_in_a_file_is_read_when_access_is_denied() {
     insert(&set, "rope");
     until("it arrives", || delivered() == [true, false]);
 
-    desk.write("password", "second-password\n");
+    workspace.write("password", "second-password\n");
     admin(&set, "boss:boss@", &doc! { "updateUser": "keeper", "pwd": "second-password" });
     // Connections that are there stay authenticated; those after a restart are not.
     set.kill(0);

@@ -1,11 +1,11 @@
 //! Filters of sinks whose source is PostgreSQL.
 
 use super::{database, delivered, order, sql};
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 /// A stream with two tables, of which a sink gets what its filter names.
-fn filtered(url: &str, source: &str, names: &str) -> Desk {
-    Desk::with(&format!(
+fn filtered(url: &str, source: &str, names: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\n\n\
          [stream.source]\nurl = \"{url}\"\n{source}\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n\
          filter = {{ namespaces = [{names}] }}\n"
@@ -15,7 +15,7 @@ fn filtered(url: &str, source: &str, names: &str) -> Desk {
 fn shop(name: &str) -> String {
     let url = database(name);
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE items (id bigint PRIMARY KEY)");
-    let made = Desk::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "items"]);
+    let made = Workspace::new().run(&["postgres", "install", "--url", &url, "--table", "orders", "--table", "items"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     url
 }
@@ -23,8 +23,8 @@ fn shop(name: &str) -> String {
 const BOTH: &str = "tables = [\"orders\", \"items\"]\n";
 
 /// Waits until orders arrive although the schema of their table is not named, and nothing else does.
-fn arrive(desk: &Desk, url: &str) {
-    let mut only = desk.start("only");
+fn arrive(workspace: &Workspace, url: &str) {
+    let mut only = workspace.start("only");
     // Where a stream begins with what comes, it may be opened a moment later.
     let mut next = 1;
     until("orders arrive", || {
@@ -40,11 +40,11 @@ fn arrive(desk: &Desk, url: &str) {
 #[test]
 fn a_table_is_named_without_its_schema() {
     let url = shop("filtered");
-    let desk = filtered(&url, BOTH, "\"orders\"");
-    let checked = desk.run(&["check"]);
+    let workspace = filtered(&url, BOTH, "\"orders\"");
+    let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(!checked.out.contains("filter"), "{checked:?}");
-    arrive(&desk, &url);
+    arrive(&workspace, &url);
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn a_table_of_the_write_ahead_log_is_named_without_its_schema() {
 fn a_name_that_nothing_has_is_found() {
     let url = shop("misfiltered");
     for mode in ["", "mode = \"replication\"\npublication = \"told\"\nslot = \"misfiltered\"\n"] {
-        let desk = filtered(&url, &format!("tables = [\"orders\"]\n{mode}"), "\"items\"");
+        let workspace = filtered(&url, &format!("tables = [\"orders\"]\n{mode}"), "\"items\"");
         let parts = ["a filter names public.items", "everything would be passed over", "WK-CONFIG", "`namespaces`"];
-        desk.run(&["check"]).assert_found(2, &parts);
-        desk.run(&["run"]).assert_refused(2, &parts);
+        workspace.run(&["check"]).assert_found(2, &parts);
+        workspace.run(&["run"]).assert_refused(2, &parts);
         // One that may be yet to come is told of.
         sql(&url, "DROP PUBLICATION IF EXISTS told; CREATE PUBLICATION told FOR TABLE orders, items");
-        let desk = filtered(&url, mode, "\"sales.orders\", \"items\", \"sales.*\"");
-        let checked = desk.run(&["check"]);
+        let workspace = filtered(&url, mode, "\"sales.orders\", \"items\", \"sales.*\"");
+        let checked = workspace.run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
         let told: Vec<_> = checked.out.lines().filter(|line| line.contains("its filter names")).collect();
         assert_eq!(told.len(), 1, "{checked:?}");
@@ -76,8 +76,8 @@ fn a_name_that_nothing_has_is_found() {
 }
 
 /// A stream of the table `orders` into a mirror of this mode, with this filter.
-fn mirrored(url: &str, sink: &str, filter: &str) -> Desk {
-    Desk::with(&format!(
+fn mirrored(url: &str, sink: &str, filter: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\n\
          [stream.source]\nurl = \"{url}\"\ntables = [\"orders\"]\n\n[[stream.sink]]\nurl = \"{url}\"\n\
          {sink}\nfilter = {{ {filter} }}\n"
@@ -95,9 +95,9 @@ fn a_truncate_passes_a_filter_by_operations_into_a_mirror() {
             sql(&url, "CREATE TABLE copy (id bigint PRIMARY KEY)");
         }
         let filter = r#"operations = ["insert", "update", "replace", "delete", "read"]"#;
-        let desk = mirrored(&url, &format!("table = \"copy\"\nmode = \"{mode}\""), filter);
+        let workspace = mirrored(&url, &format!("table = \"copy\"\nmode = \"{mode}\""), filter);
         order(&url, 1..4);
-        let mut only = desk.start("only");
+        let mut only = workspace.start("only");
         let living = if mode.ends_with("rows") { "true" } else { "deleted IS NULL" };
         let copies = || {
             let there = sql(&url, "SELECT 1 FROM pg_class WHERE relname = 'copy' AND relkind = 'r'");
@@ -118,9 +118,9 @@ fn filters_that_hide_changes_from_a_mirror_are_refused() {
         // A mirror makes its table by itself.
         let table = if mode.ends_with("rows") { "copy" } else { "documents" };
         let filter = "operations = [\"insert\", \"update\"]";
-        let desk = mirrored(&url, &format!("table = \"{table}\"\nmode = \"{mode}\""), filter);
+        let workspace = mirrored(&url, &format!("table = \"{table}\"\nmode = \"{mode}\""), filter);
         let parts = ["the filter of sink \"postgres\" hides replace, delete, read from a mirror", "WK-CONFIG"];
-        desk.run(&["check"]).assert_found(2, &parts);
-        desk.run(&["run"]).assert_refused(2, &parts);
+        workspace.run(&["check"]).assert_found(2, &parts);
+        workspace.run(&["run"]).assert_refused(2, &parts);
     }
 }

@@ -1,12 +1,12 @@
 //! Checkpoints in PostgreSQL that are removed or damaged.
 
 use super::{database, delivered, sql};
-use crate::desk::Desk;
 use crate::losing::Case;
+use crate::workspace::Workspace;
 
 /// A stream that begins with what happens from now on, with its checkpoint in the database of its sink, or of the group's store.
-fn desk(url: &str, sink: &str) -> Desk {
-    Desk::with(&format!(
+fn workspace(url: &str, sink: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nsource = \"sqlite:app.db\"\n\
          start = \"now\"\ncheckpoint = {{ every = \"50ms\" }}\n\n[[stream.sink]]\n{sink}\n"
     ))
@@ -25,23 +25,23 @@ fn a_checkpoint_in_postgres_that_is_missing_or_damaged_halts_its_stream() {
     .enumerate()
     {
         let url = database(&format!("losing_{number}"));
-        let desk = desk(&url, "type = \"file\"\nfolder = \".\"");
-        let case = Case { desk: &desk, damage: &|| drop(sql(&url, statement)), told };
-        case.halts_until_a_person_decides(|ids| desk.order(ids), || desk.delivered());
+        let workspace = workspace(&url, "type = \"file\"\nfolder = \".\"");
+        let case = Case { workspace: &workspace, damage: &|| drop(sql(&url, statement)), told };
+        case.halts_until_a_person_decides(|ids| workspace.order(ids), || workspace.delivered());
     }
 }
 
 #[test]
 fn a_checkpoint_in_postgres_that_is_removed_under_a_running_stream_is_told_as_that() {
     let url = database("losing_file");
-    let files = desk(&url, "type = \"file\"\nfolder = \".\"");
+    let files = workspace(&url, "type = \"file\"\nfolder = \".\"");
     let damage = || drop(sql(&url, "DELETE FROM watchkeeper.checkpoints"));
-    let case = Case { desk: &files, damage: &damage, told: "was removed" };
+    let case = Case { workspace: &files, damage: &damage, told: "was removed" };
     case.halts_a_running_stream(|ids| files.order(ids), || files.delivered());
     // Changes and checkpoint in one transaction.
     let url = database("losing_table");
-    let table = desk(&url, &format!("url = \"{url}\"\ntable = \"events\""));
+    let table = workspace(&url, &format!("url = \"{url}\"\ntable = \"events\""));
     let damage = || drop(sql(&url, "DELETE FROM watchkeeper.checkpoints"));
-    let case = Case { desk: &table, damage: &damage, told: "was removed" };
+    let case = Case { workspace: &table, damage: &damage, told: "was removed" };
     case.halts_a_running_stream(|ids| table.order(ids), || delivered(&url));
 }

@@ -1,22 +1,22 @@
 //! What `on_history_lost` does after the server has really invalidated the slot.
 
 use serde_json::Value;
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::{delivered, order, sql};
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 /// A server that gives up a slot as soon as a few segments of the log were written after it.
 fn forgetful(version: Version) -> Server {
-    let mut settings = Settings::new(version);
+    let mut settings = ServerSettings::new(version);
     let lines = ["max_slot_wal_keep_size = '1MB'", "min_wal_size = '32MB'", "max_wal_size = '32MB'"];
     settings.config.extend(lines.map(str::to_owned));
     Server::with(&settings)
 }
 
 /// A stream of the table `orders` into the table `events`.
-fn reading(url: &str, policy: &str) -> Desk {
-    Desk::with(&format!(
+fn reading(url: &str, policy: &str) -> Workspace {
+    Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\
          on_history_lost = \"{policy}\"\n\n[stream.source]\nurl = \"{url}\"\nmode = \"replication\"\nslot = \"orders\"\n\
          tables = [\"orders\"]\n\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n"
@@ -46,17 +46,17 @@ fn goes_on(version: Version, policy: &str) -> Vec<u64> {
     sql(&server.url("postgres"), "CREATE DATABASE shop STRATEGY wal_log");
     let url = server.url("shop");
     sql(&url, "CREATE TABLE orders (id bigint PRIMARY KEY, item text)");
-    let desk = reading(&url, policy);
-    let mut first = desk.start("first");
+    let workspace = reading(&url, policy);
+    let mut first = workspace.start("first");
     until("the slot is read", || is_streaming(&url));
     order(&url, 1..2);
     until("it arrives", || delivered(&url) == [1]);
     first.ends_in_order();
     order(&url, 2..5);
     invalidate(&url);
-    let checked = desk.run(&["check"]);
+    let checked = workspace.run(&["check"]);
     assert!(checked.out.contains("as on_history_lost says"), "{checked:?}");
-    let mut second = desk.start("second");
+    let mut second = workspace.start("second");
     second.says(&["history is lost; going on as configured, with a gap", "was invalidated by the server"]);
     until("a new slot is read", || is_streaming(&url));
     order(&url, 5..8);
@@ -65,13 +65,13 @@ fn goes_on(version: Version, policy: &str) -> Vec<u64> {
     let noted = sql(&url, "SELECT concat_ws(' ', entry ->> 'kind', entry ->> 'cause') FROM watchkeeper.ledger");
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(noted[0].starts_with("gap ") && noted[0].contains("was invalidated by the server"), "{noted:?}");
-    let status = desk.run(&["status", "--json"]);
+    let status = workspace.run(&["status", "--json"]);
     let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
     assert_eq!(told["streams"][0]["unfinished_snapshots"], Value::Array(Vec::new()), "{told}");
     // The gap was told to the target, too.
     assert_eq!(sql(&url, "SELECT count(*)::text FROM events WHERE operation = 'gap'"), ["1"]);
     // It is a stream like any other again.
-    let mut third = desk.start("third");
+    let mut third = workspace.start("third");
     order(&url, 8..9);
     until("it goes on", || delivered(&url).last() == Some(&8));
     third.ends_in_order();

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use super::sql;
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 /// The size of the large row.
 const LARGE: usize = 64 << 20;
@@ -29,8 +29,8 @@ fn config(url: &str, source: &str) -> String {
 }
 
 /// Whether the last line of the file is that of the last row. The lines before it are too large to be read again and again.
-fn has_last(desk: &Desk) -> bool {
-    let Ok(mut file) = File::open(desk.path("things-000001.ndjson")) else { return false };
+fn has_last(workspace: &Workspace) -> bool {
+    let Ok(mut file) = File::open(workspace.path("things-000001.ndjson")) else { return false };
     let end = file.seek(SeekFrom::End(0)).expect("a file has an end");
     file.seek(SeekFrom::Start(end.saturating_sub(1_000))).expect("it can be read from anywhere");
     let mut text = Vec::new();
@@ -51,13 +51,13 @@ fn drain(source: &str, row: &str) -> usize {
     let server = Server::start(Version::V15);
     let url = server.url("postgres");
     sql(&url, "CREATE TABLE things (id bigint PRIMARY KEY, body text)");
-    let desk = Desk::with(&config(&url, source));
+    let workspace = Workspace::with(&config(&url, source));
     if source.is_empty() {
-        let made = desk.run(&["postgres", "install", "--url", &url, "--table", "things"]);
+        let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "things"]);
         assert_eq!(made.code, Some(0), "{made:?}");
     }
     // It begins now: what is written after its end is the backlog.
-    let mut first = desk.start("first");
+    let mut first = workspace.start("first");
     until("it has begun", || {
         sql(&url, "SELECT 1 FROM pg_tables WHERE tablename = 'checkpoints'") == ["1"]
             && sql(&url, "SELECT 1 FROM watchkeeper.checkpoints WHERE checkpoint ->> 'position' IS NOT NULL") == ["1"]
@@ -66,11 +66,11 @@ fn drain(source: &str, row: &str) -> usize {
     sql(&url, SMALL);
     sql(&url, row);
     sql(&url, MORE);
-    let mut only = desk.start("only");
-    until("all arrive", || has_last(&desk));
+    let mut only = workspace.start("only");
+    until("all arrive", || has_last(&workspace));
     let peak = peak(only.pid());
     only.ends_in_order();
-    let lines = std::fs::read(desk.path("things-000001.ndjson")).expect("there is a file");
+    let lines = std::fs::read(workspace.path("things-000001.ndjson")).expect("there is a file");
     assert_eq!(lines.iter().filter(|byte| **byte == b'\n').count(), ROWS + 1);
     peak
 }

@@ -1,13 +1,13 @@
 //! Passwords that are replaced while the program runs, and connections that break.
 
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::{delivered, order, sql};
-use crate::desk::{Desk, Running, until};
+use crate::workspace::{Running, Workspace, until};
 
 /// A server that asks everyone but its superuser for a password, with a database in which orders are logged.
 pub(super) fn guarded() -> (Server, String) {
-    let mut settings = Settings::new(Version::V15);
+    let mut settings = ServerSettings::new(Version::V15);
     settings.hba = vec![
         "host all postgres 127.0.0.1/32 trust".to_owned(),
         "host all all 127.0.0.1/32 scram-sha-256".to_owned(),
@@ -24,14 +24,14 @@ pub(super) fn guarded() -> (Server, String) {
 }
 
 /// A stream of which store, source and sink are reached with a password that stands in a file.
-fn desk(server: &Server, source: &str) -> Desk {
+fn workspace(server: &Server, source: &str) -> Workspace {
     let url = server.url_of("keeper:${file:password}", "shop");
-    let desk = Desk::with(&format!(
+    let workspace = Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\n\
          [stream.source]\nurl = \"{url}\"\ntables = [\"orders\"]\n{source}\n[[stream.sink]]\nurl = \"{url}\"\ntable = \"events\"\n"
     ));
-    desk.write("password", "first-password\n");
-    desk
+    workspace.write("password", "first-password\n");
+    workspace
 }
 
 /// Ends all connections of the program.
@@ -41,12 +41,12 @@ fn cut(url: &str) {
 
 fn goes_on_with_a_new_password(source: &str, install: bool) {
     let (server, url) = guarded();
-    let desk = desk(&server, source);
+    let workspace = workspace(&server, source);
     if install {
-        let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+        let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
         assert_eq!(made.code, Some(0), "{made:?}");
     }
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     only.says(&["to=running"]);
     if !install {
         let open = "SELECT 1 FROM pg_replication_slots WHERE active AND confirmed_flush_lsn IS NOT NULL";
@@ -55,7 +55,7 @@ fn goes_on_with_a_new_password(source: &str, install: bool) {
     order(&url, 1..20);
     until("they arrive", || delivered(&url).len() == 19);
 
-    desk.write("password", "second-password\n");
+    workspace.write("password", "second-password\n");
     sql(&url, "ALTER ROLE keeper PASSWORD 'second-password'");
     cut(&url);
     order(&url, 20..40);
@@ -86,10 +86,10 @@ fn a_new_password_in_a_file_is_read_when_access_is_denied_by_replication() {
 #[test]
 fn connections_that_break_are_logged_with_setting_place_and_cause_and_not_one_by_one() {
     let (server, url) = guarded();
-    let desk = desk(&server, "");
-    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    let workspace = workspace(&server, "");
+    let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
     assert_eq!(made.code, Some(0), "{made:?}");
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     only.says(&["to=running"]);
     for round in 0..10 {
         order(&url, round * 10 + 1..round * 10 + 11);

@@ -3,7 +3,7 @@
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use super::sql;
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 #[test]
 fn what_takes_longer_than_the_lease_at_once_arrives_in_smaller_pieces() {
@@ -17,15 +17,15 @@ fn what_takes_longer_than_the_lease_at_once_arrives_in_smaller_pieces() {
             $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$;
         CREATE TRIGGER slowly BEFORE INSERT ON copy FOR EACH ROW EXECUTE FUNCTION slowly()",
     );
-    let desk = Desk::with(&format!(
+    let workspace = Workspace::with(&format!(
         "[group]\nname = \"shop\"\nstore = \"{url}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\nstart = \"oldest\"\n\
          source = {{ url = \"{url}\", tables = [\"orders\"] }}\n\n[[stream.sink]]\nurl = \"{url}\"\nmode = \"rows\"\ntable = \"copy\"\n"
     ));
-    let made = desk.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
+    let made = workspace.run(&["postgres", "install", "--url", &url, "--table", "orders"]);
     assert_eq!(made.code, Some(0), "{made:?}");
     // Three seconds in one transaction, and there are less than two for it.
     sql(&url, "INSERT INTO orders SELECT generate_series(1, 300)");
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     let line = only.says(&["a transaction takes too long; the next ones are smaller"]);
     assert!(line.contains("changes=300 next=150") && line.contains("`lease`"), "{line}");
     until("all arrive", || sql(&url, "SELECT count(*)::text FROM copy") == ["300"]);

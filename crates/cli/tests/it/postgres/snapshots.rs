@@ -6,7 +6,7 @@ use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use super::lost::is_streaming;
 use super::sql;
-use crate::desk::{Desk, until};
+use crate::workspace::{Workspace, until};
 
 /// So many rows exist before a stream begins.
 const ROWS: usize = 1_500;
@@ -39,10 +39,10 @@ impl Shop {
     }
 
     /// A stream into `copy`. Only the checkpoints of `rows` are kept beside it.
-    fn desk(&self, mode: &str, lines: &str) -> Desk {
+    fn workspace(&self, mode: &str, lines: &str) -> Workspace {
         let Self { source, target, .. } = self;
         let store = if mode == "rows" { target } else { source };
-        Desk::with(&format!(
+        Workspace::with(&format!(
             "[group]\nname = \"shop\"\nstore = \"{store}\"\nlease = \"2s\"\n\n[[stream]]\nname = \"orders\"\n\
              start = \"snapshot\"\n{lines}\n\n[stream.source]\nurl = \"{source}\"\nmode = \"replication\"\n\
              slot = \"orders\"\ntables = [\"orders\"]\n\n[[stream.sink]]\nurl = \"{target}\"\nmode = \"{mode}\"\n\
@@ -66,15 +66,15 @@ impl Shop {
 }
 
 /// What `status` tells of the stream.
-fn status(desk: &Desk) -> Value {
-    let status = desk.run(&["status", "--json"]);
+fn status(workspace: &Workspace) -> Value {
+    let status = workspace.run(&["status", "--json"]);
     let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
     told["streams"][0].clone()
 }
 
 /// Whether the stream stands in the middle of a snapshot, behind a transaction that was read in between.
-fn is_behind_a_transaction(desk: &Desk) -> bool {
-    let status = status(desk);
+fn is_behind_a_transaction(workspace: &Workspace) -> bool {
+    let status = status(workspace);
     let position = status["checkpoint"]["position"].as_str().expect("it has a position");
     let (of_log, of_snapshot) = position.split_at(32);
     let text: String = (0..of_snapshot.len() / 2)
@@ -85,15 +85,15 @@ fn is_behind_a_transaction(desk: &Desk) -> bool {
 }
 
 /// Kills the program again and again in the middle of a snapshot, and deletes a row each time. In the end the target has what exists.
-fn is_finished(shop: &Shop, desk: &Desk) {
+fn is_finished(shop: &Shop, workspace: &Workspace) {
     let mut behind = 0;
     for death in 0..DEATHS {
         let before = shop.copied();
-        let running = desk.start("mortal");
+        let running = workspace.start("mortal");
         until("some rows arrive", || shop.copied() >= before + 60);
         running.signal(Signal::KILL);
         drop(running);
-        behind += usize::from(is_behind_a_transaction(desk));
+        behind += usize::from(is_behind_a_transaction(workspace));
         // One that has arrived: the snapshot that comes does not have it.
         let gone = sql(&shop.target, "SELECT min(id)::text FROM copy").remove(0);
         sql(
@@ -104,10 +104,10 @@ fn is_finished(shop: &Shop, desk: &Desk) {
     }
     assert!(behind > 0, "no checkpoint was in the middle of a snapshot behind a transaction");
     shop.be_quick();
-    let mut last = desk.start("last");
+    let mut last = workspace.start("last");
     sql(&shop.source, "INSERT INTO orders VALUES (99999, 'last')");
     until("the rest arrives", || {
-        assert_ne!(status(desk)["state"], "halted", "{}", status(desk));
+        assert_ne!(status(workspace)["state"], "halted", "{}", status(workspace));
         let (exist, copied) = shop.both();
         exist == copied
     });
@@ -123,7 +123,7 @@ fn a_snapshot_into_versioned_rows_is_finished_although_it_is_interrupted() {
         let delay = "IF NEW.id % 50 = 0 THEN PERFORM pg_sleep(0.1); END IF;";
         let shop = Shop::new(version, "", delay);
         let lines = "concurrency = 3\ncheckpoint = { every = \"20ms\" }\nbatch = { rows = 100 }";
-        is_finished(&shop, &shop.desk("versioned_rows", lines));
+        is_finished(&shop, &shop.workspace("versioned_rows", lines));
     }
 }
 
@@ -131,13 +131,13 @@ fn a_snapshot_into_versioned_rows_is_finished_although_it_is_interrupted() {
 fn a_snapshot_into_slow_transactional_rows_is_finished_although_it_is_interrupted() {
     for version in Version::ALL {
         let shop = Shop::new(version, "", "PERFORM pg_sleep(0.005);");
-        is_finished(&shop, &shop.desk("rows", ""));
+        is_finished(&shop, &shop.workspace("rows", ""));
     }
 }
 
 /// Kills the program in the middle of its snapshot, and drops the slot.
-fn lose_history(shop: &Shop, desk: &Desk) {
-    let running = desk.start("mortal");
+fn lose_history(shop: &Shop, workspace: &Workspace) {
+    let running = workspace.start("mortal");
     until("some rows arrive", || shop.copied() > 100);
     running.signal(Signal::KILL);
     drop(running);
@@ -152,25 +152,26 @@ fn drop_slot(shop: &Shop) {
 }
 
 /// A stream whose history is lost in the middle of its snapshot, and that is halted.
-fn broken_off(shop: &Shop) -> Desk {
-    let desk = shop.desk("rows", "batch = { rows = 100 }");
-    lose_history(shop, &desk);
+fn broken_off(shop: &Shop) -> Workspace {
+    let workspace = shop.workspace("rows", "batch = { rows = 100 }");
+    lose_history(shop, &workspace);
     let remedy = "`watchkeeper accept-gap orders --to snapshot`";
-    desk.run(&["check"]).assert_found(1, &["is not there any more", "accept-gap orders --to snapshot"]);
-    let mut halting = desk.start("halting");
+    workspace.run(&["check"]).assert_found(1, &["is not there any more", "accept-gap orders --to snapshot"]);
+    let mut halting = workspace.start("halting");
     halting.says(&["the stream is halted", "is not there any more", remedy]);
     halting.ends_in_order();
     for to in ["now", "oldest"] {
-        desk.run(&["accept-gap", "orders", "--to", to, "--yes"])
+        workspace
+            .run(&["accept-gap", "orders", "--to", to, "--yes"])
             .assert_refused(2, &["in the middle of a snapshot", remedy, "--leave-snapshot-unfinished"]);
     }
-    assert_eq!(status(&desk)["state"], "halted");
-    desk
+    assert_eq!(status(&workspace)["state"], "halted");
+    workspace
 }
 
 /// Runs the stream until its target has what exists.
-fn completes(shop: &Shop, desk: &Desk) {
-    let mut only = desk.start("only");
+fn completes(shop: &Shop, workspace: &Workspace) {
+    let mut only = workspace.start("only");
     until("everything arrives", || {
         let (exist, copied) = shop.both();
         exist == copied
@@ -184,12 +185,12 @@ fn completes(shop: &Shop, desk: &Desk) {
 fn a_snapshot_that_was_broken_off_is_begun_anew() {
     for version in Version::ALL {
         let shop = Shop::new(version, "", "PERFORM pg_sleep(0.002);");
-        let desk = broken_off(&shop);
-        let accepted = desk.run(&["accept-gap", "orders", "--to", "snapshot", "--yes"]);
+        let workspace = broken_off(&shop);
+        let accepted = workspace.run(&["accept-gap", "orders", "--to", "snapshot", "--yes"]);
         assert_eq!(accepted.code, Some(0), "{accepted:?}");
-        assert_eq!(desk.run(&["check"]).code, Some(0));
-        completes(&shop, &desk);
-        assert_eq!(status(&desk)["unfinished_snapshots"], Value::Array(Vec::new()));
+        assert_eq!(workspace.run(&["check"]).code, Some(0));
+        completes(&shop, &workspace);
+        assert_eq!(status(&workspace)["unfinished_snapshots"], Value::Array(Vec::new()));
         assert_eq!(sql(&shop.target, "SELECT entry ->> 'kind' FROM watchkeeper.ledger"), ["gap"]);
     }
 }
@@ -197,28 +198,28 @@ fn a_snapshot_that_was_broken_off_is_begun_anew() {
 #[test]
 fn a_snapshot_that_is_left_unfinished_is_told_until_another_one_is_taken() {
     let shop = Shop::new(Version::V18, "", "PERFORM pg_sleep(0.002);");
-    let desk = broken_off(&shop);
+    let workspace = broken_off(&shop);
     let leave =
         ["accept-gap", "orders", "--to", "now", "--leave-snapshot-unfinished", "--cause", "in a hurry", "--yes"];
-    let accepted = desk.run(&leave);
+    let accepted = workspace.run(&leave);
     assert_eq!(accepted.code, Some(0), "{accepted:?}");
-    let mut only = desk.start("only");
+    let mut only = workspace.start("only");
     until("it goes on", || is_streaming(&shop.source));
     sql(&shop.source, "INSERT INTO orders VALUES (88888, 'later')");
     until("it arrives", || !sql(&shop.target, "SELECT 1 FROM copy WHERE id = 88888").is_empty());
     assert!(shop.copied() < ROWS, "the rest of the snapshot is missing");
-    let told = status(&desk);
+    let told = status(&workspace);
     assert_eq!((&told["state"], &told["unfinished_snapshots"][0]["cause"]), (&"running".into(), &"in a hurry".into()));
-    let said = desk.run(&["status"]);
+    let said = workspace.run(&["status"]);
     let line = said.out.lines().find(|line| line.contains("incomplete")).unwrap_or_else(|| panic!("{said:?}"));
     assert!(line.contains("in a hurry") && line.contains("watchkeeper checkpoint set orders snapshot"), "{line}");
-    let set = desk.run(&["checkpoint", "set", "orders", "snapshot", "--yes"]);
+    let set = workspace.run(&["checkpoint", "set", "orders", "snapshot", "--yes"]);
     assert_eq!(set.code, Some(0), "{set:?}");
     until("everything arrives", || {
         let (exist, copied) = shop.both();
         exist == copied
     });
-    assert_eq!(status(&desk)["unfinished_snapshots"], Value::Array(Vec::new()));
+    assert_eq!(status(&workspace)["unfinished_snapshots"], Value::Array(Vec::new()));
     only.ends_in_order();
 }
 
@@ -227,20 +228,20 @@ fn a_snapshot_that_is_left_unfinished_is_told_until_another_one_is_taken() {
 fn a_snapshot_that_the_policy_leaves_unfinished_is_told_until_another_one_is_taken() {
     let shop = Shop::new(Version::V18, "", "PERFORM pg_sleep(0.002);");
     let lines = |policy: &str| format!("on_history_lost = \"{policy}\"\nbatch = {{ rows = 100 }}");
-    let desk = shop.desk("rows", &lines("gap_to_now"));
-    lose_history(&shop, &desk);
-    let mut only = desk.start("only");
+    let workspace = shop.workspace("rows", &lines("gap_to_now"));
+    lose_history(&shop, &workspace);
+    let mut only = workspace.start("only");
     only.says(&["history is lost; going on as configured, with a gap"]);
     until("it goes on", || is_streaming(&shop.source));
     let kinds = || sql(&shop.target, "SELECT entry ->> 'kind' FROM watchkeeper.ledger ORDER BY number");
     assert_eq!(kinds(), ["unfinished-snapshot"]);
-    assert_eq!(status(&desk)["unfinished_snapshots"].as_array().map(Vec::len), Some(1));
+    assert_eq!(status(&workspace)["unfinished_snapshots"].as_array().map(Vec::len), Some(1));
     only.ends_in_order();
     assert!(shop.copied() < ROWS, "the rest of the snapshot is missing");
     drop_slot(&shop);
-    let config = std::fs::read_to_string(desk.path("watchkeeper.toml")).expect("the desk has a configuration");
-    desk.write("watchkeeper.toml", &config.replace("gap_to_now", "snapshot"));
-    completes(&shop, &desk);
+    let config = std::fs::read_to_string(workspace.path("watchkeeper.toml")).expect("the desk has a configuration");
+    workspace.write("watchkeeper.toml", &config.replace("gap_to_now", "snapshot"));
+    completes(&shop, &workspace);
     assert_eq!(kinds(), ["unfinished-snapshot", "gap"]);
-    assert_eq!(status(&desk)["unfinished_snapshots"], Value::Array(Vec::new()));
+    assert_eq!(status(&workspace)["unfinished_snapshots"], Value::Array(Vec::new()));
 }

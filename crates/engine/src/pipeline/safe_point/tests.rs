@@ -52,10 +52,10 @@ fn entry(id: &str) -> LedgerEntry {
 /// Moves the safe point as far as it goes; what was passed as (position, changes).
 fn pass(safe: &mut SafePoint) -> (Option<String>, u64) {
     let mark = safe.mark();
-    told(&safe.advance(mark))
+    summary(&safe.advance(mark))
 }
 
-fn told(passed: &Passed) -> (Option<String>, u64) {
+fn summary(passed: &FlushedPrefix) -> (Option<String>, u64) {
     let text = |position: &Position| String::from_utf8(position.bytes.to_vec()).expect("positions here are text");
     (passed.position.as_ref().map(text), passed.changes)
 }
@@ -159,7 +159,7 @@ fn a_mark_passes_only_what_was_done_when_it_was_taken() {
     let mark = safe.mark();
     // Done while the flush is under way: it may not be part of it.
     safe.done(first, 0);
-    assert_eq!(told(&safe.advance(mark)), at("0.0", 1));
+    assert_eq!(summary(&safe.advance(mark)), at("0.0", 1));
     assert_eq!(pass(&mut safe), at("0.end", 1));
 }
 
@@ -173,7 +173,7 @@ fn a_piece_that_enters_during_a_flush_is_left_alone() {
     let second = safe.admit(cut_in_two, 3..4, vec![3]);
     safe.done(second, 0);
     let passed = safe.advance(mark);
-    assert_eq!(told(&passed), at("0.2", 3));
+    assert_eq!(summary(&passed), at("0.2", 3));
     assert_eq!(pass(&mut safe), at("0.end", 1));
 }
 
@@ -311,7 +311,7 @@ fn it_does_what_the_plain_list_does_whatever_the_order() {
                     // The flusher passes a mark that it took before, but never past a row that was blocked since.
                     let Some((mark, plain)) = marks.pop_front() else { continue };
                     let passed = safe.advance(mark.min(safe.mark()));
-                    let (position, changes) = told(&passed);
+                    let (position, changes) = summary(&passed);
                     let entries: Vec<_> = passed.ledger.into_iter().map(|entry| entry.change_id).collect();
                     let expected = naive.advance(plain);
                     assert_eq!((position, changes, entries), expected, "seed {seed}, step {step}");

@@ -3,10 +3,10 @@
 //! One transaction at a time, in source order, past the lanes. Other sinks are written and flushed
 //! before. A transaction whose answer was lost is repeated unchanged until it is known: the next one
 //! would otherwise be taken for it. Only one that takes longer than it may, again and again, is given up, and
-//! what comes after is cut smaller: see [`Portion`].
+//! what comes after is cut smaller: see [`AdaptiveBatchSize`].
 
-mod letters;
-mod portion;
+mod batch_size;
+mod dead_letters;
 mod rejection;
 
 use std::ops::Range;
@@ -20,30 +20,30 @@ use watchkeeper_core::{
     Moment, Position, Reason, Task, Transacted, TransactionalWriter,
 };
 
-pub use self::portion::Portion;
-use self::portion::Tries;
-use super::board::{Board, Failure};
+pub use self::batch_size::AdaptiveBatchSize;
+use self::batch_size::UnansweredAttempts;
 use super::committer::Committer;
-use super::courier::{BEHIND, Courier, is_barrier};
 use super::cut::{cut, split_at};
 use super::dispatch::Halted;
 use super::flusher;
 use super::lanes::Job;
 use super::opening::{BeforeLastCommit, End};
+use super::opening_state::{Failure, OpeningState};
 use super::reader::{AHEAD, Reader};
-use super::replay::{Letters, Wish};
+use super::replay::{DeadLetterRequest, DeadLetters};
+use super::sink_delivery::{BEHIND, SinkDelivery, is_barrier};
 use crate::delivery::parking::{Parked, entry_for};
 use crate::log_limit::span;
-use crate::progress::Pulse;
+use crate::progress::CallProgress;
 use crate::settings::RetrySettings;
 use crate::stream::SinkSpec;
 
 /// What a transactional opening needs.
 pub struct Transactional {
     /// The shared state.
-    pub board: Arc<Board>,
+    pub opening_state: Arc<OpeningState>,
     /// The ways to the other sinks.
-    pub couriers: Arc<[Arc<Courier>]>,
+    pub deliveries: Arc<[Arc<SinkDelivery>]>,
     /// The transactional sink.
     pub spec: SinkSpec,
     /// Its place among the stream's sinks.
@@ -53,17 +53,17 @@ pub struct Transactional {
     /// The tenure's committer.
     pub committer: Arc<Mutex<Committer>>,
     /// The ledger, for replays.
-    pub letters: Letters,
+    pub letters: DeadLetters,
     /// The committed position that the source was opened after.
     pub from: Option<Position>,
     /// What people ask of the dead letters.
-    pub wishes: Follower<Vec<Wish>>,
+    pub requests: Follower<Vec<DeadLetterRequest>>,
     /// Keys of the transactional sink that wait for a replay.
     pub parked: Parked,
     /// Marks the transaction under way.
-    pub pulse: Arc<Pulse>,
+    pub call_progress: Arc<CallProgress>,
     /// How much is written at once, as it was learned in this and earlier tenures.
-    pub portion: Arc<Portion>,
+    pub adaptive_size: Arc<AdaptiveBatchSize>,
 }
 
 impl Transactional {
@@ -76,45 +76,45 @@ impl Transactional {
         grace: Duration,
         before_last_commit: BeforeLastCommit<'_>,
     ) -> End {
-        let board = Arc::clone(&self.board);
+        let opening_state = Arc::clone(&self.opening_state);
         let committer = Arc::clone(&self.committer);
         let mut committer = committer.lock().await;
         let (sender, mut batches) = mpsc::channel(AHEAD);
         let finish_reading = CancellationToken::new();
-        let reader = Reader::new(Arc::clone(&board), stream, sender, self.from.clone());
+        let reader = Reader::new(Arc::clone(&opening_state), stream, sender, self.from.clone());
         let mut reader = reader.start(finish_reading.clone());
 
         let worked = self.work(&mut committer, &mut batches, leave);
         let limit = async {
             leave.cancelled().await;
-            board.tenure.sleep(grace).await;
+            opening_state.tenure.sleep(grace).await;
         };
         let cut_off = tokio::select! {
             biased;
-            _ = board.tenure.over() => return End::lost(),
+            _ = opening_state.tenure.over() => return End::lost(),
             Halted = worked => false,
             () = limit => true,
         };
-        board.halt.cancel();
+        opening_state.halt.cancel();
         drop(batches);
         before_last_commit.await;
         if !cut_off {
             self.close(&mut committer, &finish_reading, &mut reader).await;
         }
-        let abandoned = cut_off || board.is_spoiled();
-        End { failure: board.take_failure(), abandoned, cut_off, in_flight: board.in_flight() }
+        let abandoned = cut_off || opening_state.is_spoiled();
+        End { failure: opening_state.take_failure(), abandoned, cut_off, in_flight: opening_state.in_flight() }
     }
 
     async fn close(&mut self, committer: &mut Committer, finish_reading: &CancellationToken, reader: &mut Task<()>) {
         if let Err(failure) = self.commit_idle(committer, Reason::Final).await {
-            self.board.fail(failure);
+            self.opening_state.fail(failure);
         }
-        let cx = self.board.tenure.cx().within(self.board.stream.settings.timeouts.open);
+        let cx = self.opening_state.tenure.cx().within(self.opening_state.stream.settings.timeouts.open);
         if let Err(error) = cx.run(self.writer.close(&cx)).await {
             tracing::debug!(sink = self.spec.name, %error, "closing a sink failed");
         }
         finish_reading.cancel();
-        let _ = self.board.tenure.until_over(reader.join()).await;
+        let _ = self.opening_state.tenure.until_over(reader.join()).await;
     }
 
     async fn work(
@@ -125,15 +125,15 @@ impl Transactional {
     ) -> Halted {
         let mut due = self.next_due();
         loop {
-            if let Err(failure) = self.serve_wish(committer).await {
-                self.board.fail(failure);
+            if let Err(failure) = self.serve_request(committer).await {
+                self.opening_state.fail(failure);
                 return Halted;
             }
             let batch = tokio::select! {
                 biased;
                 () = leave.cancelled() => return Halted,
-                () = self.board.halt.cancelled() => return Halted,
-                changed = self.wishes.changed() => match changed {
+                () = self.opening_state.halt.cancelled() => return Halted,
+                changed = self.requests.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return Halted,
                 },
@@ -142,14 +142,14 @@ impl Transactional {
             let Some(batch) = batch else { return Halted };
             let taken = self.take(committer, batch, &mut due, leave).await;
             if let Err(failure) = taken {
-                self.board.fail(failure);
+                self.opening_state.fail(failure);
                 return Halted;
             }
         }
     }
 
     fn next_due(&self) -> Moment {
-        self.board.seams.clock.now() + self.board.stream.settings.checkpoint.every
+        self.opening_state.seams.clock.now() + self.opening_state.stream.settings.checkpoint.every
     }
 
     async fn take(
@@ -161,27 +161,27 @@ impl Transactional {
     ) -> Result<(), Failure> {
         if batch.is_empty() {
             let passed = {
-                let mut safe = self.board.safe();
+                let mut safe = self.opening_state.safe();
                 safe.admit(batch, 0..0, Vec::new());
                 let mark = safe.mark();
                 safe.advance(mark)
             };
-            self.board.draft().extend(passed);
-            if self.board.seams.clock.now() >= *due {
+            self.opening_state.draft().extend(passed);
+            if self.opening_state.seams.clock.now() >= *due {
                 self.commit_idle(committer, Reason::Progress).await?;
                 *due = self.next_due();
             }
             return Ok(());
         }
-        let wanted = self.board.stream.settings.checkpoint.events;
-        let pieces = cut(&batch, self.portion.within(wanted), false);
-        for rows in split_at(&batch, pieces, self.portion.before_rejected()) {
+        let wanted = self.opening_state.stream.settings.checkpoint.events;
+        let pieces = cut(&batch, self.adaptive_size.within(wanted), false);
+        for rows in split_at(&batch, pieces, self.adaptive_size.before_rejected()) {
             if leave.is_cancelled() {
                 break;
             }
             let size = rows.len();
             self.transact(committer, &batch, rows).await?;
-            self.portion.passed(size);
+            self.adaptive_size.passed(size);
             *due = self.next_due();
         }
         Ok(())
@@ -189,12 +189,12 @@ impl Transactional {
 
     /// Commits a position that moved without changes.
     async fn commit_idle(&mut self, committer: &mut Committer, reason: Reason) -> Result<(), Failure> {
-        let draft = std::mem::take(&mut *self.board.draft());
+        let draft = std::mem::take(&mut *self.opening_state.draft());
         if !committer.is_moved_by(&draft) {
             return Ok(());
         }
         let write = committer.draft_write(draft, reason, None);
-        let empty = watchkeeper_core::BatchBuilder::new("".into(), self.board.stream.source.payload());
+        let empty = watchkeeper_core::BatchBuilder::new("".into(), self.opening_state.stream.source.payload());
         let end = watchkeeper_core::Position::new(Vec::new(), None);
         self.commit(committer, &Arc::new(empty.finish(end)), Vec::new(), write, None).await
     }
@@ -218,23 +218,23 @@ impl Transactional {
         rows: Range<u32>,
     ) -> Result<(), Failure> {
         let first = rows.start;
-        self.board.set_transacting(Some(batch.rows()[first as usize].time));
-        let piece = self.board.safe().admit(Arc::clone(batch), rows.clone(), vec![first]);
+        self.opening_state.set_transacting(Some(batch.rows()[first as usize].time));
+        let piece = self.opening_state.safe().admit(Arc::clone(batch), rows.clone(), vec![first]);
         let job = Job { piece, part: 0, batch: Arc::clone(batch), rows: rows.collect() };
-        for courier in &*self.couriers {
-            courier.deliver(&self.board, 0, &job).await?;
+        for delivery in &*self.deliveries {
+            delivery.deliver(&self.opening_state, 0, &job).await?;
         }
-        if !self.couriers.is_empty() {
-            flusher::flush(&self.board, &self.couriers).await?;
+        if !self.deliveries.is_empty() {
+            flusher::flush(&self.opening_state, &self.deliveries).await?;
         }
         let wanted = self.select(&job)?;
         let passed = {
-            let mut safe = self.board.safe();
+            let mut safe = self.opening_state.safe();
             safe.done(piece, 0);
             let mark = safe.mark();
             safe.advance(mark)
         };
-        let mut draft = std::mem::take(&mut *self.board.draft());
+        let mut draft = std::mem::take(&mut *self.opening_state.draft());
         draft.extend(passed);
         let write = committer.draft_write(draft, Reason::Progress, None);
         self.commit(committer, batch, wanted, write, Some(&job)).await
@@ -243,8 +243,9 @@ impl Transactional {
     /// Leaves out what the filter drops, and what has to wait for its key: that goes to the ledger.
     fn select(&mut self, job: &Job) -> Result<Vec<u32>, Failure> {
         // A filter is somebody's code: one that blocks must be seen to.
-        let pulse = Arc::clone(&self.pulse);
-        let _mark = pulse.call(self.board.seams.clock.now() + self.board.stream.settings.timeouts.write);
+        let call_progress = Arc::clone(&self.call_progress);
+        let _mark = call_progress
+            .call(self.opening_state.seams.clock.now() + self.opening_state.stream.settings.timeouts.write);
         let mirrors = self.spec.filter.is_some() && self.spec.sink.profile().mirrors;
         let mut wanted = Vec::with_capacity(job.rows.len());
         for row in job.rows.iter().copied() {
@@ -258,7 +259,7 @@ impl Transactional {
             if key.is_some_and(|key| self.parked.is_parked(job.batch.namespace(row), key)) {
                 let entry = self.entry(&job.batch, row, LedgerKind::Parked, BEHIND);
                 self.parked.park(&entry);
-                self.board.safe().note(job.piece, row, self.index, entry);
+                self.opening_state.safe().note(job.piece, row, self.index, entry);
             } else {
                 wanted.push(row);
             }
@@ -282,53 +283,53 @@ impl Transactional {
         job: Option<&Job>,
     ) -> Result<(), Failure> {
         let (size, piece) = job.map_or((0, 0), |job| (job.rows.len(), job.piece));
-        self.board.set_committing(size as u64);
-        let stream = Arc::clone(&self.board.stream);
+        self.opening_state.set_committing(size as u64);
+        let stream = Arc::clone(&self.opening_state.stream);
         let settings = &stream.settings;
         let component = Component::Sink(self.spec.name.as_str().into());
-        let (mut tries, mut retries, began) = (Tries::default(), 0, self.board.seams.clock.now());
+        let (mut tries, mut retries, began) = (UnansweredAttempts::default(), 0, self.opening_state.seams.clock.now());
         loop {
-            let call = self.board.tenure.call(&self.pulse, settings.timeouts.write);
+            let call = self.opening_state.tenure.call(&self.call_progress, settings.timeouts.write);
             let answer = call.run(&component, self.writer.write_and_commit(call.cx(), batch, &rows, &write)).await;
             drop(call);
             match answer {
                 Ok(Transacted::Committed | Transacted::AlreadyDone) => {
-                    self.portion.succeeded(size);
+                    self.adaptive_size.succeeded(size);
                     committer.record(&write);
-                    self.board.set_committing(0);
-                    self.board.set_transacting(None);
-                    self.board.health.mend(PART);
-                    self.board.committed.tell(committer.position().cloned());
-                    super::checkpointer::write_history(&self.board, committer).await;
+                    self.opening_state.set_committing(0);
+                    self.opening_state.set_transacting(None);
+                    self.opening_state.health.mark_recovered(PART);
+                    self.opening_state.committed.publish(committer.position().cloned());
+                    super::checkpointer::write_history(&self.opening_state, committer).await;
                     return Ok(());
                 }
                 Ok(Transacted::Fenced) => return Err(committer.fenced()),
                 Ok(Transacted::Rejected(faults)) if may_retry(&faults, settings.retry, retries, job.is_none()) => {
-                    let waited = self.board.seams.clock.now().since(began);
-                    if waited > settings.give_up && self.board.has_healthy_peer() {
+                    let waited = self.opening_state.seams.clock.now().since(began);
+                    if waited > settings.give_up && self.opening_state.has_healthy_peer() {
                         let cause =
                             format!("sink {:?} has not taken a change for {} from here", self.spec.name, span(waited));
                         return Err(Failure::Instance(Error::unavailable(cause)));
                     }
                     if let Some(Fault { error, .. }) = faults.first() {
-                        if let Some(due) = self.board.health.log_due(PART, error) {
+                        if let Some(due) = self.opening_state.health.log_due(PART, error) {
                             let (stream, sink, attempt) = (&settings.name, &self.spec.name, retries + 1);
                             let left_out = due.left_out;
                             tracing::warn!(stream, sink, %error, attempt, left_out, "a sink did not take a change; the transaction is repeated");
                         }
-                        self.board.health.fail(PART, error);
+                        self.opening_state.health.fail(PART, error);
                     }
-                    let delay = settings.retry.backoff.delay(retries, &self.board.seams.entropy);
+                    let delay = settings.retry.backoff.delay(retries, &self.opening_state.seams.entropy);
                     retries += 1;
-                    self.board.tenure.sleep(delay).await;
+                    self.opening_state.tenure.sleep(delay).await;
                 }
                 Ok(Transacted::Rejected(faults)) => {
                     retries = 0;
-                    self.board.health.mend(PART);
+                    self.opening_state.health.mark_recovered(PART);
                     self.reject_all((batch, piece), &mut rows, &mut write, faults)?;
                 }
                 Err(error) => {
-                    if self.board.tenure.loss().is_some() {
+                    if self.opening_state.tenure.loss().is_some() {
                         return Err(Failure::Lost);
                     }
                     if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
@@ -339,17 +340,17 @@ impl Transactional {
                         });
                     }
                     tries.note(&error);
-                    if rows.len() > 1 && tries.are_over() && self.portion.shrink(size) {
+                    if rows.len() > 1 && tries.are_over() && self.adaptive_size.shrink(size) {
                         return Err(self.give_up(&tries, size, error));
                     }
-                    let waited = self.board.seams.clock.now().since(began);
-                    if waited > settings.give_up && self.board.has_healthy_peer() {
+                    let waited = self.opening_state.seams.clock.now().since(began);
+                    if waited > settings.give_up && self.opening_state.has_healthy_peer() {
                         return Err(Failure::Instance(error));
                     }
-                    self.board.health.fail(PART, &error);
+                    self.opening_state.health.fail(PART, &error);
                     self.log_repeated(&error);
-                    let delay = settings.retry.backoff.delay(tries.failed - 1, &self.board.seams.entropy);
-                    self.board.tenure.sleep(delay).await;
+                    let delay = settings.retry.backoff.delay(tries.failed - 1, &self.opening_state.seams.entropy);
+                    self.opening_state.tenure.sleep(delay).await;
                 }
             }
         }
@@ -357,8 +358,8 @@ impl Transactional {
 
     /// Logs that a transaction is repeated: each cause once a minute.
     fn log_repeated(&self, error: &Error) {
-        let Some(due) = self.board.health.log_due(PART, error) else { return };
-        let (stream, sink, left_out) = (&self.board.stream.settings.name, &self.spec.name, due.left_out);
+        let Some(due) = self.opening_state.health.log_due(PART, error) else { return };
+        let (stream, sink, left_out) = (&self.opening_state.stream.settings.name, &self.spec.name, due.left_out);
         match error.kind() {
             ErrorKind::Unknown => {
                 tracing::warn!(stream, sink, %error, left_out, "a transaction was not answered; it is repeated unchanged");
@@ -370,8 +371,9 @@ impl Transactional {
     /// The end of an opening whose transaction takes too long: what it would have written is read again and cut smaller. Where nothing
     /// of it remains for certain, that is the same tenure. Where it may have taken effect after all, the next one would be taken for
     /// it: a new tenure fences it, and reads what is so.
-    fn give_up(&self, tries: &Tries, size: usize, error: Error) -> Failure {
-        let (stream, sink, next) = (&self.board.stream.settings.name, &self.spec.name, self.portion.within(None));
+    fn give_up(&self, tries: &UnansweredAttempts, size: usize, error: Error) -> Failure {
+        let (stream, sink, next) =
+            (&self.opening_state.stream.settings.name, &self.spec.name, self.adaptive_size.within(None));
         tracing::warn!(stream, sink, changes = size, next, %error, "a transaction takes too long; the next ones are smaller");
         if tries.doubtful { Failure::Instance(error) } else { Failure::Transient(error) }
     }

@@ -1,4 +1,4 @@
-//! What becomes of rows that the transaction can not take.
+//! What becomes of rows that the transaction cannot take.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use watchkeeper_core::{Batch, CheckpointWrite, Error, Fault, FaultKind, LedgerKi
 
 use super::Transactional;
 use crate::delivery::parking::OnReject;
-use crate::pipeline::board::{Failure, Untaken, rejected, warn_passed_over};
-use crate::pipeline::courier::{BEHIND, before_letters, is_barrier};
+use crate::pipeline::opening_state::{Failure, RejectedChange, rejected, warn_passed_over};
 use crate::pipeline::safe_point::PieceNumber;
+use crate::pipeline::sink_delivery::{BEHIND, before_letters, is_barrier};
 
 impl Transactional {
-    /// Applies the policy to all rows that the transaction can not take.
+    /// Applies the policy to all rows that the transaction cannot take.
     pub(super) fn reject_all(
         &mut self,
         (batch, piece): (&Arc<Batch>, PieceNumber),
@@ -36,7 +36,7 @@ impl Transactional {
         Ok(())
     }
 
-    /// Applies the policy to a row that the transaction can not take.
+    /// Applies the policy to a row that the transaction cannot take.
     fn reject(
         &mut self,
         (batch, piece): (&Arc<Batch>, PieceNumber),
@@ -64,14 +64,14 @@ impl Transactional {
                 self.divert_followers(batch, fault.row, rows, write);
             }
         }
-        let stream = &self.board.stream.settings.name;
+        let stream = &self.opening_state.stream.settings.name;
         warn_passed_over((stream, &self.spec), &batch.id(fault.row).to_string(), &cause);
         let Some(cause) = self.parked.over_limit() else { return Ok(()) };
         Err(Failure::Stream(Error::rejected(cause).remedy("mend the sink, then replay or purge the dead letters")))
     }
 
     fn rejection(&self, batch: &Batch, piece: PieceNumber, fault: &Fault) -> Failure {
-        let names = (self.board.stream.settings.name.as_str(), self.spec.name.as_str());
+        let names = (self.opening_state.stream.settings.name.as_str(), self.spec.name.as_str());
         rejected(names, batch, (piece, fault.row), &fault.error)
     }
 
@@ -82,7 +82,7 @@ impl Transactional {
 
     /// The failure of a change without a key that the sink would act on while dead letters wait.
     pub(super) fn too_soon(&self, batch: &Batch, at: (PieceNumber, u32)) -> Failure {
-        let change = Box::new(Untaken { at, id: batch.id(at.1).to_string() });
+        let change = Box::new(RejectedChange { at, id: batch.id(at.1).to_string() });
         Failure::Rejected { change, error: before_letters(&self.spec.name, batch, at.1) }
     }
 
@@ -97,10 +97,10 @@ impl Transactional {
         };
         let row = piece.clone().find(|row| batch.id(*row).to_string() == change_id);
         let Some(before) = row.and_then(|row| place_before(batch, piece.clone(), row)) else { return failure };
-        let (stream, sink) = (&self.board.stream.settings.name, &self.spec.name);
+        let (stream, sink) = (&self.opening_state.stream.settings.name, &self.spec.name);
         let changes = before - piece.start;
         tracing::warn!(stream, sink, change_id, changes, %error, "a change was rejected; what comes before it is committed first");
-        self.portion.cut_after(changes as usize);
+        self.adaptive_size.cut_after(changes as usize);
         let cause = format!("change {change_id} was rejected; what comes before it is committed first");
         Failure::Transient(Error::unavailable(cause))
     }
@@ -128,7 +128,7 @@ impl Transactional {
     }
 }
 
-/// The row that a piece can be cut before, so that it begins with `row` or with what can not be told apart from it. None if that is
+/// The row that a piece can be cut before, so that it begins with `row` or with what cannot be told apart from it. None if that is
 /// its first one.
 fn place_before(batch: &Batch, piece: Range<u32>, row: u32) -> Option<u32> {
     let ends = |at: &u32| batch.rows()[*at as usize].committable;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_is_never_cut_between_what_can_not_be_told_apart() {
+    fn a_piece_is_never_cut_between_what_cannot_be_told_apart() {
         let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
         let namespace = builder.namespace("orders");
         for committable in [true, false, false, true, true] {

@@ -72,7 +72,7 @@ impl Progress {
     /// that counts as not yet read, since whoever read it before a crash may have delivered it without committing that.
     pub(super) fn wants(&self, collection: usize, id: &Field<'_>, at: Timestamp, deletes: bool) -> bool {
         let behind = |bound: &Option<Id>| {
-            // What can not be compared counts as not yet read, and as read again.
+            // What cannot be compared counts as not yet read, and as read again.
             bound.as_ref().is_none_or(|bound| order::compare(id, &bound.as_field()) == Some(Ordering::Greater))
         };
         let is_read = match collection.cmp(&self.collection) {

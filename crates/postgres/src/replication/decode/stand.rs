@@ -2,12 +2,12 @@
 
 use watchkeeper_core::{Error, Result, SourceTime};
 
-use super::{Decoder, Filled, Transaction};
+use super::{DecodeStep, Decoder, Transaction};
 use crate::replication::pgoutput::{millis, odd};
-use crate::replication::place::{Aside, Lsn};
+use crate::replication::position::{Lsn, PositionContext};
 
 /// A transaction that takes more than this is not told again just to recognise the log by it.
-const WITNESS_BYTES_MAX: usize = 1 << 20;
+const PROOF_BYTES_MAX: usize = 1 << 20;
 
 /// So much of the log is held back for the last transaction that was told, while nothing follows it.
 pub(super) const HELD_MAX: u64 = 16 << 20;
@@ -59,18 +59,18 @@ impl Decoder {
 
     /// The server has sent all up to `lsn`. Between transactions that is a place to go on from, so that a slot whose tables
     /// are quiet moves on.
-    pub(super) fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<Option<Filled>> {
+    pub(super) fn rest_at(&mut self, lsn: Lsn, micros: u64) -> Result<Option<DecodeStep>> {
         self.received = self.received.max(lsn);
         if self.transaction.is_none() && self.catches_up_at(lsn)? {
-            return Ok(Some(Filled::CaughtUp));
+            return Ok(Some(DecodeStep::CaughtUp));
         }
         if self.transaction.is_some() || self.spool.is_receiving() || lsn <= self.at.lsn {
             return Ok(None);
         }
         self.require_resumed()?;
         match &self.at.aside {
-            Aside::Snapshot(progress) if progress.is_over_at(lsn) => self.at.aside = Aside::Nothing,
-            Aside::Snapshot(progress) if progress.complete => return Ok(None),
+            PositionContext::Snapshot(progress) if progress.is_over_at(lsn) => self.at.aside = PositionContext::Nothing,
+            PositionContext::Snapshot(progress) if progress.complete => return Ok(None),
             _ => {}
         }
         if self.pass(lsn) {
@@ -108,7 +108,7 @@ impl Decoder {
         self.received = self.received.max(end);
         self.undone.clear();
         let is_told = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
-        if is_told && transaction.bytes > WITNESS_BYTES_MAX {
+        if is_told && transaction.bytes > PROOF_BYTES_MAX {
             (self.at.lsn, self.at.ordinal) = (end, 0);
         } else if !is_told {
             self.pass(end);
@@ -149,10 +149,14 @@ impl Decoder {
             self.require_resumed()?;
         }
         match &self.at.aside {
-            Aside::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
-            Aside::NotBefore(_) | Aside::Anew | Aside::SnapshotAnew => self.at.aside = Aside::Nothing,
+            PositionContext::NotBefore(earliest) if time.0 < *earliest => passed = u64::MAX,
+            PositionContext::NotBefore(_) | PositionContext::Anew | PositionContext::SnapshotAnew => {
+                self.at.aside = PositionContext::Nothing
+            }
             // From here on no table has rows in the snapshot that are newer.
-            Aside::Snapshot(progress) if progress.is_over_at(commit) => self.at.aside = Aside::Nothing,
+            PositionContext::Snapshot(progress) if progress.is_over_at(commit) => {
+                self.at.aside = PositionContext::Nothing
+            }
             _ => {}
         }
         self.transaction = Some(Transaction { commit, time, xid, ordinal: 0, passed, bytes: 0 });

@@ -271,7 +271,7 @@ fn is_json(text: &str) -> bool {
 
 /// Writes a text as a string of JSON.
 pub(super) fn write_text(out: &mut Vec<u8>, text: &str) {
-    // Writing to a vector can not fail.
+    // Writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, text);
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Column {
 
 /// What became of a column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ReadMethod {
     /// There is no field where its way begins.
     #[default]
     Missing,
@@ -33,7 +33,7 @@ pub(super) enum Told {
     Refused(String),
 }
 
-impl From<Encoded> for Told {
+impl From<Encoded> for ReadMethod {
     fn from(encoded: Encoded) -> Self {
         match encoded {
             Encoded::Json(json) => Self::Value(json),
@@ -49,7 +49,7 @@ pub(super) struct Fields<'a> {
     columns: &'a [Column],
     /// What text of the source may stand for.
     texts: Texts,
-    told: Vec<Told>,
+    told: Vec<ReadMethod>,
     /// The keys on the way to what is visited; none inside of arrays.
     way: Vec<Step>,
     /// The columns whose values are under way, with where each began and what is written of it.
@@ -75,14 +75,14 @@ impl<'a> Fields<'a> {
     /// The `columns` of a document of this payload.
     pub(super) fn of(columns: &'a [Column], payload: &dyn Payload) -> Self {
         let inner = (0..columns.len()).filter(|at| columns[*at].path.len() > 1).collect();
-        let told = vec![Told::Missing; columns.len()];
+        let told = vec![ReadMethod::Missing; columns.len()];
         let (has_json_strings, has_binary_bytes) = (payload.has_json_strings(), payload.has_binary_bytes());
         let texts = Texts { has_json_strings, has_binary_bytes };
         Self { columns, texts, told, way: Vec::new(), open: Vec::new(), inner }
     }
 
     /// What there is of each column.
-    pub(super) fn told(self) -> Vec<Told> {
+    pub(super) fn into_values(self) -> Vec<ReadMethod> {
         self.told
     }
 
@@ -109,14 +109,14 @@ impl<'a> Fields<'a> {
 
     /// Whether a column was found already: the first wins where a key stands twice.
     fn is_found(&self, column: usize) -> bool {
-        !matches!(self.told[column], Told::Missing | Told::Absent)
+        !matches!(self.told[column], ReadMethod::Missing | ReadMethod::Absent)
     }
 
     /// Notes that everything from here on did not change.
     fn note_unchanged(&mut self) {
         for (column, wanted) in self.columns.iter().enumerate() {
             if !self.is_found(column) && self.is_on_way(&wanted.path) {
-                self.told[column] = Told::Unchanged;
+                self.told[column] = ReadMethod::Unchanged;
             }
         }
     }
@@ -194,8 +194,8 @@ impl Visit for Fields<'_> {
             *current = Some(key.to_owned());
         }
         for column in self.inner.iter().filter(|_| self.way.len() == 1) {
-            if self.told[*column] == Told::Missing && self.columns[*column].path[0] == key {
-                self.told[*column] = Told::Absent;
+            if self.told[*column] == ReadMethod::Missing && self.columns[*column].path[0] == key {
+                self.told[*column] = ReadMethod::Absent;
             }
         }
         self.open.iter_mut().for_each(|open| open.encoder.visit().key(key));
@@ -224,11 +224,11 @@ mod tests {
     }
 
     fn shown(fields: Fields<'_>) -> Vec<String> {
-        let shown = |told: Told| match told {
-            Told::Value(json) => String::from_utf8(json).expect("JSON is text"),
+        let shown = |told: ReadMethod| match told {
+            ReadMethod::Value(json) => String::from_utf8(json).expect("JSON is text"),
             other => format!("{other:?}"),
         };
-        fields.told().into_iter().map(shown).collect()
+        fields.into_values().into_iter().map(shown).collect()
     }
 
     #[test]

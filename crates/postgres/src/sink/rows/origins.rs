@@ -9,11 +9,11 @@ use watchkeeper_core::{Change, Error, Result};
 pub(super) struct Origins {
     /// Whether changes of several tables may come.
     pub(super) are_several: bool,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<OriginMatch>>,
 }
 
 #[derive(Debug, Default)]
-enum Seen {
+enum OriginMatch {
     #[default]
     Nothing,
     One(String),
@@ -26,9 +26,9 @@ impl Origins {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for change in changes.iter().filter(|change| change.key().is_some()) {
             match &*seen {
-                Seen::Nothing => *seen = Seen::One(change.namespace().to_owned()),
-                Seen::One(table) if table != change.namespace() => *seen = Seen::Several,
-                Seen::One(_) | Seen::Several => {}
+                OriginMatch::Nothing => *seen = OriginMatch::One(change.namespace().to_owned()),
+                OriginMatch::One(table) if table != change.namespace() => *seen = OriginMatch::Several,
+                OriginMatch::One(_) | OriginMatch::Several => {}
             }
         }
     }
@@ -40,9 +40,9 @@ impl Origins {
     pub(super) fn require_sole(&self, target: &str, change: &Change) -> Result<()> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let has_others = match &*seen {
-            Seen::Nothing => false,
-            Seen::One(table) => table != change.namespace(),
-            Seen::Several => true,
+            OriginMatch::Nothing => false,
+            OriginMatch::One(table) => table != change.namespace(),
+            OriginMatch::Several => true,
         };
         if !self.are_several && !has_others {
             return Ok(());

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use watchkeeper_core::payload::{Image, Visit};
 use watchkeeper_core::{Change, Error, Operation, Result};
 
-use super::field::{Fields, Told};
-use super::follow::Follows;
+use super::field::{Fields, ReadMethod};
+use super::known_fields::KnownFields;
 use super::shape::{Missing, Shape};
 
 /// At most so many rows in one statement, and about so many bytes.
@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 16_000_000;
 
 /// What becomes of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum RowWrite {
     /// It is taken away.
     Gone,
     /// It is as the columns say that are told.
@@ -32,7 +32,7 @@ pub(super) enum Fate {
 /// What a change does to its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
-    pub(super) fate: Fate,
+    pub(super) merged_write: RowWrite,
     /// Its columns as a JSON object, of which a row that goes has its key only.
     json: String,
     /// Its key as a JSON object.
@@ -49,8 +49,8 @@ impl Row {
             return Self::gone(shape, change);
         }
         let payload = change.batch().payload();
-        let (mut fields, mut nothing) = (Fields::of(&shape.columns, &**payload), Nothing::default());
-        let mut both = Both { fields: &mut fields, nothing: &mut nothing, follows: shape.follows.as_ref(), strangers };
+        let (mut fields, mut nothing) = (Fields::of(&shape.columns, &**payload), IsNull::default());
+        let mut both = Tee { fields: &mut fields, nothing: &mut nothing, follows: shape.follows.as_ref(), strangers };
         let told = payload.image(change.body(), change.operation(), Image::After, &mut both)?;
         if nothing.0 {
             // It was deleted since; the change that did so will come.
@@ -59,40 +59,40 @@ impl Row {
         if !told {
             return Err(untold(change, "the whole row", "let the source tell it (full_document, REPLICA IDENTITY)"));
         }
-        let values = fields.told();
+        let values = fields.into_values();
         let keeps = shape.missing == Missing::Keep;
-        let missing = values.iter().position(|value| *value == Told::Missing);
+        let missing = values.iter().position(|value| *value == ReadMethod::Missing);
         if let Some(at) = missing.filter(|_| !keeps && payload.tells_whole_rows()) {
             return Err(shape.missing_field(at, change.namespace()));
         }
         if let Some((at, cause)) = refused(&values, |_| true) {
             return Err(shape.unfit(at, cause));
         }
-        let json_nulls = (0..values.len()).filter(|at| values[*at] == Told::JsonNull).collect();
-        let is_told = |value: &Told| !(*value == Told::Unchanged || keeps && *value == Told::Missing);
-        let (told, needs_old) = (values.iter().map(is_told).collect(), values.contains(&Told::Unchanged));
+        let json_nulls = (0..values.len()).filter(|at| values[*at] == ReadMethod::JsonNull).collect();
+        let is_told = |value: &ReadMethod| !(*value == ReadMethod::Unchanged || keeps && *value == ReadMethod::Missing);
+        let (told, needs_old) = (values.iter().map(is_told).collect(), values.contains(&ReadMethod::Unchanged));
         let key = object(shape, &values, |at| shape.columns[at].in_key);
         let key = key.ok_or_else(|| untold(change, "its key", "name the fields of the key in `columns`"))?;
         let json = object(shape, &values, |_| true);
-        Ok(Self { fate: Fate::Kept { told, json_nulls, needs_old }, json: json.unwrap_or_default(), key })
+        Ok(Self { merged_write: RowWrite::Kept { told, json_nulls, needs_old }, json: json.unwrap_or_default(), key })
     }
 
     /// Whether it leaves out columns that did not change.
     pub(super) fn is_partial(&self) -> bool {
-        matches!(&self.fate, Fate::Kept { needs_old: true, .. })
+        matches!(&self.merged_write, RowWrite::Kept { needs_old: true, .. })
     }
 
     /// Whether it says what becomes of every column, so that nothing depends on what was there before.
     pub(super) fn is_whole(&self) -> bool {
-        !matches!(&self.fate, Fate::Kept { told, .. } if told.contains(&false))
+        !matches!(&self.merged_write, RowWrite::Kept { told, .. } if told.contains(&false))
     }
 
     /// The statement that brings this row under its new key, with what it has under its old one where that did not change.
     /// `$1` is the row, `$2` the old key.
     pub(super) fn rename(&self, shape: &Shape) -> Statement {
-        let (told, json_nulls): (&[bool], &[usize]) = match &self.fate {
-            Fate::Kept { told, json_nulls, .. } => (told, json_nulls),
-            Fate::Gone => (&[], &[]),
+        let (told, json_nulls): (&[bool], &[usize]) = match &self.merged_write {
+            RowWrite::Kept { told, json_nulls, .. } => (told, json_nulls),
+            RowWrite::Gone => (&[], &[]),
         };
         let conversion = shape.conversion(|at, _| told[at]);
         Statement { sql: shape.rename(told, json_nulls), conversion, rows: array(&[&self.json]), finds: Some(1) }
@@ -107,7 +107,7 @@ impl Row {
         let payload = change.batch().payload();
         let mut fields = Fields::of(&shape.columns, &**payload);
         let told = payload.image(change.body(), change.operation(), Image::Before, &mut fields)?;
-        let values = fields.told();
+        let values = fields.into_values();
         if let Some((at, cause)) = refused(&values, |at| shape.columns[at].in_key) {
             return Err(shape.unfit(at, cause));
         }
@@ -116,34 +116,34 @@ impl Row {
             // Sources of documents tell of a deleted one its key alone.
             let mut fields = Fields::of(&shape.columns, &**payload);
             payload.walk_field(change.body(), "documentKey", &mut fields)?;
-            key = object(shape, &fields.told(), |at| shape.columns[at].in_key);
+            key = object(shape, &fields.into_values(), |at| shape.columns[at].in_key);
         }
         let key =
             key.ok_or_else(|| untold(change, "its key", "let the source tell it (REPLICA IDENTITY, pre-images)"))?;
-        Ok(Self { fate: Fate::Gone, json: key.clone(), key })
+        Ok(Self { merged_write: RowWrite::Gone, json: key.clone(), key })
     }
 }
 
 /// The first of the `wanted` columns whose value would become another one, and why.
-fn refused(values: &[Told], wanted: impl Fn(usize) -> bool) -> Option<(usize, &str)> {
+fn refused(values: &[ReadMethod], wanted: impl Fn(usize) -> bool) -> Option<(usize, &str)> {
     values.iter().enumerate().find_map(|(at, value)| match value {
-        Told::Refused(cause) if wanted(at) => Some((at, cause.as_str())),
+        ReadMethod::Refused(cause) if wanted(at) => Some((at, cause.as_str())),
         _ => None,
     })
 }
 
 fn untold(change: &Change, what: &str, remedy: &str) -> Error {
     let operation = change.operation().as_str();
-    Error::config(format!("this {operation} does not tell {what}, so it can not be written")).remedy(remedy.to_owned())
+    Error::config(format!("this {operation} does not tell {what}, so it cannot be written")).remedy(remedy.to_owned())
 }
 
 /// Some columns as a JSON object; `None` if the key is not all there.
-fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Option<String> {
+fn object(shape: &Shape, values: &[ReadMethod], wanted: impl Fn(usize) -> bool) -> Option<String> {
     let mut json = String::from("{");
     for (at, (column, value)) in shape.columns.iter().zip(values).enumerate() {
         let text = match value {
-            Told::Value(text) => std::str::from_utf8(text).ok()?,
-            Told::JsonNull if !column.in_key => continue,
+            ReadMethod::Value(text) => std::str::from_utf8(text).ok()?,
+            ReadMethod::JsonNull if !column.in_key => continue,
             _ if column.in_key => return None,
             _ => continue,
         };
@@ -163,17 +163,17 @@ fn object(shape: &Shape, values: &[Told], wanted: impl Fn(usize) -> bool) -> Opt
 
 /// Whether an image is null.
 #[derive(Default)]
-struct Nothing(bool);
+struct IsNull(bool);
 
 /// Lets two see the same, and notes fields that are not known.
-struct Both<'a, 'b> {
+struct Tee<'a, 'b> {
     fields: &'a mut Fields<'b>,
-    nothing: &'a mut Nothing,
-    follows: Option<&'a Follows>,
+    nothing: &'a mut IsNull,
+    follows: Option<&'a KnownFields>,
     strangers: &'a mut BTreeSet<String>,
 }
 
-impl Visit for Both<'_, '_> {
+impl Visit for Tee<'_, '_> {
     fn value(&mut self, value: watchkeeper_core::ValueRef<'_>) {
         self.nothing.0 |= self.fields.is_outside() && value == watchkeeper_core::ValueRef::Null;
         self.fields.value(value);
@@ -214,7 +214,7 @@ pub(super) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// Whether a change can be noted over what was noted before: not if it needs what that leaves, or if another key of the
-    /// source comes to the same row, which one statement can not write twice.
+    /// source comes to the same row, which one statement cannot write twice.
     pub(super) fn takes(&self, change: &Change, key: &[u8], row: &Row) -> bool {
         let full = self.rows.len() >= ROWS_MAX || self.bytes >= BYTES_MAX;
         let earlier = self.rows.get(&(change.namespace(), key)).map(|(_, earlier)| earlier);
@@ -250,9 +250,9 @@ impl<'a> Plan<'a> {
         let mut gone = Vec::new();
         let mut kept: BTreeMap<WrittenColumns<'_>, Vec<&str>> = BTreeMap::new();
         for (_, row) in self.rows.values() {
-            match &row.fate {
-                Fate::Gone => gone.push(row.json.as_str()),
-                Fate::Kept { told, json_nulls, needs_old } => {
+            match &row.merged_write {
+                RowWrite::Gone => gone.push(row.json.as_str()),
+                RowWrite::Kept { told, json_nulls, needs_old } => {
                     kept.entry((told, json_nulls, *needs_old)).or_default().push(&row.json);
                 }
             }

@@ -7,7 +7,7 @@ use watchkeeper_core::{Cx, Error, Result};
 use super::super::{Failure, Open, Table};
 use super::encode::Kind;
 use super::field::Column;
-use super::follow::Follows;
+use super::known_fields::KnownFields;
 use crate::client::{Client, quoted};
 
 /// What becomes of a column whose field the source does not have.
@@ -29,7 +29,7 @@ pub(super) struct Shape {
     /// As it stands in SQL.
     pub(super) table: String,
     /// What is known of the fields, where columns are taken from those of their names.
-    pub(super) follows: Option<Follows>,
+    pub(super) follows: Option<KnownFields>,
     /// The types of the columns, where some column of the table has a domain: that may refuse to be null, and so be no part of rows that
     /// do not tell it. Otherwise rows are of the table's own type, whatever becomes of it.
     types: Option<Vec<String>>,
@@ -67,7 +67,7 @@ const COLUMNS: &str = "WITH RECURSIVE types (number, type, is_array) AS (
 
 impl Shape {
     /// As the table is now. Without `fields` every column that can be written is taken from the field of its name.
-    pub(super) async fn look(
+    pub(super) async fn inspect(
         cx: &Cx,
         client: &Client,
         table: &Table,
@@ -105,7 +105,7 @@ impl Shape {
         let columns = if fields.is_empty() { all(&found) } else { chosen(table, &found, fields)? };
         require_key(table, &found, &columns)?;
         refuse_numbered(table, &found, &columns)?;
-        let follows = fields.is_empty().then(|| Follows::of(&columns));
+        let follows = fields.is_empty().then(|| KnownFields::of(&columns));
         let kind =
             |column: &Column| found.iter().find(|found| found.name == column.name).map(|found| found.type_name.clone());
         let types = found.iter().any(|found| found.is_domain).then(|| columns.iter().filter_map(kind).collect());
@@ -172,7 +172,7 @@ impl Shape {
         }
     }
 
-    /// Inserts rows, or updates those that are there, in the columns that are `told`. `$1` rows, as a JSON array.
+    /// Inserts rows, or updates those that are there, in the columns that are `into_values`. `$1` rows, as a JSON array.
     pub(super) fn upsert(&self, told: &[bool], json_nulls: &[usize]) -> String {
         let values = (0..told.len()).filter(|at| told[*at]).map(|at| self.taken("d", at, json_nulls));
         let values = values.collect::<Vec<_>>().join(", ");
@@ -188,7 +188,7 @@ impl Shape {
         )
     }
 
-    /// Updates rows that are there, in the columns that are `told`. `$1` rows, as a JSON array.
+    /// Updates rows that are there, in the columns that are `into_values`. `$1` rows, as a JSON array.
     pub(super) fn update(&self, told: &[bool], json_nulls: &[usize]) -> String {
         let (table, same) = (&self.table, self.same("d"));
         let is_set = |at: &usize| told[*at] && !self.columns[*at].in_key;
@@ -201,7 +201,7 @@ impl Shape {
         format!("UPDATE {table} t SET {} FROM {rows} WHERE {same}", set.join(", "))
     }
 
-    /// Takes a row away under its old key and brings it under its new one, in one statement: columns that are not `told` are
+    /// Takes a row away under its old key and brings it under its new one, in one statement: columns that are not `into_values` are
     /// as they were. `$1` the row, `$2` its old key, each alone in a JSON array.
     pub(super) fn rename(&self, told: &[bool], json_nulls: &[usize]) -> String {
         let (table, same, key) = (&self.table, self.same("o"), self.names(|_, column| column.in_key));
@@ -286,7 +286,7 @@ fn require_key(table: &Table, found: &[Found], columns: &[Column]) -> Result<()>
     let written = table.written();
     let mut key = found.iter().filter(|found| found.in_key).peekable();
     if key.peek().is_none() {
-        return Err(Error::config(format!("{written:?} has no primary key, so its rows can not be told apart"))
+        return Err(Error::config(format!("{written:?} has no primary key, so its rows cannot be told apart"))
             .remedy(format!("ALTER TABLE {} ADD PRIMARY KEY (…)", table.sql())));
     }
     if key.peek().is_some_and(|found| found.is_late) {

@@ -15,9 +15,9 @@ use super::super::Table;
 use super::super::image::require_key;
 use super::super::rekey::{incomplete, incomplete_key_update};
 use super::super::tables::number;
-use super::super::versioned::{Put, TOMBSTONES, write};
-use super::follow::Follows;
-use super::plan::{Fate, Plan, Row};
+use super::super::versioned::{TOMBSTONES, VersionedPut, write};
+use super::known_fields::KnownFields;
+use super::plan::{Plan, Row, RowWrite};
 use super::shape::Shape;
 use super::{Rows, clears, may_take};
 use crate::client::{Client, Value, Work};
@@ -27,7 +27,7 @@ use crate::error::{is_column_gone, is_doubtful};
 ///
 /// The table stays as its owner made it. Which version each row has stands beside it, in a table of the same name with `_versions`
 /// behind it, made where it is missing: with every row, in the same transaction, and with what was deleted, for a day, so
-/// that a late write can not bring it back.
+/// that a late write cannot bring it back.
 #[derive(Debug, Clone)]
 pub struct VersionedRows {
     client: Client,
@@ -72,7 +72,7 @@ impl VersionedRows {
     }
 
     async fn prepare(&self, cx: &Cx) -> Result<()> {
-        self.rows.look(cx, &self.client).await?;
+        self.rows.inspect(cx, &self.client).await?;
         self.versions.ensure(cx, &self.client, VERSIONS).await?;
         let table = self.versions.sql();
         let sql = format!("DELETE FROM {table} WHERE deleted < clock_timestamp() - interval '{TOMBSTONES}'");
@@ -122,7 +122,7 @@ impl Writer {
             namespaces.push(namespace);
             keys.push(key);
             rows.push(row.key.as_str());
-            gone.push(row.fate == Fate::Gone);
+            gone.push(row.merged_write == RowWrite::Gone);
             times.push(number(change.version().time));
             ordinals.push(number(change.version().ordinal));
         }
@@ -185,10 +185,10 @@ impl Writer {
 
 impl Writer {
     /// Looks at the table again, unless it was `found` before, for columns that take the `strangers` among the fields.
-    async fn look(&self, cx: &Cx, found: &mut Option<Shape>, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
+    async fn inspect(&self, cx: &Cx, found: &mut Option<Shape>, strangers: &BTreeSet<String>) -> Result<Arc<Shape>> {
         let shape = match found.take() {
             Some(shape) => shape,
-            None => Shape::look(cx, &self.client, &self.rows.table, &[], self.rows.missing).await?,
+            None => Shape::inspect(cx, &self.client, &self.rows.table, &[], self.rows.missing).await?,
         };
         self.rows.follow(found.insert(shape).clone(), strangers)
     }
@@ -197,8 +197,8 @@ impl Writer {
         let mut shape = self.rows.shape()?;
         // What was looked at since these changes were read has the columns for whatever they tell.
         let (mut strangers, mut found) = (BTreeSet::new(), None);
-        if shape.follows.as_ref().is_some_and(Follows::is_due) {
-            shape = self.look(cx, &mut found, &strangers).await?;
+        if shape.follows.as_ref().is_some_and(KnownFields::is_due) {
+            shape = self.inspect(cx, &mut found, &strangers).await?;
         }
         let (mut plan, mut rejected) = (Plan::default(), Vec::new());
         for (at, change) in changes.iter().enumerate() {
@@ -206,7 +206,7 @@ impl Writer {
                 let mut row = Row::of(&shape, change, &mut strangers);
                 if may_take(found.as_ref(), &strangers) {
                     self.send(cx, &shape, &mut plan).await?;
-                    shape = self.look(cx, &mut found, &std::mem::take(&mut strangers)).await?;
+                    shape = self.inspect(cx, &mut found, &std::mem::take(&mut strangers)).await?;
                     row = Row::of(&shape, change, &mut strangers);
                 }
                 match row {
@@ -237,11 +237,11 @@ impl Writer {
 }
 
 #[async_trait]
-impl Put for Writer {
+impl VersionedPut for Writer {
     async fn put(&self, cx: &Cx, changes: &[Change]) -> Result<Vec<(usize, Error)>> {
         match self.put_now(cx, changes).await {
             Err(error) if is_column_gone(&error) => {
-                self.rows.look(cx, &self.client).await?;
+                self.rows.inspect(cx, &self.client).await?;
                 self.put_now(cx, changes).await
             }
             answer => answer,

@@ -66,8 +66,8 @@ fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
         assert_told(missing.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, cause);
         assert_told(missing.identity(&cx()).await, ErrorKind::Config, cause);
         assert_told(missing.check(&cx()).await, ErrorKind::Config, cause);
-        let told = run("install", flagged(with_tables(&base, "table", &["a", "b"]), "silent")).await.unwrap();
-        assert_eq!(told, ["public.a: changes are logged from now on", "public.b: changes are logged from now on"]);
+        let received = run("install", flagged(with_tables(&base, "table", &["a", "b"]), "silent")).await.unwrap();
+        assert_eq!(received, ["public.a: changes are logged from now on", "public.b: changes are logged from now on"]);
         let wrong = Postgres.source(&cx(), &purpose(), &mut with_tables(&base, "tables", &["c"])).await.unwrap();
         let wrong = wrong.open(&cx(), StartAt::Oldest).await.map(drop);
         assert_told(wrong, ErrorKind::Config, "the table c is not logged; those that are: public.a, public.b");
@@ -97,8 +97,8 @@ fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
         let refused = run("uninstall", with_tables(&base, "table", &["a", "b"])).await;
         assert_told(refused, ErrorKind::Config, "shop/orders has 4 changes to read");
         assert_eq!(run("prune", flagged(options(&base), "yes")).await.unwrap(), ["4 changes were removed"]);
-        let told = run("uninstall", flagged(with_tables(&base, "table", &["a", "b"]), "yes")).await.unwrap();
-        assert_eq!(told, ["a: changes are no longer logged", "b: changes are no longer logged"]);
+        let received = run("uninstall", flagged(with_tables(&base, "table", &["a", "b"]), "yes")).await.unwrap();
+        assert_eq!(received, ["a: changes are no longer logged", "b: changes are no longer logged"]);
         let gone = ChangeLog::open(&cx(), base.client().await, "it").await.map(drop);
         assert_told(gone, ErrorKind::Config, "no table of this database is logged");
     });
@@ -228,8 +228,8 @@ fn an_installation_that_fails_changes_nothing() {
         let unknown = run("install", for_role(&["b"], "nobody_here")).await;
         assert_told(unknown, ErrorKind::Config, "nobody_here");
         assert_eq!((count(made).await, count(triggers).await), (1, with_a));
-        let told = run("install", for_role(&["b"], "postgres")).await.unwrap();
-        assert_eq!(told, ["public.b: changes are logged from now on", "postgres: may read the log"]);
+        let received = run("install", for_role(&["b"], "postgres")).await.unwrap();
+        assert_eq!(received, ["public.b: changes are logged from now on", "postgres: may read the log"]);
     });
 }
 

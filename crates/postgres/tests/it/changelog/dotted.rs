@@ -17,8 +17,8 @@ fn a_table_with_a_dot_in_its_name_is_named_in_quotes() {
         application.batch_execute(sql).await.unwrap();
         let names = [r#"public."a.b""#, r#""say ""x""""#];
         let settings = || options_at(&base.url());
-        let told = run("install", flagged(listed(settings(), "table", &names), "silent")).await.unwrap();
-        assert_eq!(told[0], "public.a.b: changes are logged from now on");
+        let received = run("install", flagged(listed(settings(), "table", &names), "silent")).await.unwrap();
+        assert_eq!(received[0], "public.a.b: changes are logged from now on");
         let purpose = Purpose::new("shop", "orders");
         for named in [r#"public."a.b""#, r#""a.b""#, r#""public"."a.b""#, "public.a.b"] {
             let mut options = listed(settings(), "tables", &[named]);

@@ -8,8 +8,8 @@ use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_postgres::{Client, Config};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, read, told};
-use crate::sink::{Stage, shown};
+use super::support::{LIMITS, Shop, read, received};
+use crate::sink::{SinkFixture, shown};
 use crate::support::{assert_told, block_on, cx};
 
 /// How a session has its dates written does not change what is logged.
@@ -25,10 +25,10 @@ fn settings_of_a_session_do_not_change_values() {
         for style in ["German", "SQL, DMY", "Postgres, MDY"] {
             shop.run(&format!("SET datestyle = '{style}'; {write}")).await;
         }
-        let told = told(&read(&mut *stream, 8).await);
-        assert!(told[0].2.contains("2026-02-03 00:00:00+00"), "{told:?}");
-        for pair in told.chunks(2) {
-            assert_eq!(pair, &told[..2]);
+        let received = received(&read(&mut *stream, 8).await);
+        assert!(received[0].2.contains("2026-02-03 00:00:00+00"), "{received:?}");
+        for pair in received.chunks(2) {
+            assert_eq!(pair, &received[..2]);
         }
     });
 }
@@ -46,13 +46,13 @@ fn triggers_take_whatever_the_table_takes() {
                 UPDATE things SET n = 2; UPDATE things SET id = 3 WHERE id = 1; DELETE FROM things"#,
             )
             .await;
-            let told = told(&read(&mut *stream, 8).await);
-            let keys: Vec<_> = told.iter().map(|(_, key, _)| key.as_str()).collect();
+            let received = received(&read(&mut *stream, 8).await);
+            let keys: Vec<_> = received.iter().map(|(_, key, _)| key.as_str()).collect();
             let (first, second, moved) = (r#"[1,"it's"]"#, r#"[2,"x"]"#, r#"[3,"it's"]"#);
             assert_eq!(keys[..6], [first, second, first, second, first, moved]);
-            assert!(told[0].2.contains(r#""doc":{"a":"\u0000"},"n":1"#), "{told:?}");
-            assert!(told[1].2.contains(r#""doc":1e200000"#), "{told:?}");
-            assert!(told[2].2.ends_with(r#""changed":["n"]}"#), "{told:?}");
+            assert!(received[0].2.contains(r#""doc":{"a":"\u0000"},"n":1"#), "{received:?}");
+            assert!(received[1].2.contains(r#""doc":1e200000"#), "{received:?}");
+            assert!(received[2].2.ends_with(r#""changed":["n"]}"#), "{received:?}");
         });
     }
 }
@@ -66,11 +66,11 @@ fn columns_that_are_computed_when_they_are_read_are_left_out() {
         let shop = Shop::with(Version::V18, table, "things").await;
         let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
         shop.run("INSERT INTO things VALUES (1, 1); UPDATE things SET a = 2; DELETE FROM things").await;
-        let told = told(&read(&mut *stream, 3).await);
+        let received = received(&read(&mut *stream, 3).await);
         let (one, two) = (r#"{"id":1,"a":1,"thrice":3}"#, r#"{"id":1,"a":2,"thrice":6}"#);
-        assert_eq!(told[0].2, format!(r#"{{"before":null,"after":{one}}}"#));
-        assert!(told[1].2.starts_with(&format!(r#"{{"before":{one},"after":{two}"#)), "{told:?}");
-        assert_eq!(told[2].2, format!(r#"{{"before":{two},"after":null}}"#));
+        assert_eq!(received[0].2, format!(r#"{{"before":null,"after":{one}}}"#));
+        assert!(received[1].2.starts_with(&format!(r#"{{"before":{one},"after":{two}"#)), "{received:?}");
+        assert_eq!(received[2].2, format!(r#"{{"before":{two},"after":null}}"#));
     });
 }
 
@@ -119,12 +119,12 @@ fn triggers_of_the_application_that_write_the_same_table() {
     for version in Version::ALL {
         block_on(async {
             let shop = Shop::with(version, table, "things").await;
-            let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
+            let mut fixture = SinkFixture::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let mut seq = 0;
             for sql in steps {
                 shop.run(sql).await;
-                deliver_all(&mut stage, &mut *stream, &mut seq, 1_000).await;
+                deliver_all(&mut fixture, &mut *stream, &mut seq, 1_000).await;
                 let held = async |table: &str| {
                     shown(&shop.client, &format!("SELECT to_json({table})::text FROM {table} ORDER BY id")).await
                 };
@@ -135,14 +135,14 @@ fn triggers_of_the_application_that_write_the_same_table() {
 }
 
 /// Gives the sink everything that is there, so many rows at a time.
-async fn deliver_all(stage: &mut Stage, stream: &mut dyn ChangeStream, seq: &mut u64, rows: usize) {
+async fn deliver_all(fixture: &mut SinkFixture, stream: &mut dyn ChangeStream, seq: &mut u64, rows: usize) {
     loop {
         let batch = Arc::new(stream.next_batch(&cx(), Limits { rows, ..LIMITS }).await.unwrap());
         if batch.is_empty() {
             return;
         }
         *seq += 1;
-        let answer = stage.deliver(*seq, &batch).await.unwrap();
+        let answer = fixture.deliver(*seq, &batch).await.unwrap();
         assert!(matches!(answer, Transacted::Committed), "{answer:?}");
     }
 }
@@ -158,7 +158,7 @@ fn keys_that_are_shifted_swapped_and_rotated_arrive_as_they_are() {
             let table =
                 format!("CREATE TABLE things (id int, v text, {key}); CREATE TABLE copy (id int PRIMARY KEY, v text)");
             let shop = Shop::with(version, &table, "things").await;
-            let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
+            let mut fixture = SinkFixture::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let mut seq = 0;
             for sql in [
@@ -175,7 +175,7 @@ fn keys_that_are_shifted_swapped_and_rotated_arrive_as_they_are() {
                 "DELETE FROM things WHERE id > 4",
             ] {
                 shop.run(sql).await;
-                deliver_all(&mut stage, &mut *stream, &mut seq, rows).await;
+                deliver_all(&mut fixture, &mut *stream, &mut seq, rows).await;
                 let held =
                     async |table: &str| shown(&shop.client, &format!("SELECT id || v FROM {table} ORDER BY id")).await;
                 assert_eq!(held("copy").await, held("things").await, "after {sql}, {rows} at a time");

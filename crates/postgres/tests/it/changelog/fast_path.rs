@@ -4,7 +4,7 @@ use watchkeeper_core::{Operation, Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{Shop, is_quiet, read, told};
+use super::support::{Shop, is_quiet, read, received};
 use crate::sink::shown;
 use crate::support::{block_on, cx};
 
@@ -104,7 +104,7 @@ fn a_plain_table_is_logged_alike_whatever_its_writers_have_set() {
                     if together {
                         session.batch_execute("COMMIT").await.unwrap();
                     }
-                    let mut logged = told(&read(&mut *stream, LOGGED).await);
+                    let mut logged = received(&read(&mut *stream, LOGGED).await);
                     // Rows of one statement come as they lie in the table; those of a key stay in their order.
                     logged.sort_by(|one, other| one.1.cmp(&other.1));
                     assert_eq!(&logged, first.get_or_insert_with(|| logged.clone()), "{version:?}: {set}");
@@ -189,39 +189,39 @@ fn a_plain_table_that_changes_is_logged_right_by_sessions_that_know_the_old_one(
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let session = shop.session().await;
             session.batch_execute("SET timezone = 'Asia/Tokyo'; SET extra_float_digits = -10").await.unwrap();
-            let expected = |told: Vec<(Operation, String, String)>, keys: &[&str], part: &str| {
-                let seen: Vec<_> = told.iter().map(|one| one.1.as_str()).collect();
-                assert_eq!(seen, keys, "{version:?}: {told:?}");
-                assert!(told.iter().all(|one| one.2.contains(part)), "{version:?}: {told:?}");
+            let expected = |received: Vec<(Operation, String, String)>, keys: &[&str], part: &str| {
+                let seen: Vec<_> = received.iter().map(|one| one.1.as_str()).collect();
+                assert_eq!(seen, keys, "{version:?}: {received:?}");
+                assert!(received.iter().all(|one| one.2.contains(part)), "{version:?}: {received:?}");
             };
             let write = |id: i32, column: &str, more: &str| {
                 format!("INSERT INTO things SELECT {id}{more}; UPDATE things SET n = {id} WHERE {column} = {id}")
             };
             session.batch_execute(&write(1, "id", "")).await.unwrap();
-            expected(told(&read(&mut *stream, 2).await), &["[1]", "[1]"], r#""id":1"#);
+            expected(received(&read(&mut *stream, 2).await), &["[1]", "[1]"], r#""id":1"#);
             // By another session, and by the one that writes, in the middle of its transaction.
             shop.run("ALTER TABLE things ADD at timestamptz DEFAULT '2026-02-03 04:05:06+00'").await;
             session.batch_execute(&write(2, "id", "")).await.unwrap();
-            expected(told(&read(&mut *stream, 2).await), &["[2]", "[2]"], r#""at":"2026-02-03T04:05:06+00:00""#);
+            expected(received(&read(&mut *stream, 2).await), &["[2]", "[2]"], r#""at":"2026-02-03T04:05:06+00:00""#);
             shop.run("ALTER TABLE things RENAME id TO number").await;
             session.batch_execute(&write(3, "number", "")).await.unwrap();
-            expected(told(&read(&mut *stream, 2).await), &["[3]", "[3]"], r#""number":3"#);
+            expected(received(&read(&mut *stream, 2).await), &["[3]", "[3]"], r#""number":3"#);
             shop.run("ALTER TABLE things RENAME number TO id; ALTER TABLE things ADD number text DEFAULT 'x'").await;
             session.batch_execute(&write(4, "id", "")).await.unwrap();
-            expected(told(&read(&mut *stream, 2).await), &["[4]", "[4]"], r#""number":"x""#);
+            expected(received(&read(&mut *stream, 2).await), &["[4]", "[4]"], r#""number":"x""#);
             let sql = format!(
                 "BEGIN; {}; ALTER TABLE things ADD share float8 DEFAULT 0.1::float8 + 0.2; {}; COMMIT",
                 write(5, "id", ""),
                 write(6, "id", "")
             );
             session.batch_execute(&sql).await.unwrap();
-            let logged = told(&read(&mut *stream, 4).await);
+            let logged = received(&read(&mut *stream, 4).await);
             expected(logged[..2].to_vec(), &["[5]", "[5]"], r#""id":5"#);
             expected(logged[2..].to_vec(), &["[6]", "[6]"], r#""share":0.30000000000000004"#);
             // A key of this type needs more than to be written as JSON.
             shop.run("ALTER TABLE things ALTER id TYPE numeric").await;
             session.batch_execute("INSERT INTO things SELECT 7.50").await.unwrap();
-            expected(told(&read(&mut *stream, 1).await), &["[7.5]"], r#""id":7.50"#);
+            expected(received(&read(&mut *stream, 1).await), &["[7.5]"], r#""id":7.50"#);
             assert!(is_quiet(&mut *stream).await);
         });
     }

@@ -136,7 +136,7 @@ async fn run(version: Version, seed: u64) {
         }
     }
     let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
-    let (mut told, mut done) = (BTreeMap::new(), Vec::new());
+    let (mut received, mut done) = (BTreeMap::new(), Vec::new());
     for _ in 0..25 {
         let statements: Vec<String> = (0..dice.up_to(3)).map(|_| dice.statement()).collect();
         let sql = statements.join("; ");
@@ -146,10 +146,10 @@ async fn run(version: Version, seed: u64) {
             let code = error.code().map(|code| code.code().to_owned()).unwrap_or_default();
             assert!(REFUSED.contains(&&*code), "seed {seed}: {sql}: {error:?}");
         }
-        follow(&mut *stream, &mut told).await;
+        follow(&mut *stream, &mut received).await;
         let held = shown(&shop.client, "SELECT '[' || id || ']' || row_to_json(things) FROM things ORDER BY 1").await;
-        let mut told: Vec<String> = told.iter().map(|(key, row)| format!("{key}{row}")).collect();
-        told.sort();
+        let mut received: Vec<String> = received.iter().map(|(key, row)| format!("{key}{row}")).collect();
+        received.sort();
         let mut held: Vec<String> = held
             .into_iter()
             .map(|row| {
@@ -158,7 +158,7 @@ async fn run(version: Version, seed: u64) {
             })
             .collect();
         held.sort();
-        assert_eq!(told, held, "seed {seed} on {version:?}, after {done:#?}");
+        assert_eq!(received, held, "seed {seed} on {version:?}, after {done:#?}");
     }
 }
 

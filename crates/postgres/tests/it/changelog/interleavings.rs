@@ -3,11 +3,11 @@
 use watchkeeper_core::{Operation, Source, StartAt};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{Shop, is_quiet, read, told};
+use super::support::{Shop, is_quiet, read, received};
 use crate::support::{block_on, cx};
 
 fn keys(changes: &[watchkeeper_core::Change]) -> Vec<(Operation, String)> {
-    told(changes).into_iter().map(|(operation, key, _)| (operation, key)).collect()
+    received(changes).into_iter().map(|(operation, key, _)| (operation, key)).collect()
 }
 
 /// "All below the oldest transaction in progress, by number" would pass over the lower number for ever.

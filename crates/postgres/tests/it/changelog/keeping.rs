@@ -7,7 +7,7 @@ use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::{Retention, Unread, prune};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, is_quiet, moved_on, read, read_with, told};
+use super::support::{LIMITS, Shop, is_quiet, moved_on, read, read_with, received};
 use crate::support::{assert_told, block_on, cx};
 
 async fn rows(shop: &Shop) -> i64 {
@@ -190,7 +190,7 @@ fn a_time_is_found_in_the_log() {
         assert_told(
             log.open(&cx(), StartAt::Snapshot).await.map(drop),
             ErrorKind::Config,
-            "can not begin with a snapshot",
+            "cannot begin with a snapshot",
         );
     });
 }
@@ -213,7 +213,7 @@ fn a_time_before_a_place_is_known_to_be_before_it() {
         let then = log.peek(&cx(), StartAt::Time(read_so_far[1].time())).await.unwrap().position().expect("a place");
         assert_eq!(log.compare(&then, &current), Some(std::cmp::Ordering::Less));
         let mut again = log.open(&cx(), StartAt::After(then)).await.unwrap();
-        let keys: Vec<_> = told(&read(&mut *again, 3).await).into_iter().map(|(_, key, _)| key).collect();
+        let keys: Vec<_> = received(&read(&mut *again, 3).await).into_iter().map(|(_, key, _)| key).collect();
         assert_eq!(keys, ["[1]", "[2]", "[3]"]);
         assert!(is_quiet(&mut *again).await);
     });

@@ -3,11 +3,11 @@
 use watchkeeper_core::{Change, Operation, Source, StartAt};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{Shop, is_quiet, read, told};
+use super::support::{Shop, is_quiet, read, received};
 use crate::support::{block_on, cx};
 
 fn keys(changes: &[Change]) -> Vec<String> {
-    told(changes).into_iter().map(|(operation, key, _)| format!("{operation} {key}")).collect()
+    received(changes).into_iter().map(|(operation, key, _)| format!("{operation} {key}")).collect()
 }
 
 #[test]
@@ -44,15 +44,15 @@ fn columns_that_were_dropped_are_in_nobody_s_way() {
             let shop = Shop::with(version, table, "things").await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             shop.run("ALTER TABLE things DROP COLUMN gone, DROP COLUMN other").await;
-            // Escapes that can not be taken apart again, and a key of which another row may be left.
+            // Escapes that cannot be taken apart again, and a key of which another row may be left.
             shop.run(r#"INSERT INTO things VALUES (1, '"\u0000"', 1); UPDATE things SET n = 2; DELETE FROM things"#)
                 .await;
-            let told = told(&read(&mut *stream, 3).await);
+            let received = received(&read(&mut *stream, 3).await);
             let (one, two) = (r#"{"id":1,"doc":"\u0000","n":1}"#, r#"{"id":1,"doc":"\u0000","n":2}"#);
-            assert_eq!(told[0].2, format!(r#"{{"before":null,"after":{one}}}"#));
-            assert_eq!(told[1].2, format!(r#"{{"before":{one},"after":{two},"changed":["n"]}}"#));
+            assert_eq!(received[0].2, format!(r#"{{"before":null,"after":{one}}}"#));
+            assert_eq!(received[1].2, format!(r#"{{"before":{one},"after":{two},"changed":["n"]}}"#));
             assert_eq!(
-                (told[2].0, told[2].2.as_str()),
+                (received[2].0, received[2].2.as_str()),
                 (Operation::Delete, &*format!(r#"{{"before":{two},"after":null}}"#))
             );
         });

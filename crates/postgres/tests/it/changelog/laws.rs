@@ -21,7 +21,7 @@ struct Things {
 impl Things {
     async fn run(&self, sql: String) -> Result<()> {
         let done = self.shop.application.batch_execute(&sql).await;
-        done.map_err(|error| Error::internal("the application can not write").caused_by(error))
+        done.map_err(|error| Error::internal("the application cannot write").caused_by(error))
     }
 }
 
@@ -105,7 +105,7 @@ mod of_an_outbox {
         async fn write(&self, what: &str, key: u64) -> Result<()> {
             let sql = format!("INSERT INTO outbox (about, what, said) VALUES ({key}, '{what}', '{{\"n\": 1}}')");
             let done = self.application.batch_execute(&sql).await;
-            done.map_err(|error| Error::internal("the application can not write").caused_by(error))
+            done.map_err(|error| Error::internal("the application cannot write").caused_by(error))
         }
     }
 

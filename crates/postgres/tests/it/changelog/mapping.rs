@@ -6,7 +6,7 @@ use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, read, told};
+use super::support::{LIMITS, read, received};
 use crate::support::{Base, assert_told, block_on, cx};
 
 fn named(name: &str) -> Option<String> {
@@ -26,14 +26,14 @@ fn a_wrong_mapping_is_told_in_one_line() {
         assert_told(open("nowhere", about.clone()).await, ErrorKind::Config, "there is no table nowhere");
         assert_told(open("outbox", about.clone()).await, ErrorKind::Config, "no column \"xid\" to take `xid` from");
         base.admin().await.batch_execute("ALTER TABLE outbox ADD COLUMN xid bigint").await.unwrap();
-        assert_told(open("outbox", about.clone()).await, ErrorKind::Config, "is bigint, which can not be its `xid`");
+        assert_told(open("outbox", about.clone()).await, ErrorKind::Config, "is bigint, which cannot be its `xid`");
         let remedy = "ALTER TABLE outbox DROP COLUMN xid; ALTER TABLE outbox ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()";
         base.admin().await.batch_execute(remedy).await.unwrap();
         assert_told(open("outbox", Columns::of_outbox("abuot")).await, ErrorKind::Config, "no column \"abuot\"");
         let said = Columns { after: named("said"), ..about.clone() };
-        assert_told(open("outbox", said).await, ErrorKind::Config, "is text, which can not be its `after`");
+        assert_told(open("outbox", said).await, ErrorKind::Config, "is text, which cannot be its `after`");
         let at = Columns { time: named("at"), ..about.clone() };
-        assert_told(open("outbox", at).await, ErrorKind::Config, "can not be its `time`");
+        assert_told(open("outbox", at).await, ErrorKind::Config, "cannot be its `time`");
         let log = open("outbox", about).await.unwrap();
         let found = log.check(&cx()).await.unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
@@ -65,7 +65,7 @@ fn rows_of_an_outbox_are_events() {
         admin.batch_execute(&write).await.unwrap();
         let changes = read(&mut *stream, 1).await;
         let body = r#"{"before":null,"after":{"a":1}}"#.to_owned();
-        assert_eq!(told(&changes), [(Operation::Insert, key.to_owned(), body)]);
+        assert_eq!(received(&changes), [(Operation::Insert, key.to_owned(), body)]);
         assert_eq!(changes[0].namespace(), "order");
         // How long rows stay is up to the application: those that are there do not tell how long history is.
         let mut timed = timed.open(&cx(), StartAt::Oldest).await.unwrap();
@@ -105,15 +105,15 @@ fn numbers_of_an_outbox_that_begin_anew_are_found() {
         let position = read(&mut *stream, 3).await[2].position();
         // Those that were read may go.
         admin.batch_execute("TRUNCATE outbox; INSERT INTO outbox (about) VALUES (4)").await.unwrap();
-        let vet = async || log.vet(&cx(), &StartAt::After(position.clone()), None).await.unwrap();
-        assert_eq!(vet().await, []);
+        let preflight = async || log.preflight(&cx(), &StartAt::After(position.clone()), None).await.unwrap();
+        assert_eq!(preflight().await, []);
         admin.batch_execute("TRUNCATE outbox RESTART IDENTITY; INSERT INTO outbox (about) VALUES (5)").await.unwrap();
-        let found = vet().await;
+        let found = preflight().await;
         assert_eq!(found.len(), 1, "{found:?}");
         let (what, remedy) = (&found[0].what, found[0].remedy.as_deref().unwrap_or_default());
         assert!(what.contains("its numbers are at 1: they began anew"), "{what}");
         assert_eq!(remedy, "let them go on: SELECT setval('outbox_id_seq', 3)");
         admin.batch_execute(remedy.split_once(": ").unwrap().1).await.unwrap();
-        assert_eq!(vet().await, []);
+        assert_eq!(preflight().await, []);
     });
 }

@@ -1,7 +1,6 @@
 //! The change log, on real servers of two versions.
 
 mod configured;
-mod crowd;
 mod deleted;
 mod dotted;
 mod duties;
@@ -13,6 +12,7 @@ mod interleavings;
 mod keeping;
 mod keys;
 mod laws;
+mod many_writers;
 mod mapping;
 mod outbox;
 mod partitions;

@@ -6,7 +6,7 @@ use watchkeeper_postgres::ChangeLog;
 use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, read, read_with, told};
+use super::support::{LIMITS, read, read_with, received};
 use crate::support::{Base, assert_told, block_on, cx};
 
 async fn outbox(base: &Base, columns: Columns) -> ChangeLog {
@@ -41,7 +41,7 @@ fn rows_without_a_transaction_are_not_passed_over() {
         let mut again = log.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_told(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 2 of the outbox");
         application.batch_execute("UPDATE outbox SET xid = pg_current_xact_id() WHERE xid IS NULL").await.unwrap();
-        assert_eq!(told(&read(&mut *stream, 1).await)[0].1, "2");
+        assert_eq!(received(&read(&mut *stream, 1).await)[0].1, "2");
         application.batch_execute("ALTER TABLE outbox ALTER COLUMN xid SET NOT NULL").await.unwrap();
         assert_eq!(log.check(&cx()).await.unwrap(), []);
     });
@@ -118,7 +118,7 @@ fn a_sequence_with_a_cache_is_found_by_the_default_of_the_column() {
     });
 }
 
-/// What lies before a row that can not be understood is delivered, and then it is named.
+/// What lies before a row that cannot be understood is delivered, and then it is named.
 #[test]
 fn an_unknown_operation_halts_right_there() {
     block_on(async {

@@ -4,7 +4,7 @@ use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
 use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{Shop, is_quiet, read, told};
+use super::support::{Shop, is_quiet, read, received};
 use crate::support::{assert_told, block_on, cx};
 
 const ORDERS: &str =
@@ -27,11 +27,11 @@ fn partitions_are_told_as_their_table() {
             shop.run("INSERT INTO orders VALUES (2027, 4)").await;
             let changes = read(&mut *stream, 7).await;
             assert!(changes.iter().all(|change| change.namespace() == "public.orders"));
-            let told: Vec<_> = told(&changes).into_iter().map(|(operation, key, _)| (operation, key)).collect();
+            let received: Vec<_> = received(&changes).into_iter().map(|(operation, key, _)| (operation, key)).collect();
             let is = |operation, key: &str| (operation, key.to_owned());
-            assert_eq!(told[..3], [is(Insert, "[2025,1]"), is(Insert, "[2026,2]"), is(Insert, "[2026,3]")]);
-            assert_eq!(told[3..5], [is(Delete, "[2026,2]"), is(Delete, "[2026,3]")]);
-            assert_eq!(told[5..], [is(Truncate, ""), is(Insert, "[2027,4]")]);
+            assert_eq!(received[..3], [is(Insert, "[2025,1]"), is(Insert, "[2026,2]"), is(Insert, "[2026,3]")]);
+            assert_eq!(received[3..5], [is(Delete, "[2026,2]"), is(Delete, "[2026,3]")]);
+            assert_eq!(received[5..], [is(Truncate, ""), is(Insert, "[2027,4]")]);
             assert!(is_quiet(&mut *stream).await);
             // What a new partition lacks is found, and mended by installing again.
             let findings = log.check(&cx()).await.unwrap();
@@ -63,8 +63,9 @@ fn a_part_that_is_truncated_after_the_whole_is_told() {
                 TRUNCATE orders_26; COMMIT",
             )
             .await;
-            let told: Vec<_> = read(&mut *stream, 4).await.iter().map(watchkeeper_core::Change::operation).collect();
-            assert_eq!(told, [Insert, Truncate, Insert, Delete]);
+            let received: Vec<_> =
+                read(&mut *stream, 4).await.iter().map(watchkeeper_core::Change::operation).collect();
+            assert_eq!(received, [Insert, Truncate, Insert, Delete]);
         });
     }
 }
@@ -83,10 +84,12 @@ fn a_part_that_is_attached_is_logged_from_then_on() {
                 SET session_replication_role = replica; INSERT INTO orders VALUES (2027, 2); UPDATE later SET r = 1 WHERE id = 1",
             )
             .await;
-            let told: Vec<_> =
-                told(&read(&mut *stream, 2).await).into_iter().map(|(operation, key, _)| (operation, key)).collect();
+            let received: Vec<_> = received(&read(&mut *stream, 2).await)
+                .into_iter()
+                .map(|(operation, key, _)| (operation, key))
+                .collect();
             let expected = [(Operation::Insert, "[2027,2]"), (Operation::Update, "[2027,1]")];
-            assert_eq!(told, expected.map(|(operation, key)| (operation, key.to_owned())));
+            assert_eq!(received, expected.map(|(operation, key)| (operation, key.to_owned())));
             let found = log.check(&cx()).await.unwrap();
             assert!(found.iter().any(|finding| finding.what.contains("later")), "{found:?}");
         });

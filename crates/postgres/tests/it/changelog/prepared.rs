@@ -2,7 +2,7 @@
 
 use watchkeeper_core::{Source, StartAt};
 use watchkeeper_postgres::{ChangeLog, Client, Config, tokio_postgres};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::configured::{flagged, listed, options_at, run};
 use super::support::{THINGS, is_quiet, read};
@@ -18,9 +18,9 @@ async fn client_of(url: &str) -> Client {
 async fn install(url: &str, flag: Option<&str>) -> Option<String> {
     let options = listed(options_at(url), "table", &["things"]);
     let options = flag.into_iter().fold(options, flagged);
-    let mut told = run("install", options).await.unwrap();
-    assert_eq!(told.remove(0), "public.things: changes are logged from now on");
-    told.pop()
+    let mut received = run("install", options).await.unwrap();
+    assert_eq!(received.remove(0), "public.things: changes are logged from now on");
+    received.pop()
 }
 
 /// Whether a session that listens is notified of a change. What is sent to it is sent before the answer to whatever it asks next.
@@ -38,13 +38,13 @@ async fn is_hinted(url: &str, application: &tokio_postgres::Client, id: u32) -> 
 fn a_prepared_transaction_is_told_when_it_is_committed() {
     for version in Version::ALL {
         let config = vec!["max_prepared_transactions = 4".to_owned()];
-        let server = Server::with(&Settings { config, ..Settings::new(version) });
+        let server = Server::with(&ServerSettings { config, ..ServerSettings::new(version) });
         block_on(async {
             let url = server.url("postgres");
             let application = connect(&url).await;
             application.batch_execute(THINGS).await.unwrap();
-            let told = install(&url, None).await;
-            assert!(told.is_some_and(|told| told.contains("PREPARE TRANSACTION")), "{version:?}");
+            let received = install(&url, None).await;
+            assert!(received.is_some_and(|received| received.contains("PREPARE TRANSACTION")), "{version:?}");
             let log = ChangeLog::open(&cx(), client_of(&url).await, "it").await.unwrap();
             let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
             for (id, name) in [(1, "kept"), (2, "undone")] {
@@ -60,7 +60,7 @@ fn a_prepared_transaction_is_told_when_it_is_committed() {
             let mut stream = log.open(&cx(), StartAt::After(between.position())).await.unwrap();
             assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"[1]"[..]));
             assert!(is_quiet(&mut *stream).await);
-            // Whoever asks for hints gets them, and can not prepare any more.
+            // Whoever asks for hints gets them, and cannot prepare any more.
             assert!(!is_hinted(&url, &application, 4).await);
             assert_eq!(install(&url, Some("notify")).await, None);
             assert!(is_hinted(&url, &application, 5).await);

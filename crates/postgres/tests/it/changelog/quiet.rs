@@ -3,7 +3,7 @@
 use watchkeeper_core::{Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_postgres::{Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::restored::{log_on, undo};
 use super::support::{LIMITS, Shop, THINGS, ahead, moved_on, read};
@@ -15,7 +15,7 @@ use crate::support::{block_on, connect, cx};
 fn a_crash_undoes_no_place_of_a_quiet_log() {
     for version in Version::ALL {
         let config = ["wal_writer_delay = 10s", "wal_writer_flush_after = 100MB"].map(str::to_owned).to_vec();
-        let server = Server::with(&Settings { config, ..Settings::new(version) });
+        let server = Server::with(&ServerSettings { config, ..ServerSettings::new(version) });
         let position = block_on(async {
             let application = connect(&server.url("postgres")).await;
             application.batch_execute(THINGS).await.unwrap();
@@ -23,9 +23,9 @@ fn a_crash_undoes_no_place_of_a_quiet_log() {
             install(&cx(), &client, &["things"], Wake::Silent).await.unwrap();
             let mut stream = log_on(&server.url("postgres")).await.open(&cx(), StartAt::Now).await.unwrap();
             undo(&application).await;
-            let told = stream.next_batch(&ahead(), LIMITS).await.unwrap();
-            assert!(told.is_empty());
-            told.end
+            let received = stream.next_batch(&ahead(), LIMITS).await.unwrap();
+            assert!(received.is_empty());
+            received.end
         });
         server.kill();
         server.restart();

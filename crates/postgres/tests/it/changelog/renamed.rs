@@ -4,7 +4,7 @@ use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, read, told};
+use super::support::{LIMITS, Shop, read, received};
 use crate::support::{assert_told, block_on, cx};
 
 #[test]
@@ -63,8 +63,8 @@ fn a_key_is_told_by_its_column_although_another_one_has_its_name_by_now() {
             shop.run("INSERT INTO things (id, n) VALUES (1, 5)").await;
             shop.run("ALTER TABLE things RENAME id TO nr; ALTER TABLE things ADD COLUMN id bigint DEFAULT 77").await;
             shop.run("UPDATE things SET n = 6; UPDATE things SET nr = 2; DELETE FROM things").await;
-            let told = told(&read(&mut *stream, 5).await);
-            let keys: Vec<_> = told.iter().map(|(operation, key, _)| (*operation, key.as_str())).collect();
+            let received = received(&read(&mut *stream, 5).await);
+            let keys: Vec<_> = received.iter().map(|(operation, key, _)| (*operation, key.as_str())).collect();
             use Operation::{Delete, Insert, Update};
             assert_eq!(keys, [(Insert, "[1]"), (Update, "[1]"), (Delete, "[1]"), (Insert, "[2]"), (Delete, "[2]")]);
         });
@@ -88,9 +88,9 @@ fn keys_of_an_extension_are_looked_for_with_its_operators() {
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             shop.run("UPDATE things SET v = 'outer'; UPDATE things SET id = 'c' WHERE id = 'a'; DELETE FROM things")
                 .await;
-            let told = told(&read(&mut *stream, count).await);
-            assert_eq!(told.last().map(|(operation, ..)| *operation), Some(Operation::Delete), "{told:?}");
-            assert!(told.iter().any(|(_, key, body)| key == r#"["b"]"# && body.contains("nested")), "{told:?}");
+            let received = received(&read(&mut *stream, count).await);
+            assert_eq!(received.last().map(|(operation, ..)| *operation), Some(Operation::Delete), "{received:?}");
+            assert!(received.iter().any(|(_, key, body)| key == r#"["b"]"# && body.contains("nested")), "{received:?}");
         });
     }
 }

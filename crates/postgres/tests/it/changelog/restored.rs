@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchkeeper_core::{ErrorKind, Position, Source, StartAt};
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_postgres::{ChangeLog, Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::support::{Shop, THINGS, read};
 use crate::support::{assert_told, block_on, connect, cx};
@@ -100,7 +100,7 @@ fn a_standby_is_refused_and_another_timeline_recognised() {
     block_on(async {
         let url = format!("{}?target_session_attrs=any", server.url("postgres"));
         let log = log_on(&url).await;
-        assert_told(log.identity(&cx()).await, ErrorKind::Config, "a standby can not tell");
+        assert_told(log.identity(&cx()).await, ErrorKind::Config, "a standby cannot tell");
         let admin = connect(&url).await;
         admin.execute("SELECT pg_promote(true, 60)", &[]).await.unwrap();
         let log = log_on(&url).await;
@@ -125,7 +125,7 @@ fn numbers_that_a_crash_gives_again_are_new() {
     let both = |peeks: bool| Version::ALL.map(|version| (version, peeks));
     for (version, peeks) in both(true).into_iter().chain(both(false)) {
         let config = ["wal_writer_delay = 10s", "wal_writer_flush_after = 100MB"].map(str::to_owned).to_vec();
-        let server = Server::with(&Settings { config, ..Settings::new(version) });
+        let server = Server::with(&ServerSettings { config, ..ServerSettings::new(version) });
         let position = block_on(async {
             let application = connect(&server.url("postgres")).await;
             application.batch_execute(THINGS).await.unwrap();

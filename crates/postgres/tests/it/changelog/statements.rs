@@ -7,8 +7,8 @@ use watchkeeper_postgres::Rows;
 use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, is_quiet, read, told};
-use crate::sink::{Stage, shown};
+use super::support::{LIMITS, Shop, is_quiet, read, received};
+use crate::sink::{SinkFixture, shown};
 use crate::support::{Base, assert_told, block_on, cx, fresh_name};
 
 pub(super) async fn logs_statements(shop: &Shop, table: &str) -> bool {
@@ -19,7 +19,7 @@ pub(super) async fn logs_statements(shop: &Shop, table: &str) -> bool {
 }
 
 pub(super) fn keyed(changes: &[Change]) -> Vec<String> {
-    told(changes).into_iter().map(|(operation, key, _)| format!("{operation} {key}")).collect()
+    received(changes).into_iter().map(|(operation, key, _)| format!("{operation} {key}")).collect()
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn changes_of_a_key_in_one_statement_keep_their_order() {
 }
 
 /// Gives the sink everything that was logged.
-async fn deliver(stage: &mut Stage, stream: &mut dyn ChangeStream, seq: &mut u64, rows: usize) {
+async fn deliver(fixture: &mut SinkFixture, stream: &mut dyn ChangeStream, seq: &mut u64, rows: usize) {
     loop {
         let batch = Arc::new(stream.next_batch(&cx(), Limits { rows, ..LIMITS }).await.unwrap());
         if batch.is_empty() {
             return;
         }
         *seq += 1;
-        let answer = stage.deliver(*seq, &batch).await.unwrap();
+        let answer = fixture.deliver(*seq, &batch).await.unwrap();
         assert!(matches!(answer, Transacted::Committed), "{answer:?}");
     }
 }
@@ -211,12 +211,12 @@ fn a_copy_is_right_whatever_changes_the_table_during_a_statement() {
         block_on(async {
             let shop = Shop::with(version, made, "things").await;
             assert_eq!(logs_statements(&shop, "things").await, made == plain);
-            let mut stage = Stage::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
+            let mut fixture = SinkFixture::new(shop.client.clone(), Rows::into("public.copy").unwrap()).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             let mut seq = 0;
             for sql in steps {
                 shop.run(sql).await;
-                deliver(&mut stage, &mut *stream, &mut seq, rows).await;
+                deliver(&mut fixture, &mut *stream, &mut seq, rows).await;
                 let held = async |table: &str| {
                     shown(&shop.client, &format!("SELECT to_json({table})::text FROM {table} ORDER BY id")).await
                 };
@@ -240,9 +240,9 @@ fn what_a_trigger_does_to_its_row_comes_after_it() {
             .await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
             shop.run("INSERT INTO things VALUES (1, 1), (2, 2)").await;
-            let told: Vec<_> = told(&read(&mut *stream, 5).await);
+            let received: Vec<_> = received(&read(&mut *stream, 5).await);
             let of = |key: &str| -> Vec<(Operation, String)> {
-                told.iter().filter(|one| one.1 == key).map(|one| (one.0, one.2.clone())).collect()
+                received.iter().filter(|one| one.1 == key).map(|one| (one.0, one.2.clone())).collect()
             };
             let is = |id: u32, n: u32| format!(r#"{{"id":{id},"n":{n},"name":null}}"#);
             let updated = |id, from, to| {
@@ -299,7 +299,7 @@ fn rows_of_a_subscription_are_logged() {
                 .batch_execute(&format!("{}; CREATE PUBLICATION {name} FOR TABLE things", super::support::THINGS))
                 .await
                 .unwrap();
-            // Both databases may be of one server, where a subscription can not wait for its own slot.
+            // Both databases may be of one server, where a subscription cannot wait for its own slot.
             source
                 .execute(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"), &[])
                 .await

@@ -72,7 +72,7 @@ pub(super) async fn is_quiet(stream: &mut dyn ChangeStream) -> bool {
 }
 
 /// What each change is, with its key and body.
-pub(super) fn told(changes: &[Change]) -> Vec<(Operation, String, String)> {
+pub(super) fn received(changes: &[Change]) -> Vec<(Operation, String, String)> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("keys and bodies are text");
     let key = |change: &Change| change.key().map(text).unwrap_or_default();
     changes.iter().map(|change| (change.operation(), key(change), text(change.body()))).collect()
@@ -104,10 +104,10 @@ pub(super) async fn moved_on(log: &ChangeLog, from: &Position) -> Position {
     loop {
         assert!(cx().now().since(begun) < MINUTE, "a quiet log does not move on");
         let mut stream = log.peek(&cx(), StartAt::After(from.clone())).await.expect("it opens");
-        let told = stream.next_batch(&Cx::new(Arc::new(Ahead)), LIMITS).await.expect("the log can be read");
-        assert!(told.is_empty());
-        if log.compare(from, &told.end) == Some(std::cmp::Ordering::Less) {
-            return told.end;
+        let received = stream.next_batch(&Cx::new(Arc::new(Ahead)), LIMITS).await.expect("the log can be read");
+        assert!(received.is_empty());
+        if log.compare(from, &received.end) == Some(std::cmp::Ordering::Less) {
+            return received.end;
         }
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use watchkeeper_core::{Source, SourceTime, StartAt};
 use watchkeeper_postgres::changelog::{Columns, Wake, install};
 use watchkeeper_postgres::{ChangeLog, Client, Config};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
-use super::support::{LIMITS, Shop, THINGS, is_quiet, told};
+use super::support::{LIMITS, Shop, THINGS, is_quiet, received};
 use crate::support::{Base, block_on, connect, cx};
 
 /// A server of its own, with a logged table `things`: transactions that others have open there would make what is known less.
@@ -20,7 +20,7 @@ struct Alone {
 impl Alone {
     async fn new(version: Version, config: &[&str]) -> Self {
         let config = config.iter().chain(&["autovacuum = off"]).map(|line| (*line).to_owned()).collect();
-        let server = Server::with(&Settings { config, ..Settings::new(version) });
+        let server = Server::with(&ServerSettings { config, ..ServerSettings::new(version) });
         let client = Client::open(&cx(), Config::new(&server.url("postgres")).unwrap()).await.unwrap();
         let application = connect(&server.url("postgres")).await;
         application.batch_execute(THINGS).await.unwrap();
@@ -60,7 +60,7 @@ async fn keys(log: &ChangeLog, start: StartAt) -> Vec<String> {
         }
         let changes: Vec<_> =
             (0..).take(batch.len()).map(|row| watchkeeper_core::Change::new(batch.clone(), row)).collect();
-        keys.extend(told(&changes).into_iter().map(|(_, key, _)| key));
+        keys.extend(received(&changes).into_iter().map(|(_, key, _)| key));
     }
 }
 

@@ -5,7 +5,7 @@ use watchkeeper_postgres::Client;
 use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::support::{LIMITS, Shop, is_quiet, read, told};
+use super::support::{LIMITS, Shop, is_quiet, read, received};
 use crate::support::{Base, assert_told, block_on, cx};
 
 fn is(operation: Operation, key: &str, body: &str) -> (Operation, String, String) {
@@ -33,7 +33,7 @@ fn bodies_show_the_row_before_and_after_and_what_changed() {
             let three = r#"{"the key":"k\"","part":2,"a'b":null,"same":null}"#;
             let changes = read(&mut *stream, 6).await;
             assert_eq!(
-                told(&changes),
+                received(&changes),
                 [
                     is(Insert, r#"["k\"",1.5]"#, &format!(r#"{{"before":null,"after":{one}}}"#)),
                     // The key is the same, but what is stored of it is not.
@@ -113,10 +113,10 @@ fn columns_may_come_go_and_be_renamed() {
         shop.run("ALTER TABLE things ADD COLUMN more int DEFAULT 7; ALTER TABLE things RENAME COLUMN id TO number")
             .await;
         shop.run("UPDATE things SET n = 5 WHERE number = 1").await;
-        let told = told(&read(&mut *stream, 3).await);
-        assert_eq!(told[0], is(Operation::Insert, "[2]", r#"{"before":null,"after":{"id":2,"n":1,"name":"y"}}"#));
-        assert_eq!(told[1], is(Operation::Insert, "[3]", r#"{"before":null,"after":{"id":3,"n":1}}"#));
-        assert_eq!(told[2].1, "[1]", "the key is found under its new name");
+        let received = received(&read(&mut *stream, 3).await);
+        assert_eq!(received[0], is(Operation::Insert, "[2]", r#"{"before":null,"after":{"id":2,"n":1,"name":"y"}}"#));
+        assert_eq!(received[1], is(Operation::Insert, "[3]", r#"{"before":null,"after":{"id":3,"n":1}}"#));
+        assert_eq!(received[2].1, "[1]", "the key is found under its new name");
         // Without any key left the change is told without one, and nobody is kept from writing.
         shop.run("ALTER TABLE things DROP COLUMN number; UPDATE things SET n = 6 WHERE n = 5").await;
         let last = read(&mut *stream, 1).await;
@@ -125,7 +125,7 @@ fn columns_may_come_go_and_be_renamed() {
 }
 
 #[test]
-fn what_can_not_be_logged_is_refused_with_the_reason() {
+fn what_cannot_be_logged_is_refused_with_the_reason() {
     block_on(async {
         let base = Base::new(Version::V15).await;
         let (client, admin) = (base.client().await, base.admin().await);
@@ -208,7 +208,7 @@ fn another_table_and_another_key_are_not_taken_for_the_same() {
 
 /// Triggers run with the rights of whoever installed them, and have to see the rows that they tell of.
 #[test]
-fn rows_that_the_installer_can_not_see_are_not_logged() {
+fn rows_that_the_installer_cannot_see_are_not_logged() {
     block_on(async {
         let base = Base::new(Version::V15).await;
         let (user, admin) = (base.user().await, base.admin().await);

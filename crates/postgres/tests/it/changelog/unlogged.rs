@@ -42,12 +42,12 @@ fn a_table_that_was_swapped_or_dropped_stops_its_own_stream_only() {
             for named in ["swapped", "public.swapped"] {
                 let swapped = source(&base, &[named]).await;
                 let found = swapped.check(&cx()).await.unwrap();
-                let told = found.iter().find(|finding| finding.severity == Severity::Error).expect("it is told");
+                let received = found.iter().find(|finding| finding.severity == Severity::Error).expect("it is told");
                 assert!(
-                    told.what.contains("public.swapped is not logged any more") && told.what.contains(why),
-                    "{told:?}"
+                    received.what.contains("public.swapped is not logged any more") && received.what.contains(why),
+                    "{received:?}"
                 );
-                let remedy = told.remedy.as_deref().unwrap_or_default();
+                let remedy = received.remedy.as_deref().unwrap_or_default();
                 assert!(
                     remedy.contains("postgres install --url postgres://USER@")
                         && remedy.contains(" --table public.swapped`"),

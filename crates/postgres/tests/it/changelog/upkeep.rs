@@ -5,7 +5,7 @@ use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::statements::{keyed, logs_statements};
-use super::support::{LIMITS, Shop, is_quiet, read, told};
+use super::support::{LIMITS, Shop, is_quiet, read, received};
 use crate::sink::shown;
 use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name};
 
@@ -50,7 +50,7 @@ fn a_log_of_an_earlier_version_is_read_and_brought_up_to_date() {
             shop.run("INSERT INTO things VALUES (1); UPDATE things SET n = 2").await;
             let first = read(&mut *stream, 2).await;
             assert_eq!(
-                told(&first)[1].2,
+                received(&first)[1].2,
                 r#"{"before":{"id":1,"n":0,"name":null},"after":{"id":1,"n":2,"name":null},"changed":["n"]}"#
             );
             let found = log.check(&cx()).await.unwrap();

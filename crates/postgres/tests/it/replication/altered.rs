@@ -30,7 +30,7 @@ async fn read(base: &Base<'_>, source: &Replication, start: StartAt) -> (Positio
 }
 
 async fn vetted(source: &Replication, position: &Position, pedigree: &Pedigree) -> Vec<Finding> {
-    source.vet(&cx(), &StartAt::After(position.clone()), Some(pedigree)).await.expect("the server answers")
+    source.preflight(&cx(), &StartAt::After(position.clone()), Some(pedigree)).await.expect("the server answers")
 }
 
 async fn assert_lost(source: &Replication, position: &Position, pedigree: &Pedigree, cause: &str) {

@@ -20,7 +20,7 @@ pub(crate) fn shared(version: Version) -> &'static Server {
 
 /// A server of its own, with these lines in its configuration.
 pub(crate) fn server(version: Version, lines: &[&str]) -> Server {
-    let mut settings = postgres::Settings::new(version);
+    let mut settings = postgres::ServerSettings::new(version);
     settings.config.extend(["max_replication_slots = 100", "max_wal_senders = 100"].map(str::to_owned));
     settings.config.extend(lines.iter().map(|line| (*line).to_owned()));
     Server::with(&settings)

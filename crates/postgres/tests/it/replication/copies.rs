@@ -10,7 +10,7 @@ use watchkeeper_postgres::{Client, Mirror, Versioned};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::bench::{Base, cx};
-use crate::sink::{Stage, grant, shown};
+use crate::sink::{SinkFixture, grant, shown};
 use crate::support;
 
 /// A row by its namespace and its key.
@@ -27,7 +27,7 @@ pub(crate) enum Copy {
     /// The same as a sink of this crate.
     Versioned { client: Client, writer: Arc<dyn SinkWriter>, table: String },
     /// With the checkpoint in one transaction.
-    Transactional { stage: Box<Stage>, seq: u64, table: String },
+    Transactional { fixture: Box<SinkFixture>, seq: u64, table: String },
 }
 
 impl Copy {
@@ -58,8 +58,8 @@ impl Copy {
     pub(crate) async fn transactional() -> Self {
         let place = support::Base::schema(Version::V18);
         let table = place.table("copy");
-        let stage = Stage::new(place.client().await, Mirror::into(&table).expect("a name")).await;
-        Self::Transactional { stage: Box::new(stage), seq: 0, table }
+        let fixture = SinkFixture::new(place.client().await, Mirror::into(&table).expect("a name")).await;
+        Self::Transactional { fixture: Box::new(fixture), seq: 0, table }
     }
 
     pub(crate) async fn deliver(&mut self, batch: &Arc<Batch>) {
@@ -71,9 +71,9 @@ impl Copy {
                 let written = writer.write(&cx(), 0, batch, &rows).await.expect("the server answers");
                 assert!(written.rejected.is_empty());
             }
-            Self::Transactional { stage, seq, .. } => {
+            Self::Transactional { fixture, seq, .. } => {
                 *seq += 1;
-                let answer = stage.deliver(*seq, batch).await.expect("the server answers");
+                let answer = fixture.deliver(*seq, batch).await.expect("the server answers");
                 assert!(matches!(answer, Transacted::Committed), "{answer:?}");
             }
         }
@@ -101,7 +101,7 @@ impl Copy {
             Self::Versioned { client, table, .. } => {
                 shown(client, &sql(table, "WHERE deleted IS NULL")).await.into_iter().collect()
             }
-            Self::Transactional { stage, table, .. } => stage.shown(&sql(table, "")).await.into_iter().collect(),
+            Self::Transactional { fixture, table, .. } => fixture.shown(&sql(table, "")).await.into_iter().collect(),
         }
     }
 

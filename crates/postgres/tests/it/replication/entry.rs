@@ -1,7 +1,7 @@
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use watchkeeper_core::{ErrorKind, Result, Source, StartAt};
 use watchkeeper_postgres::{Config, Replication};
-use watchkeeper_testkit::servers::postgres::{Server, Settings, Version};
+use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::bench::{Base, Watch, assert_told, block_on, cx};
 
@@ -16,7 +16,7 @@ async fn opened(base: &Base<'_>, user: &str, parameters: &str) -> Result<Watch> 
 #[test]
 fn a_password_is_proved_in_every_way_that_servers_ask_for() {
     for version in Version::ALL {
-        let mut settings = Settings::new(version);
+        let mut settings = ServerSettings::new(version);
         let rule = |user: &str, way: &str| format!("host all {user} 127.0.0.1/32 {way}");
         let rules = [("postgres", "trust"), ("modern", "scram-sha-256"), ("old", "md5"), ("open", "password")];
         settings.hba = rules.iter().map(|(user, way)| rule(user, way)).collect();
@@ -76,7 +76,7 @@ fn a_password_is_bound_to_the_certificate_that_was_checked() {
     let root = folder.path().join("root.pem");
     std::fs::write(&root, authority).expect("the folder is ours");
     for version in Version::ALL {
-        let mut settings = Settings::new(version);
+        let mut settings = ServerSettings::new(version);
         settings.config = ["ssl = on", "ssl_cert_file = 's.crt'", "ssl_key_file = 's.key'"].map(str::to_owned).to_vec();
         settings.hba = vec![
             "host all postgres 127.0.0.1/32 trust".to_owned(),

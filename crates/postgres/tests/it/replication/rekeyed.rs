@@ -25,7 +25,7 @@ async fn read(base: &Base<'_>, source: &Replication, start: StartAt, insert: &st
 
 async fn assert_lost(source: &Replication, position: &Position, pedigree: &Pedigree, cause: &str) {
     assert_told(source.verify(&cx(), position, pedigree).await, ErrorKind::PositionLost, cause);
-    let findings = source.vet(&cx(), &StartAt::After(position.clone()), Some(pedigree)).await.unwrap();
+    let findings = source.preflight(&cx(), &StartAt::After(position.clone()), Some(pedigree)).await.unwrap();
     assert!(
         findings.iter().any(|found| found.severity == Severity::Error && found.what.contains(cause)),
         "{findings:?}"
@@ -53,7 +53,7 @@ fn another_key_is_lost_history() {
             let (_, position, pedigree) = read(base, &source, StartAt::Now, "INSERT INTO things VALUES (1, 10)").await;
             source.verify(&cx(), &position, &pedigree).await.unwrap();
             let start = StartAt::After(position.clone());
-            assert_eq!(source.vet(&cx(), &start, Some(&pedigree)).await.unwrap(), []);
+            assert_eq!(source.preflight(&cx(), &start, Some(&pedigree)).await.unwrap(), []);
             base.run(alteration).await;
             // Also when it happens between the look and the opening.
             let opened = source.open(&cx(), start).await.map(drop);

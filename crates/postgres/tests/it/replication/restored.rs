@@ -124,12 +124,12 @@ fn a_restored_server_is_recognised_by_a_stream_that_has_read_no_change() {
             let mut watch = Watch::open(&restored.source(&restored.original), StartAt::Now).await;
             let mut positions = Vec::new();
             // The server is asked to write something that can be recognised.
-            while positions.len() < 60 && positions.iter().all(|position| !has_witness(position)) {
+            while positions.len() < 60 && positions.iter().all(|position| !has_proof(position)) {
                 watch.stream.next_batch(&cx(), LIMITS).await.expect("the stream goes on");
                 positions.push(watch.stream.position().expect("a slot has a position"));
             }
             let position = positions.pop().expect("there is one");
-            assert!(has_witness(&position), "nothing tells this log from another one");
+            assert!(has_proof(&position), "nothing tells this log from another one");
             // Others' messages are none of ours.
             let message = "SELECT pg_logical_emit_message(true, 'an application', 'hello')";
             sql.batch_execute(message).await.expect("anybody may");
@@ -151,7 +151,7 @@ fn a_restored_server_is_recognised_after_a_large_transaction() {
             watch.changes(3000).await;
             let mut position = watch.stream.position().expect("a slot has a position");
             for _ in 0..60 {
-                if has_witness(&position) {
+                if has_proof(&position) {
                     break;
                 }
                 watch.stream.next_batch(&cx(), LIMITS).await.expect("the stream goes on");
@@ -164,7 +164,7 @@ fn a_restored_server_is_recognised_after_a_large_transaction() {
 }
 
 /// Whether a position lies behind a change, by which its log is recognised.
-fn has_witness(position: &Position) -> bool {
+fn has_proof(position: &Position) -> bool {
     position.bytes[8..16] != [0; 8]
 }
 

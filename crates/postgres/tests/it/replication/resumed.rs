@@ -21,14 +21,14 @@ fn schema() -> String {
 }
 
 /// A stream that dies again and again, and its target.
-struct Voyage<'a> {
+struct RestartedStream<'a> {
     base: &'a Base<'a>,
     source: Replication,
     copy: Copy,
     start: StartAt,
 }
 
-impl<'a> Voyage<'a> {
+impl<'a> RestartedStream<'a> {
     fn new(base: &'a Base<'a>, copy: Copy) -> Self {
         let mut settings = base.settings();
         settings.tables = TABLES.map(str::to_owned).to_vec();
@@ -80,20 +80,20 @@ const WRITES: &str = "
     DELETE FROM d WHERE id < 5";
 
 async fn break_off_everywhere(base: &Base<'_>, copy: Copy) {
-    let mut voyage = Voyage::new(base, copy);
-    voyage.until("", 60, is_read("b")).await;
+    let mut restarted = RestartedStream::new(base, copy);
+    restarted.until("", 60, is_read("b")).await;
     base.run(WRITES).await;
     // While it catches up.
-    voyage.until("", 4, |change| change.operation() == Operation::Delete && change.namespace() == "public.b").await;
+    restarted.until("", 4, |change| change.operation() == Operation::Delete && change.namespace() == "public.b").await;
     base.run("DELETE FROM b WHERE id IN (21, 30, 31); INSERT INTO b VALUES (1, 'back'); TRUNCATE c").await;
     // Within the rows that are read anew.
-    voyage.until("INSERT INTO b VALUES (2, 'back')", 40, is_read("b")).await;
+    restarted.until("INSERT INTO b VALUES (2, 'back')", 40, is_read("b")).await;
     base.run("DELETE FROM b WHERE id < 100 AND id % 2 = 1; DELETE FROM a WHERE id = 5").await;
-    voyage.until("DELETE FROM b WHERE id = 22", 20, is_read("d")).await;
+    restarted.until("DELETE FROM b WHERE id = 22", 20, is_read("d")).await;
     base.run("TRUNCATE d; INSERT INTO d VALUES (7, 'fresh'); UPDATE b SET v = 'newer' WHERE id = 26").await;
-    voyage.until("INSERT INTO a VALUES (9999, 'last'); DELETE FROM b WHERE id = 28", 1, is("last")).await;
-    voyage.until("INSERT INTO a VALUES (9998, 'very last')", 1, is("very last")).await;
-    voyage.assert_like("in the end").await;
+    restarted.until("INSERT INTO a VALUES (9999, 'last'); DELETE FROM b WHERE id = 28", 1, is("last")).await;
+    restarted.until("INSERT INTO a VALUES (9998, 'very last')", 1, is("very last")).await;
+    restarted.assert_like("in the end").await;
 }
 
 #[test]

@@ -8,7 +8,7 @@ use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{Client, Config, Mirror, Replication, Rows, Versioned, VersionedRows};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::sink::{Stage, grant, shown};
+use crate::sink::{SinkFixture, grant, shown};
 use crate::support::{block_on, connect, cx};
 
 const TABLES: &str = "CREATE TABLE things (id int PRIMARY KEY, n int, large text);
@@ -47,9 +47,9 @@ fn a_row_keeps_its_large_values_when_its_key_changes() {
         let application = connect(&server.url("postgres")).await;
         application.batch_execute(TABLES).await.expect("they are new");
         let client_of_rows = client(&server, "of_rows").await;
-        let rows = Stage::new(client_of_rows.clone(), Rows::into("public.copy").expect("a name")).await;
+        let rows = SinkFixture::new(client_of_rows.clone(), Rows::into("public.copy").expect("a name")).await;
         let mirror = Mirror::into("public.mirrored").expect("a name");
-        let mirror = Stage::new(client(&server, "of_mirror").await, mirror).await;
+        let mirror = SinkFixture::new(client(&server, "of_mirror").await, mirror).await;
         let mut stages = [rows, mirror];
         let mut stream = source(&server).open(&cx(), StartAt::Now).await.expect("it opens");
         let mut seq = 0;
@@ -69,8 +69,8 @@ fn a_row_keeps_its_large_values_when_its_key_changes() {
             application.batch_execute(sql).await.expect("the application may");
             for batch in batches(&mut *stream, changes).await {
                 seq += 1;
-                for stage in &mut stages {
-                    let answer = stage.deliver(seq, &batch).await.expect("the server answers");
+                for fixture in &mut stages {
+                    let answer = fixture.deliver(seq, &batch).await.expect("the server answers");
                     assert!(matches!(answer, Transacted::Committed), "{sql}: {answer:?}");
                 }
             }
@@ -97,8 +97,8 @@ fn values_that_are_nowhere_to_be_taken_from_are_no_nulls() {
         let client_of_rows = client(&server, "of_rows").await;
         let rows = || Rows::into("public.copy").expect("a name");
         let mirrored = |name: &str| Mirror::into(name).expect("a name");
-        let of_rows = Stage::new(client_of_rows.clone(), rows()).await;
-        let of_mirror = Stage::new(client(&server, "of_mirror").await, mirrored("public.mirrored")).await;
+        let of_rows = SinkFixture::new(client_of_rows.clone(), rows()).await;
+        let of_mirror = SinkFixture::new(client(&server, "of_mirror").await, mirrored("public.mirrored")).await;
         let mut stages = [of_rows, of_mirror];
         let context = SinkContext {
             grant: grant(1),
@@ -119,8 +119,8 @@ fn values_that_are_nowhere_to_be_taken_from_are_no_nulls() {
             application.batch_execute(sql).await.expect("the application may");
             let batches = batches(&mut *stream, changes).await;
             let [batch] = &batches[..] else { panic!("{batches:?}") };
-            for stage in &mut stages {
-                let answer = stage.deliver(1, batch).await.expect("the server answers");
+            for fixture in &mut stages {
+                let answer = fixture.deliver(1, batch).await.expect("the server answers");
                 let Transacted::Rejected(faults) = answer else { panic!("{sql}: {answer:?}") };
                 assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [wrong], "{sql}");
                 let (told, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());

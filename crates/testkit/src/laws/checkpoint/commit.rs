@@ -1,6 +1,6 @@
 use watchkeeper_core::{CheckpointWrite, Commit, ErrorKind, Facts, Halted, Reason, Resolution};
 
-use super::{CheckpointBench, Seen, with_letters, write};
+use super::{CheckpointBench, ObservedState, with_letters, write};
 use crate::laws::lawful::{Law, ensure};
 
 /// C5: commits are accepted only from the newest claimed epoch and tenure, not even from a later grant
@@ -203,7 +203,7 @@ pub async fn c10_write_without_a_claim_is_missing_and_changes_nothing(bench: &Ch
         ensure!(kind == Err(ErrorKind::Corrupt), "commit {seq} without a claim was answered with {kind:?}");
     }
     let seen = bench.seen(&grant.key).await?;
-    ensure!(seen == Seen { checkpoint: None, ledger: Vec::new() }, "a refused commit left {seen:?}");
+    ensure!(seen == ObservedState { checkpoint: None, ledger: Vec::new() }, "a refused commit left {seen:?}");
     bench.claimed(&grant).await?;
     bench.committed(&write(&grant, 1)).await
 }

@@ -120,10 +120,10 @@ impl CheckpointBench {
     }
 
     /// What the other client sees of a key: its checkpoint and its whole ledger.
-    pub(crate) async fn seen(&self, key: &LeaseKey) -> Result<Seen, Broken> {
+    pub(crate) async fn seen(&self, key: &LeaseKey) -> Result<ObservedState, Broken> {
         let checkpoint = self.b.load(&self.cx, key).await?;
         let ledger = self.b.ledger(&self.cx, key, &EVERYTHING).await?;
-        Ok(Seen { checkpoint, ledger })
+        Ok(ObservedState { checkpoint, ledger })
     }
 
     pub(crate) async fn ensure_newest(&self, write: &CheckpointWrite) -> Law {
@@ -136,7 +136,7 @@ impl CheckpointBench {
 
 /// What is stored under a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedState {
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) ledger: Vec<LedgerRecord>,
 }

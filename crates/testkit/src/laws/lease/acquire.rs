@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchkeeper_core::{Acquired, Ask, Ending, Epoch, Grant, LeaseKey, Renewal};
+use watchkeeper_core::{AcquireRequest, Acquired, Ending, Epoch, Grant, LeaseKey, Renewal};
 
 use super::{LeaseBench, ensure_above};
 use crate::laws::lawful::{Broken, Law, ensure, insist};
@@ -21,7 +21,7 @@ pub async fn l1_free_key_is_granted(bench: &LeaseBench) -> Law {
 /// L1: the epoch is above the floor.
 pub async fn l1_epoch_is_above_the_floor(bench: &LeaseBench) -> Law {
     let ask = bench.ask(&bench.key(), &bench.candidate("a"));
-    let grant = bench.grant(&Ask { floor: Epoch(41), ..ask }).await?;
+    let grant = bench.grant(&AcquireRequest { floor: Epoch(41), ..ask }).await?;
     ensure_above(&grant, Epoch(41))
 }
 
@@ -29,7 +29,7 @@ pub async fn l1_epoch_is_above_the_floor(bench: &LeaseBench) -> Law {
 pub async fn l1_epochs_are_never_reused(bench: &LeaseBench) -> Law {
     let (key, mut newest) = (bench.key(), Epoch::ZERO);
     for floor in [0, 7, 3, 0, 9] {
-        let ask = Ask { floor: Epoch(floor), ..bench.brief(&key, &bench.candidate("a")) };
+        let ask = AcquireRequest { floor: Epoch(floor), ..bench.brief(&key, &bench.candidate("a")) };
         let grant = bench.grant(&ask).await?;
         ensure_above(&grant, newest)?;
         ensure_above(&grant, Epoch(floor))?;
@@ -63,7 +63,7 @@ pub async fn l2_held_key_is_refused_with_its_holder(bench: &LeaseBench) -> Law {
 pub async fn l2_refusal_changes_nothing(bench: &LeaseBench) -> Law {
     let key = bench.key();
     let grant = bench.grant(&bench.ask(&key, &bench.candidate("first"))).await?;
-    let high = Ask { floor: Epoch(grant.epoch.0 + 10), ..bench.ask(&key, &bench.candidate("second")) };
+    let high = AcquireRequest { floor: Epoch(grant.epoch.0 + 10), ..bench.ask(&key, &bench.candidate("second")) };
     bench.refused(&high).await?;
     bench.ensure_held_under(&grant).await?;
     let renewal = bench.renew(&grant, bench.long()).await?;
@@ -76,7 +76,7 @@ pub async fn l3_same_tenure_gets_the_same_grant(bench: &LeaseBench) -> Law {
     let ask = bench.ask(&bench.key(), &bench.candidate("a"));
     let grant = bench.grant(&ask).await?;
     for floor in [Epoch::ZERO, Epoch(grant.epoch.0.saturating_sub(1))] {
-        let again = bench.grant(&Ask { floor, ..ask.clone() }).await?;
+        let again = bench.grant(&AcquireRequest { floor, ..ask.clone() }).await?;
         ensure!(again == grant, "asking again gave {again:?} instead of {grant:?}");
     }
     bench.ensure_held_under(&grant).await
@@ -112,7 +112,7 @@ pub async fn l3_floor_at_the_epoch_gives_a_new_grant(bench: &LeaseBench) -> Law 
     let mut grant = bench.grant(&ask).await?;
     for above in [0, 5] {
         let floor = Epoch(grant.epoch.0 + above);
-        let new = bench.grant(&Ask { floor, ..ask.clone() }).await?;
+        let new = bench.grant(&AcquireRequest { floor, ..ask.clone() }).await?;
         ensure_above(&new, floor)?;
         let old = bench.renew(&grant, bench.long()).await?;
         ensure!(old == Renewal::Lost, "the grant that was replaced is still renewed: {old:?}");
@@ -141,7 +141,7 @@ pub async fn l5_break_replaces_that_holder(bench: &LeaseBench) -> Law {
     let (key, first) = (bench.key(), bench.candidate("first"));
     let old = bench.grant(&bench.ask(&key, &first)).await?;
     let breaks = Some((old.tenure, old.epoch));
-    let ask = Ask { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
+    let ask = AcquireRequest { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
     let (new, previous) = bench.granted(&ask).await?;
     ensure_above(&new, old.epoch)?;
     if let Some(previous) = previous {
@@ -158,7 +158,7 @@ pub async fn l5_break_of_another_tenure_is_refused(bench: &LeaseBench) -> Law {
     let key = bench.key();
     let grant = bench.grant(&bench.ask(&key, &bench.candidate("first"))).await?;
     let breaks = Some((bench.entropy.tenure(), grant.epoch));
-    let ask = Ask { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
+    let ask = AcquireRequest { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
     bench.refused(&ask).await?;
     bench.ensure_held_under(&grant).await
 }
@@ -167,10 +167,10 @@ pub async fn l5_break_of_another_tenure_is_refused(bench: &LeaseBench) -> Law {
 pub async fn l5_break_of_another_epoch_is_refused(bench: &LeaseBench) -> Law {
     let (key, first) = (bench.key(), bench.candidate("first"));
     let old = bench.grant(&bench.ask(&key, &first)).await?;
-    let new = bench.grant(&Ask { floor: old.epoch, ..bench.ask(&key, &first) }).await?;
+    let new = bench.grant(&AcquireRequest { floor: old.epoch, ..bench.ask(&key, &first) }).await?;
     for epoch in [old.epoch, new.epoch.next()] {
         let breaks = Some((new.tenure, epoch));
-        let ask = Ask { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
+        let ask = AcquireRequest { break_holder: breaks, ..bench.ask(&key, &bench.candidate("second")) };
         bench.refused(&ask).await?;
     }
     bench.ensure_held_under(&new).await

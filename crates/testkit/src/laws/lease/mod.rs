@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use watchkeeper_core::memory::Leases;
 use watchkeeper_core::{
-    Acquired, Address, Ask, Candidate, Cx, Entropy, Epoch, Grant, Holder, Lease, LeaseKey, LeaseStore, Previous,
-    Renewal,
+    AcquireRequest, Acquired, Address, Candidate, Cx, Entropy, Epoch, Grant, Holder, Lease, LeaseKey, LeaseStore,
+    Previous, Renewal,
 };
 
 pub use acquire::*;
@@ -66,17 +66,17 @@ impl LeaseBench {
         }
     }
 
-    fn ask(&self, key: &LeaseKey, candidate: &Candidate) -> Ask {
+    fn ask(&self, key: &LeaseKey, candidate: &Candidate) -> AcquireRequest {
         let (key, candidate) = (key.clone(), candidate.clone());
-        Ask { key, candidate, ttl: self.long(), floor: Epoch::ZERO, break_holder: None }
+        AcquireRequest { key, candidate, ttl: self.long(), floor: Epoch::ZERO, break_holder: None }
     }
 
     /// Asks for a lease that runs out soon.
-    fn brief(&self, key: &LeaseKey, candidate: &Candidate) -> Ask {
-        Ask { ttl: self.ttl, ..self.ask(key, candidate) }
+    fn brief(&self, key: &LeaseKey, candidate: &Candidate) -> AcquireRequest {
+        AcquireRequest { ttl: self.ttl, ..self.ask(key, candidate) }
     }
 
-    async fn granted(&self, ask: &Ask) -> Result<(Grant, Option<Previous>), Broken> {
+    async fn granted(&self, ask: &AcquireRequest) -> Result<(Grant, Option<Previous>), Broken> {
         match self.a.try_acquire(&self.cx, ask).await? {
             Acquired::Granted { grant, previous } => {
                 ensure!(grant.key == ask.key, "asked for {}, was granted {}", ask.key, grant.key);
@@ -89,12 +89,12 @@ impl LeaseBench {
         }
     }
 
-    async fn grant(&self, ask: &Ask) -> Result<Grant, Broken> {
+    async fn grant(&self, ask: &AcquireRequest) -> Result<Grant, Broken> {
         Ok(self.granted(ask).await?.0)
     }
 
     /// Asks as the other client, and expects to be refused.
-    async fn refused(&self, ask: &Ask) -> Result<Holder, Broken> {
+    async fn refused(&self, ask: &AcquireRequest) -> Result<Holder, Broken> {
         match self.b.try_acquire(&self.cx, ask).await? {
             Acquired::Held(holder) => Ok(holder),
             Acquired::Granted { grant, .. } => Err(Broken::new(format!("a held key was granted: {grant:?}"))),

@@ -1,6 +1,6 @@
 use futures_util::future::join_all;
 use watchkeeper_core::records::RECORD_BYTES_MAX;
-use watchkeeper_core::{ErrorKind, Put, Result, Revision};
+use watchkeeper_core::{ErrorKind, PutOutcome, Result, Revision};
 
 use super::{RecordsBench, bytes};
 use crate::laws::lawful::{Broken, Law, TRIES, ensure};
@@ -25,7 +25,7 @@ async fn race(bench: &RecordsBench, name: &str, expected: Option<Revision>) -> L
     });
     let mut winners = Vec::new();
     for answer in join_all(runs).await {
-        if let (Put::Done(revision), text) = answer? {
+        if let (PutOutcome::Done(revision), text) = answer? {
             winners.push((bytes(&text), revision));
         }
     }
@@ -42,7 +42,7 @@ async fn put_patiently(
     name: &str,
     expected: Option<Revision>,
     text: &str,
-) -> Result<Put> {
+) -> Result<PutOutcome> {
     let store = if n.is_multiple_of(2) { &bench.a } else { &bench.b };
     for _ in 1..TRIES {
         match store.put_if(&bench.cx, name, expected, bytes(text)).await {
@@ -117,7 +117,7 @@ pub async fn r4_document_of_another_revision_stays(bench: &RecordsBench) -> Law 
     let first = bench.put(&name, None, "first").await?;
     let second = bench.put(&name, Some(first), "second").await?;
     let answer = bench.b.delete_if(&bench.cx, &name, first).await?;
-    ensure!(answer == Put::Conflict, "deleting an older revision was answered with {answer:?}");
+    ensure!(answer == PutOutcome::Conflict, "deleting an older revision was answered with {answer:?}");
     let stored = bench.text(&name).await?;
     ensure!(stored == Some((bytes("second"), second)), "after a refused delete {stored:?} is stored");
     Ok(())
@@ -128,10 +128,10 @@ pub async fn r4_expected_document_is_deleted(bench: &RecordsBench) -> Law {
     let name = bench.name();
     let revision = bench.put(&name, None, "first").await?;
     let answer = bench.a.delete_if(&bench.cx, &name, revision).await?;
-    ensure!(matches!(answer, Put::Done(_)), "deleting was answered with {answer:?}");
+    ensure!(matches!(answer, PutOutcome::Done(_)), "deleting was answered with {answer:?}");
     ensure!(bench.seen(&name).await?.is_none(), "a deleted document is still there");
     let again = bench.a.delete_if(&bench.cx, &name, revision).await?;
-    ensure!(again == Put::Conflict, "deleting again was answered with {again:?}");
+    ensure!(again == PutOutcome::Conflict, "deleting again was answered with {again:?}");
     bench.put(&name, None, "new").await?;
     Ok(())
 }
@@ -143,7 +143,7 @@ pub async fn get_gives_what_was_put(bench: &RecordsBench) -> Law {
     let raw = bytes::Bytes::from_static(&[0x00, 0xff, 0xc3, 0x28, 0x0a]);
     for body in [raw, bytes("")] {
         let name = bench.name();
-        let Put::Done(revision) = bench.a.put_if(&bench.cx, &name, None, body.clone()).await? else {
+        let PutOutcome::Done(revision) = bench.a.put_if(&bench.cx, &name, None, body.clone()).await? else {
             return Err(Broken::new("a new document is a conflict"));
         };
         let Some(record) = bench.seen(&name).await? else { return Err(Broken::new("a document was not written")) };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use watchkeeper_core::memory::Notes;
-use watchkeeper_core::{Cx, Entropy, Put, Record, Records, Revision};
+use watchkeeper_core::memory::RecordStore;
+use watchkeeper_core::{Cx, Entropy, PutOutcome, Record, Records, Revision};
 
 pub use documents::*;
 pub use logs::*;
@@ -35,7 +35,7 @@ pub struct RecordsBench {
 impl RecordsBench {
     /// The reference in memory, in virtual time.
     pub fn in_memory(world: &World) -> Self {
-        let notes = Notes::new(world.clock());
+        let notes = RecordStore::new(world.clock());
         Self::in_world(world, Arc::new(notes.clone()), Arc::new(notes))
     }
 
@@ -51,8 +51,10 @@ impl RecordsBench {
     /// Writes, and expects it to be done.
     async fn put(&self, name: &str, expected: Option<Revision>, text: &str) -> Result<Revision, Broken> {
         match self.a.put_if(&self.cx, name, expected, bytes(text)).await? {
-            Put::Done(revision) => Ok(revision),
-            Put::Conflict => Err(Broken::new(format!("{name} is as expected ({expected:?}), yet there is a conflict"))),
+            PutOutcome::Done(revision) => Ok(revision),
+            PutOutcome::Conflict => {
+                Err(Broken::new(format!("{name} is as expected ({expected:?}), yet there is a conflict")))
+            }
         }
     }
 
@@ -60,7 +62,10 @@ impl RecordsBench {
     async fn ensure_conflict(&self, name: &str, expected: Option<Revision>) -> Law {
         let before = self.text(name).await?;
         let answer = self.b.put_if(&self.cx, name, expected, bytes("in conflict")).await?;
-        ensure!(answer == Put::Conflict, "{name} is not as expected ({expected:?}), yet the answer is {answer:?}");
+        ensure!(
+            answer == PutOutcome::Conflict,
+            "{name} is not as expected ({expected:?}), yet the answer is {answer:?}"
+        );
         let after = self.text(name).await?;
         ensure!(before == after, "a conflict changed {before:?} to {after:?}");
         Ok(())

@@ -32,7 +32,7 @@ pub trait SourceBench: Send + Sync {
     /// Removes the one with this key.
     async fn delete(&self, key: u64) -> Result<()>;
 
-    /// Gives the one with key `from` the key `to`. `false` where keys can not be changed.
+    /// Gives the one with key `from` the key `to`. `false` where keys cannot be changed.
     async fn update_key(&self, _from: u64, _to: u64) -> Result<bool> {
         Ok(false)
     }
@@ -42,7 +42,7 @@ pub trait SourceBench: Send + Sync {
         Ok(false)
     }
 
-    /// Loses the history up to now, as a log that is full does. `false` where that can not be done.
+    /// Loses the history up to now, as a log that is full does. `false` where that cannot be done.
     async fn lose_history(&self) -> Result<bool> {
         Ok(false)
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper::ListenerState::{Connecting, Running, Stopped};
-use watchkeeper::core::{Acquired, Ask, Candidate, Entropy};
+use watchkeeper::core::{AcquireRequest, Acquired, Candidate, Entropy};
 use watchkeeper::{ChangeLogListener, Epoch, LeaseKey, MultiListenerCoordinator, ObserverError};
 
 use super::support::{GROUP, PATIENCE, STREAM, Shop, cx, numbers, on_each_store, soon, until};
@@ -40,7 +40,7 @@ async fn test_listener_with_coordinator(shop: Shop) {
     assert_eq!(shop.committed().await, 7);
 
     // One that should be coordinated and is not, refuses.
-    let config = shop.ground().change_log("listener-2").await;
+    let config = shop.servers().change_log("listener-2").await;
     let refused = ChangeLogListener::new(config.clone()).next_batch().await;
     assert!(matches!(refused, Err(ObserverError::Failed(_))), "{refused:?}");
     // Alone, it starts where its configuration says.
@@ -74,7 +74,7 @@ async fn test_listener_lease_acquisition_in_batch(shop: Shop) {
         address: None,
         tenure: entropy.tenure(),
     };
-    let ask = Ask { key: key.clone(), candidate, ttl: PATIENCE, floor: Epoch::ZERO, break_holder: None };
+    let ask = AcquireRequest { key: key.clone(), candidate, ttl: PATIENCE, floor: Epoch::ZERO, break_holder: None };
     let store = shop.store();
     let Acquired::Granted { grant, .. } = store.try_acquire(&cx(), &ask).await.expect("the store answers") else {
         panic!("nobody had it")
@@ -165,7 +165,7 @@ async fn a_listener_that_is_stuck_with_a_batch_gives_up_the_watch(shop: Shop) {
     let app = shop.open().await;
     app.order(1..=5).await;
     let (here, there) = (shop.coordinator(), shop.coordinator());
-    let mut config = shop.ground().change_log("listener-1").await;
+    let mut config = shop.servers().change_log("listener-1").await;
     config.patience = Some(Duration::from_millis(300));
     let stuck = ChangeLogListener::new(config).with_coordinator(here).expect("the settings are right");
     assert_eq!(batch(&stuck).await, [1, 2, 3, 4, 5]);

@@ -59,7 +59,7 @@ async fn the_first_program_that_one_would_write_works() {
     let shop = Shop::in_files();
     let app = shop.open().await;
     app.order(1..=12).await;
-    let config = shop.ground().change_log("listener-1").await;
+    let config = shop.servers().change_log("listener-1").await;
     let ended = soon("the last entry", run(&shop.state(), config)).await.expect_err("the loop ends by an error only");
     assert_eq!(ended.to_string(), "that is all [WK-UNAVAILABLE]");
 }

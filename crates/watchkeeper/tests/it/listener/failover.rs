@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchkeeper::ListenerState::{Connecting, Running};
 use watchkeeper::core::clock::Sleep;
-use watchkeeper::core::memory::{Checkpoints, Leases, Notes};
+use watchkeeper::core::memory::{Checkpoints, Leases, RecordStore};
 use watchkeeper::core::{Clock, Entropy, Moment};
 use watchkeeper::engine::group::control::Controls;
 use watchkeeper::{
@@ -79,7 +79,7 @@ async fn a_failure_is_noticed_within_the_threshold_of_the_default_settings() {
     let stores = Stores {
         leases: Arc::new(Leases::new(clock.clone())),
         checkpoints: Arc::new(Checkpoints::new(StoreIdentity(Entropy::from_system().uuid()))),
-        records: Arc::new(Notes::new(clock.clone())),
+        records: Arc::new(RecordStore::new(clock.clone())),
     };
     let coordinator = MultiListenerCoordinator::configured(stores, "shop", MultiListenerConfig::default());
     let coordinator = coordinator.expect("the defaults are good");
@@ -120,8 +120,8 @@ async fn test_failover_trigger(shop: Shop) {
         assert_eq!((event.failed_listener_id.as_str(), event.checkpoint), ("listener-1", 3));
         assert_eq!(failover.recent_failovers().len(), 1);
         // The holder is asked to leave, and leaves.
-        let relieved = first.next_batch().await;
-        assert!(matches!(relieved, Err(ObserverError::ListenerFailover { checkpoint: 3, .. })), "{relieved:?}");
+        let taken_over = first.next_batch().await;
+        assert!(matches!(taken_over, Err(ObserverError::ListenerFailover { checkpoint: 3, .. })), "{taken_over:?}");
         app.order(4..=4).await;
         event.failover_target_id
     };
@@ -147,7 +147,7 @@ async fn test_failover_checkpoint_consistency(shop: Shop) {
 
     let second = shop.listener("listener-2", &there).await;
     let failover = FailoverManager::new(&there);
-    let relieved = async {
+    let taken_over = async {
         // The second one registers when it is first asked for a batch, and is chosen when it stands by.
         let event = until("the second one is there", async || failover.trigger_failover("listener-1").await.ok());
         let event = event.await;
@@ -164,7 +164,8 @@ async fn test_failover_checkpoint_consistency(shop: Shop) {
         app.order(11..=12).await;
         (had, checkpoint)
     };
-    let ((had, checkpoint), taken) = soon("the hand-over", async { tokio::join!(relieved, second.next_batch()) }).await;
+    let ((had, checkpoint), taken) =
+        soon("the hand-over", async { tokio::join!(taken_over, second.next_batch()) }).await;
     let taken = numbers(&taken.expect("it has the watch now"));
     let all: Vec<u64> = had.iter().chain(&taken).copied().collect();
     assert_eq!(checkpoint, 5 + i64::try_from(had.len()).expect("few"), "all it had is committed, and no more");
@@ -191,13 +192,13 @@ async fn test_multiple_listener_failover(shop: Shop) {
         drop((holder, standby, gone));
     };
     let [third, fourth] = &heirs;
-    let relieved = async {
+    let taken_over = async {
         tokio::select! {
             batch = third.next_batch() => ("listener-3", batch),
             batch = fourth.next_batch() => ("listener-4", batch),
         }
     };
-    let ((), (heir, batch)) = soon("the takeover", async { tokio::join!(both_die, relieved) }).await;
+    let ((), (heir, batch)) = soon("the takeover", async { tokio::join!(both_die, taken_over) }).await;
     assert_eq!(numbers(&batch.expect("it has the watch")), [1, 2, 3], "{heir} goes on where nothing was committed");
     let events = until("both failures are dealt with", async || {
         let events = failover.recent_failovers();

@@ -53,7 +53,7 @@ async fn test_lease_renewal(shop: Shop) {
     .await;
     assert_eq!(lease.epoch(), epoch, "renewing is no new grant");
     lease.release().await.expect("the store answers");
-    assert!(!lease.renew().await.expect("the store answers"), "what was released can not be renewed");
+    assert!(!lease.renew().await.expect("the store answers"), "what was released cannot be renewed");
 }
 
 async fn test_lease_expiration(shop: Shop) {

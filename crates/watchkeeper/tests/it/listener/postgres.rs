@@ -20,7 +20,7 @@
 //! | coordinators wait for each other for ever | `many_coordinators_at_once_never_deadlock` |
 //! | one that is held up holds up the others | `a_locked_listener_holds_up_no_other` |
 //! | a lease takes longer than 100 ms, a checkpoint longer than 50 ms | `leases_and_checkpoints_take_as_long_as_they_may` |
-//! | a listener goes from a state to one that can not follow | `state`: `test_listener_invalid_transitions` |
+//! | a listener goes from a state to one that cannot follow | `state`: `test_listener_invalid_transitions` |
 //! | recovering never ends | `state`: `test_listener_state_recovery` |
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use watchkeeper::{
 };
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use super::ground::{Ground, pool};
+use super::servers::{Servers, pool};
 use super::support::{Shop, number, numbers, settings, soon, until};
 
 static SUM: AtomicU64 = AtomicU64::new(0);
@@ -84,7 +84,7 @@ async fn run(pool: Pool, config: ChangeLogConfig) -> Result<(), ObserverError> {
 
 /// The database of a shop.
 fn url(shop: &Shop) -> &str {
-    let Ground::Database(url) = shop.ground() else { panic!("it stands on files") };
+    let Servers::Database(url) = shop.servers() else { panic!("it stands on files") };
     url
 }
 
@@ -118,7 +118,7 @@ async fn the_first_program_that_one_would_write_works_on_a_pool() {
     let shop = Shop::in_postgres().await;
     let app = shop.open().await;
     app.order(1..=12).await;
-    let log = shop.ground().change_log("listener-1").await;
+    let log = shop.servers().change_log("listener-1").await;
     let ended = soon("the last entry", run(pool(url(&shop)), log)).await.expect_err("the loop ends by an error only");
     assert_eq!(ended.to_string(), "that is all [WK-UNAVAILABLE]");
     let by_url = PostgresCheckpointStore::connect(url(&shop)).expect("it is a URL");
@@ -174,24 +174,24 @@ async fn lost_connections_are_recovered_from_in_the_same_tenure() {
 }
 
 /// A server of its own, for those who restart it.
-async fn shop_of(server: &Server) -> (Ground, super::ground::App) {
-    let ground = Ground::Database(server.url("postgres"));
-    let app = ground.open().await;
-    (ground, app)
+async fn shop_of(server: &Server) -> (Servers, super::servers::App) {
+    let servers = Servers::Database(server.url("postgres"));
+    let app = servers.open().await;
+    (servers, app)
 }
 
-async fn listener(ground: &Ground, name: &str) -> (ChangeLogListener, MultiListenerCoordinator) {
-    let coordinator = ground.coordinator(settings(name));
-    let listener = ChangeLogListener::new(ground.change_log(name).await).with_coordinator(&coordinator);
+async fn listener(servers: &Servers, name: &str) -> (ChangeLogListener, MultiListenerCoordinator) {
+    let coordinator = servers.coordinator(settings(name));
+    let listener = ChangeLogListener::new(servers.change_log(name).await).with_coordinator(&coordinator);
     (listener.expect("the settings are right"), coordinator)
 }
 
 #[tokio::test]
 async fn a_restarted_server_needs_nobody() {
     let server = Server::start(Version::V18);
-    let (ground, app) = shop_of(&server).await;
+    let (servers, app) = shop_of(&server).await;
     app.order(1..=5).await;
-    let (listener, coordinator) = listener(&ground, "listener-1").await;
+    let (listener, coordinator) = listener(&servers, "listener-1").await;
     assert_eq!(batch(&listener).await, [1, 2, 3, 4, 5]);
     assert_eq!(soon("the commit", listener.ack()).await.expect("it has the watch"), 5);
     server.restart();
@@ -205,9 +205,9 @@ async fn a_restarted_server_needs_nobody() {
 #[tokio::test]
 async fn what_listeners_share_outlives_a_crash_of_the_server() {
     let server = Server::start(Version::V15);
-    let (ground, app) = shop_of(&server).await;
+    let (servers, app) = shop_of(&server).await;
     app.order(1..=8).await;
-    let (first, here) = listener(&ground, "listener-1").await;
+    let (first, here) = listener(&servers, "listener-1").await;
     assert_eq!(batch(&first).await, [1, 2, 3, 4, 5]);
     assert_eq!(soon("the commit", first.ack()).await.expect("it has the watch"), 5);
     until("its checkpoint is told", async || {
@@ -218,7 +218,7 @@ async fn what_listeners_share_outlives_a_crash_of_the_server() {
     server.kill();
     drop((first, here));
     server.restart();
-    let (second, there) = listener(&ground, "listener-2").await;
+    let (second, there) = listener(&servers, "listener-2").await;
     let health = until("it can be asked", async || there.check_listener_health().await.ok()).await;
     let kept: Vec<_> = health.iter().map(|one| (one.listener_id.as_str(), one.last_checkpoint)).collect();
     assert_eq!(kept, [("listener-1", 5)], "what it said last is kept");
@@ -231,7 +231,7 @@ async fn many_coordinators_at_once_never_deadlock() {
     let config = watchkeeper::MultiListenerConfig { max_listeners: 20, ..settings("nobody") };
     let mut all = Vec::new();
     for number in 0..10 {
-        let coordinator = shop.ground().coordinator(config.clone());
+        let coordinator = shop.servers().coordinator(config.clone());
         all.push(tokio::spawn(async move {
             let name = format!("listener-{number}");
             for _ in 0..5 {

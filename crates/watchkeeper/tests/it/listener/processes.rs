@@ -13,7 +13,7 @@ use watchkeeper::core::Records;
 use watchkeeper::sqlite::Config;
 use watchkeeper::{ChangeLogListener, FailoverManager, ObserverError, SqliteCheckpointStore};
 
-use super::ground::{App, Ground};
+use super::servers::{App, Servers};
 use super::support::{PATIENCE, Shop, cx, number, on_each_store, settings, until};
 
 on_each_store! {
@@ -23,7 +23,7 @@ on_each_store! {
 }
 
 const FOLDER: &str = "WATCHKEEPER_TEST_FOLDER";
-const GROUND: &str = "WATCHKEEPER_TEST_GROUND";
+const SERVERS: &str = "WATCHKEEPER_TEST_GROUND";
 const NAME: &str = "WATCHKEEPER_TEST_NAME";
 /// The number of the order that is worked on until a file `go` is there.
 const PONDERED: &str = "WATCHKEEPER_TEST_PONDERED";
@@ -47,7 +47,7 @@ impl Line {
 /// The listener's process. Without the variables, as one of all tests, it has nothing to listen to.
 #[test]
 fn other_process() {
-    let (Some(folder), Ok(ground)) = (std::env::var_os(FOLDER), std::env::var(GROUND)) else { return };
+    let (Some(folder), Ok(servers)) = (std::env::var_os(FOLDER), std::env::var(SERVERS)) else { return };
     let name = std::env::var(NAME).expect("a listener has a name");
     // It ends with the one who started it, at the latest.
     std::thread::spawn(|| {
@@ -58,20 +58,20 @@ fn other_process() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime can be made").block_on(listen(
         Path::new(&folder),
-        &Ground::heard(ground),
+        &Servers::heard(servers),
         &name,
         pondered,
     ));
 }
 
-async fn listen(folder: &Path, ground: &Ground, name: &str, pondered: Option<u64>) {
+async fn listen(folder: &Path, servers: &Servers, name: &str, pondered: Option<u64>) {
     let mut journal = std::fs::File::options().append(true).create(true).open(folder.join("told")).expect("it opens");
     let mut tell = |what: &str, number: u64| {
         // One write per line, so that lines of two processes do not mix.
         journal.write_all(format!("{name} {what} {number}\n").as_bytes()).expect("the disk has room");
     };
-    let coordinator = ground.coordinator(settings(name));
-    let config = ground.change_log(name).await;
+    let coordinator = servers.coordinator(settings(name));
+    let config = servers.change_log(name).await;
     let listener = ChangeLogListener::new(config).with_coordinator(coordinator).expect("the settings are right");
     loop {
         match listener.next_batch().await {
@@ -96,7 +96,7 @@ impl Listener {
     fn start(shop: &Shop, name: &str, pondered: Option<u64>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
         command.args(["--exact", "listener::processes::other_process", "--nocapture"]);
-        command.env(FOLDER, shop.path()).env(GROUND, shop.ground().told()).env(NAME, name);
+        command.env(FOLDER, shop.path()).env(SERVERS, shop.servers().told()).env(NAME, name);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         if let Some(number) = pondered {
             command.env(PONDERED, number.to_string());
@@ -121,7 +121,7 @@ impl Listener {
     /// Stops the process; in files outside of any transaction: one that is stopped inside blocks the file for all, which is
     /// another test. A server ends such a transaction.
     async fn stop(&self, shop: &Shop) {
-        if matches!(shop.ground(), Ground::Database(_)) {
+        if matches!(shop.servers(), Servers::Database(_)) {
             return self.stop_anywhere().await;
         }
         let config = Config { busy: Duration::from_millis(200), ..Config::new(shop.state()) };
@@ -236,10 +236,10 @@ async fn a_listener_that_slept_through_its_lease_commits_nothing(shop: Shop) {
     // Awake again, it asks for more, and so tries to commit what it had.
     std::fs::write(shop.path().join("go"), "").expect("the disk has room");
     first.signal(Signal::CONT);
-    let relieved = until("the sleeper hears that it was relieved", async || {
+    let taken_over = until("the sleeper hears that it was relieved", async || {
         told(&shop).into_iter().find(|line| line.who == "a" && line.what == "relieved")
     });
-    assert_eq!(relieved.await.number, 50, "it hears what the other one has committed");
+    assert_eq!(taken_over.await.number, 50, "it hears what the other one has committed");
     assert_eq!(shop.checkpoint().await, Some(before), "the stale one wrote nothing");
     order_slowly(&app, 51..=60).await;
     until_committed(&shop, 60).await;
@@ -272,10 +272,10 @@ async fn a_listener_that_is_asked_to_hands_over_with_every_change_once(shop: Sho
     let (first_of_a, last_of_a) = assert_in_order(&shop, "a");
     let (first_of_b, last_of_b) = assert_in_order(&shop, "b");
     assert_eq!((first_of_a, first_of_b, last_of_b), (1, last_of_a + 1, 150), "every change once");
-    let relieved = told(&shop).into_iter().find(|line| line.what == "relieved").expect("the first one was told");
-    assert_eq!(relieved.who, "a", "and it alone");
-    assert!(relieved.number >= last_of_a, "all that it had is committed");
-    assert!(i64::try_from(relieved.number).expect("small") >= event.checkpoint);
+    let taken_over = told(&shop).into_iter().find(|line| line.what == "relieved").expect("the first one was told");
+    assert_eq!(taken_over.who, "a", "and it alone");
+    assert!(taken_over.number >= last_of_a, "all that it had is committed");
+    assert!(i64::try_from(taken_over.number).expect("small") >= event.checkpoint);
     let checkpoint = shop.checkpoint().await.expect("all are committed");
     assert_eq!((checkpoint.facts.processed_by.as_str(), checkpoint.facts.failovers), ("b", 1));
 }

@@ -9,7 +9,7 @@ use watchkeeper::{
     MultiListenerCoordinator,
 };
 
-use super::ground::{App, Ground};
+use super::servers::{App, Servers};
 
 pub(crate) const GROUP: &str = "shop";
 pub(crate) const STREAM: &str = "orders";
@@ -24,20 +24,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Shop {
     /// For what processes tell each other, and for the files of a shop that has no server.
     folder: tempfile::TempDir,
-    ground: Ground,
+    servers: Servers,
 }
 
 impl Shop {
     pub(crate) fn in_files() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let ground = Ground::Files(folder.path().to_owned());
-        Self { folder, ground }
+        let servers = Servers::Files(folder.path().to_owned());
+        Self { folder, servers }
     }
 
     /// A database of its own, on a server that all shops of this program share.
     pub(crate) async fn in_postgres() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let shop = Self { folder, ground: Ground::database().await };
+        let shop = Self { folder, servers: Servers::database().await };
         // Its tables are made now: leases are counted from before the first call, which would otherwise do it.
         assert_eq!(shop.checkpoint().await, None);
         shop
@@ -45,15 +45,15 @@ impl Shop {
 
     /// Another one of the same kind, of which this one knows nothing.
     pub(crate) async fn another(&self) -> Self {
-        if matches!(self.ground, Ground::Files(_)) { Self::in_files() } else { Self::in_postgres().await }
+        if matches!(self.servers, Servers::Files(_)) { Self::in_files() } else { Self::in_postgres().await }
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub(crate) fn ground(&self) -> &Ground {
-        &self.ground
+    pub(crate) fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -61,12 +61,12 @@ impl Shop {
     }
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
-        self.ground.store()
+        self.servers.store()
     }
 
     /// A coordinator with connections of its own, as another process would have.
     pub(crate) fn coordinator(&self) -> MultiListenerCoordinator {
-        self.ground.coordinator(settings("nobody"))
+        self.servers.coordinator(settings("nobody"))
     }
 
     pub(crate) fn leases(&self) -> LeaseManager {
@@ -76,11 +76,11 @@ impl Shop {
 
     /// Makes the table of orders and its log.
     pub(crate) async fn open(&self) -> App {
-        self.ground.open().await
+        self.servers.open().await
     }
 
     pub(crate) async fn listener(&self, name: &str, coordinator: &MultiListenerCoordinator) -> ChangeLogListener {
-        let config = self.ground.change_log(name).await;
+        let config = self.servers.change_log(name).await;
         ChangeLogListener::new(config).with_coordinator(coordinator).expect("the settings are right")
     }
 

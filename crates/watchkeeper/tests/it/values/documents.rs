@@ -270,7 +270,7 @@ pub(super) async fn restored(
         world.texts_of("r")
     );
     let rows = world.application.query(&sql, &[&rows]).await;
-    let rows = rows.unwrap_or_else(|error| panic!("{} from {mode:?} can not be read again: {error:?}", sink.name()));
+    let rows = rows.unwrap_or_else(|error| panic!("{} from {mode:?} cannot be read again: {error:?}", sink.name()));
     let found = |values: Vec<Option<String>>| only(values).unwrap_or_else(|| "nothing".to_owned());
     rows.iter().map(|row| (row.get(0), found(row.get(1)))).collect()
 }

@@ -6,7 +6,7 @@ use super::generate::Run;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quirk {
     None,
-    /// JSON with `\u0000`, which the server stores and can not convert.
+    /// JSON with `\u0000`, which the server stores and cannot convert.
     NulInJson,
     /// The JSON null, which documents do not tell from an SQL NULL.
     JsonNull,
