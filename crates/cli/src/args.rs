@@ -36,11 +36,14 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+/// The file that is read where none is named.
+pub(crate) const DEFAULT_CONFIG: &str = "watchkeeper.toml";
+
 /// What every command takes.
 #[derive(Debug, Clone, Group)]
 pub(crate) struct Common {
     /// The configuration file
-    #[arg(long, short, global = true, default_value = "watchkeeper.toml", value_name = "FILE")]
+    #[arg(long, short, global = true, default_value = DEFAULT_CONFIG, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Answer in JSON, for programs
     #[arg(long, global = true)]

@@ -182,7 +182,9 @@ impl Site {
 fn within(millis: u64, oldest: u64, newest: u64) -> Result<()> {
     if oldest > millis {
         let cause = format!("the log reaches back to {} only, not to {}", iso(oldest), iso(millis));
-        return Err(Error::config(cause).remedy("choose a later time, or oldest to take what there is"));
+        return Err(
+            Error::config(cause).remedy("choose a later time, or move to `oldest` with `watchkeeper checkpoint set`")
+        );
     }
     if newest < millis {
         let cause = format!("{} is still to come", iso(millis));

@@ -27,7 +27,11 @@ pub(crate) fn meaning(error: &io::Error) -> Meaning {
         io::ErrorKind::PermissionDenied => of(Denied, "this user may not write there", "give write permission"),
         io::ErrorKind::NotFound => {
             // On a volume that is not mounted just now, a folder that is made anew would fill the disk below.
-            of(Config, "the folder does not exist", "mount the volume that it is on, or make the folder anew")
+            of(
+                Config,
+                "the folder does not exist",
+                "mount the volume that it is on, or make the folder; lines that lay in one that is gone are not written again",
+            )
         }
         io::ErrorKind::NotADirectory => of(Config, "a part of its path is no folder", "name a folder"),
         io::ErrorKind::IsADirectory => of(Config, "a folder has the file's name", "choose another prefix"),

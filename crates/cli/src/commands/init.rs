@@ -4,6 +4,7 @@ mod systems;
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -11,7 +12,7 @@ use watchkeeper::core::Report;
 use watchkeeper::{Error, Result};
 
 use crate::answer;
-use crate::args::Common;
+use crate::args::{Common, DEFAULT_CONFIG};
 
 pub(crate) use systems::{Sink, Source};
 
@@ -41,10 +42,14 @@ pub(crate) fn run(common: &Common, source: Source, sink: Sink) -> Result<ExitCod
             .at(&name),
     })?;
     let lines = [format!("{name} is written. What comes next:")].into_iter();
+    let step = |command: &str, what: &str| {
+        // The file that is read without being named.
+        let named = if common.config == Path::new(DEFAULT_CONFIG) { String::new() } else { format!(" -c {name}") };
+        format!("  {:<55} # {what}", format!("watchkeeper {command}{named}"))
+    };
     let lines = lines.chain(source.first_step().map(str::to_owned)).chain([
-        "  watchkeeper check                                       # look whether all of it can work".to_owned(),
-        "  watchkeeper run                                         # twice or more: one delivers, the others stand by"
-            .to_owned(),
+        step("check", "look whether all of it can work"),
+        step("run", "twice or more: one delivers, the others stand by"),
     ]);
     let lines = lines.collect();
     answer::print_report(&Report { lines, data: json!({ "written": name }) }, common.json)?;

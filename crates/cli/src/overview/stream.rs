@@ -248,7 +248,7 @@ pub(super) async fn inspect_stream(
     let overtaken = Overtaken::of(on_watch, age, checkpoint.as_ref(), now);
     let mut checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
     if let Some(checkpoint) = &mut checkpoint {
-        checkpoint.failovers += uncommitted_failovers(site, &name, holder.as_ref(), checkpoint.epoch).await?;
+        checkpoint.failovers = checkpoint.failovers.max(journaled_failovers(site, &name).await?);
     }
     let not_delivering = not_delivering(state, &told, release_notice.as_ref(), checkpoint.as_ref());
     let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
@@ -279,17 +279,11 @@ pub(super) async fn inspect_stream(
     Ok(stream)
 }
 
-/// So many takeovers are looked through for those that no commit has counted yet.
-const TAKEOVERS: usize = 20;
-
-/// How many failovers there were since `committed`, the epoch of the checkpoint, which has counted those before.
-async fn uncommitted_failovers(site: &Site, name: &str, holder: Option<&Holder>, committed: u64) -> Result<u64> {
-    if holder.is_none_or(|holder| holder.epoch.0 <= committed) {
-        return Ok(0);
-    }
+/// How many failovers the journal has counted: also those of tenures that committed nothing.
+async fn journaled_failovers(site: &Site, name: &str) -> Result<u64> {
     let cx = site.read_context();
-    let recent = cx.run(site.journal().recent(&cx, name, TAKEOVERS)).await?;
-    Ok(recent.iter().filter(|takeover| takeover.epoch.0 > committed && takeover.is_failover).count() as u64)
+    let newest = cx.run(site.journal().recent(&cx, name, 1)).await?;
+    Ok(newest.first().map_or(0, |takeover| takeover.failovers))
 }
 
 /// What the holder last reported, as a checkpoint that is newer than its heartbeat corrects it.

@@ -128,8 +128,19 @@ fn a_failover_is_counted_before_the_next_commit() {
     workspace.order(1..2);
     until("another change is committed", || orders(&workspace)["checkpoint"]["changes"] == 2);
     assert_eq!(orders(&workspace)["checkpoint"]["failovers"], 1, "it is not counted twice");
+    for count in 2..=3 {
+        let handed = workspace.run(&["handoff", "orders"]);
+        assert_eq!(handed.code, Some(0), "{handed:?}");
+        until("it is counted", || orders(&workspace)["checkpoint"]["failovers"] == count);
+    }
     second.ends_in_order();
     first.ends_in_order();
+    assert!(orders(&workspace)["checkpoint"]["failovers"].as_u64() >= Some(3), "the count never falls");
+    let mut third = workspace.start("third");
+    workspace.order(2..3);
+    until("it is committed", || orders(&workspace)["checkpoint"]["changes"] == 3);
+    assert!(orders(&workspace)["checkpoint"]["failovers"].as_u64() >= Some(3), "nor after a commit of a later tenure");
+    third.ends_in_order();
 }
 
 #[test]

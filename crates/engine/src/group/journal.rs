@@ -93,9 +93,10 @@ pub struct Takeover {
     pub cause: Cause,
     /// How long nobody had the watch.
     pub vacant_millis: u64,
-    /// Whether the watch passed to an instance that was there to take it over. A checkpoint counts that with its next commit.
+    /// How often the watch of this stream had passed to an instance that was there to take it over, this time included. A checkpoint
+    /// counts only those after which something was committed.
     #[serde(default)]
-    pub is_failover: bool,
+    pub failovers: u64,
     /// What the one before said when it left, or what the operator did. Empty if it could say nothing, as after a crash.
     #[serde(default)]
     pub note: String,
@@ -112,7 +113,7 @@ impl Takeover {
             to: to.into(),
             cause,
             vacant_millis: 0,
-            is_failover: false,
+            failovers: 0,
             note: String::new(),
         }
     }
@@ -253,7 +254,7 @@ mod tests {
             to: "b".into(),
             cause: Cause::Crashed,
             vacant_millis: 127,
-            is_failover: true,
+            failovers: 3,
             note: String::new(),
         };
         let told = "At 2026-01-22 10:11:12 UTC, b relieved a (crashed) after 0.12 s without a holder, epoch 7.";

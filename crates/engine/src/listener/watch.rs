@@ -145,7 +145,8 @@ impl Watch {
         self.stream_slot.go(ListenerState::Running, Some(epoch), cause);
         self.stream_slot.publish(|status| status.tenures += 1);
         // Beside the work: people can wait for the journal, changes cannot.
-        let note = self.note_takeover(&tenure, &lease_grant);
+        let counted = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.facts.failovers);
+        let note = self.note_takeover(&tenure, &lease_grant, counted);
         let _noting = Task::spawn(&*self.instance.seams.spawn, "journal", note);
         let has_position = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.position.is_some());
         let note = has_position.then(|| self.note_committed(&tenure));
@@ -286,11 +287,12 @@ impl Watch {
         control.asks_to_leave(epoch).then_some(Departure::Asked)
     }
 
-    /// Writes the takeover to the journal.
+    /// Writes the takeover to the journal. The checkpoint has `counted` so many failovers.
     fn note_takeover(
         &self,
         tenure: &Arc<Tenure>,
         lease_grant: &GrantedLease,
+        counted: u64,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (instance, stream_slot) = (Arc::clone(&self.instance), Arc::clone(&self.stream_slot));
         let (tenure, previous) = (Arc::clone(tenure), lease_grant.previous.clone());
@@ -310,6 +312,8 @@ impl Watch {
             if is_failover {
                 metrics::took_over(stream_slot.name(), cause.as_str(), vacant);
             }
+            let last = cx.run(instance.journal.recent(&cx, stream_slot.name(), 1)).await.unwrap_or_default();
+            let failovers = last.first().map_or(0, |takeover| takeover.failovers).max(counted) + u64::from(is_failover);
             let takeover = Takeover {
                 at_millis: instance.seams.clock.wall_millis(),
                 epoch: tenure.grant().epoch,
@@ -318,7 +322,7 @@ impl Watch {
                 to: instance.settings.name.clone(),
                 cause,
                 vacant_millis: u64::try_from(vacant.as_millis()).unwrap_or(u64::MAX),
-                is_failover,
+                failovers,
                 note: release_notice.map(|release_notice| release_notice.text).unwrap_or_default(),
             };
             if let Err(error) = cx.run(instance.journal.append(&cx, stream_slot.name(), &takeover)).await {

@@ -51,7 +51,7 @@ impl Standby {
     pub(super) fn judge(&mut self, instance: InstanceId, verdict: Verdict) {
         self.watched.remove(&instance);
         if verdict == Verdict::Dead {
-            tracing::info!(%instance, "a holder is proved dead");
+            tracing::info!(dead = %instance, "a holder is proved dead");
             self.dead.insert(instance, self.instance.seams.clock.now());
             self.deregister_dead(instance);
         }
