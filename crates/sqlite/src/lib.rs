@@ -24,7 +24,7 @@
 //! | `lease`, `checkpoint`, `records` | the three stores |
 //! | `source` | the log that triggers fill: `reader`, `read`, `position`; `times` notes what was committed when, for a start by time; `payload` has values that JSON lacks; `guard` notices tables that lost their triggers |
 //! | `sink`, `feedback` | transactional sinks; a sink that writes into what its own stream watches |
-//! | `tools` | installation of triggers; `alter` runs ALTER TABLE between two sets of them |
+//! | `tools` | the commands; `triggers`, `keys`, `marks`, `shape` and `written` make the triggers, `alter` runs ALTER TABLE between two sets of them |
 #![deny(missing_docs)]
 
 mod backend;
