@@ -3,6 +3,8 @@
 //! `watchkeeper-bench engine` measures what the engine itself costs: source, sink and stores are in
 //! memory, so what is left is the engine. It prints a table and ends with 1 when a bar is missed, with
 //! 2 when it could not measure.
+//!
+//! It is a crate of its own so that the counting allocator stays out of what is shipped.
 
 mod args;
 mod blocked;

@@ -1,4 +1,22 @@
 //! Real processes on real stores under faults. `cargo xtask chaos` and `cargo xtask bench failover` call it.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `harness` | one file per backend: how it is set up, written to and read back; `servers` has the servers below it, `lines` a fenced target for all |
+//! | `fault`, `faults`, `cut` | the faults of a group; setup, load, plan and arrivals of every run; ends the connections of a running process through the kernel |
+//! | `fault_hooks` | lets the parent act inside a child: hold a write, fail, leave renewals unanswered |
+//! | `cluster`, `instance`, `launch_plan` | injects faults into three processes; one child; which program the children are (this one, a handler on the library, or the shipped program) |
+//! | `campaign`, `report`, `bars`, `log` | judges a run; its output; bars for measurements; logs of the instances |
+//! | `program` | injects faults into the shipped program and judges its files and copies |
+//! | `histories` | has the shipped program copy the random histories of the testkit, then compares source and target |
+//! | `failover`, `elections`, `latency`, `speed` | measure takeovers, elections, store calls, and reading |
+//! | `background_streams`, `load`, `args` | many streams in parallel with the measured one; the writer; the command line |
+//!
+//! In `speed`, consumers take turns (`turns`), each in its own process, and `verdict` compares figures with bars.
+//! `mongodb` compares with the bare driver, `postgres` compares both sources with `pg_recvlogical` and bare loops and
+//! measures what triggers cost the writers; `peers` adds other programs.
 
 mod args;
 mod background_streams;

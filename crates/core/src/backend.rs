@@ -3,6 +3,13 @@
 //! This is the seam between the program and the backends: the program knows names, URLs and settings,
 //! a backend makes contracts of them. A new backend brings one of these and is registered in one place;
 //! the program is not touched.
+//!
+//! `Backend::peek_store` creates nothing. The command `check` has to refuse what a run refuses (a stream that began in
+//! another store), so it asks the same record with the same code and discards what that would write.
+//!
+//! `Purpose::reading` tells a target the source of its stream as it is written in the file: a sink that writes into
+//! what its own stream watches would feed it for ever, and only the backend can detect this. Streams that are composed
+//! in the library are not checked, because source and sink are created independently there.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! What every call carries: clock, deadline, cancellation.
+//!
+//! A context has two deadlines. The timeout of a call is fixed and can have a timer. The deadline of the lease moves
+//! with every renewal, so no timer is set to it; it is read before the call.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -9,6 +9,10 @@
 //!
 //! Whose clock is believed: the store's own, for expiry; the holder's, counted from *before* it sent
 //! the request, for giving up. Only durations travel.
+//!
+//! `LeaseStore::separate` gives the keeper's thread connections that no other call waits on; only the store knows how
+//! to make them. `Acquired::Granted` names the previous tenure: the new holder has to know whether it waits for
+//! `settle`, and the journal records the cause and the vacancy by the store's clock.
 
 use std::sync::Arc;
 use std::time::Duration;

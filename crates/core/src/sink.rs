@@ -1,4 +1,8 @@
 //! Where changes go.
+//!
+//! `Written` reports a prefix of the rows: what was accepted before a bad row is not written again, and attempts count
+//! against that row only. `SinkContext::store` tells a sink where the checkpoint is kept; `OpenedSink` is the writer
+//! that fits, and the engine checks that the identities agree.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,9 @@
 //! Where changes come from.
+//!
+//! `Source::verify` compares identities for equality by default. Some logs know more: a position may be valid although
+//! the identity has grown. `Source::preflight` answers whether a stream could continue from its checkpoint before
+//! anything runs. It must not disturb the instance that runs the stream, so a replication slot, for example, is looked
+//! up in the catalog and not opened.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

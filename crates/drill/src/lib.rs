@@ -7,6 +7,19 @@
 //! * [`Verdict`] compares the ledger with what a target really received, or with what was written to a copy.
 //!
 //! Nothing here knows a backend or the engine: what is started is a command, what arrived is a list.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `children`, `child`, `spawner`, `event` | processes that are started, observed, signalled and reaped |
+//! | `obey` | the child's side of the orders |
+//! | `fault` | the plan of a seed |
+//! | `ledger` | what a writer knows of its writes |
+//! | `judge`, `verdict`, `copy` | order at the target; the verdict; the verdict on a copy |
+//!
+//! The judge is independent of the one in the testkit: it is shipped inside the program, and it sees only what a target
+//! received (keys, numbers and epochs), no commits.
 #![deny(missing_docs)]
 
 mod child;

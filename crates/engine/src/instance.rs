@@ -247,7 +247,7 @@ struct InstanceParts {
     agent: GroupAgent,
 }
 
-/// The posts of the streams, and the desk that tells them what people want.
+/// The slots of the streams, and the agent that passes them the requests of operators.
 fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>) -> InstanceParts {
     let mut controls = BTreeMap::new();
     let (mut posts, mut connecting) = (Vec::new(), Vec::new());

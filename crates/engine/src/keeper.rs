@@ -3,6 +3,10 @@
 //! It runs on an OS thread of its own, with a client of its own: neither the cursor, a handler nor a
 //! sink can delay it. One round trip renews all streams. An error is no loss until the local deadline
 //! has passed; a peer that stepped down on the first error flapped for ever.
+//!
+//! The keeper's store comes from `LeaseStore::separate`. Renewals that fail are retried every `retry_every` until the
+//! deadline. Ending a tenure cancels every call under way; an abandoned call has an unknown outcome. A tenure that
+//! panics is given up in the same way (`Keeper::abandon`).
 
 use std::collections::BTreeMap;
 use std::future::Future;

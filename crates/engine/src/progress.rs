@@ -1,8 +1,9 @@
 //! Whether a tenure turns (G8).
 //!
-//! Every call of the pipeline marks its [`CallProgress`] with the moment by which it must have ended. Calls
-//! end themselves at their time-outs; a pulse that is past its moment all the same belongs to a thread
-//! that is blocked. Waiting (for changes, in back-off, behind an open breaker) marks nothing.
+//! Every call of the pipeline marks its [`CallProgress`] with the moment by which it has to end. Calls end themselves at
+//! their timeouts, so a call that is still open `stall_grace` later belongs to a blocked thread: the keeper ends the
+//! tenure as `Stalled`, and the lease expires. Waiting (for changes, in backoff, behind an open breaker, for room in the
+//! window) marks nothing and counts as progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,9 @@
 //! Settings, and the relations between them that are checked when they are built.
+//!
+//! The keeper's tick is bounded by the margin: `LeaseSettings::validate` refuses a margin below TTL/20, so the tick
+//! cannot come after the lease has expired. A lease above 6 s is renewed every 2 s, and at most 1 s of it (at least
+//! TTL/20) stays unused, because what counts is how much is left when the store falls silent: 15 s have to outlast an
+//! election that takes 12 s. `give_up` belongs to the stream, since it depends on the sink.
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ pub(crate) use standby_slot::TENURE;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 type PeerCleanup = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// What became of reading the halt of the stream at this berth: `None` if it is not halted.
+/// What became of reading the halt of the stream of this slot: `None` if it is not halted.
 type Reading = Pin<Box<dyn Future<Output = (usize, Result<Option<Halted>>)> + Send>>;
 type Watching = Pin<Box<dyn Future<Output = (InstanceId, Verdict)> + Send>>;
 

@@ -160,7 +160,7 @@ impl Tenure {
     }
 }
 
-/// Makes a call to `component` that no pulse watches; an error names the component.
+/// Makes a call to `component` that the keeper does not watch; an error names the component.
 ///
 /// # Cancel safety
 /// As that of `call`.

@@ -25,6 +25,16 @@
 //! of network file systems are not to be relied on; [`check`](watchkeeper_core::Sink::check) warns of them.
 //!
 //! [`StdoutSink`] writes the same lines to standard output. It is plain: nothing there can refuse a stale writer.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `fence` | the newest grant, in a mark file that is read and written under a lock |
+//! | `segments` | the files: which one is open, rotation, repair of an incomplete last line |
+//! | `client` | a thread for blocking writes, behind a bounded channel |
+//! | `sink`, `lines`, `stdout` | the file sink; the writer of lines; standard output |
+//! | `backend`, `config`, `error` | files as a configuration file names them; settings; the table of errors |
 
 #![warn(missing_docs)]
 

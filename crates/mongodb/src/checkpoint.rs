@@ -1,4 +1,6 @@
 //! Fenced checkpoints and the ledger.
+//!
+//! A checkpoint without ledger entries is one update; see `session` for writes with a ledger or with rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,6 +2,8 @@
 //!
 //! Everything is sent as a command of our own making: with the majority as its concern, a time-out at the server that
 //! ends before the one here, and no retry by the driver. So what an answer means is decided here alone.
+//!
+//! A separate client connects with its first call, so its connections live on the runtime of the keeper's thread.
 
 use std::sync::Arc;
 use std::time::Duration;

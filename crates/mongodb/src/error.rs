@@ -1,4 +1,8 @@
 //! One table from MongoDB's errors to kinds.
+//!
+//! *Unavailable* is reported to a writer only for what certainly had no effect: no server was found, the server was not
+//! the primary, a transaction was aborted or never committed. A lost connection, a step-down and a missing majority are
+//! *Unknown*.
 
 use mongodb::error::{Error as Native, ErrorKind as NativeKind, WriteFailure};
 use watchkeeper_core::{Error, ErrorKind};

@@ -1,6 +1,9 @@
 //! Whether a sink writes into what its own stream watches.
 //!
 //! Such a stream would be fed by its own sink for ever. Whoever has a sink made says what the stream reads ([`Purpose`]).
+//!
+//! Source and sinks of a stream are created one by one, so what a source watches is remembered by group and stream
+//! until the sinks are created.
 
 use watchkeeper_core::{Cx, Error, Purpose, Result};
 

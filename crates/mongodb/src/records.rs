@@ -1,4 +1,6 @@
 //! Small documents and logs.
+//!
+//! Revisions are drawn at random: they are only compared for equality, so no counter is needed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -30,6 +30,16 @@
 //!
 //! Sockets are closed on `exec`, so that a child cannot keep its dead parent's connections open. A child that is
 //! forked without `exec` could, and would hide the death until it ends.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `listener` | answers for the tenures of this process |
+//! | `watch` | watches a holder until its death is proved or cannot be |
+//! | `protocol` | one question, one answer, and the message that precedes an orderly close |
+//! | `local` | which addresses belong to this machine |
+//! | `reactor` | the thread that does the I/O |
 #![deny(missing_docs)]
 
 mod listener;

@@ -1,4 +1,4 @@
-//! Answers for the tenures on a roll.
+//! Answers for the tenures of this process.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};

@@ -18,6 +18,48 @@
 //! things are needed that `tokio-postgres` gives: statements that are sent together, so that `BEGIN`, a statement and `COMMIT` are one
 //! round trip; statements without a name (`query_typed`), so that PgBouncer may pool by transaction; and connections that can be taken
 //! out of the pool, since one whose call was given up would make the next call wait for what is still running on it.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `backend`, `config` | PostgreSQL as a configuration file names it; URLs, service files, variables and passwords as libpq reads them (`address`), libpq parameters that are not followed (`ignored_parameters`), trust in certificates (`tls`) |
+//! | `client` | `BEGIN`, statement and `COMMIT` in one round trip; `work` is a transaction, `link` a connection that is closed when its call is given up, `change_hints` wakes waiters by LISTEN, `schema` migrates tables |
+//! | `error`, `table_name` | one table by SQLSTATE; tables as people write them |
+//! | `lease`, `checkpoint`, `records` | every rule is one statement (`sql`); a claim ends the session that has locked an older one |
+//! | `feedback_loop` | detects a sink that writes into what its own stream watches, by triggers (`log`) or publications (`published`); `named` has the names in a filter as changes have them |
+//! | `check`, `tools` | servers, rights, tables and foreign keys of targets; the command `setup` |
+//!
+//! | module in `sink` | contents |
+//! |---|---|
+//! | `sink` itself | writes the checkpoint first, so that an open transaction is found by its lock |
+//! | `rekey` | values that did not change move with their row to its new key |
+//! | `divide`, `deferred` | finds the changes that a target refuses, at once or only at its commit |
+//! | `rows` | fields into typed columns: `encode` writes each value for its type or refuses it, `literal` handles arrays, `hstore` and vectors, `origins` whether rows of several tables lie in one, `known_fields` columns that come and go, `plan` the fewest statements, `versioned` copies without checkpoint |
+//! | `image`, `name`, `tables`, `versioned` | changes as JSON; names; tables of the sink; versioned mirrors |
+//!
+//! | module in `changelog` | contents |
+//! |---|---|
+//! | `position`, `snapshot`, `durable` | what has been read, as snapshots; what a crash cannot undo |
+//! | `query`, `read`, `reader` | one query to the server; rows to changes; the open log |
+//! | `retention`, `pedigree`, `guard` | acknowledgements and pruning; whose log it is; deletions that are not pruning |
+//! | `schema`, `statement`, `fast_path`, `triggers`, `install` | tables and row triggers; statement triggers; a cheaper function for plain tables; which triggers a table has; installation |
+//! | `since_installed`, `hardening`, `shape`, `named` | what changed since installation; hostile sessions and names; the catalog; which table a name means |
+//! | `requirements`, `check`, `start`, `times` | what has to exist when a stream is opened; checks; where to begin; which transactions had ended at a time |
+//! | `changed`, `exact`, `columns`, `outbox`, `tools` | changed columns; values that JSON cannot hold exactly; the columns of a log or an outbox; outboxes; commands |
+//!
+//! | module in `replication` | contents |
+//! |---|---|
+//! | `connect`, `wire`, `binding`, `socket` | a client for the replication protocol; SCRAM bound to the certificate; sockets that rest while the reader is behind |
+//! | `task` | owns the socket and answers the server while a sink is slow; `receive_buffer`, `rewind` |
+//! | `pgoutput`, `relation`, `catalog`, `keys` | messages as slices; tables and keys, in the log and in the catalog |
+//! | `decode`, `batch`, `spool` | messages to rows; batches; transactions that arrive before their commit |
+//! | `body`, `value`, `position` | columns decoded on access; values; log positions |
+//! | `slot`, `publication`, `rights`, `waiting`, `orphans`, `lag` | what has to exist, who may create it, for whom a new slot waits, slots of removed streams, how much log a slot holds |
+//! | `publication_definition`, `publication_diff`, `publication_fingerprint`, `publication_watcher` | what a publication consists of, its changes, a cheap fingerprint, and the task that watches it |
+//! | `lineage`, `version_origin`, `proof` | whose log it is; how that ranks versions; messages of our own that identify a quiet log |
+//! | `open`, `reader`, `snapshot`, `standby_snapshot_logger` | from a start to a stream; the open stream; what exists already; how much the server decodes again after a takeover |
+//! | `preflight`, `settings`, `failure` | where a stream would begin; settings; what connection failures mean |
 #![deny(missing_docs)]
 
 mod backend;

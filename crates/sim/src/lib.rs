@@ -4,6 +4,9 @@
 //! that delays, loses and cuts; processes that are killed, paused and restarted; handlers that fail;
 //! clocks that differ. The same seed gives the same history. Invariants are checked where effects
 //! happen ([`ground_truth`]) and over the whole history at the end.
+//!
+//! The simulation is a crate of its own because it alone, with `watchkeeper-chaos`, may enable the engine's feature
+//! `mutants`.
 
 pub mod book;
 pub mod cluster;

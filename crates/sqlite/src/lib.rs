@@ -14,6 +14,17 @@
 //! so network filesystems are refused.
 //!
 //! SQLite is synchronous: a [`Client`] is one connection on an OS thread of its own that is sent closures.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `backend`, `config`, `clock`, `error` | SQLite as a configuration file names it; settings; the clock of the machine; one table from codes to kinds |
+//! | `client` | one thread per connection; `evict` kills a stopped predecessor that blocks the file, `link` notices a replaced file |
+//! | `lease`, `checkpoint`, `records` | the three stores |
+//! | `source` | the log that triggers fill: `reader`, `read`, `position`; `times` notes what was committed when, for a start by time; `payload` has values that JSON lacks; `guard` notices tables that lost their triggers |
+//! | `sink`, `feedback` | transactional sinks; a sink that writes into what its own stream watches |
+//! | `tools` | the commands; `triggers`, `keys`, `marks`, `shape` and `written` make the triggers, `alter` runs ALTER TABLE between two sets of them |
 #![deny(missing_docs)]
 
 mod backend;

@@ -10,6 +10,18 @@
 //! * [`servers`]: real servers, which end with the test that started them.
 //!
 //! It depends on core only, so that it can judge the engine as well as the backends.
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `laws` | one function per law, one macro per contract; a law waits on conditions with a bounded number of tries |
+//! | `known_bad` | wrappers of the in-memory reference; `tests/it/matrix.txt` is the snapshot of which law finds which flaw |
+//! | `faults` | wrappers that refuse, lose an answer, hold or delay, as a script says |
+//! | `world` | the executor, its clock, and simulated processes (`node`); `stuck` reports who was waiting |
+//! | `servers` | `guard` ends servers with their test, even if that is killed; `mongodb` runs replica sets, `postgres` single servers; `wire` is enough of MongoDB's protocol to set them up |
+//! | `histories` | `draw` draws plans, `value` types and values, `model` knows what exists at each step |
+//! | `history` | the judge: lost, out of order, duplicated, stale |
 #![deny(missing_docs)]
 
 pub mod faults;

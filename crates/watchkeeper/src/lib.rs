@@ -1,7 +1,7 @@
 //! Keeps a change stream watched.
 //!
 //! Several instances of a service run; for every stream exactly one of them has the watch and the
-//! others stand by. When the one on watch is stopped, crashes, hangs or is cut off, another relieves it
+//! others stand by. When the one on watch is stopped, crashes, hangs or is cut off, another takes over
 //! and goes on from the shared checkpoint, with nothing lost and no stale checkpoint let through.
 //!
 //! This crate is the facade: it decides nothing itself. What nearly everyone needs is at its root: an
@@ -29,7 +29,7 @@
 //! use std::sync::Arc;
 //!
 //! use tokio::sync::mpsc;
-//! use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+//! use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 //! use watchkeeper::{
 //!     CheckpointStore, HandlerError, InstanceSettings, ObserverExecutor, Operation, Result, Routes, Running, Seams,
 //!     SinkSpec, SourceTime, StartAt, StoreIdentity, Stores, StreamSettings, StreamSpec, handler,
@@ -42,7 +42,7 @@
 //!     let stores = Stores {
 //!         leases: Arc::new(Leases::new(seams.clock.clone())),
 //!         checkpoints: checkpoints.clone(),
-//!         records: Arc::new(Notes::new(seams.clock.clone())),
+//!         records: Arc::new(RecordStore::new(seams.clock.clone())),
 //!     };
 //!
 //!     // A source with two changes in it.
@@ -84,6 +84,19 @@
 //!     Ok(())
 //! }
 //! ```
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`builder`] | an instance in a few lines |
+//! | [`open`] | stores and sources by their address |
+//! | `operate` | pausing, handing over and dead letters, from a program |
+//! | [`pull`] | a feed of changes with acknowledgement |
+//! | `registry` | the backends of a build |
+//! | [`listener`] | listeners that ask for batches, and a registry of named listeners |
+//!
+//! The programs in `examples` are run by `tests/it/examples.rs`.
 #![deny(missing_docs)]
 
 pub mod builder;

@@ -5,7 +5,7 @@
 //! waits.
 //!
 //! ```
-//! # use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, Notes};
+//! # use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 //! # use watchkeeper::{Operation, Running, Seams, SourceTime, StartAt, StoreIdentity, Stores};
 //! # use watchkeeper::{InstanceSettings, SinkSpec, StreamSettings, StreamSpec};
 //! use std::sync::Arc;
@@ -20,7 +20,7 @@
 //! # log.append(change, SourceTime(0));
 //! # let stores = Stores { leases: Arc::new(Leases::new(seams.clock.clone())),
 //! #     checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
-//! #     records: Arc::new(Notes::new(seams.clock.clone())) };
+//! #     records: Arc::new(RecordStore::new(seams.clock.clone())) };
 //! # let settings = StreamSettings { start: StartAt::Oldest, ..StreamSettings::new("orders") };
 //! let (feed, mut changes) = pull::feed(pull::Settings::default())?;
 //! let sinks = vec![SinkSpec::new("pulled", Arc::new(feed))];
@@ -70,6 +70,9 @@
 //! `shutdown_grace` is left to the next instance.
 //!
 //! [`Running::shutdown`]: crate::Running::shutdown
+//!
+//! A write into the feed waits for acknowledgements, a flush does not. A flush may not end before everything is
+//! durable, and would reach its timeout behind a slow caller; a write may report how far it is.
 
 mod changes;
 mod counter;

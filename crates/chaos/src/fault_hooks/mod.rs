@@ -2,6 +2,9 @@
 //!
 //! A process that is stopped at a random moment has nothing in hand most of the time, and the fence is never tried. So the
 //! instance is told to stop itself just before its next write, says so, and is stopped by the signal there.
+//!
+//! With self-fencing off, the renewals of such an instance are not answered while it holds a write. Otherwise it would
+//! learn first that it was replaced, and would not try the stale write.
 
 mod leases;
 mod sink;

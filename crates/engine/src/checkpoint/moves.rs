@@ -1,4 +1,4 @@
-//! What an operator can wish for, and the commit that it comes to.
+//! The moves that an operator can request, and the plan of the commit that performs one.
 //!
 //! Whatever a move passes over stands in the ledger by the very commit that passes it (G2), and a
 //! target that the source cannot resume from is refused before anything is written (G4).
@@ -26,7 +26,7 @@ pub enum Back {
     Changes(u64),
 }
 
-/// An operator's wish.
+/// An operator's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
     /// Resume from this position of the log as it is now. What it passes over is recorded as a gap, and a snapshot that it leaves

@@ -7,6 +7,9 @@
 //!
 //! The lease is not renewed. A move takes a few round trips; one that takes longer than the lease is
 //! refused before its commit.
+//!
+//! A move is planned twice. Before the pause it is refused if no holder could make it possible by leaving, so the
+//! stream is not interrupted for nothing. Only the second plan, made under the claim, is committed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -61,7 +61,7 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-/// The answer to a wish to call.
+/// The answer to a request for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Permit {

@@ -1,4 +1,4 @@
-//! The instance's desk: says that it is alive, hears who else is, and reads what people want.
+//! Sends heartbeats, reads the other members, and reads the control records of the streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::log_limit::OutageLog;
 use crate::seams::Seams;
 use crate::settings::InstanceSettings;
 
-/// What a desk works with.
+/// What an agent works with.
 #[derive(Debug, Clone)]
 pub struct GroupAgent {
     /// Time and randomness.

@@ -64,7 +64,7 @@ pub struct Control {
     /// that was, and a hint of an older epoch that is written late counts no more.
     #[serde(default)]
     pub resumed: Option<Epoch>,
-    /// Grows with every wish that instances that stay away from the stream try it at once.
+    /// Grows with every request that instances that stay away from the stream try it at once.
     #[serde(default)]
     pub tries: u64,
     /// The newest request to replay dead letters.
@@ -83,7 +83,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// A person's wish that nobody runs the stream.
+    /// An operator's request that no instance runs the stream.
     pub fn pause(&mut self) {
         self.paused = true;
         if let Some(moves) = &mut self.moves {
@@ -91,14 +91,14 @@ impl Control {
         }
     }
 
-    /// A person's wish that it runs. It also ends the pause of a move whose program died; a move that
+    /// An operator's request that it runs. It also ends the pause of a move whose program died; a move that
     /// is alive is protected by its lease.
     pub fn unpause(&mut self) {
         self.paused = false;
         self.moves = None;
     }
 
-    /// A person's wish that instances that stay away from the stream, or wait to connect it, try it at once.
+    /// An operator's request that instances that stay away from the stream, or wait to connect it, try it at once.
     pub fn try_now(&mut self) {
         self.tries += 1;
     }

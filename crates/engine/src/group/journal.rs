@@ -1,4 +1,4 @@
-//! Who relieved whom, when and why.
+//! The log of takeovers: who took over from whom, when, why, and for how long nobody held the watch.
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,6 +7,10 @@
 //!
 //! In the same way the table of a sink may be removed. Made anew it would lack everything that was delivered before, silently. So the
 //! targets that a stream has written to are noted as well.
+//!
+//! The first checkpoint of a stream has no position. Then it is noted that the stream has a checkpoint, and only then
+//! positions are committed. So a crash in between raises no false alarm, and a checkpoint that is noted but missing was
+//! removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

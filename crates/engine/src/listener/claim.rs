@@ -1,4 +1,8 @@
 //! From a granted lease to a claimed checkpoint.
+//!
+//! The claim is repeated until it is answered, the tenure is over, a shutdown is requested, or (after `give_up`)
+//! another healthy instance could reach the store. `Claim::Behind` means that the lease store has lost its epochs: the
+//! lease is acquired again above the newest claimed epoch, for the same tenure.
 
 use std::sync::Arc;
 

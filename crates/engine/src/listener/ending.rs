@@ -1,4 +1,14 @@
 //! How a tenure ends, or goes on: by the scope of what happened.
+//!
+//! The first reopening follows after at most 100 ms and each next one after up to three times as long, up to 30 s: the
+//! connection that was cut is often available again at once, and ten attempts still take two and a half minutes
+//! together. The count starts over when the committed position moves.
+//!
+//! An instance that leaves after a failure stays away only as long as another healthy instance can take the stream.
+//! `Config`, `Denied` and `Internal` errors concern the instance; a `Corrupt` error of source, sink or checkpoint store
+//! concerns the stream. A release that is not answered is sent three times, because the group would otherwise wait for
+//! the lease to expire. A stalled tenure does not release: the blocked call may still write, so the lease has to
+//! expire.
 
 use std::sync::Arc;
 use std::time::Duration;

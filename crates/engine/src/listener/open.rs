@@ -1,4 +1,13 @@
 //! Opens sinks and source for a tenure, and runs the opening.
+//!
+//! Sinks and source are opened anew with every opening. After a failed flush the buffers of a writer are worthless, and
+//! batches are counted from 0 again. Sinks are opened under the grant of the tenure, so a fenced sink refuses older
+//! epochs before anything is delivered. A sink that stays behind an
+//! open circuit breaker for `give_up` (default 10 s, twice the default lease) makes the instance leave the stream to a
+//! healthy one that does not stay away itself, unless a probe of the sink is under way.
+//!
+//! Every batch is stamped with the pedigree of the log that was opened. If there is no position and the start moves on
+//! (as "now" does), the opened position is committed before anything is delivered.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! The states of a listener and their legal transitions.
+//!
+//! `Connecting` is standing by, `Running` starts with the claim, `Recovering` precedes a reopening, `Stopped` follows a
+//! shutdown or a halt. `Stopped` is final: resuming a halted stream makes a new state machine.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A stream's post on one instance: what lasts over tenures.
+//! A stream on this instance: what lasts over tenures, and its status for operators.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;

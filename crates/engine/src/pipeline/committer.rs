@@ -2,6 +2,10 @@
 //!
 //! It lives as long as the tenure, over all reopenings: a commit whose answer was lost is repeated
 //! unchanged before anything else is committed, never merged with what came after.
+//!
+//! One committer serves the lanes and the transactional path, so a halt or an accepted gap takes the sequence number
+//! after the last transaction. The checkpointer or the transactional task holds its lock for the whole opening. The
+//! position changes only in `Committer::record`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Takes batches from the reader and gives their rows to the lanes, waiting at barriers.
+//!
+//! A barrier waits for a flush, not only for the writes: a sink may buffer per lane, and what a barrier drops or
+//! renames has to be durable before. An empty batch enters as a piece without rows, behind what is in flight.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! Decides when sinks are flushed, and moves the safe point when they were.
+//!
+//! The flusher takes a mark (the boundary before which everything is done), flushes all sinks, and moves the safe point
+//! to that mark, not to what was written during the flush. It flushes when the interval is over, when enough changes
+//! are done, when the window is nearly full, and when a barrier waits. If a sink rejects rows in a flush, the
+//! rejections are noted before the safe point moves.
 
 use std::sync::Arc;
 

@@ -1,4 +1,9 @@
 //! Runs one opening: starts its tasks, and winds them down in order.
+//!
+//! The order at the end is: drain the lanes, stop the flusher, flush a last time (unless a flush had failed), commit,
+//! close the sinks, let the reader acknowledge and close. If that takes longer than `shutdown_grace`, the rest is
+//! abandoned and `End::abandoned` says so. A handover, pause or shutdown makes its last commit here, so the release has
+//! nothing to wait for.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,9 @@
 //! What the tasks of one opening share.
+//!
+//! `OpeningState::fail` keeps the first failure, with two exceptions. A transient failure gives way to
+//! any other: a transaction that was given up with an unknown outcome must not be followed by another one with the same
+//! sequence number. Of two rejected changes the earlier one counts, because it is the one right after the
+//! checkpoint. A task that panics fails the opening, so no other task waits for it.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -200,7 +205,7 @@ pub struct OpeningState {
 }
 
 impl OpeningState {
-    /// The board of a new opening.
+    /// The state of a new opening.
     pub fn new(
         stream: Arc<StreamSpec>,
         tenure: Arc<Tenure>,
@@ -270,7 +275,7 @@ impl OpeningState {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells everyone who waits for the board to look again.
+    /// Wakes everyone who waits for this state.
     pub fn turn(&self) {
         self.turned.change(|count| *count += 1);
     }

@@ -23,7 +23,7 @@ use crate::tenure::run_for;
 /// What people ask of the dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterRequest {
-    /// Grows with every wish, so that one is not served twice.
+    /// Grows with every request, so that one is not served twice.
     pub id: u64,
     /// Only letters of this sink.
     pub sink: Option<String>,
@@ -39,9 +39,9 @@ pub struct DeadLetters {
     store: Arc<dyn CheckpointStore>,
     key: LeaseKey,
     source: Arc<dyn Source>,
-    /// Where a served wish is struck off, and under which stream.
+    /// Where a served request is removed, and under which stream.
     controls: Option<(Controls, String)>,
-    /// The newest wish that was served, of each kind.
+    /// The newest request that was served, of each kind.
     served: [u64; 2],
     /// Whether letters are under way: a call may be abandoned.
     serving: bool,
@@ -76,8 +76,8 @@ impl DeadLetters {
         requests.iter().find(is_new).cloned()
     }
 
-    /// Takes a wish for served: neither this tenure nor the next one serves it again. What it did not
-    /// come to is still open, for people to see and to wish for again.
+    /// Takes a request for served: neither this tenure nor the next one serves it again. What it did not
+    /// come to is still open, for operators to see and to request again.
     pub async fn mark_served(&mut self, opening_state: &OpeningState, letter_request: &DeadLetterRequest) {
         self.served[usize::from(letter_request.what == Resolution::Purged)] = letter_request.id;
         let Some((controls, stream)) = &self.controls else { return };
@@ -118,7 +118,7 @@ impl DeadLetters {
         self.settled.insert(number);
     }
 
-    /// Serves a wish. The pipeline is quiet meanwhile.
+    /// Serves a request. The pipeline is quiet meanwhile.
     pub async fn serve(
         &mut self,
         opening_state: &OpeningState,

@@ -1,4 +1,7 @@
 //! Asks for leases, and takes the answers in.
+//!
+//! A request whose answer was lost is repeated for the same tenure. Peers are answered for a tenure from before it is
+//! requested, since a peer may see the grant before this instance does.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
-//! Watches those who hold, breaks what a dead process held, and buries it.
+//! Watches the holders, breaks the leases of a process that is proved dead, and removes it from the registry.
+//!
+//! A lease is broken by exactly its tenure and epoch, and only where late writes do no harm or the operator accepts them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,9 @@
 //! Looks at all leases that could be had, in one round trip.
+//!
+//! Instances that could take a free lease take turns, 10 ms apart, in an order that all of them compute alike, without
+//! the last holder. The store decides. An instance is woken by releases, by the expiry of a lease, by a proof of death,
+//! by requests of operators and by the end of a bar, and looks at the latest after `retry_floor`. A store that did not
+//! answer, or whose releases cannot be heard, is asked again after at most 50 ms, then less and less often.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! Which instance people want next, and for how long that is waited for: for one takeover.
+//!
+//! A preference decides who acquires, not who leaves: a preferred instance that cannot run the stream would otherwise
+//! be handed it again and again. A handover names the epoch that is to leave.
 
 use watchkeeper_core::Epoch;
 

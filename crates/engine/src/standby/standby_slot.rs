@@ -1,4 +1,15 @@
 //! One stream, as a standby sees it.
+//!
+//! **Bar.** After a failure the instance leaves the stream to others for a while, but it still reads the leases and
+//! watches the holder, so that it can take over from a holder that dies when the bar ends. If no other instance can
+//! take the stream (instances that report that they stay away do not count), or none did for a TTL, it retries after a
+//! shorter wait that doubles with each failure. So a single instance, or a group whose target was unreachable for all,
+//! does not leave a stream idle. An operator's retry request ends the bar.
+//!
+//! **Yield.** An instance that was asked to leave lets others acquire first, for one TTL or until another one holds the
+//! lease.
+//!
+//! **Hint.** `halted_hint` in the control record saves an acquire for the length of a bar. It decides nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,13 @@
 //! Transactions that end with a checkpoint.
+//!
+//! A write without ledger entries is one update of one document. With ledger entries, or with the rows of a sink, it is
+//! a transaction in the session of the grant. That session is stored in the checkpoint's document before its first
+//! transaction, and a claim kills the session that it finds there: the server would otherwise keep the transaction of a
+//! dead client open, and the document locked, for a minute. After a commit of unknown outcome the holder kills its own
+//! session before it begins again, for the same reason.
+//!
+//! Rows come first and the checkpoint last, so that a claim meets the lock for as short a time as possible. A row that
+//! is refused is reported only after a check whether the same write had been done before.
 
 use mongodb::ClientSession;
 use mongodb::bson::{Binary, Bson, Document, doc};

@@ -2,6 +2,9 @@
 //!
 //! It is found out by asking for it, once, by whoever needs it first; a refusal is an answer. What is missing is done without: leases
 //! by local observation, hints by polling, ledgers without transactions.
+//!
+//! Only a refusal counts as an answer. Without `$$NOW`, leases work by local observation (see the `observed` module of
+//! `lease`); without transactions, ledgers go through the outbox of the checkpoint's document.
 
 use mongodb::bson::doc;
 use mongodb::options::TransactionOptions;

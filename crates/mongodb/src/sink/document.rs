@@ -2,6 +2,11 @@
 //!
 //! What a change stream tells is BSON already: it is taken as it lies there, byte by byte. Everything else is put together of
 //! the values that its payload names.
+//!
+//! A document is copied byte by byte, so that no value becomes another one. The `_id` of a copy is never the canonical
+//! key of an event, which is another value than the document's own. Only the source's settings tell whether null next
+//! to an update means *deleted since*; the payload (`BsonPayload`) carries that, and answers with a null image only
+//! then.
 
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{

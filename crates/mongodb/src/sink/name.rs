@@ -1,4 +1,7 @@
 //! Names of the collections that a sink writes to.
+//!
+//! Watchkeeper's own collections are refused as targets. Streams on a database or cluster leave them out by a stage
+//! that is not part of the hash in the pedigree.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

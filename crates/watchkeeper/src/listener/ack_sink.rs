@@ -2,6 +2,11 @@
 //!
 //! A write offers its rows and returns when they are acknowledged, so everything that the engine knows of sinks holds:
 //! what is not acknowledged is not committed, and nothing more is read than the window takes.
+//!
+//! A write can report how far it is, a flush cannot: a flush may not end before everything is durable, and would reach
+//! its timeout behind a slow caller. So the write waits for acknowledgements and the flush does not. A listener that
+//! takes a batch and never asks past it gives up the watch after `patience`: to the engine the sink failed here, since
+//! waiting for a consumer for ever would be a stall that nobody notices.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

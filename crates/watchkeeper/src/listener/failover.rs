@@ -2,6 +2,10 @@
 //!
 //! The watch itself does not depend on this: standbys take over when a lease is released, expires, or its holder is proved
 //! dead. What is here chooses *who* takes over, asks holders that are alive to leave, and tells people.
+//!
+//! A request for a failover never breaks a lease. A holder that is alive is asked to hand over and a target is
+//! preferred; a dead one is replaced when its lease expires or its death is proved. Silence in the registry proves
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -29,6 +29,21 @@
 //!     }
 //! }
 //! ```
+//!
+//! # Modules
+//!
+//! | module | contents |
+//! |---|---|
+//! | `changelog` | `ChangeLogListener`: `next_batch`, `ack`, `close` |
+//! | `post` | the engine of a listener: one stream, the batches taken and not yet known to be committed, the end of a tenure |
+//! | `ack_sink` | the sink: a write offers its rows and returns when they are acknowledged |
+//! | `observed` | a checkpoint store that reports what was committed through it |
+//! | `coordinator`, `leader` | `MultiListenerCoordinator`: registration, heartbeats, health; the election of a leader, stored as a lease |
+//! | `roster`, `handle` | the registered listeners, in records of their own; one listener of this process |
+//! | `failover` | notices listeners that fell silent, chooses who takes over, and requests it |
+//! | `lease` | a lease on a numbered checkpoint, for callers who renew it themselves |
+//! | `state`, `config`, `error`, `metrics` | states with a bound on recoveries; settings; errors; metrics |
+//! | `store`, `lazy`, `sqlite`, `postgres` | `Store`, all three contracts in one; stores opened by the first call; SQLite and PostgreSQL as one store |
 
 mod ack_sink;
 mod changelog;

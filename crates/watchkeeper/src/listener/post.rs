@@ -1,4 +1,4 @@
-//! A listener's engine: one stream into a basket, and what was taken out of it.
+//! The engine of a listener: one stream into an `AckSink`, and the batches that were taken from it.
 
 use std::sync::Arc;
 use std::time::Duration;

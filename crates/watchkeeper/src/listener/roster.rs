@@ -2,6 +2,9 @@
 //!
 //! It is kept beside the engine's own registry and not in it: that one has the processes that run streams, this one the
 //! listeners that people have named, whether they run anything or not.
+//!
+//! A listener is a name that people register, perhaps in several processes and without a stream. Its identity is
+//! derived from its name, so that all processes compute the same order of succession.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

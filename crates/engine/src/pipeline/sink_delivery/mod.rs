@@ -2,6 +2,15 @@
 //!
 //! Retry and breaker are one state machine per sink, shared by all its lanes. A write is repeated
 //! unchanged until it is answered; only what the sink says of a single row counts against that row.
+//!
+//! A write is bounded by its timeout and by the lease, and is asked to answer at least twice per commit interval
+//! (`Cx::progress_every`). If the sink reports an accepted prefix, delivery continues after it. Before a call that was
+//! not answered is repeated, delivery waits for the sink's `settle` if the sink is exposed to late writes.
+//!
+//! A change without a key that the sink acts on (such as a truncate) halts the stream while dead letters wait: replayed
+//! after it, they would undo it. A rejected or fatal row halts the stream as the first change after the checkpoint: the
+//! other sinks first receive what precedes it. `Halted::change` names the change and `skip` refuses any other, so an
+//! operator who follows the halt's remedy loses nothing else.
 
 mod dead_letters;
 mod rejection;

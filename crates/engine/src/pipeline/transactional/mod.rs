@@ -4,6 +4,18 @@
 //! before. A transaction whose answer was lost is repeated unchanged until it is known: the next one
 //! would otherwise be taken for it. Only one that takes longer than it may, again and again, is given up, and
 //! what comes after is cut smaller: see [`AdaptiveBatchSize`].
+//!
+//! Batches are cut by the checkpoint policy and by [`AdaptiveBatchSize`] only; barriers need no waiting, since nothing
+//! runs in parallel. A position that moved without changes is committed as a transaction without rows.
+//!
+//! * **Unknown outcome.** The transaction is repeated unchanged; the store recognises by the sequence number whether it
+//!   took effect. One that is given up in doubt ends the tenure, whatever failed before.
+//! * **Too slow.** A transaction that exceeds its time again and again (`Error::is_late`) is given up, and the batch
+//!   size, which outlasts the tenure, is halved. If all answers say that nothing remains of it, the stream is reopened;
+//!   if it may have taken effect, a new tenure fences it.
+//! * **Rejected rows.** `Rejected` changed nothing. The rows are taken out, their ledger entries are added, and the
+//!   transaction is repeated. If a row stops the stream and other rows of its piece precede it, the opening ends and
+//!   the piece is read again and cut right before that row, so the stream halts with that row as the next change.
 
 mod batch_size;
 mod dead_letters;
