@@ -61,7 +61,7 @@ impl Campaign {
         let launch_plan = LaunchPlan { harness, place, lease, log: self.log.clone(), members };
         let plan = Plan::seeded(self.seed, self.faults, &self.kinds(&test_servers.injected_faults()), CALM);
         let target = |harness: &dyn Harness| runtime.block_on(harness.target(&cx(), kind)).map_err(to_trouble);
-        let mut active = setup.injected_fault(launch_plan, &plan, target)?;
+        let mut active = setup.inject_fault(launch_plan, &plan, target)?;
         let arrivals = collect_one(target(&*active.harness)?, &active.ledger, &mut active.cluster)?;
         let cluster = &active.cluster;
         let mut record = Record {

@@ -161,7 +161,7 @@ impl Cluster {
     }
 
     /// Strikes the one on watch, or its servers.
-    pub(crate) fn injected_fault(&mut self, injected_fault: InjectedFault) -> Result<ActiveFault, Trouble> {
+    pub(crate) fn inject_fault(&mut self, injected_fault: InjectedFault) -> Result<ActiveFault, Trouble> {
         let (mut victim, mut epoch) = self.steady()?;
         if let Some(inside) = injected_fault.holds().filter(|_| self.launch_plan.takes_orders()) {
             while !self.hold(&victim, epoch, inside)? {

@@ -78,7 +78,7 @@ impl Part {
         for _ in 0..rounds {
             cluster.steady()?;
             let began = Instant::now();
-            let active = cluster.injected_fault(InjectedFault::PrimaryKilled)?;
+            let active = cluster.inject_fault(InjectedFault::PrimaryKilled)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
             let taken_over = cluster.taken_over(&active, &mut *target, wanted)?;

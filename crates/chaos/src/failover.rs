@@ -132,7 +132,7 @@ impl<'a> Range<'a> {
     fn measure(&mut self, cluster: &mut Cluster, injected_fault: InjectedFault) -> Result<Duration, Trouble> {
         let first = self.probes.next(PROBE);
         let writer = self.writer.take().ok_or("the writer of probes is gone")?;
-        let active = cluster.injected_fault(injected_fault)?;
+        let active = cluster.inject_fault(injected_fault)?;
         // Several, since one that leaves in order may still deliver the first.
         let stop = Arc::new(AtomicBool::new(false));
         let probing = self.runtime.spawn(probe(writer, std::mem::take(&mut self.probes), Arc::clone(&stop)));

@@ -59,7 +59,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Starts load and instances, and strikes them by `plan`. After every fault a change that follows it has to arrive at `target`.
-    pub(crate) fn injected_fault(
+    pub(crate) fn inject_fault(
         self,
         launch_plan: LaunchPlan,
         plan: &Plan<InjectedFault>,
@@ -72,7 +72,7 @@ impl<'a> Setup<'a> {
         let mut reliefs = TakeoverTimes::new();
         for (wait, injected_fault) in &plan.faults {
             cluster.listen(*wait)?;
-            let active = cluster.injected_fault(*injected_fault)?;
+            let active = cluster.inject_fault(*injected_fault)?;
             let before = load.ledger();
             let wanted = |arrival: &Arrival| arrival.number >= before.next(&arrival.key);
             let taken_over = cluster.taken_over(&active, &mut *target, wanted)?;

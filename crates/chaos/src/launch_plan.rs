@@ -9,7 +9,7 @@ use watchkeeper_drill::Children;
 
 use crate::harness::Kind;
 use crate::instance::STREAM;
-use crate::program::read_log_line;
+use crate::program::{LOG, read_log_line};
 
 /// How the instances of a fleet are started.
 #[derive(Debug, Clone)]
@@ -85,7 +85,11 @@ impl LaunchPlan {
             }
             Members::Shipped { program, config } => {
                 // Through this program, so that it ends with its parent, and its log is read.
-                command.arg("launch").arg(program).args(["run", "--log-format", "json", "--config"]).arg(config);
+                command
+                    .arg("launch")
+                    .arg(program)
+                    .args(["run", "--log-format", "json", "--log", LOG, "--config"])
+                    .arg(config);
                 command.env("WATCHKEEPER__INSTANCE__NAME", name);
                 return Ok(command);
             }

@@ -6,7 +6,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use watchkeeper::mongodb::mongodb::bson::{Document, doc};
 use watchkeeper::mongodb::mongodb::error::{Error as NativeError, ErrorKind, WriteFailure};
 use watchkeeper::mongodb::mongodb::{Client, Collection};
-use watchkeeper::{Change, Error, HandlerError, OnReject, Operation, Park, Result, StartAt, Stream, Watchkeeper, open};
+use watchkeeper::{
+    Change, Error, Grade, HandlerError, HandlerSettings, OnReject, Operation, Park, Result, StartAt, Stream,
+    Watchkeeper, open,
+};
 
 /// A document of the collection `orders`: fields that are not named here are left out.
 #[derive(Debug, Deserialize)]
@@ -48,6 +51,8 @@ pub async fn run(url: &str, end: impl Future<Output = ()>) -> Result<()> {
     let orders = Stream::new("orders", source)
         .start_at(StartAt::Snapshot)
         .concurrency(4)
+        // Late writes find a newer version and change nothing, so a takeover after a crash does not wait for them.
+        .handlers(HandlerSettings { grade: Grade::Versioned, ..HandlerSettings::default() })
         .on_reject(OnReject::DeadLetter { park: Park::Key })
         .on("orders", [Operation::Read, Operation::Insert, Operation::Replace, Operation::Update], move |change| {
             keep(shipments.clone(), change)

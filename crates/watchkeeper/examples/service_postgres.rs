@@ -5,7 +5,10 @@ use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use watchkeeper::postgres::deadpool_postgres::{Manager, Pool};
 use watchkeeper::postgres::tokio_postgres::{Config, NoTls};
-use watchkeeper::{Change, Error, HandlerError, OnReject, Operation, Park, Result, StartAt, Stream, Watchkeeper, open};
+use watchkeeper::{
+    Change, Error, Grade, HandlerError, HandlerSettings, OnReject, Operation, Park, Result, StartAt, Stream,
+    Watchkeeper, open,
+};
 
 /// A row of the table `orders`: columns that are not named here are left out.
 #[derive(Debug, Deserialize)]
@@ -38,6 +41,8 @@ pub async fn run(url: &str, end: impl Future<Output = ()>) -> Result<()> {
     let orders = Stream::new("orders", source)
         .start_at(StartAt::Snapshot)
         .concurrency(4)
+        // Late writes find a newer version and change nothing, so a takeover after a crash does not wait for them.
+        .handlers(HandlerSettings { grade: Grade::Versioned, ..HandlerSettings::default() })
         .on_reject(OnReject::DeadLetter { park: Park::Key })
         .on("orders", [Operation::Read, Operation::Insert, Operation::Update], move |change| {
             keep(pool.clone(), change)

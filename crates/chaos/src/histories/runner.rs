@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use watchkeeper_drill::Event;
 
 use super::Trouble;
-use crate::program::read_log_line;
+use crate::program::{LOG, read_log_line};
 
 /// How long an orderly end may take.
 const ENDING: Duration = Duration::from_secs(30);
@@ -39,7 +39,11 @@ impl Runner {
         self.log_before = log.metadata().map_err(io("the log"))?.len();
         // Through this program, so that it ends with its parent.
         let mut command = Command::new(std::env::current_exe().map_err(io("this program"))?);
-        command.arg("launch").arg(&self.program).args(["run", "--log-format", "json", "--config"]).arg(&self.config);
+        command
+            .arg("launch")
+            .arg(&self.program)
+            .args(["run", "--log-format", "json", "--log", LOG, "--config"])
+            .arg(&self.config);
         command.stdin(Stdio::null()).stdout(log);
         self.process = Some(command.spawn().map_err(io("the program"))?);
         Ok(())

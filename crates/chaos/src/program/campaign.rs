@@ -76,7 +76,7 @@ impl Campaign {
         }
         let (launch_plan, place) = (self.launch_plan(&*setup.harness, setup.place())?, setup.place().to_owned());
         let plan = Plan::seeded(self.seed, self.faults, &injected_faults(test_servers), CALM);
-        let mut active = setup.injected_fault(launch_plan, &plan, |harness| Ok(self.target(harness, &place)))?;
+        let mut active = setup.inject_fault(launch_plan, &plan, |harness| Ok(self.target(harness, &place)))?;
         let verdicts = self.judge(&mut active, runtime)?;
         let mut record =
             Record { verdicts, blocked: active.cluster.blocked, reliefs: active.reliefs, wrong: Vec::new() };

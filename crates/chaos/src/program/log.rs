@@ -6,6 +6,9 @@ use watchkeeper_drill::Event;
 /// How the cause of a halt begins.
 pub(crate) const HALTED: &str = "the stream is halted: ";
 
+/// What the program has to log: every change of state, also those that `run` logs in other words.
+pub(crate) const LOG: &str = "info,watchkeeper_engine::listener::stream_slot=debug";
+
 /// The event in a line of the log, which is JSON: a change of state, or a halt.
 pub(crate) fn read_log_line(line: &str) -> Option<Event> {
     let line: Value = serde_json::from_str(line).ok()?;

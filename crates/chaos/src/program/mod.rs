@@ -18,7 +18,7 @@ use campaign::{Campaign, Subject};
 pub(crate) use campaign::Record;
 pub(crate) use handler::{Orders, run as handler};
 pub(crate) use launch::launch;
-pub(crate) use log::{HALTED, read_log_line};
+pub(crate) use log::{HALTED, LOG, read_log_line};
 
 /// What to strike.
 #[derive(Debug, Clone, PartialEq, Eq)]
