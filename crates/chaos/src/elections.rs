@@ -18,7 +18,7 @@ use crate::harness::{self, Kind, Servers};
 use crate::launch_plan::LaunchPlan;
 use crate::load::Load;
 
-/// The rig that has servers.
+/// The harness that has servers.
 const HARNESS: &str = "mongodb";
 
 /// How soon after the new primary a change that was written behind it has to be delivered, with the short lease.

@@ -39,7 +39,7 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Sets up the rig of this name.
+    /// Sets up the harness of this name.
     pub(crate) fn new(
         name: &str,
         seed: u64,
@@ -173,7 +173,7 @@ fn await_arrivals(target: Box<dyn Target>, ledger: &Ledger, cluster: &mut Cluste
     Ok(arrived)
 }
 
-/// Sets the rig up; a pen to write with.
+/// Sets the harness up; a writer with its ledger.
 pub(crate) async fn prepare(harness: &dyn Harness, seed: u64) -> Result<LedgerWriter, Trouble> {
     let set_up = async {
         harness.set_up(&cx()).await?;

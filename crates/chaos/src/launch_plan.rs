@@ -1,4 +1,4 @@
-//! The programs that a fleet consists of.
+//! The programs that a cluster consists of.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use crate::harness::Kind;
 use crate::instance::STREAM;
 use crate::program::{LOG, read_log_line};
 
-/// How the instances of a fleet are started.
+/// How the instances of a cluster are started.
 #[derive(Debug, Clone)]
 pub(crate) struct LaunchPlan {
-    /// The rig's name and its folder.
+    /// The harness's name and its folder.
     pub(crate) harness: String,
     pub(crate) place: PathBuf,
     pub(crate) lease: Duration,

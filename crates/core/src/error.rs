@@ -109,6 +109,11 @@ pub struct Error {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// `text` with the name of a stream where someone who did not know it wrote STREAM.
+pub(crate) fn named(text: &str, stream: &str) -> String {
+    text.replace(" STREAM", &format!(" {stream}"))
+}
+
 impl Error {
     /// An error of `kind` whose cause is `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -174,8 +179,7 @@ impl Error {
     /// The same error whose remedy names `stream` where a backend, which does not know it, wrote STREAM.
     #[must_use]
     pub fn name_stream(mut self, stream: &str) -> Self {
-        let named = |remedy: Box<str>| remedy.replace(" STREAM", &format!(" {stream}")).into_boxed_str();
-        self.remedy = self.remedy.map(named);
+        self.remedy = self.remedy.map(|remedy| named(&remedy, stream).into_boxed_str());
         self
     }
 

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 
 use crate::change::Batch;
 use crate::cx::Cx;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, named};
 use crate::payload::Payload;
 use crate::position::{Pedigree, Position, StartAt, Window};
 
@@ -41,6 +41,12 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Names `stream` where a backend, which does not know it, wrote STREAM.
+    pub fn name_stream(&mut self, stream: &str) {
+        self.what = named(&self.what, stream);
+        self.remedy = self.remedy.take().map(|remedy| named(&remedy, stream));
+    }
+
     /// What [`Source::preflight`] tells when this came of a look at a place to start: an error is what was found, unless it only
     /// says that nothing could be found out.
     ///

@@ -22,7 +22,7 @@ pub enum InjectedOutcome {
     Panic,
 }
 
-/// The moods of all handlers. A bad mood is about one change and is felt once: a change that was fatal
+/// The injected outcomes of all handlers. A bad one is for one change and happens once: a change that was fatal
 /// twice would rightly halt the stream.
 #[derive(Debug, Clone)]
 pub struct InjectedOutcomes {

@@ -1,4 +1,4 @@
-//! Files of lines that name their epoch: a fenced target for every rig.
+//! Files of lines that name their epoch: a fenced target for every harness.
 
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::PathBuf;

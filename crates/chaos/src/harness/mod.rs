@@ -119,7 +119,7 @@ pub(crate) struct Config {
     pub(crate) sinks: Vec<String>,
 }
 
-/// A backend under drill. A rig lives in a place, a folder or an address, which parent and children share.
+/// A backend under drill. A harness lives in a place, a folder or an address, which parent and children share.
 #[async_trait]
 pub(crate) trait Harness: Send + Sync {
     /// Makes databases and tables.
@@ -167,7 +167,7 @@ pub(crate) fn handled_lines(folder: PathBuf) -> Box<dyn Target> {
     Box::new(lines::LinesRead::of(folder, order))
 }
 
-/// The rig of this name.
+/// The harness of this name.
 pub(crate) fn named(name: &str, place: &Path) -> Result<Arc<dyn Harness>> {
     match name {
         "sqlite" => Ok(Arc::new(sqlite::Files::new(place))),

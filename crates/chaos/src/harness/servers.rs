@@ -1,4 +1,4 @@
-//! What rigs stand on, and what outlives them: servers, started once for all runs of a command.
+//! What harnesses stand on, and what outlives them: servers, started once for all runs of a command.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ const ELECTION_MS: i32 = 2_000;
 /// The targets are read back from the oplog, which therefore has to reach back to the beginning of a run.
 const OPLOG_MB: &str = "990";
 
-/// The file in a rig's folder that says where its servers are, and which database is its own.
+/// The file in a harness's folder that says where its servers are, and which database is its own.
 pub(super) const ADDRESS: &str = "address";
 
-/// What the rigs of one command stand on.
+/// What the harnesses of one command stand on.
 pub(crate) enum Servers {
     /// Nothing but folders.
     Folders,
@@ -29,7 +29,7 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// What the rig of this name stands on; servers are started.
+    /// What the harness of this name stands on; servers are started.
     pub(crate) fn of(harness: &str) -> Self {
         match harness {
             "mongodb" => Self::three(Some(ELECTION_MS)),
@@ -53,7 +53,7 @@ impl Servers {
         Self::ReplicaSet(Box::new(ReplicaSet::with(&ReplicaSetSettings { nodes: 3, arguments, election_timeout_ms })))
     }
 
-    /// Prepares a folder for a rig: everything in it, and in its database, is new.
+    /// Prepares a folder for a harness: everything in it, and in its database, is new.
     pub(crate) fn lay(&self, folder: &Path) -> Result<()> {
         let database = format!("chaos_{}", Entropy::from_system().uuid().simple());
         let url = match self {

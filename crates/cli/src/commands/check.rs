@@ -1,22 +1,22 @@
 //! `check`: whether everything in the file can work. It changes nothing: a small record that it writes to the store is taken back.
 
 mod filter;
+mod report;
+mod stores;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
-use serde_json::{Value, json};
 use watchkeeper::core::{
-    Checkpoint, Cx, Finding, Grade, Halted, Purpose, PutOutcome, Records, Report, Severity, SinkProfile,
-    SourceDescription, StartAt,
+    Checkpoint, Cx, Finding, Grade, Halted, Purpose, Report, Severity, SinkProfile, SourceDescription, StartAt,
 };
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::{Error, ErrorKind, FastTakeover, OnHistoryLost, Result, Seams};
 
+use self::report::Found;
 use super::history::{History, stored};
 use super::{departed, reported, store_binding};
 use crate::answer;
@@ -30,9 +30,6 @@ const LOOK_WITHIN: Duration = Duration::from_secs(10);
 
 /// The end of a note on what the first run makes at the source.
 const WILL_BE_MADE: &str = "is not there yet and will be made";
-
-/// Stands for the stream's name in remedies of those who do not know it.
-const NAME_HERE: &str = " STREAM";
 
 /// What was found out about one part of the file.
 #[derive(Debug, Default)]
@@ -74,7 +71,7 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
     } else {
         let systems = config.streams.iter().map(|stream| Systems::look_at(&cx, &config, stream));
         // What does not answer is waited for once, and not part after part.
-        let (looked, systems) = futures_util::join!(self::stores(&cx, &config), join_all(systems));
+        let (looked, systems) = futures_util::join!(stores::inspect(&cx, &config), join_all(systems));
         let has_stores = looked.iter().all(|part| part.failed.is_none());
         stores.extend(looked);
         let mut members = Vec::new();
@@ -128,12 +125,9 @@ impl Part {
         self.failed.is_some() || self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// Names the stream where a backend that does not know it wrote STREAM.
+    /// Names the stream where a backend, which does not know it, wrote STREAM.
     fn name_stream(&mut self, stream: &str) {
-        for finding in &mut self.findings {
-            finding.what = finding.what.replace(NAME_HERE, &format!(" {stream}"));
-            finding.remedy = finding.remedy.take().map(|remedy| remedy.replace(NAME_HERE, &format!(" {stream}")));
-        }
+        self.findings.iter_mut().for_each(|finding| finding.name_stream(stream));
     }
 
     /// What is wrong with the file itself.
@@ -162,59 +156,6 @@ fn worst<'p>(parts: impl Iterator<Item = &'p Part>) -> u8 {
         None => u8::from(part.findings.iter().any(|finding| finding.severity == Severity::Error)),
     };
     parts.map(code).max().unwrap_or(0)
-}
-
-async fn stores(cx: &Cx, config: &Config) -> Vec<Part> {
-    let group = &config.group;
-    let named = [("store", Some(&group.store)), ("leases", group.leases.as_ref()), ("records", group.records.as_ref())];
-    let mut parts = Vec::new();
-    for (name, system) in named.into_iter().filter_map(|(name, system)| Some((name, system?))) {
-        let cx = cx.within(LOOK_WITHIN);
-        let mut found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
-        let keeps_records = name == "records" || (name == "store" && group.records.is_none());
-        // What is known to be wrong already is named better than by the write that it prevents.
-        let is_sound = |findings: &Vec<Finding>| findings.iter().all(|finding| finding.severity != Severity::Error);
-        if found.as_ref().is_ok_and(is_sound)
-            && keeps_records
-            && let Err(error) = try_to_write(&cx, config, system).await
-        {
-            found = Err(error);
-        }
-        parts.push(Part { file: system.store_file(), ..Part::of(titled(name, system), found) });
-    }
-    if parts.iter().all(|part| part.failed.is_none()) {
-        parts.extend(lease(cx, config).await);
-    }
-    parts
-}
-
-/// Writes a small record to a store that is there already, and takes it back: one that answers may still take no writes, as on a full disk.
-async fn try_to_write(cx: &Cx, config: &Config, system: &System) -> Result<()> {
-    let name = format!("{}/check", config.group.settings.group);
-    let written = system.open(async |backend, options| {
-        let records = backend.writable_records(cx, options).await?;
-        match records {
-            Some(records) => cx.run(write_and_remove(cx, &*records, &name)).await,
-            None => Ok(()),
-        }
-    });
-    written.await.map_err(|error| {
-        let told = Error::new(error.kind(), format!("it takes no writes, so no instance can run: {}", error.message()));
-        let told = told.remedy(error.advice().unwrap_or("look at the disk and the rights of the store").to_owned());
-        if let Some(place) = error.place() { told.at(place) } else { told }
-    })
-}
-
-async fn write_and_remove(cx: &Cx, records: &dyn Records, name: &str) -> Result<()> {
-    let revision = match records.put_if(cx, name, None, Bytes::from_static(b"{}")).await? {
-        PutOutcome::Done(revision) => Some(revision),
-        // Left behind by a check that was interrupted, or of one that runs now.
-        _ => records.get(cx, name).await?.map(|record| record.revision),
-    };
-    match revision {
-        Some(revision) => records.delete_if(cx, name, revision).await.map(drop),
-        None => Ok(()),
-    }
 }
 
 /// What is left of streams that are not in the file any more.
@@ -508,98 +449,4 @@ impl Answer {
 
 fn shown(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
-}
-
-fn word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Note => "note",
-        Severity::Warning => "warning",
-        // Also one that is not known here: it is not to be overlooked.
-        _ => "error",
-    }
-}
-
-/// All that was found out.
-struct Found<'c> {
-    config: &'c Config,
-    stores: Vec<Part>,
-    streams: Vec<Answer>,
-    /// The code to end with.
-    worst: u8,
-    /// Whether nothing was connected to.
-    offline: bool,
-}
-
-impl Found<'_> {
-    fn lines(&self) -> Vec<String> {
-        let mut lines = vec![format!("group {}", self.config.group.settings.group)];
-        self.stores.iter().for_each(|part| lines.extend(lines_of(part)));
-        for stream in &self.streams {
-            lines.push(format!("stream {}", stream.name));
-            stream.parts.iter().for_each(|part| lines.extend(lines_of(part)));
-            lines.extend(stream.troubles.iter().map(|trouble| line_of("instance", trouble)));
-            if !stream.is_sound() {
-                continue;
-            }
-            if let (Some(grade), Some(can_see)) = (stream.grade(), stream.can_see()) {
-                lines.push(format!("  grade: {}: {can_see}", format!("{grade:?}").to_lowercase()));
-            }
-            lines.push(format!("  takeover after a crash: {}", stream.takeover(self.config)));
-        }
-        let verdict = match (self.worst, self.offline) {
-            (0, false) if self.streams.iter().any(|stream| !stream.troubles.is_empty()) => {
-                "the file is well, but an instance is in trouble"
-            }
-            (0, false) => "all is well",
-            (0, true) => "the file is well; nothing was connected to",
-            _ => "there are errors",
-        };
-        lines.push(verdict.to_owned());
-        lines
-    }
-
-    fn json(&self) -> Value {
-        let of_stream = |stream: &Answer| {
-            let findings = [findings_of(&stream.parts), data_of("instance", &stream.troubles)].concat();
-            json!({
-                "name": stream.name,
-                "grade": stream.grade().filter(|_| stream.is_sound()),
-                "can_see": stream.can_see().filter(|_| stream.is_sound()),
-                "takeover": stream.is_sound().then(|| stream.takeover(self.config)),
-                "history": stream.history.as_ref().map(History::data),
-                "findings": findings,
-            })
-        };
-        json!({
-            "ok": self.worst == 0,
-            "offline": self.offline,
-            "group": { "name": self.config.group.settings.group, "store_file": self.config.group.store.store_file(), "findings": findings_of(&self.stores) },
-            "streams": self.streams.iter().map(of_stream).collect::<Vec<_>>(),
-        })
-    }
-}
-
-fn lines_of(part: &Part) -> Vec<String> {
-    if part.findings.is_empty() {
-        let file = part.file.as_ref().map(|file| format!(": {}", file.display())).unwrap_or_default();
-        return vec![format!("  ok: {}{file}", part.name)];
-    }
-    part.findings.iter().map(|finding| line_of(&part.name, finding)).collect()
-}
-
-fn line_of(part: &str, finding: &Finding) -> String {
-    let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
-    format!("  {}: {part}: {}{remedy}", word(finding.severity), finding.what)
-}
-
-fn findings_of(parts: &[Part]) -> Vec<Value> {
-    parts.iter().flat_map(|part| data_of(&part.name, &part.findings)).collect()
-}
-
-fn data_of(part: &str, findings: &[Finding]) -> Vec<Value> {
-    let one = |finding: &Finding| {
-        let (severity, what, remedy) = (word(finding.severity), &finding.what, &finding.remedy);
-        json!({ "part": part, "severity": severity, "what": what, "remedy": remedy })
-    };
-    findings.iter().map(one).collect()
 }

@@ -99,7 +99,7 @@ fn why_says_nothing_for_an_instance_that_was_killed() {
     let shop = Shop::new("stop");
     let a = shop.start("a");
     shop.until_state("running");
-    // A farewell of an earlier tenure.
+    // A release notice of an earlier tenure.
     shop.ask(&["pause", "orders"]);
     shop.ask(&["resume", "orders"]);
     let b = shop.start("b");

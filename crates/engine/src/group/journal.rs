@@ -35,7 +35,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The cause, from how the lease ended and from what the holder said before it left. A farewell
+    /// The cause, from how the lease ended and from what the holder said before it left. A release notice
     /// of any other tenure than the previous one is an old one and does not count.
     pub fn deduce(previous: Option<&Previous>, release_notice: Option<&ReleaseNotice>) -> Self {
         let Some(previous) = previous else { return Self::First };
@@ -146,7 +146,7 @@ pub struct ReleaseNotice {
     pub text: String,
 }
 
-/// The takeovers and farewells of a group's streams.
+/// The takeovers and release notices of a group's streams.
 #[derive(Debug, Clone)]
 pub struct Journal {
     records: Arc<dyn Records>,
@@ -193,7 +193,7 @@ impl Journal {
         Err(Error::unavailable(format!("{name} was changed by others {ATTEMPTS} times in a row")))
     }
 
-    /// The newest farewell and how old it is, by the store's clock.
+    /// The newest release notice and how old it is, by the store's clock.
     pub async fn release_notice(&self, cx: &Cx, stream: &str) -> Result<Option<(ReleaseNotice, Duration)>> {
         let record = self.records.get(cx, &self.note(stream)).await?;
         record.as_ref().map(|record| Ok((decode(record)?, record.age))).transpose()

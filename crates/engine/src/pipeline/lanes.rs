@@ -60,7 +60,7 @@ impl Lanes {
     pub async fn drain(&mut self) {
         self.queues.clear();
         for task in &mut self.tasks {
-            // A panic was reported through the board.
+            // A panic was reported through the state of the opening.
             let _ = task.join().await;
         }
     }

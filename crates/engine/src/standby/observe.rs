@@ -67,7 +67,7 @@ impl Standby {
             self.slots[slot].see(self.instance.id, holder.as_ref(), now);
             self.slots[slot].note_others(&self.instance, now);
             match self.decide(slot, holder, now) {
-                LeaseDecision::AcquireRequest(broken) => asks.push((slot, broken)),
+                LeaseDecision::Acquire(broken) => asks.push((slot, broken)),
                 LeaseDecision::Wait(until) => next = next.min(until),
             }
         }
@@ -104,15 +104,15 @@ impl Standby {
                 return LeaseDecision::Wait(now + if often { ALL_TURNS } else { instance.settings.retry_floor });
             }
             let turn = self.turn(at, now);
-            return if turn <= now { LeaseDecision::AcquireRequest(None) } else { LeaseDecision::Wait(turn) };
+            return if turn <= now { LeaseDecision::Acquire(None) } else { LeaseDecision::Wait(turn) };
         };
         let is_barred = slot.bar(now).is_some();
         // Granted to us, though we were not told: asking again gives the same grant.
         if !is_barred && slot.unanswered == Some(holder.candidate.tenure) {
-            return LeaseDecision::AcquireRequest(None);
+            return LeaseDecision::Acquire(None);
         }
         match self.may_break(at, &holder).filter(|_| !is_barred) {
-            Some(broken) => LeaseDecision::AcquireRequest(Some(broken)),
+            Some(broken) => LeaseDecision::Acquire(Some(broken)),
             None => {
                 self.watch(&holder);
                 LeaseDecision::Wait(now + holder.remaining + JUST_AFTER)
@@ -145,7 +145,7 @@ impl Standby {
 /// What to do about a lease.
 enum LeaseDecision {
     /// Ask for it, and break this holder.
-    AcquireRequest(Option<Broken>),
+    Acquire(Option<Broken>),
     /// Look again at this moment.
     Wait(Moment),
 }

@@ -606,7 +606,7 @@ fn whatever_does_not_answer_a_shutdown_ends_in_time() {
         let began = harness.now();
         a.stop(&harness);
         let took = harness.now().since(began);
-        // The grace, and what farewell and release take at most.
+        // The grace, and what release notice and release take at most.
         assert!(took <= 10 * SECOND + TTL, "{what}: {took:?}");
     }
 }
@@ -616,7 +616,7 @@ fn an_instance_that_crashed_has_said_nothing() {
     let harness = Harness::new();
     let a = harness.start("a");
     harness.until("a runs", || a.is_running());
-    // A farewell of an earlier tenure.
+    // A release notice of an earlier tenure.
     harness.want(Control::pause);
     harness.until("a has left", || harness.holder().is_none());
     harness.want(Control::unpause);

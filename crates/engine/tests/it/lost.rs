@@ -26,7 +26,7 @@ fn delivered(harness: &Harness, transactional: bool) -> Vec<u64> {
     if transactional { numbers(&harness.checkpoints.delivered()) } else { harness.delivered() }
 }
 
-/// A rig in which three changes were delivered and committed and nobody runs, with three more that were not.
+/// A harness in which three changes were delivered and committed and nobody runs, with three more that were not.
 fn interrupted() -> Harness {
     let harness = Harness::new();
     let a = plan(&harness, "a", false).start();

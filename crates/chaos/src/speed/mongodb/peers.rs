@@ -27,7 +27,7 @@ fn installed((folder, name): (&str, &str)) -> std::path::PathBuf {
     program(folder, name, &peers::installer(BENCHMARK))
 }
 
-/// The command that runs a peer, whose script is written into the errand's folder.
+/// The command that runs a peer, whose script is written into the task's folder.
 pub(super) fn command(bench_task: &BenchTask) -> Result<Command, Trouble> {
     let mut command = match bench_task.by {
         Consumer::Node => {

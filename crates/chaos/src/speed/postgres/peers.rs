@@ -23,7 +23,7 @@ pub(super) fn require_installed() {
     peers::require_installed(&[PACKAGES, LIBRARIES], BENCHMARK);
 }
 
-/// The command that runs a peer, whose script is written into the errand's folder.
+/// The command that runs a peer, whose script is written into the task's folder.
 pub(super) fn command(bench_task: &BenchTask) -> Result<Command, Trouble> {
     if bench_task.by != Consumer::Psycopg {
         return debezium(bench_task);
