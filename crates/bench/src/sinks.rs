@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -80,17 +81,18 @@ impl SinkWriter for NullSink {
     }
 }
 
-/// Checkpoints whose commits never return; all else works.
+/// Checkpoints whose commits never return, but for the first one, which says that the stream begins; all else works.
 #[derive(Debug)]
 pub(crate) struct HangingCommits {
     inner: Checkpoints,
+    has_begun: AtomicBool,
     attempts: Arc<Tally>,
 }
 
 impl HangingCommits {
     /// Over `inner`, counting attempts to commit.
     pub(crate) fn new(inner: Checkpoints, attempts: &Arc<Tally>) -> Self {
-        Self { inner, attempts: Arc::clone(attempts) }
+        Self { inner, has_begun: AtomicBool::new(false), attempts: Arc::clone(attempts) }
     }
 }
 
@@ -104,7 +106,10 @@ impl CheckpointStore for HangingCommits {
         self.inner.claim(cx, grant).await
     }
 
-    async fn commit(&self, _cx: &Cx, _writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+    async fn commit(&self, cx: &Cx, writes: &[CheckpointWrite]) -> Result<Vec<Commit>> {
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            return self.inner.commit(cx, writes).await;
+        }
         self.attempts.add(1);
         pending().await
     }

@@ -56,13 +56,16 @@ fn idle_streams(streams: usize) -> Vec<StreamSpec> {
 
 async fn until_all(running: &Running, wanted: impl Fn(&StreamStatus) -> bool) -> Result<()> {
     let began = Instant::now();
-    while !running.posts().iter().all(|post| wanted(&post.status().get())) {
+    loop {
+        let mut missing =
+            running.posts().iter().map(|post| post.status().get().clone()).filter(|status| !wanted(status));
+        let Some(first) = missing.next() else { return Ok(()) };
         if began.elapsed() > PATIENCE {
-            return Err(Error::unavailable("the streams did not come up"));
+            let (number, of) = (missing.count() + 1, running.posts().len());
+            return Err(Error::unavailable(format!("{number} of {of} streams did not come up; the first: {first:?}")));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Ok(())
 }
 
 /// The median of samples over more than one interval of renewals and of reads that wait for changes:

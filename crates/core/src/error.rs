@@ -114,8 +114,23 @@ pub(crate) fn named(text: &str, stream: &str) -> String {
     text.replace(" STREAM", &format!(" {stream}"))
 }
 
+/// The longest message of an error, in bytes. Errors are kept in records and checkpoints of limited size, and a server may put whole
+/// rows into its own.
+const MESSAGE_BYTES_MAX: usize = 4 << 10;
+
+/// `message`, without its end if it is too long.
+fn bounded(mut message: String) -> String {
+    let length = message.len();
+    if length > MESSAGE_BYTES_MAX {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str(&format!("… ({length} bytes)"));
+    }
+    message
+}
+
 impl Error {
-    /// An error of `kind` whose cause is `message`.
+    /// An error of `kind` whose cause is `message`; of a very long one only the beginning is kept.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -123,7 +138,7 @@ impl Error {
             is_late: false,
             class: None,
             place: None,
-            message: message.into(),
+            message: bounded(message.into()),
             remedy: None,
             source: (kind == ErrorKind::Corrupt).then(|| CorruptData::boxed(None)),
         }

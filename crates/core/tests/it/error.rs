@@ -15,6 +15,14 @@ fn an_error_shows_cause_code_and_remedy_in_one_line() {
 }
 
 #[test]
+fn of_a_message_that_is_very_long_the_beginning_is_kept() {
+    let error = Error::rejected(format!("duplicate key {}", "ä".repeat(100_000)));
+    assert!(error.message().starts_with("duplicate key ää") && error.message().ends_with("ä… (200014 bytes)"));
+    assert!((4_000..4_200).contains(&error.message().len()), "{}", error.message().len());
+    assert_eq!(Error::rejected("x".repeat(4_096)).message().len(), 4_096);
+}
+
+#[test]
 fn an_error_names_the_component_whose_call_failed() {
     let sink = Component::Sink("events".into());
     let error = Error::unavailable("no answer").raised_by(&sink).raised_by(&Component::Checkpoints);

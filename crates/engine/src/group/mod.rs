@@ -85,13 +85,13 @@ where
     Err(Error::unavailable(format!("{name} was changed by others {ATTEMPTS} times in a row")))
 }
 
-/// Deletes a document whatever it says; that there is none is as good.
-pub(crate) async fn remove(records: &dyn Records, cx: &Cx, name: &str) -> Result<()> {
+/// Deletes a document whatever it says; the answer is what it said. That there is none is as good.
+pub(crate) async fn remove(records: &dyn Records, cx: &Cx, name: &str) -> Result<Option<Record>> {
     for _ in 0..ATTEMPTS {
         cx.check()?;
-        let Some(record) = records.get(cx, name).await? else { return Ok(()) };
+        let Some(record) = records.get(cx, name).await? else { return Ok(None) };
         if let PutOutcome::Done(_) = records.delete_if(cx, name, record.revision).await? {
-            return Ok(());
+            return Ok(Some(record));
         }
     }
     Err(Error::unavailable(format!("{name} was changed by others {ATTEMPTS} times in a row")))

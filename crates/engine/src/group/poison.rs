@@ -76,7 +76,7 @@ impl Poison {
 
     /// Forgets a stream's fatal changes: a person has dealt with them, and they get another chance.
     pub async fn clear(&self, cx: &Cx, stream: &str) -> Result<()> {
-        remove(&*self.records, cx, &self.name(stream)).await
+        remove(&*self.records, cx, &self.name(stream)).await.map(drop)
     }
 
     fn name(&self, stream: &str) -> String {

@@ -3,16 +3,22 @@
 //! Each instance keeps one record and writes it again at every heartbeat; how old the record is, by
 //! the store's clock, is how long the instance has been silent. No wall clock is compared. Being
 //! listed as unhealthy takes nothing away from an instance: takeover follows the lease.
+//!
+//! The streams of an instance that has too many for one record are continued in further ones, whose names begin with that of the
+//! first. They are written before the first one, which tells how many there are.
+
+mod parts;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use watchkeeper_core::{Address, Cx, Error, InstanceId, PutOutcome, Record, Records, Result, Revision};
 
 use super::report::StreamReport;
-use super::{ATTEMPTS, decode, encode, remove};
+use super::{ATTEMPTS, decode, remove};
 
 /// How long an instance may be silent before it counts as unhealthy, unless settings say otherwise.
 pub const UNHEALTHY_AFTER: Duration = Duration::from_secs(60);
@@ -43,6 +49,15 @@ pub struct Member {
     /// How often it writes this record; older programs do not publish it.
     #[serde(default)]
     pub heartbeat_millis: Option<u64>,
+    /// So many further records continue this one's streams and reports.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) further_records: usize,
+}
+
+// The signature is serde's.
+#[expect(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl Member {
@@ -57,6 +72,7 @@ impl Member {
             streams: Vec::new(),
             reports: Vec::new(),
             heartbeat_millis: None,
+            further_records: 0,
         }
     }
 }
@@ -111,9 +127,9 @@ pub struct Registry {
     records: Arc<dyn Records>,
     prefix: String,
     unhealthy_after: Duration,
-    /// The newest revision of each own record, so that a heartbeat costs one round trip. A map, since
-    /// one process may hold several members (tests, and listeners of one coordinator).
-    own: Mutex<BTreeMap<InstanceId, Revision>>,
+    /// The newest revision of each own record, so that a heartbeat costs one round trip. One process may hold several members (tests,
+    /// and listeners of one coordinator).
+    own: Mutex<BTreeMap<String, Revision>>,
 }
 
 impl Registry {
@@ -143,15 +159,35 @@ impl Registry {
     /// Removes a member that leaves in order. Its heartbeats must have ended before, or the next one
     /// enters it again.
     pub async fn deregister(&self, cx: &Cx, instance: InstanceId) -> Result<()> {
-        self.lock().remove(&instance);
-        remove(&*self.records, cx, &self.name(instance)).await
+        let name = self.name(instance);
+        self.lock().retain(|own, _| !own.starts_with(&name));
+        let Some(record) = remove(&*self.records, cx, &name).await? else { return Ok(()) };
+        let further = decode::<Member>(&record).map_or(0, |member| member.further_records);
+        for number in 1..=further {
+            remove(&*self.records, cx, &parts::name(&name, number)).await?;
+        }
+        Ok(())
     }
 
     /// All members, in the order of their identities. A record that cannot be read is left out and
     /// logged: one garbled neighbour must not blind the group.
     pub async fn list(&self, cx: &Cx) -> Result<Vec<Listed>> {
         let records = self.records.list(cx, &self.prefix).await?;
-        Ok(records.iter().filter_map(|record| self.listed(record)).collect())
+        let mut listed: Vec<Listed> = Vec::new();
+        for record in &records {
+            let Some(found) = self.listed(record) else { continue };
+            match self.part(record) {
+                None => listed.push(found),
+                // What is left of a longer list, or of a member that has gone, is nobody's.
+                Some(number) => {
+                    let first = listed.iter_mut().rfind(|first| first.member.instance == found.member.instance);
+                    if let Some(first) = first.filter(|first| number <= first.member.further_records) {
+                        parts::join(&mut first.member, found.member);
+                    }
+                }
+            }
+        }
+        Ok(listed)
     }
 
     /// Removes the records of instances that have been silent for `older_than` or longer; the answer
@@ -163,11 +199,17 @@ impl Registry {
                 continue;
             }
             cx.check()?;
-            if let PutOutcome::Done(_) = self.records.delete_if(cx, &record.name, record.revision).await? {
+            let deleted = self.records.delete_if(cx, &record.name, record.revision).await?;
+            if matches!(deleted, PutOutcome::Done(_)) && self.part(&record).is_none() {
                 removed += 1;
             }
         }
         Ok(removed)
+    }
+
+    /// Which further record of its member it is; `None` for the first one.
+    fn part(&self, record: &Record) -> Option<usize> {
+        parts::number(record.name.strip_prefix(&self.prefix)?)
     }
 
     fn listed(&self, record: &Record) -> Option<Listed> {
@@ -182,12 +224,23 @@ impl Registry {
 
     async fn write(&self, cx: &Cx, member: &Member) -> Result<Beat> {
         let name = self.name(member.instance);
-        let bytes = encode(&name, member)?;
-        let mut expected = self.lock().get(&member.instance).copied();
+        let (first, further) = parts::split(&name, member)?;
+        let count = further.len();
+        for (number, bytes) in (1..).zip(further) {
+            self.put(cx, parts::name(&name, number), bytes).await?;
+        }
+        let beat = self.put(cx, name.clone(), first).await?;
+        self.remove_surplus(cx, &name, count).await?;
+        Ok(beat)
+    }
+
+    /// Writes one record, whatever it said before.
+    async fn put(&self, cx: &Cx, name: String, bytes: Bytes) -> Result<Beat> {
+        let mut expected = self.lock().get(&name).copied();
         for _ in 0..ATTEMPTS {
             cx.check()?;
             if let PutOutcome::Done(revision) = self.records.put_if(cx, &name, expected, bytes.clone()).await? {
-                self.lock().insert(member.instance, revision);
+                self.lock().insert(name, revision);
                 return Ok(if expected.is_some() { Beat::Kept } else { Beat::Restored });
             }
             expected = self.records.get(cx, &name).await?.map(|record| record.revision);
@@ -195,11 +248,22 @@ impl Registry {
         Err(Error::unavailable(format!("{name} was changed by others {ATTEMPTS} times in a row")))
     }
 
+    /// Removes the further records that a longer list had, beyond the first `count` of them.
+    async fn remove_surplus(&self, cx: &Cx, name: &str, count: usize) -> Result<()> {
+        let surplus: Vec<String> =
+            self.lock().range(parts::name(name, count + 1)..).map(|(own, _)| own.clone()).collect();
+        for own in surplus.iter().take_while(|own| own.starts_with(name)) {
+            remove(&*self.records, cx, own).await?;
+            self.lock().remove(own);
+        }
+        Ok(())
+    }
+
     fn name(&self, instance: InstanceId) -> String {
         format!("{}{instance}", self.prefix)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<InstanceId, Revision>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Revision>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -59,8 +59,7 @@ impl Standby {
         }
         // Those who hold nothing and are listed no more need not be remembered.
         let holding = self.slots.iter().filter_map(|slot| Some(slot.holder.as_ref()?.candidate.instance));
-        let listed = self.instance.view.members().into_iter().map(|listed| listed.member.instance);
-        let remembered: BTreeSet<_> = holding.chain(listed).collect();
+        let remembered: BTreeSet<_> = holding.chain(self.instance.view.instances()).collect();
         self.dead.retain(|dead, _| remembered.contains(dead) || *dead == instance);
     }
 

@@ -13,7 +13,6 @@ use watchkeeper_core::{Holder, Moment};
 use super::Standby;
 use super::acquire::Broken;
 use crate::group::election::rank;
-use crate::group::registry::Listed;
 
 /// Between the turns of two instances at a free lease: longer than an ask takes, too short to be felt.
 const TURN: Duration = Duration::from_millis(10);
@@ -124,14 +123,9 @@ impl Standby {
     /// are there, without whoever had it last or was proved dead, so that they do not all ask at once; the store decides.
     fn turn(&mut self, slot: usize, now: Moment) -> Moment {
         let me = self.instance.id;
-        let members = self.instance.view.members();
         let (slot, dead) = (&mut self.slots[slot], &self.dead);
-        let could = |listed: &&Listed| {
-            let id = listed.member.instance;
-            let is_there = listed.healthy && !dead.contains_key(&id);
-            is_there && Some(id) != slot.last && listed.member.streams.iter().any(|it| it == slot.stream_slot.name())
-        };
-        let mut there: Vec<_> = members.iter().filter(could).map(|listed| listed.member.instance).collect();
+        let mut there = self.instance.view.able_to_run(slot.stream_slot.name());
+        there.retain(|id| !dead.contains_key(id) && Some(*id) != slot.last);
         there.push(me);
         there.sort_unstable();
         there.dedup();

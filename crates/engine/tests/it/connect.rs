@@ -1,7 +1,9 @@
 //! Streams whose source and sinks cannot be connected to, or not yet.
 
+use std::sync::Arc;
+
 use watchkeeper_core::{ErrorKind, Records};
-use watchkeeper_engine::group::registry::Member;
+use watchkeeper_engine::group::registry::{Member, Registry};
 use watchkeeper_engine::group::report::{StreamActivity, StreamReport};
 use watchkeeper_engine::listener::ListenerState::{Connecting, Initializing, Running};
 use watchkeeper_testkit::faults::Fault;
@@ -213,5 +215,35 @@ fn what_fails_on_one_instance_is_no_outage_of_a_stream_that_another_delivers() {
     harness.run_for(20 * SECOND);
     let lasting = report(&harness, "b", "orders").not_delivering_millis.expect("nobody delivers");
     assert!((10_000..30_000).contains(&lasting), "since the other one left: {lasting}");
+    b.stop(&harness);
+}
+
+#[test]
+fn an_instance_may_have_a_thousand_streams_that_all_have_long_errors() {
+    let harness = Harness::new();
+    let names: Vec<_> = (0..1_000).map(|number| format!("stream-{number:04}")).collect();
+    let gate = Gate::shut_with(ErrorKind::Unavailable, &"x".repeat(100_000));
+    let start = |name: &str| {
+        let plan =
+            names.iter().fold(harness.instance(name), |plan, stream| plan.and_stream(stream).behind(stream, &gate));
+        plan.start()
+    };
+    let (a, b) = (start("a"), start("b"));
+    harness.append(&["x"]);
+    harness.until("the stream that is well works", || harness.committed() == 1);
+    harness.run_for(90 * SECOND);
+    let cx = harness.cx();
+    let registry = Registry::new(Arc::new(harness.notes.clone()), "shop");
+    let listed = memory(registry.list(&cx));
+    assert_eq!(listed.len(), 2);
+    for one in &listed {
+        assert!(one.healthy && one.age < 30 * SECOND, "it is heard of: {:?}", one.age);
+        assert_eq!(one.member.reports.len(), 1_001);
+        let failing = one.member.reports.iter().filter(|report| report.doing == StreamActivity::Failing);
+        assert_eq!(failing.filter(|report| report.trouble.is_some()).count(), 1_000);
+    }
+    gate.open();
+    harness.until("all work", || names.iter().all(|name| harness.committed_of(name) == 1));
+    a.stop(&harness);
     b.stop(&harness);
 }

@@ -10,7 +10,14 @@ use watchkeeper_engine::stream::StreamSpec;
 
 /// Whether a stream can be connected. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Gate(Arc<Mutex<(Option<ErrorKind>, u32)>>);
+pub(crate) struct Gate(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// How it refuses, while it is shut.
+    refusal: Option<(ErrorKind, String)>,
+    knocks: u32,
+}
 
 impl Gate {
     /// The stream behind it.
@@ -20,16 +27,21 @@ impl Gate {
 
     /// One that refuses with an error of this kind.
     pub(crate) fn shut(kind: ErrorKind) -> Self {
-        Self(Arc::new(Mutex::new((Some(kind), 0))))
+        Self::shut_with(kind, "the gate is shut")
+    }
+
+    /// One that refuses with this message.
+    pub(crate) fn shut_with(kind: ErrorKind, message: &str) -> Self {
+        Self(Arc::new(Mutex::new(State { refusal: Some((kind, message.to_owned())), knocks: 0 })))
     }
 
     pub(crate) fn open(&self) {
-        self.0.lock().unwrap().0 = None;
+        self.0.lock().unwrap().refusal = None;
     }
 
     /// How often somebody tried.
     pub(crate) fn knocks(&self) -> u32 {
-        self.0.lock().unwrap().1
+        self.0.lock().unwrap().knocks
     }
 }
 
@@ -48,9 +60,9 @@ impl Connect for Behind {
 
     async fn connect(&self, _cx: &Cx) -> Result<StreamSpec> {
         let mut gate = self.gate.0.lock().unwrap();
-        gate.1 += 1;
-        match gate.0 {
-            Some(kind) => Err(Error::new(kind, "the gate is shut")),
+        gate.knocks += 1;
+        match &gate.refusal {
+            Some((kind, message)) => Err(Error::new(*kind, message)),
             None => Ok(self.spec.clone()),
         }
     }

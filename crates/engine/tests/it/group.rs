@@ -17,6 +17,7 @@ use watchkeeper_engine::group::control::{Controls, ReplayRequest};
 use watchkeeper_engine::group::journal::{Cause, Journal, ReleaseNotice, TAKEOVERS_KEPT, Takeover};
 use watchkeeper_engine::group::poison::{CHANGES_KEPT, Poison};
 use watchkeeper_engine::group::registry::{Beat, Member, Registry};
+use watchkeeper_engine::group::report::{StreamActivity, StreamReport};
 use watchkeeper_engine::group::slots::Slots;
 
 /// Time passes only when a test says so, or when something sleeps.
@@ -179,6 +180,55 @@ fn a_garbled_or_newer_record_does_not_blind_the_group() {
             .await;
         let listed = world.registry().list(&world.cx).await.unwrap();
         assert_eq!(listed.iter().map(|one| one.member.instance).collect::<Vec<_>>(), [id]);
+    });
+}
+
+#[test]
+fn a_member_with_more_streams_than_fit_into_a_record_is_listed_whole() {
+    block_on(async {
+        let world = World::new();
+        let (registry, cx) = (world.registry(), &world.cx);
+        let names = |count: usize| (0..count).map(|number| format!("stream-{number:05}")).collect::<Vec<_>>();
+        let member = |name: &str, count: usize| {
+            let mut member = world.member(name);
+            member.streams = names(count);
+            member.reports = names(count).iter().map(|name| StreamReport::new(name, StreamActivity::Running)).collect();
+            member
+        };
+        let records = || async { world.notes.list(cx, "shop/instances/").await.unwrap().len() };
+        let [mut large, small, gone] = [member("large", 3_000), member("small", 1), member("gone", 2_000)];
+        for member in [&large, &small, &gone] {
+            registry.register(cx, member).await.unwrap();
+        }
+        registry.deregister(cx, gone.instance).await.unwrap();
+        let listed = || async {
+            let members = registry.list(cx).await.unwrap().into_iter().map(|one| one.member);
+            let mut told: Vec<_> = members.map(|member| (member.name, member.streams, member.reports)).collect();
+            told.sort_by(|a, b| a.0.cmp(&b.0));
+            told
+        };
+        let told = |member: &Member| (member.name.clone(), member.streams.clone(), member.reports.clone());
+        assert!(records().await > 6, "it does not fit into six");
+        assert_eq!(listed().await, [told(&large), told(&small)]);
+        // Fewer streams take fewer records, and none of them is left over.
+        large.streams.truncate(1_500);
+        large.reports.truncate(1_500);
+        assert_eq!(registry.heartbeat(cx, &large).await.unwrap(), Beat::Kept);
+        assert_eq!(listed().await, [told(&large), told(&small)]);
+        large.streams.truncate(2);
+        large.reports.truncate(2);
+        registry.heartbeat(cx, &large).await.unwrap();
+        assert_eq!((listed().await, records().await), (vec![told(&large), told(&small)], 2));
+        // Another process removes all records of one that is dead, and counts it once.
+        registry.register(cx, &gone).await.unwrap();
+        world.registry().deregister(cx, gone.instance).await.unwrap();
+        assert_eq!(records().await, 2);
+        registry.register(cx, &gone).await.unwrap();
+        world.clock.advance(Duration::from_secs(60));
+        assert_eq!(world.registry().sweep(cx, Duration::from_secs(60)).await.unwrap(), 3);
+        assert_eq!(records().await, 0);
+        assert_eq!(registry.heartbeat(cx, &gone).await.unwrap(), Beat::Restored);
+        assert_eq!(listed().await, [told(&gone)]);
     });
 }
 
