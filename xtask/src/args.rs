@@ -8,7 +8,7 @@ Usage: cargo xtask <command>
 
   test [--quick]            format, clippy, docs, all tests, 100 simulated seeds, every mutant, 6 faults on each store,
                             3 faults against every part of `chaos program`, 10 random histories
-                            (--quick leaves out the lowest Rust, macOS, the docs and the mutants)
+                            (--quick leaves out the lowest Rust, macOS, the docs, the mutants and the bars of the engine)
   sim [--seeds N]           simulate N seeds
   sim --seed S [--trace]    simulate one seed, and show what happened
   sim --mutant NAME         simulate an engine that breaks one guarantee (with --seeds or --seed)

@@ -98,6 +98,8 @@ fn steps() -> Vec<Step> {
         with_program("chaos on the program", format!("program --faults {PROGRAM_FAULTS}")),
         with_program("random histories", format!("histories --seeds {HISTORIES}")),
         slow("mutants", Call::new("run --quiet --package watchkeeper-sim -- --mutants")),
+        // Its bars on memory and on what hangs hold in any build.
+        slow("bars of the engine", Call::new("run --quiet --package watchkeeper-bench -- engine --quick")),
     ]
 }
 
@@ -191,6 +193,6 @@ total                                 0.3 s
     #[test]
     fn quick_leaves_out_what_is_slow_only() {
         let slow: Vec<_> = steps().iter().filter(|step| step.slow).map(|step| step.name).collect();
-        assert_eq!(slow, ["lowest Rust", "macOS", "docs", "mutants"]);
+        assert_eq!(slow, ["lowest Rust", "macOS", "docs", "mutants", "bars of the engine"]);
     }
 }
