@@ -121,16 +121,11 @@ impl Site {
     }
 
     /// Performs an operator's move.
-    pub(crate) async fn perform(
-        &self,
-        stream: &StreamSpec,
-        dead_letter_request: Move,
-        patience: Patience,
-    ) -> Result<MoveReport> {
+    pub(crate) async fn perform(&self, stream: &StreamSpec, requested: Move, patience: Patience) -> Result<MoveReport> {
         let operator = Operator::of(stream, &self.stores, &self.settings, Arc::clone(&self.seams.entropy));
         let (key, sinks) = (stream.key(&self.settings.group), stream.profiles());
         let subject = Subject { stream: &stream.settings.name, key: &key, source: &*stream.source, sinks: &sinks };
-        operator.move_to(&self.wait(patience), &subject, dead_letter_request).await
+        operator.move_to(&self.wait(patience), &subject, requested).await
     }
 
     /// Performs an operator's move that asks neither the source nor the sinks anything: only where the checkpoint is kept has to
@@ -138,10 +133,10 @@ impl Site {
     pub(crate) async fn perform_apart(
         &self,
         stream: &Stream,
-        dead_letter_request: Move,
+        requested: Move,
         patience: Patience,
     ) -> Result<MoveReport> {
-        self.perform(&self.resumable(stream).await?, dead_letter_request, patience).await
+        self.perform(&self.resumable(stream).await?, requested, patience).await
     }
 
     /// The position that `target` means in the log of `stream` as it is now, and what a person should know of it.

@@ -181,6 +181,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug {
         Err(self.cannot_be("a source"))
     }
 
+    /// Whether a source with these settings can begin so, as far as that is known without a connection.
+    ///
+    /// # Errors
+    /// `Config` when it never can.
+    fn validate_start(&self, _options: &mut Options, _start: &StartAt) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes and validates the settings of a target, without a connection.
     ///
     /// # Errors

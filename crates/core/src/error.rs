@@ -96,7 +96,9 @@ impl fmt::Display for Component {
 }
 
 /// An error with its kind, a cause in one line and, where there is one, a remedy.
-#[derive(Debug)]
+///
+/// `{:?}` shows the same line with what lies below it, since that is what a program shows whose `main` returns the error; `{:#?}` shows
+/// the fields.
 pub struct Error {
     kind: ErrorKind,
     /// Boxed, since most errors have none and all are moved around.
@@ -295,6 +297,24 @@ impl fmt::Display for Error {
             write!(f, "; {remedy}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return f.write_str(&chain_text(self));
+        }
+        f.debug_struct("Error")
+            .field("kind", &self.kind)
+            .field("component", &self.component)
+            .field("is_late", &self.is_late)
+            .field("class", &self.class)
+            .field("place", &self.place)
+            .field("message", &self.message)
+            .field("remedy", &self.remedy)
+            .field("source", &self.source)
+            .finish()
     }
 }
 

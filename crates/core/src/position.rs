@@ -107,6 +107,19 @@ pub enum StartAt {
 }
 
 impl StartAt {
+    /// Refuses what `log`, which has nothing but changes of its tables, cannot begin with.
+    ///
+    /// # Errors
+    /// `Config` for a snapshot and for the time of an operation.
+    pub fn require_in_log(&self, log: &str) -> Result<()> {
+        match self {
+            Self::Operation(time) => Err(time.unknown_to(log)),
+            Self::Snapshot => Err(Error::config(format!("{log} cannot begin with a snapshot of its tables"))
+                .remedy("begin with the oldest change, and copy what was there before the log by hand")),
+            _ => Ok(()),
+        }
+    }
+
     /// The error of a source that does not know this way to start. It must not start anywhere else instead: changes would be left out.
     pub fn unknown_to(&self, source: &str) -> Error {
         Error::config(format!("{source} cannot start at {self:?}"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use watchkeeper_core::{
     Backend, Checkpoint, Cx, Finding, Grade, Inspection, LeaseKey, Offer, Options, Positions, Purpose, Result, Sink,
-    SinkPlan, SinkProfile, Source, SourcePlan, Target, Tool,
+    SinkPlan, SinkProfile, Source, SourcePlan, StartAt, Target, Tool,
 };
 
 use crate::check::{self, ROLES, server, store, target};
@@ -144,6 +144,10 @@ impl Backend for Postgres {
             ChangeLog::described(Client::lazy(config), &purpose.stream, options)?;
         }
         Ok(SourcePlan::default())
+    }
+
+    fn validate_start(&self, options: &mut Options, start: &StartAt) -> Result<()> {
+        if reads_replication(options)? { Ok(()) } else { start.require_in_log(changelog::LOG) }
     }
 
     fn validate_sink(&self, _purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {

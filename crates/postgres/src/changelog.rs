@@ -58,6 +58,9 @@ use query::{Line, Script};
 use reader::{Reader, Start};
 use start::Beginning;
 
+/// What it is, in words.
+pub(crate) const LOG: &str = "a change log of PostgreSQL";
+
 /// How often it is looked for changes where nobody is told of them.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
@@ -341,6 +344,7 @@ impl ChangeLog {
         if let (None, Some(end)) = (&after, &look.unflushed) {
             durable::flush(cx, &self.client, end).await?;
         }
+        start.require_in_log(LOG)?;
         let (place, note) = match (start, after) {
             (_, Some(place)) => {
                 look.require(&place)?;
@@ -349,12 +353,7 @@ impl ChangeLog {
             (StartAt::Now, _) => (LogPosition::at(look.now.clone()), None),
             (StartAt::Oldest, _) => (self.oldest(cx, &look).await?, None),
             (StartAt::Time(time), _) => self.at_time(cx, &look, time).await?,
-            (StartAt::Operation(time), _) => return Err(time.unknown_to("a change log of PostgreSQL")),
-            (StartAt::After(_) | StartAt::Snapshot, _) => {
-                return Err(Error::config("a change log cannot begin with a snapshot of its tables")
-                    .remedy("begin with the oldest change, and copy what was there before the log by hand"));
-            }
-            (unknown, None) => return Err(unknown.unknown_to("a change log of PostgreSQL")),
+            (unknown, None) => return Err(unknown.unknown_to(LOG)),
         };
         Ok(Beginning { identity: look.identity, place, note })
     }

@@ -174,6 +174,10 @@ impl Backend for Sqlite {
         SourceSettings::take(options).map(|_| SourcePlan::default())
     }
 
+    fn validate_start(&self, _options: &mut Options, start: &StartAt) -> Result<()> {
+        start.require_in_log(crate::source::LOG)
+    }
+
     fn validate_sink(&self, purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {
         let settings = SinkSettings::take(options)?;
         let fed = feedback::refuse_named(purpose, &settings.config.path, &settings.table);

@@ -28,6 +28,9 @@ use crate::json;
 use crate::tools::{ensure_guard, exists, install_command, marks, plain};
 use payload::LogRows;
 use position::LogPosition;
+
+/// What it is, in words.
+pub(crate) const LOG: &str = "a SQLite log";
 use reader::{Reader, Start};
 
 const NEWEST: &str = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'watchkeeper_changes'), 0)";
@@ -169,6 +172,7 @@ impl ChangeLog {
             self.still_there(connection, place)?;
             return Ok((place, None));
         }
+        start.require_in_log(LOG)?;
         self.require_logged(connection)?;
         let (pruned, newest) = bounds(connection)?;
         let number = match start {
@@ -176,13 +180,7 @@ impl ChangeLog {
             // What lies before a loss cannot be gone on from, past the loss, as if nothing had happened.
             StartAt::Oldest => marks::newest(connection, self.tables.as_deref())?.unwrap_or(0).max(pruned),
             StartAt::Time(time) => times::committed_before(connection, *time)?,
-            StartAt::Operation(time) => return Err(time.unknown_to("a SQLite log").into()),
-            StartAt::After(_) | StartAt::Snapshot => {
-                return Err(Error::config("a SQLite log cannot begin with a snapshot of its tables")
-                    .remedy("begin with the oldest change, and copy what was there before the log by hand")
-                    .into());
-            }
-            unknown => return Err(unknown.unknown_to("a SQLite log").into()),
+            unknown => return Err(unknown.unknown_to(LOG).into()),
         };
         let note = match start {
             StartAt::Time(time) => times::note(connection, self.tables.as_deref(), number, *time)?,

@@ -139,8 +139,8 @@ impl StreamOperator {
     /// What the stores say.
     pub async fn purge(&self, numbers: &[u64]) -> Result<()> {
         if self.holder().await?.is_none() {
-            let dead_letter_request = Move::Resolve { numbers: numbers.to_vec(), resolution: Resolution::Purged };
-            return self.perform(dead_letter_request).await.map(drop);
+            let requested = Move::Resolve { numbers: numbers.to_vec(), resolution: Resolution::Purged };
+            return self.perform(requested).await.map(drop);
         }
         let wall = self.instance.seams.clock.wall_millis();
         self.want(|control| {
@@ -183,13 +183,13 @@ impl StreamOperator {
     }
 
     /// Performs an operator's move; the answer is the halt that it lifted.
-    async fn perform(&self, dead_letter_request: Move) -> Result<Option<Halted>> {
+    async fn perform(&self, requested: Move) -> Result<Option<Halted>> {
         let settings = &self.instance.settings;
         let operator = Operator::of(&self.stream, &self.stores, settings, Arc::clone(&self.instance.seams.entropy));
         let (key, sinks) = (self.stream.key(self.group()), self.stream.profiles());
         let subject = Subject { stream: self.name(), key: &key, source: &*self.stream.source, sinks: &sinks };
         let cx = self.instance.seams.cx().within(settings.lease.ttl + settings.shutdown_grace + LOOK);
-        let done = operator.move_to(&cx, &subject, dead_letter_request).await?;
+        let done = operator.move_to(&cx, &subject, requested).await?;
         done.remarks.iter().for_each(|remark| tracing::warn!(stream = self.name(), "{remark}"));
         Ok(done.lifted)
     }

@@ -179,9 +179,9 @@ impl<'a> History<'a> {
                 return Err(format!("{cause}\n{}", shown(&found)));
             }
             if since.elapsed() > PATIENCE {
-                let last = self.runner.last_lines();
+                let (last, state) = (self.runner.last_lines(), self.runner.describe());
                 return Err(format!(
-                    "the target does not become equal\n{}\nlast lines of the log:\n{last}",
+                    "the target does not become equal\n{}\n{state}\nlast lines of the log:\n{last}",
                     shown(&found)
                 ));
             }

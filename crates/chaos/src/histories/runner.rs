@@ -87,6 +87,22 @@ impl Runner {
         Err(format!("{words:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
     }
 
+    /// What the process is doing, for whoever has to find out why it does not get on: what it tells of itself, whether its threads
+    /// compute or wait, and where they wait.
+    pub(super) fn describe(&self) -> String {
+        let status = self
+            .ask(&["status"])
+            .map_or_else(|trouble| trouble, |answer| String::from_utf8_lossy(&answer).into_owned());
+        let Some(process) = &self.process else { return status };
+        let before = ticks(process.id());
+        std::thread::sleep(OBSERVED_FOR);
+        let used = ticks(process.id()) - before;
+        format!(
+            "{used} ticks of processor time within {OBSERVED_FOR:?}, then:\n{}\nstatus: {status}",
+            threads(process.id())
+        )
+    }
+
     /// SIGKILL.
     pub(super) fn kill(&mut self) -> Result<(), Trouble> {
         let Some(mut process) = self.process.take() else { return Ok(()) };
@@ -120,6 +136,26 @@ impl Runner {
     }
 }
 
+/// How long a process is observed that does not get on.
+const OBSERVED_FOR: Duration = Duration::from_secs(1);
+
+/// The processor time that a process has used, in the ticks of the system.
+fn ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    // Fields 14 and 15, counted from the process's number; those before the name's end are cut off here.
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// The threads of a process with what each waits for in the kernel.
+fn threads(process: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return String::new() };
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let shown = |task: PathBuf| format!("{}: {}", read(task.join("comm")), read(task.join("wchan")));
+    let lines: Vec<_> = tasks.filter_map(|task| Some(shown(task.ok()?.path()))).collect();
+    lines.join("\n")
+}
+
 /// The error in a line of the log that says that the instance gives the stream up.
 fn failure(line: &str) -> Option<String> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -140,6 +176,18 @@ pub(super) fn empty(path: &Path) -> Result<(), Trouble> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_process_does_is_told() {
+        let me = std::process::id();
+        let before = ticks(me);
+        let begun = Instant::now();
+        while ticks(me) == before {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no processor time is counted");
+            std::hint::black_box((0..1_000_000_u64).sum::<u64>());
+        }
+        assert!(threads(me).contains(": "), "{}", threads(me));
+    }
 
     #[test]
     fn a_stream_that_is_given_up_is_found_in_the_log() {

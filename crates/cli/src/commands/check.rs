@@ -78,7 +78,10 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
         if has_stores {
             // Streams that could not be read are in the file nevertheless.
             stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
-            members = reported::members(&cx.within(LOOK_WITHIN), &config).await;
+            let listed = reported::members(&cx.within(LOOK_WITHIN), &config).await;
+            let too_few = listed.as_deref().and_then(reported::too_few);
+            stores.extend(too_few.map(|note| Part::of("instances".to_owned(), Ok(vec![note]))));
+            members = listed.unwrap_or_default();
         }
         let answers = config.streams.iter().zip(systems);
         let answers = answers.map(|(stream, systems)| look_at(&cx, &config, stream, systems, has_stores));
@@ -319,10 +322,11 @@ async fn place(
     let start = position.map_or_else(|| stream.settings.start.clone(), StartAt::After);
     let pedigree = stored.and_then(|stored| stored.pedigree.as_ref());
     let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
-    // What keeps the source from being looked at was told already.
-    let vetted = match failed {
-        Some(_) => Ok(Vec::new()),
-        None => stream.source.backend.preflight_start(&within, purpose, &mut options, &start, pedigree).await,
+    // What keeps the source from being looked at was told already, and so was a start that it never can have.
+    let is_told = failed.is_some() || stream.source.backend.validate_start(&mut options.clone(), &start).is_err();
+    let vetted = match is_told {
+        true => Ok(Vec::new()),
+        false => stream.source.backend.preflight_start(&within, purpose, &mut options, &start, pedigree).await,
     };
     let mut found = vetted.map(|vetted| {
         let lost = |finding| as_the_policy_says(finding, &stream.settings.on_history_lost);

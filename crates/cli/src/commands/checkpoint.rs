@@ -170,8 +170,7 @@ async fn rewind(site: &Site, name: &str, back: Back, decision: Decision) -> Resu
     let stream = &movable.spec;
     let plan = plan::rewind(site, described, stream, back).await?.unverified(&movable);
     confirm(&plan.lines, decision.yes)?;
-    let by_history =
-        matches!(plan.dead_letter_request, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
+    let by_history = matches!(plan.requested, Move::Rewind(operator::Back::Changes(_) | operator::Back::Steps(_)));
     let moved = perform(site, stream, plan, decision).await;
     moved.map_err(|error| if by_history && is_too_far(&error) { ask_the_log(name, &error) } else { error })
 }
@@ -292,7 +291,7 @@ impl<'a> Moved<'a> {
 }
 
 async fn perform(site: &Site, stream: &StreamSpec, plan: plan::Plan, decision: Decision) -> Result<Report> {
-    let mut done = site.perform(stream, plan.dead_letter_request, decision.patience).await?;
+    let mut done = site.perform(stream, plan.requested, decision.patience).await?;
     done.remarks.extend(plan.remarks);
     let moved = Moved::of(&stream.settings.name, done);
     report(moved.lines(), &moved)

@@ -280,8 +280,8 @@ async fn purge(site: &Site, which: &LetterSelection, yes: bool, patience: Patien
     let numbers: Vec<_> = letters.iter().map(|record| record.number).collect();
     let cx = site.read_context();
     if site.holder(&cx, stream).await?.is_none() {
-        let dead_letter_request = Move::Resolve { numbers, resolution: Resolution::Purged };
-        site.perform_apart(stream, dead_letter_request, patience).await?;
+        let requested = Move::Resolve { numbers, resolution: Resolution::Purged };
+        site.perform_apart(stream, requested, patience).await?;
         let left = entries(site, stream, which, false, usize::MAX).await?;
         return settled(which, letters.len(), left, "given up");
     }

@@ -8,16 +8,31 @@ use super::store_binding;
 use crate::config::Config;
 use crate::overview::{in_words, report, silence};
 
-/// The instances of the group. None where the records cannot be asked, which is reported elsewhere.
-pub(super) async fn members(cx: &Cx, config: &Config) -> Vec<Listed> {
+/// The instances of the group. `None` where the records cannot be asked, which is reported elsewhere.
+pub(super) async fn members(cx: &Cx, config: &Config) -> Option<Vec<Listed>> {
     let group = &config.group;
     let Some(records) = store_binding::records(cx, group.records.as_ref().unwrap_or(&group.store)).await else {
-        return Vec::new();
+        // The store is not made yet, or not reached, which is told of it.
+        return Some(Vec::new());
     };
     let registry = Registry::new(records, &group.settings.group).unhealthy_after(group.settings.unhealthy_after);
-    let mut members = cx.run(registry.list(cx)).await.unwrap_or_default();
+    let mut members = cx.run(registry.list(cx)).await.ok()?;
     members.sort_by(|a, b| a.member.name.cmp(&b.member.name));
-    members
+    Some(members)
+}
+
+/// That nothing runs, or nothing that could take over.
+pub(super) fn too_few(members: &[Listed]) -> Option<Finding> {
+    let mut running = members.iter().filter(|listed| !listed.is_silent());
+    let (what, remedy) = match (running.next(), running.next()) {
+        (None, _) => ("no instance runs".to_owned(), "start one with `watchkeeper run`"),
+        (Some(only), None) => (
+            format!("only {} runs: no other instance would take over from it", only.member.name),
+            "start another one with the same file, on another machine",
+        ),
+        _ => return None,
+    };
+    Some(Finding { severity: Severity::Note, what, remedy: Some(remedy.to_owned()) })
 }
 
 /// What does not work for them with `stream`.

@@ -42,8 +42,10 @@ fn stream_lines(stream: &Stream) -> Vec<String> {
     lines.extend(stream.release_notice.as_ref().map(|said| {
         format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))
     }));
-    if !stream.standing_by.is_empty() {
-        lines.push(format!("  standing by  {}", stream.standing_by.join(", ")));
+    match (stream.standing_by.is_empty(), &stream.watch) {
+        (false, _) => lines.push(format!("  standing by  {}", stream.standing_by.join(", "))),
+        (true, Some(watch)) => lines.push(format!("  standing by  nobody: if {} dies, the stream waits", watch.name)),
+        (true, None) => {}
     }
     lines.extend(stream.preferred.as_ref().map(|name| format!("  preferred    {name}")));
     match &stream.unknown {

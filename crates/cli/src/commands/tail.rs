@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use watchkeeper::core::{Limits, Moment};
-use watchkeeper::{Change, ChangeStream, Cx, Error, Operation, Position, Result, StartAt};
+use watchkeeper::{Change, ChangeStream, Cx, Operation, Position, Result, StartAt};
 
+use crate::answer;
 use crate::args::{From, Tail};
 use crate::config::Stream;
 use crate::signals::{Signals, output_closed};
@@ -40,7 +41,7 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let closing = site.read_context();
     let closed = closing.run(log.close(&closing)).await;
     ended.and(closed)?;
-    told.or_else(gone)
+    answer::written(told)
 }
 
 async fn start(site: &Site, cx: &Cx, stream: &Stream, from: From) -> Result<StartAt> {
@@ -83,22 +84,14 @@ async fn follow(
                 return Ok(());
             }
             if let Err(error) = tally.show(&Change::new(Arc::clone(&batch), row)) {
-                return gone(error);
+                return answer::written(Err(error));
             }
         }
         if let Err(error) = io::stdout().flush() {
-            return gone(error);
+            return answer::written(Err(error));
         }
     }
     Ok(())
-}
-
-/// A reader that has gone, as `head` does, is the end and no error.
-fn gone(error: io::Error) -> Result<()> {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(()),
-        _ => Err(Error::unavailable("the changes cannot be printed").caused_by(error)),
-    }
 }
 
 /// What was seen.

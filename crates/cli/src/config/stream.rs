@@ -23,6 +23,9 @@ pub(crate) struct Stream {
     pub(crate) sinks: Vec<Target>,
     /// Where it is written.
     pub(crate) origin: Origin,
+    /// Where it is written how to begin, and how to go on when history is lost.
+    start_origin: Origin,
+    lost_origin: Origin,
 }
 
 /// A sink as the file describes it.
@@ -54,6 +57,7 @@ pub(super) fn read(mut stream: Options, group: &str, lease: Duration) -> Result<
     let begin = start(&mut stream);
     settings.start = stream.reported(begin)?.unwrap_or(StartAt::Now);
     settings.on_history_lost = on_history_lost(&mut stream)?;
+    let [start_origin, lost_origin] = ["start", "on_history_lost"].map(|name| stream.origin_of(name).clone());
     if let Some(concurrency) = stream.size("concurrency")? {
         change(&stream, "concurrency", &mut settings, |settings| settings.concurrency = concurrency)?;
     }
@@ -82,7 +86,7 @@ pub(super) fn read(mut stream: Options, group: &str, lease: Duration) -> Result<
     }
     stream.finish()?;
     let Some(source) = name.and(source) else { return Ok(None) };
-    let mut read = Stream { settings, source, sinks, origin };
+    let mut read = Stream { settings, source, sinks, origin, start_origin, lost_origin };
     if let Some(collector) = stream.collector() {
         whole::validate(&mut read, group, names_sinks, collector);
     }

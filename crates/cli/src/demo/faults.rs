@@ -36,8 +36,8 @@ pub(super) struct Operator {
 impl Operator {
     fn hand_over(&self, epoch: u64) -> Result<()> {
         let cx = self.cx.within(ANSWER);
-        let dead_letter_request = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
-        self.runtime.block_on(dead_letter_request).map(drop)
+        let requested = self.controls.update(&cx, STREAM, |control| control.hand_over = Some(Epoch(epoch)));
+        self.runtime.block_on(requested).map(drop)
     }
 }
 

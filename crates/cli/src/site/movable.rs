@@ -20,13 +20,12 @@ pub(crate) struct Movable {
 }
 
 impl Site {
-    /// For a move that asks the source, say for what happened at a time; `dead_letter_request` says for which one.
+    /// For a move that asks the source, say for what happened at a time; `requested` says for which one.
     ///
     /// # Errors
     /// What is wrong with its source, or with the sink that keeps its checkpoint.
-    pub(crate) async fn movable(&self, described: &Stream, dead_letter_request: &str) -> Result<Movable> {
-        let source =
-            self.reached(described).await?.map_err(|error| needs_source(described, dead_letter_request, &error))?;
+    pub(crate) async fn movable(&self, described: &Stream, requested: &str) -> Result<Movable> {
+        let source = self.reached(described).await?.map_err(|error| needs_source(described, requested, &error))?;
         Ok(Movable { spec: self.moved(described, source).await?, unreached: None })
     }
 
@@ -103,8 +102,8 @@ impl Site {
                 return Err(Error::config(cause).remedy(A_POSITION));
             }
             if pedigree.is_none() {
-                let dead_letter_request = "to a position, before the stream has committed one,";
-                return Err(needs_source(described, dead_letter_request, error));
+                let requested = "to a position, before the stream has committed one,";
+                return Err(needs_source(described, requested, error));
             }
         }
         Ok(Arc::new(Unverified { positions, pedigree }))
@@ -168,12 +167,10 @@ fn is_away(kind: ErrorKind) -> bool {
 }
 
 /// The error of a move that cannot be made without the source.
-fn needs_source(described: &Stream, dead_letter_request: &str, error: &Error) -> Error {
+fn needs_source(described: &Stream, requested: &str, error: &Error) -> Error {
     let name = &described.settings.name;
-    let cause = format!(
-        "a move {dead_letter_request} needs the source of stream {name}, which cannot be reached: {}",
-        error.message()
-    );
+    let cause =
+        format!("a move {requested} needs the source of stream {name}, which cannot be reached: {}", error.message());
     let known =
         format!("a position of `watchkeeper checkpoint history {name}`, `rewind --steps` and `reset` need no source");
     let remedy = error.advice().map(|advice| format!("{advice}; {known}")).unwrap_or(known);

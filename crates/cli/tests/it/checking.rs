@@ -17,6 +17,27 @@ fn a_check_changes_nothing_and_says_what_to_expect() {
 }
 
 #[test]
+fn a_check_tells_that_nothing_runs_or_nothing_that_could_take_over() {
+    let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
+    let note = || {
+        let checked = workspace.run(&["check"]);
+        checked.assert_well();
+        let lines: Vec<_> = checked.out.lines().filter(|line| line.contains("note: instances: ")).collect();
+        assert!(lines.len() < 2, "{checked:?}");
+        lines.first().map(|line| (*line).to_owned()).unwrap_or_default()
+    };
+    assert!(note().contains("no instance runs; start one with `watchkeeper run`"));
+    let mut a = workspace.start("a");
+    until("a runs", || note().contains("only a runs: no other instance would take over from it; start another one"));
+    let mut b = workspace.start("b");
+    until("both run", || note().is_empty());
+    b.ends_in_order();
+    assert!(note().contains("only a runs"));
+    a.ends_in_order();
+    assert!(note().contains("no instance runs"));
+}
+
+#[test]
 fn a_check_tells_of_a_checkpoint_that_cannot_be_gone_on_from_and_of_a_halt() {
     // The checkpoint is in the group's store, or with its sink.
     for (sink, kept) in
@@ -76,8 +97,17 @@ fn a_check_refuses_a_stream_that_began_in_another_store() {
 fn a_start_that_the_source_does_not_know_is_found() {
     for (start, cause) in [("snapshot", "cannot begin with a snapshot"), ("1700000000:7", "has no operation times")] {
         let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("\"oldest\"", &format!("{start:?}")));
-        workspace.run(&["check"]).assert_found(1, &["start (sqlite): ", cause, "WK-CONFIG"]);
+        let parts = ["watchkeeper.toml:9: ", cause, "WK-CONFIG"];
+        for command in [&["check", "--offline"][..], &["check"]] {
+            let checked = workspace.run(command);
+            checked.assert_found(2, &parts);
+            assert_eq!(checked.out.matches(cause).count(), 1, "it is told once: {checked:?}");
+        }
+        workspace.run(&["run", "--log", "error"]).assert_refused(2, &parts);
     }
+    let lost = format!("{GOOD}{INTO_FILES}").replace("start =", "on_history_lost = \"snapshot\"\nstart =");
+    let checked = Workspace::with(&lost).run(&["check", "--offline"]);
+    checked.assert_found(2, &["watchkeeper.toml:9: ", "cannot begin with a snapshot"]);
 }
 
 fn listing(workspace: &Workspace) -> Vec<String> {

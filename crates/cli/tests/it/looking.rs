@@ -24,7 +24,7 @@ fn a_group_that_nobody_runs_can_be_looked_at() {
 fn status_shows_one_on_watch_and_one_standing_by() {
     let shop = Shop::new("stop");
     shop.order(&["rope", "lamp"]);
-    let _two = shop.two();
+    let (_a, b) = shop.two();
     shop.until_delivered(2);
     until("the second change is committed", || (shop.orders()["checkpoint"]["changes"] == 2).then_some(()));
     // The lag comes with the holder's next heartbeat.
@@ -48,6 +48,10 @@ fn status_shows_one_on_watch_and_one_standing_by() {
     for part in ["orders: running on a, epoch", "standing by  b", "2 changes", "grade        transactional"] {
         assert!(said.contains(part), "{said}");
     }
+    drop(b);
+    until("b is gone", || (shop.orders()["standing_by"] == serde_json::json!([])).then_some(()));
+    let said = shop.run(&["status"]).said;
+    assert!(said.contains("  standing by  nobody: if a dies, the stream waits\n"), "{said}");
 }
 
 #[test]

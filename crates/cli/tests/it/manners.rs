@@ -150,6 +150,9 @@ fn a_reader_that_goes_is_no_panic_and_a_full_disk_is_an_error() {
     full.assert_refused(1, &["cannot be written to standard output", "make room"]);
     let full = shell(&workspace, "\"$0\" completions bash >/dev/full");
     full.assert_refused(1, &["cannot be written to standard output"]);
+    workspace.order(1..2);
+    let full = shell(&workspace, "\"$0\" tail orders --from oldest --max 1 >/dev/full");
+    full.assert_refused(1, &["cannot be written to standard output", "No space left", "make room"]);
 }
 
 #[test]

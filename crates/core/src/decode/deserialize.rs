@@ -3,7 +3,9 @@
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde::forward_to_deserialize_any;
 
 use super::{Value, unchangeable};
@@ -55,6 +57,14 @@ impl std::error::Error for DecodeError {}
 impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self { path: String::new(), message: message.to_string(), is_unsent: false }
+    }
+
+    fn invalid_type(unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        // A row has no units: that is how its nulls are shown to types that do not know them.
+        match unexpected {
+            Unexpected::Unit => Self::custom(format_args!("it is null, expected {expected}; an Option takes both")),
+            other => Self::custom(format_args!("invalid type: {other}, expected {expected}")),
+        }
     }
 }
 

@@ -155,6 +155,8 @@ fn what_does_not_fit_names_the_change_and_the_field() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let text = error.to_string();
     assert!(text.contains("change log:07 of shop.orders") && text.contains("items[1].id: invalid type"), "{text}");
+    let null = json(Operation::Insert, r#"{"id":null,"item":"rope"}"#).after::<Order>().expect_err("an id is no null");
+    assert!(null.to_string().contains("id: it is null, expected i64; an Option takes both"), "{null}");
 }
 
 #[test]

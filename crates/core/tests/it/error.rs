@@ -33,6 +33,15 @@ fn an_error_names_the_component_whose_call_failed() {
 }
 
 #[test]
+fn a_program_whose_main_returns_an_error_shows_a_line_for_people() {
+    let error = Error::config("the lease is too short").remedy("set it to 2s or more");
+    assert_eq!(format!("{error:?}"), "the lease is too short [WK-CONFIG]; set it to 2s or more");
+    let error = Error::unavailable("no connection").caused_by(std::io::Error::other("connection reset"));
+    assert_eq!(format!("{error:?}"), "no connection [WK-UNAVAILABLE]: connection reset");
+    assert!(format!("{error:#?}").contains("kind: Unavailable"), "{error:#?}");
+}
+
+#[test]
 fn the_native_error_lies_below() {
     assert!(Error::internal("bare").source().is_none());
     let native = std::io::Error::other("connection reset");

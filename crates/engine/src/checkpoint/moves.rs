@@ -103,8 +103,8 @@ pub(super) struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    pub(super) async fn plan(&self, cx: &Cx, letter_request: Move) -> Result<Plan> {
-        match letter_request {
+    pub(super) async fn plan(&self, cx: &Cx, requested: Move) -> Result<Plan> {
+        match requested {
             Move::Set(to) => self.set(cx, to, "an operator set the checkpoint").await,
             Move::Rewind(back) => self.rewind(cx, back).await,
             Move::Skip { entry, to } => self.skip(cx, *entry, to).await,

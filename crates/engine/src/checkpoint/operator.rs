@@ -121,11 +121,11 @@ impl Operator {
     /// # Cancel safety
     /// Not cancel safe: dropped, it leaves the stream paused until a person lifts that. End it
     /// through `cx` instead.
-    pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, letter_request: Move) -> Result<MoveReport> {
-        self.refuse_impossible(cx, subject, &letter_request).await?;
+    pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, requested: Move) -> Result<MoveReport> {
+        self.refuse_impossible(cx, subject, &requested).await?;
         let tenure = self.entropy.tenure();
         let outcome = match self.controls().update(cx, subject.stream, |control| control.begin_move(tenure)).await {
-            Ok(_) => self.perform(cx, subject, tenure, letter_request).await,
+            Ok(_) => self.perform(cx, subject, tenure, requested).await,
             Err(error) => Err(error),
         };
         let runs_again = outcome.as_ref().is_ok_and(|(_, plan)| !plan.keeps_halt);
@@ -144,7 +144,7 @@ impl Operator {
 
     /// Refuses what no holder can make possible by leaving: the stream is not paused for it. What cannot be found out is left to the
     /// move itself.
-    async fn refuse_impossible(&self, cx: &Cx, subject: &Subject<'_>, letter_request: &Move) -> Result<()> {
+    async fn refuse_impossible(&self, cx: &Cx, subject: &Subject<'_>, requested: &Move) -> Result<()> {
         let history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
         let bindings = StoreBindings::new(Arc::clone(&self.records), &self.group);
         let (stores, names) = ((&*self.checkpoints, &bindings), (subject.stream, subject.key));
@@ -152,9 +152,9 @@ impl Operator {
         let Ok(current) = lost::load(cx, stores, names, &history).await else { return Ok(()) };
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
-        let Err(error) = planner.plan(cx, letter_request.clone()).await else { return Ok(()) };
+        let Err(error) = planner.plan(cx, requested.clone()).await else { return Ok(()) };
         let is_lost = error.kind() == ErrorKind::PositionLost;
-        let is_definite = match letter_request {
+        let is_definite = match requested {
             _ if holder.is_none() => is_lost || matches!(error.kind(), ErrorKind::Config | ErrorKind::Corrupt),
             Move::AcceptGap { .. } => is_lost || error.kind() == ErrorKind::Config,
             // A holder that leaves writes the end of the history, at most a block.
@@ -172,14 +172,14 @@ impl Operator {
         cx: &Cx,
         subject: &Subject<'_>,
         tenure: TenureId,
-        letter_request: Move,
+        requested: Move,
     ) -> Result<(MoveReport, Plan)> {
         let mut history = History::new(Arc::clone(&self.records), &self.group, subject.key, CAPACITY);
         let (cx, grant, current) = self.claim(cx, subject, tenure, &history).await?;
         let checkpoints = &*self.checkpoints;
         let planner = Planner { subject: *subject, current: current.as_ref(), checkpoints, history: &history };
-        let kind = letter_request.clone();
-        let plan = planner.plan(&cx, letter_request).await?;
+        let kind = requested.clone();
+        let plan = planner.plan(&cx, requested).await?;
         let write = write(&cx, grant, current.as_ref(), &plan);
         self.commit(&cx, &write).await?;
         history.note(&write.to_checkpoint());
@@ -391,9 +391,9 @@ impl Operator {
 }
 
 /// What a move did, for the journal.
-fn done(letter_request: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> String {
+fn done(requested: &Move, before: Option<&Checkpoint>, after: Option<&Position>) -> String {
     let to = after.map_or_else(|| "its beginning".to_owned(), ToString::to_string);
-    let did = match letter_request {
+    let did = match requested {
         Move::Resume => "resumed the stream".to_owned(),
         Move::Set(_) | Move::Rewind(_) => format!("moved the checkpoint to {to}"),
         Move::Skip { entry, .. } => format!("skipped change {}", entry.change_id),
@@ -401,7 +401,7 @@ fn done(letter_request: &Move, before: Option<&Checkpoint>, after: Option<&Posit
         Move::Reset => "reset the checkpoint".to_owned(),
         Move::Resolve { .. } => "settled dead letters".to_owned(),
     };
-    let halt = before.filter(|_| !matches!(letter_request, Move::Resolve { .. })).and_then(|before| {
+    let halt = before.filter(|_| !matches!(requested, Move::Resolve { .. })).and_then(|before| {
         let halted = before.halted.as_ref()?;
         if before.reason == Reason::Operator {
             // Written anew by an operator who settled dead letters: who halted it is not known any more.

@@ -35,6 +35,9 @@ pub enum NotClaimed {
     Failed(Arc<Tenure>, Error),
 }
 
+/// What fails while a claim is not answered.
+const PART: &str = "claim";
+
 /// Grants that may turn out to be behind before it is given up: the lease store lost its data at most
 /// once in a while, and each new grant is above what the claim answered.
 const GRANTS_MAX: usize = 4;
@@ -88,14 +91,17 @@ impl Watch {
                         && tenure.loss().is_none()
                         && !self.should_give_up(began) =>
                 {
-                    if let Some(due) = self.stream_slot.health.log_due("claim", &error) {
-                        tracing::warn!(stream = self.stream_slot.name(), %error, left_out = due.left_out, "a claim was not answered; it is repeated");
-                    }
+                    self.stream_slot.fail(PART, &error);
                     let delay = settings.retry.backoff.delay(attempt, &self.instance.seams.entropy);
                     attempt += 1;
                     tenure.sleep(delay).await;
                 }
-                answer => return answer,
+                answer => {
+                    if answer.is_ok() {
+                        self.stream_slot.health.mark_recovered(PART);
+                    }
+                    return answer;
+                }
             }
         }
     }

@@ -247,6 +247,18 @@ impl Health {
         self.stir();
     }
 
+    /// People want nobody to run the stream: from now on it does not deliver, if it still did.
+    pub(crate) fn pause(&self) {
+        let (now, mut inner) = (self.clock.now(), self.lock());
+        if inner.outage.is_some() {
+            return;
+        }
+        // Whoever paused it knows.
+        inner.outage(now);
+        drop(inner);
+        self.stir();
+    }
+
     /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
     pub fn give_up(&self, part: &str, error: &Error) {
         let before = self.close().into_values().min_by_key(|failing| failing.since);

@@ -121,10 +121,11 @@ impl StandbySlot {
             free >= instance.settings.lease.ttl || !instance.view.has_healthy_peer(self.stream_slot.name());
     }
 
-    /// While people want nobody to have it, nobody is waited for.
+    /// While people want nobody to have it, nobody is waited for, and it does not deliver.
     pub(super) fn forget_waits_while_paused(&mut self) {
         if self.running.is_none() && self.stream_slot.control.get().paused {
             (self.yielding, self.deferring, self.free_since) = (None, None, None);
+            self.stream_slot.health.pause();
         }
     }
 

@@ -47,10 +47,8 @@ fn with_two_letters(harness: &Harness) -> TestInstance {
     a
 }
 
-fn replay(harness: &Harness, dead_letter_request: u64) {
-    harness.want(|control| {
-        control.replay = Some(ReplayRequest { id: dead_letter_request, sink: None, numbers: Vec::new() })
-    });
+fn replay(harness: &Harness, requested: u64) {
+    harness.want(|control| control.replay = Some(ReplayRequest { id: requested, sink: None, numbers: Vec::new() }));
 }
 
 /// What became of each letter.

@@ -200,14 +200,14 @@ fn a_replay_by_number_leaves_the_others_and_passes_over_none_of_a_key() {
     let harness = Harness::new();
     let _a = parked(&harness);
     let numbers: Vec<u64> = harness.ledger().iter().map(|record| record.number).collect();
-    let dead_letter_request = |id, numbers: &[u64]| {
+    let replay = |id, numbers: &[u64]| {
         let request = ReplayRequest { id, sink: None, numbers: numbers.to_vec() };
         harness.want(|control| control.replay = Some(request.clone()));
         harness.until("the request is served", || harness.control().replay.is_none());
     };
-    dead_letter_request(1, &numbers[1..2]);
+    replay(1, &numbers[1..2]);
     assert_eq!((harness.delivered(), letters(&harness)), (vec![2, 5], 3), "the first of the key is not among them");
-    dead_letter_request(2, &numbers[..2]);
+    replay(2, &numbers[..2]);
     harness.until("two are settled", || letters(&harness) == 1);
     assert_eq!(harness.delivered(), [2, 5, 1, 3]);
 }

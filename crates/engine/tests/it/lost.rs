@@ -176,18 +176,15 @@ fn people_see_a_loss_that_only_the_history_proves() {
 /// An operator's move writes a checkpoint, which later starts take as it is.
 #[test]
 fn what_an_operator_chose_is_not_taken_for_a_loss() {
-    for dead_letter_request in [Move::Reset, Move::Set(Log::position(6, None))] {
+    for requested in [Move::Reset, Move::Set(Log::position(6, None))] {
         for removed in [true, false] {
             let harness = interrupted();
             delete_home_record(&harness);
             if removed {
                 harness.checkpoints.remove(&harness.key());
             }
-            let report = harness.perform(dead_letter_request.clone());
-            assert_eq!(
-                report.ledgered, 1,
-                "what may be passed over is recorded: {dead_letter_request:?}, removed: {removed}"
-            );
+            let report = harness.perform(requested.clone());
+            assert_eq!(report.ledgered, 1, "what may be passed over is recorded: {requested:?}, removed: {removed}");
             for name in ["b", "c"] {
                 let next = plan(&harness, name, false).start();
                 harness.until("it has the watch", || next.is_running());

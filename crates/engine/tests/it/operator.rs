@@ -146,8 +146,8 @@ impl World {
         self.checkpoints.ledger(&self.cx, &self.key, &query).await.unwrap()
     }
 
-    async fn perform(&self, dead_letter_request: Move) -> Result<MoveReport> {
-        let answer = self.operator().move_to(&self.cx, &self.subject(), dead_letter_request).await;
+    async fn perform(&self, requested: Move) -> Result<MoveReport> {
+        let answer = self.operator().move_to(&self.cx, &self.subject(), requested).await;
         // Whatever came of it: nobody holds, nothing is paused.
         assert_eq!(self.leases.holders(&self.cx, std::slice::from_ref(&self.key)).await.unwrap(), [None]);
         let lifted = answer.as_ref().ok().filter(|report| report.lifted.is_some()).map(|report| report.epoch);
@@ -258,10 +258,10 @@ fn a_rewind_that_is_not_back_is_refused_and_changes_nothing() {
             Move::Resolve { numbers: vec![], resolution: Resolution::Purged },
             Move::Resolve { numbers: vec![1], resolution: Resolution::Purged },
         ];
-        for dead_letter_request in requests {
-            let error = world.perform(dead_letter_request.clone()).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Config, "{dead_letter_request:?}: {error}");
-            assert_eq!(world.checkpoint().await, before, "{dead_letter_request:?}");
+        for requested in requests {
+            let error = world.perform(requested.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "{requested:?}: {error}");
+            assert_eq!(world.checkpoint().await, before, "{requested:?}");
         }
         world.perform(to(at(4))).await.unwrap();
         assert_eq!(world.stands_at().await, 4);
@@ -324,10 +324,10 @@ fn a_skip_that_would_pass_over_more_is_refused() {
         let gap = LedgerEntry { kind: LedgerKind::Gap, ..sixth.clone() };
         let (to_sixth, skip) =
             (at(6), |entry: &LedgerEntry, to: &Position| Move::Skip { entry: Box::new(entry.clone()), to: to.clone() });
-        for dead_letter_request in
+        for requested in
             [skip(&seventh, &to_seventh), skip(&sixth, &to_seventh), skip(&seventh, &to_sixth), skip(&gap, &to_sixth)]
         {
-            assert_eq!(world.perform(dead_letter_request).await.unwrap_err().kind(), ErrorKind::Config);
+            assert_eq!(world.perform(requested).await.unwrap_err().kind(), ErrorKind::Config);
         }
         assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
         // There is nothing after the end.
@@ -387,12 +387,11 @@ async fn lost() -> World {
 fn an_accepted_gap_is_recorded_and_never_goes_back() {
     block_on(async {
         let world = lost().await;
-        let dead_letter_request =
-            |to| Move::AcceptGap { to, cause: "the oplog was too small".into(), leaves_snapshot: false };
-        let error = world.perform(dead_letter_request(at(3))).await.unwrap_err();
+        let requested = |to| Move::AcceptGap { to, cause: "the oplog was too small".into(), leaves_snapshot: false };
+        let error = world.perform(requested(at(3))).await.unwrap_err();
         assert!(error.message().contains("is before the checkpoint") && error.advice().is_some(), "{error}");
         assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));
-        assert_eq!(world.perform(dead_letter_request(at(9))).await.unwrap().ledgered, 1);
+        assert_eq!(world.perform(requested(at(9))).await.unwrap().ledgered, 1);
         let ledger = world.ledger().await;
         assert_eq!((ledger.len(), ledger[0].entry.kind), (1, LedgerKind::Gap));
         assert_eq!(ledger[0].entry.cause, "the oplog was too small");
@@ -407,8 +406,8 @@ fn a_gap_that_nobody_has_is_not_accepted() {
             let grant = world.run_to(5, TTL).await;
             world.commit(&grant, 6, 5, halted).await;
             world.leases.release(&world.cx, &grant).await.unwrap();
-            let dead_letter_request = Move::AcceptGap { to: at(7), cause: "by mistake".into(), leaves_snapshot: false };
-            let error = world.perform(dead_letter_request).await.unwrap_err();
+            let requested = Move::AcceptGap { to: at(7), cause: "by mistake".into(), leaves_snapshot: false };
+            let error = world.perform(requested).await.unwrap_err();
             assert!(error.message().contains("has lost no history"), "{error}");
             assert!(error.advice().is_some_and(|advice| advice.contains(remedy)), "{error:?}");
             assert_eq!((world.stands_at().await, world.ledger().await.len()), (5, 0));

@@ -7,9 +7,11 @@ use std::time::Duration;
 use watchkeeper_core::{Epoch, ErrorKind, Grade, Sink, Verdict};
 use watchkeeper_engine::delivery::breaker::BreakerSettings;
 use watchkeeper_engine::delivery::{ObserverExecutor, Operations, Routes, handler};
+use watchkeeper_engine::group::report::StreamActivity;
 use watchkeeper_engine::listener::ListenerState::Connecting;
 use watchkeeper_testkit::faults::Fault;
 
+use crate::connect::report;
 use crate::support::*;
 
 const REFUSED: Fault = Fault::Reject(ErrorKind::Unavailable);
@@ -39,6 +41,29 @@ fn a_holder_whose_probe_delivers_keeps_the_watch() {
     a.faults.sink.always("write", Fault::Delay(3 * SECOND));
     harness.until("all is committed", || harness.committed() == 20);
     assert_eq!(harness.holder(), Some(("a".to_owned(), Epoch(1))), "it gave the watch up while its probe delivered");
+}
+
+#[test]
+fn a_checkpoint_store_that_does_not_answer_a_new_holder_is_told_as_what_does_not_work() {
+    let harness = Harness::new();
+    let plan = harness.instance("a");
+    let faults = plan.faults.clone();
+    faults.checkpoints.always("claim", REFUSED);
+    let a = plan.start();
+    harness.append(&["x"]);
+    harness.run_for(10 * SECOND);
+    assert!(harness.holder().is_some(), "it has the lease");
+    let told = report(&harness, "a", "orders");
+    let trouble = told.trouble.as_ref().expect("it says what does not work");
+    assert_eq!(told.doing, StreamActivity::Failing);
+    assert!(trouble.error.contains("checkpoint store") && trouble.attempts > 2, "{trouble:?}");
+    assert!(told.not_delivering_millis.is_some_and(|millis| millis > 8_000), "{told:?}");
+    faults.checkpoints.heal("claim");
+    harness.until("it goes on", || harness.committed() == 1);
+    harness.run_for(SECOND);
+    let told = report(&harness, "a", "orders");
+    assert_eq!((told.doing, told.trouble, told.not_delivering_millis), (StreamActivity::Running, None, None));
+    a.stop(&harness);
 }
 
 /// How long it takes until a change is committed after the target of both instances was away for `away`, and the longest time for

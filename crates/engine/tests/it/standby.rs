@@ -248,9 +248,15 @@ fn a_paused_stream_is_left_in_order_and_run_by_nobody() {
     harness.append(&["c"]);
     harness.run_for(60 * SECOND);
     assert_eq!((harness.holder(), a.state(), b.state()), (None, Connecting, Connecting));
+    for one in [&a, &b] {
+        let lasting = one.status().not_delivering.expect("nobody delivers it");
+        assert!(lasting > 55 * SECOND && lasting < 65 * SECOND, "{lasting:?}");
+        assert_eq!(one.status().trouble, None, "nothing is wrong with it");
+    }
     harness.want(|control| control.unpause());
     harness.until("all is committed", || harness.committed() == 3);
-    harness.run_for(SECOND);
+    harness.run_for(10 * SECOND);
+    assert_eq!((a.status().not_delivering, b.status().not_delivering), (None, None));
     assert_eq!(harness.journal()[1].cause, Cause::Operator);
 }
 

@@ -177,15 +177,11 @@ fn a_move_that_is_impossible_is_refused_before_the_stream_is_paused() {
         (harness.log.clone(), gap, ErrorKind::Config),
         (Log::new("another log"), rewind(1), ErrorKind::PositionLost),
     ];
-    for (source, dead_letter_request, expected) in cases {
-        let error = harness.try_move(&source, dead_letter_request.clone()).expect_err("nobody can do that");
+    for (source, requested, expected) in cases {
+        let error = harness.try_move(&source, requested.clone()).expect_err("nobody can do that");
         harness.run_for(SECOND);
-        assert_eq!(
-            (harness.holder(), harness.control()),
-            before,
-            "{dead_letter_request:?}: the holder has left for nothing"
-        );
-        assert_eq!(error.kind(), expected, "{dead_letter_request:?}: {error}");
+        assert_eq!((harness.holder(), harness.control()), before, "{requested:?}: the holder has left for nothing");
+        assert_eq!(error.kind(), expected, "{requested:?}: {error}");
     }
 }
 

@@ -218,12 +218,12 @@ impl Harness {
 
     /// Performs an operator's move.
     #[track_caller]
-    pub(crate) fn perform(&self, dead_letter_request: Move) -> MoveReport {
-        self.try_move(&self.log, dead_letter_request).expect("the move is made")
+    pub(crate) fn perform(&self, requested: Move) -> MoveReport {
+        self.try_move(&self.log, requested).expect("the move is made")
     }
 
     /// Asks for an operator's move in the log `source`, which may be refused.
-    pub(crate) fn try_move(&self, source: &Log, dead_letter_request: Move) -> Result<MoveReport> {
+    pub(crate) fn try_move(&self, source: &Log, requested: Move) -> Result<MoveReport> {
         let operator = Operator {
             leases: Arc::new(self.leases.clone()),
             checkpoints: Arc::new(self.checkpoints.clone()),
@@ -234,7 +234,7 @@ impl Harness {
         };
         let key = self.key();
         let subject = Subject { stream: "orders", key: &key, source, sinks: &[] };
-        self.block_on(operator.move_to(&self.cx(), &subject, dead_letter_request))
+        self.block_on(operator.move_to(&self.cx(), &subject, requested))
     }
 
     /// The name of the instance that holds the lease, and its epoch.

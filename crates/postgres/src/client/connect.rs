@@ -92,7 +92,7 @@ impl Broken {
     fn publish(&self, error: &Error, now: Instant) {
         if let Some((cause, repeated)) = self.due(cause(error), now) {
             tracing::warn!(
-                setting = self.setting,
+                setting = (!self.setting.is_empty()).then_some(&*self.setting),
                 place = self.place,
                 cause,
                 repeated,

@@ -21,7 +21,7 @@ use crate::when::{Amount, Target, iso, millis};
 
 /// A move, and what a person should know before it.
 pub(super) struct Plan {
-    pub(super) dead_letter_request: Move,
+    pub(super) requested: Move,
     pub(super) lines: Vec<String>,
     /// What is worth knowing afterwards, too.
     pub(super) remarks: Vec<String>,
@@ -67,7 +67,7 @@ pub(super) async fn set(site: &Site, described: &Stream, stream: &StreamSpec, to
     }
     lines.extend(snapshots(stream, current, &target));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { dead_letter_request: Move::Set(target), lines, remarks: Vec::from_iter(remark) })
+    Ok(Plan { requested: Move::Set(target), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// What a move does to snapshots: it begins one, or leaves one unfinished.
@@ -103,7 +103,7 @@ pub(super) async fn reset(site: &Site, described: &Stream, stream: &StreamSpec) 
         lines.extend(replaying(stream));
     }
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { dead_letter_request: Move::Reset, lines, remarks: Vec::new() })
+    Ok(Plan { requested: Move::Reset, lines, remarks: Vec::new() })
 }
 
 const PASSING: &str = "The changes in between are NOT delivered; the gap is noted in the ledger.";
@@ -155,7 +155,7 @@ pub(super) async fn rewind(site: &Site, described: &Stream, stream: &StreamSpec,
     }
     lines.extend(replaying(stream));
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { dead_letter_request: Move::Rewind(back), lines, remarks: Vec::from_iter(remark) })
+    Ok(Plan { requested: Move::Rewind(back), lines, remarks: Vec::from_iter(remark) })
 }
 
 /// A place before everything that was committed at or after a time, as the log is now; `note` is what a person should know of it.
@@ -193,11 +193,7 @@ pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, c
     let mut lines: Vec<_> = unit.iter().map(describe_change).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan {
-        dead_letter_request: Move::Skip { entry: Box::new(entry), to: last.position() },
-        lines,
-        remarks: Vec::new(),
-    })
+    Ok(Plan { requested: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remarks: Vec::new() })
 }
 
 fn describe_change(change: &Change) -> String {
@@ -253,7 +249,7 @@ pub(super) async fn accept_gap(
     lines.extend(lifting(checkpoint.as_ref()));
     let (cause, leaves_snapshot) = (gap.cause.to_owned(), gap.leaves_snapshot);
     Ok(Plan {
-        dead_letter_request: Move::AcceptGap { to: target, cause, leaves_snapshot },
+        requested: Move::AcceptGap { to: target, cause, leaves_snapshot },
         lines,
         remarks: Vec::from_iter(remark),
     })

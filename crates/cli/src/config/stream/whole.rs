@@ -1,10 +1,11 @@
 //! What can be said of a stream as a whole, without a connection.
 
-use watchkeeper::core::{Collector, Grade, Purpose, SinkProfile, SourcePlan};
+use watchkeeper::core::{Collector, Grade, Origin, Purpose, SinkProfile, SourcePlan, StartAt};
 use watchkeeper::engine::delivery::filter::require_all_rows;
-use watchkeeper::{Error, Result};
+use watchkeeper::{Error, OnHistoryLost, Result};
 
 use super::{Stream, Target};
+use crate::config::System;
 
 /// Validates the settings of the source and the sinks, and whether they fit together. All that is wrong goes to `collector`. `names_sinks`
 /// says whether sinks are written there, be they good or not.
@@ -25,6 +26,9 @@ pub(super) fn validate(stream: &mut Stream, group: &str, names_sinks: bool, coll
         report(require_sinks(stream, &profiles));
     }
     report(require_rows(stream, &profiles, source.unwrap_or_default()));
+    if source.is_some() {
+        report(require_start(stream));
+    }
 }
 
 /// Refuses a filter or a source that hides changes from a sink that mirrors.
@@ -69,4 +73,17 @@ fn require_rows(stream: &Stream, profiles: &[SinkProfile], source: SourcePlan) -
         format!("stream {:?}: its updates tell only what differs, and a mirror needs all", stream.settings.name);
     let remedy = "let the source tell it: full_document = \"updateLookup\", or \"required\" with stored images";
     Err(Error::config(cause).remedy(remedy).at(&stream.origin))
+}
+
+/// Refuses what the source can neither begin with nor go on with when history is lost.
+fn require_start(stream: &Stream) -> Result<()> {
+    let System { backend, options } = &stream.source;
+    let require = |start: &StartAt, origin: &Origin| {
+        backend.validate_start(&mut options.clone(), start).map_err(|error| error.at(origin))
+    };
+    require(&stream.settings.start, &stream.start_origin)?;
+    match &stream.settings.on_history_lost {
+        OnHistoryLost::GoOn(start) => require(start, &stream.lost_origin),
+        _ => Ok(()),
+    }
 }
