@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use watchkeeper_testkit::servers::mongodb::ReplicaSet;
+use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 /// Real servers.
@@ -25,6 +25,9 @@ impl Systems {
 
     /// The address of a database of MongoDB.
     pub(super) fn mongodb(&self, database: &str) -> String {
-        self.mongodb.get_or_init(|| ReplicaSet::start(1)).url(database)
+        // All histories share it, and none may fall out of its oplog.
+        let arguments = ["--oplogSize", "2048"].map(str::to_owned).to_vec();
+        let start = || ReplicaSet::with(&ReplicaSetSettings { nodes: 1, arguments, ..ReplicaSetSettings::default() });
+        self.mongodb.get_or_init(start).url(database)
     }
 }

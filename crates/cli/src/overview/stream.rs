@@ -430,7 +430,7 @@ fn judge(
     }
     let paused = match &control.moves {
         Some(moves) if !moves.paused_by_people => {
-            "an operator's move holds it still; resume it if that program is gone"
+            "an operator's move holds it still until it is done or gives up; `watchkeeper resume` lifts that sooner if its program is gone"
         }
         _ => "an operator paused it; resume it when it should run",
     };

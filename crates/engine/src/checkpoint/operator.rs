@@ -119,12 +119,14 @@ impl Operator {
     /// `Unknown` when the commit may have happened: look at the checkpoint before asking again.
     ///
     /// # Cancel safety
-    /// Not cancel safe: dropped, it leaves the stream paused until a person lifts that. End it
+    /// Not cancel safe: dropped, it leaves the stream paused until `cx` would have ended, or until a person lifts that. End it
     /// through `cx` instead.
     pub async fn move_to(&self, cx: &Cx, subject: &Subject<'_>, requested: Move) -> Result<MoveReport> {
         self.refuse_impossible(cx, subject, &requested).await?;
         let tenure = self.entropy.tenure();
-        let outcome = match self.controls().update(cx, subject.stream, |control| control.begin_move(tenure)).await {
+        let patience = cx.remaining();
+        let begun = self.controls().update(cx, subject.stream, |control| control.begin_move(tenure, patience)).await;
+        let outcome = match begun {
             Ok(_) => self.perform(cx, subject, tenure, requested).await,
             Err(error) => Err(error),
         };

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use watchkeeper_core::{Cx, Epoch, Records, Result, TenureId};
+use watchkeeper_core::{Cx, Epoch, Record, Records, Result, TenureId};
 
+use super::report::millis;
 use super::{amend, decode};
 
 /// Asks the holder to deliver dead letters again, between two batches.
@@ -42,6 +44,10 @@ pub struct Moves {
     pub under_way: BTreeSet<TenureId>,
     /// Whether people had paused the stream, or did so since.
     pub paused_by_people: bool,
+    /// So long after the record was written none of them is under way any more: a program that is still there has lifted its pause by then.
+    /// `None`: nobody knows.
+    #[serde(default)]
+    pub patience_millis: Option<u64>,
 }
 
 /// The desired state of a stream.
@@ -91,8 +97,8 @@ impl Control {
         }
     }
 
-    /// An operator's request that it runs. It also ends the pause of a move whose program died; a move that
-    /// is alive is protected by its lease.
+    /// An operator's request that it runs. It also ends the pause of a move whose program died, sooner than its patience does; a move
+    /// that is alive is protected by its lease.
     pub fn unpause(&mut self) {
         self.paused = false;
         self.moves = None;
@@ -119,12 +125,28 @@ impl Control {
         self.resumed = self.resumed.max(Some(epoch));
     }
 
-    /// Pauses for an operator's move.
-    pub fn begin_move(&mut self, tenure: TenureId) {
-        let paused_by_people = self.paused;
-        let moves = self.moves.get_or_insert_with(|| Moves { under_way: BTreeSet::new(), paused_by_people });
+    /// Pauses for an operator's move, which gives up after `patience`.
+    pub fn begin_move(&mut self, tenure: TenureId, patience: Option<Duration>) {
+        let (paused_by_people, patience) = (self.paused, patience.map(millis));
+        let first = || Moves { under_way: BTreeSet::new(), paused_by_people, patience_millis: Some(0) };
+        let moves = self.moves.get_or_insert_with(first);
         moves.under_way.insert(tenure);
+        moves.patience_millis = moves.patience_millis.zip(patience).map(|(other, own)| other.max(own));
         self.paused = true;
+    }
+
+    /// Ends the moves of programs that are gone, where the record was written `age` ago. Nobody else lifts their pause.
+    fn forget_dead_moves(&mut self, age: Duration) {
+        let patience = self.moves.as_ref().and_then(|moves| moves.patience_millis);
+        if patience.is_some_and(|patience| age > Duration::from_millis(patience)) {
+            self.end_moves();
+        }
+    }
+
+    fn end_moves(&mut self) {
+        if let Some(moves) = self.moves.take() {
+            self.paused = moves.paused_by_people;
+        }
     }
 
     /// Ends an operator's move; the last one restores what people want.
@@ -132,8 +154,7 @@ impl Control {
         let Some(moves) = &mut self.moves else { return };
         moves.under_way.remove(&tenure);
         if moves.under_way.is_empty() {
-            self.paused = moves.paused_by_people;
-            self.moves = None;
+            self.end_moves();
         }
     }
 }
@@ -154,7 +175,7 @@ impl Controls {
     /// What is wanted of a stream; the default when nobody has said anything.
     pub async fn read(&self, cx: &Cx, stream: &str) -> Result<Control> {
         let record = self.records.get(cx, &self.name(stream)).await?;
-        Ok(record.as_ref().map(decode).transpose()?.unwrap_or_default())
+        Ok(record.as_ref().map(current).transpose()?.unwrap_or_default())
     }
 
     /// What is wanted of every stream that anyone has said something about, in one round trip.
@@ -165,7 +186,7 @@ impl Controls {
     pub async fn read_all(&self, cx: &Cx) -> Result<BTreeMap<String, Control>> {
         let records = self.records.list(cx, &self.prefix).await?;
         let named = |record| Some((record_stream(record, &self.prefix)?, record));
-        records.iter().filter_map(named).map(|(stream, record)| Ok((stream.to_owned(), decode(record)?))).collect()
+        records.iter().filter_map(named).map(|(stream, record)| Ok((stream.to_owned(), current(record)?))).collect()
     }
 
     /// Changes what is wanted of a stream; `change` is repeated on a fresh copy when someone else
@@ -174,12 +195,23 @@ impl Controls {
     /// # Errors
     /// `Unavailable` when that happened too often in a row.
     pub async fn update(&self, cx: &Cx, stream: &str, change: impl Fn(&mut Control)) -> Result<Control> {
+        let change = |control: &mut Control, age| {
+            control.forget_dead_moves(age);
+            change(control);
+        };
         amend(&*self.records, cx, &self.name(stream), change).await
     }
 
     fn name(&self, stream: &str) -> String {
         format!("{}{stream}", self.prefix)
     }
+}
+
+/// What a record says now.
+fn current(record: &Record) -> Result<Control> {
+    let mut control: Control = decode(record)?;
+    control.forget_dead_moves(record.age);
+    Ok(control)
 }
 
 fn record_stream<'a>(record: &'a watchkeeper_core::Record, prefix: &str) -> Option<&'a str> {

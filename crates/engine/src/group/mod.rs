@@ -18,6 +18,8 @@ pub mod slots;
 pub mod store_binding;
 pub mod view;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -63,8 +65,8 @@ pub(crate) fn decode<T: DeserializeOwned>(record: &Record) -> Result<T> {
 }
 
 /// Reads a document, changes it and writes it, again and again until nobody came in between. A
-/// document that `change` leaves as it was is not written.
-pub(crate) async fn amend<T>(records: &dyn Records, cx: &Cx, name: &str, change: impl Fn(&mut T)) -> Result<T>
+/// document that `change` leaves as it was is not written. `change` is also given how long ago the document was written.
+pub(crate) async fn amend<T>(records: &dyn Records, cx: &Cx, name: &str, change: impl Fn(&mut T, Duration)) -> Result<T>
 where
     T: Serialize + DeserializeOwned + Default + Clone + PartialEq,
 {
@@ -73,7 +75,7 @@ where
         let record = records.get(cx, name).await?;
         let before: T = record.as_ref().map(decode).transpose()?.unwrap_or_default();
         let mut document = before.clone();
-        change(&mut document);
+        change(&mut document, record.as_ref().map_or(Duration::ZERO, |record| record.age));
         if document == before {
             return Ok(document);
         }

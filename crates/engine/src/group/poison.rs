@@ -70,7 +70,7 @@ impl Poison {
     /// has been. It is stored when this returns, so the instance may release, or die, right after.
     pub async fn record(&self, cx: &Cx, stream: &str, change_id: &str, instance: InstanceId) -> Result<usize> {
         let id = shorten(change_id);
-        let add = |suspects: &mut Suspects| suspects.add(&id, instance);
+        let add = |suspects: &mut Suspects, _| suspects.add(&id, instance);
         Ok(amend(&*self.records, cx, &self.name(stream), add).await?.count(&id))
     }
 

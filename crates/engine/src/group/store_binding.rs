@@ -117,7 +117,7 @@ impl StoreBindings {
     }
 
     async fn amend(&self, cx: &Cx, stream: &str, change: impl Fn(&mut StoreBinding)) -> Result<StoreBinding> {
-        amend(&*self.records, cx, &self.name(stream), change).await.map_err(failed)
+        amend(&*self.records, cx, &self.name(stream), |binding, _| change(binding)).await.map_err(failed)
     }
 
     fn name(&self, stream: &str) -> String {

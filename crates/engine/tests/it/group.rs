@@ -13,7 +13,7 @@ use watchkeeper_core::{
     Candidate, Clock, Cx, Ending, Entropy, Epoch, ErrorKind, InstanceId, Moment, Previous, PutOutcome, Record, Records,
     Result, Revision,
 };
-use watchkeeper_engine::group::control::{Controls, ReplayRequest};
+use watchkeeper_engine::group::control::{Control, Controls, ReplayRequest};
 use watchkeeper_engine::group::journal::{Cause, Journal, ReleaseNotice, TAKEOVERS_KEPT, Takeover};
 use watchkeeper_engine::group::poison::{CHANGES_KEPT, Poison};
 use watchkeeper_engine::group::registry::{Beat, Member, Registry};
@@ -397,16 +397,47 @@ fn the_last_of_several_moves_restores_what_people_want() {
     let entropy = Entropy::seeded(3);
     let (a, b) = (entropy.tenure(), entropy.tenure());
     let mut control = watchkeeper_engine::group::control::Control::default();
-    control.begin_move(a);
-    control.begin_move(b);
+    control.begin_move(a, None);
+    control.begin_move(b, None);
     control.end_move(a);
     assert!(control.paused);
     control.end_move(b);
     assert_eq!(control, Default::default());
-    control.begin_move(a);
+    control.begin_move(a, None);
     control.pause();
     control.end_move(a);
     assert!(control.paused && control.moves.is_none());
+}
+
+#[test]
+fn the_pause_of_a_move_whose_program_died_ends_by_itself() {
+    block_on(async {
+        let world = World::new();
+        let (cx, controls) = (&world.cx, Controls::new(world.records(), "shop"));
+        let (a, b) = (world.entropy.tenure(), world.entropy.tenure());
+        let secs = Duration::from_secs;
+        let paused = || async { controls.read(cx, "orders").await.unwrap().paused };
+        controls.update(cx, "orders", |control| control.begin_move(a, Some(secs(40)))).await.unwrap();
+        world.clock.advance(secs(30));
+        controls.update(cx, "orders", |control| control.begin_move(b, Some(secs(20)))).await.unwrap();
+        controls.update(cx, "orders", |control| control.end_move(b)).await.unwrap();
+        world.clock.advance(secs(40));
+        assert!(paused().await, "the first one may still be there");
+        world.clock.advance(secs(1));
+        assert!(!paused().await);
+        assert!(!controls.read_all(cx).await.unwrap()["orders"].paused);
+        // The record still has it. What people want next does not bring it back.
+        let now = controls.update(cx, "orders", Control::pause).await.unwrap();
+        assert!(now.paused && now.moves.is_none(), "{now:?}");
+        // What people had paused stays so, and a move of which nobody knows how long it waits is not given up.
+        controls.update(cx, "orders", |control| control.begin_move(a, Some(secs(1)))).await.unwrap();
+        world.clock.advance(secs(2));
+        assert!(paused().await);
+        controls.update(cx, "orders", Control::unpause).await.unwrap();
+        controls.update(cx, "orders", |control| control.begin_move(a, None)).await.unwrap();
+        world.clock.advance(secs(100_000));
+        assert!(paused().await);
+    });
 }
 
 fn takeover(epoch: u64) -> Takeover {

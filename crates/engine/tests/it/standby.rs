@@ -261,6 +261,22 @@ fn a_paused_stream_is_left_in_order_and_run_by_nobody() {
 }
 
 #[test]
+fn a_stream_runs_again_after_an_operators_program_was_killed_in_the_middle_of_a_move() {
+    let harness = Harness::new();
+    let (_a, _b) = usual(&harness);
+    let tenure = harness.world.entropy().tenure();
+    harness.want(|control| control.begin_move(tenure, Some(20 * SECOND)));
+    let began = harness.now();
+    harness.until("it is left", || harness.holder().is_none());
+    harness.append(&["b"]);
+    harness.run_for(19 * SECOND);
+    assert_eq!(harness.holder(), None, "the program may still be there");
+    harness.until("it runs again", || harness.committed() == 2);
+    let took = harness.now().since(began);
+    assert!(took < 20 * SECOND + TTL + SECOND, "{took:?}");
+}
+
+#[test]
 fn a_hand_over_brings_another_instance_on_watch() {
     let harness = Harness::new();
     let (a, b) = usual(&harness);
