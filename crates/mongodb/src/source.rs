@@ -61,6 +61,8 @@ pub struct Feed {
     is_for_onlookers: bool,
     /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
     proof: Arc<Mutex<Option<String>>>,
+    /// The collection that was identified last, by its UUID: a stream that is opened afterwards is of the same one.
+    identified: Arc<Mutex<Option<String>>>,
     /// How often cursors at the position that was opened last never answered.
     unanswered: Arc<Unanswered>,
     /// A search of the oplog that no opening has waited for to its end.
@@ -80,6 +82,7 @@ impl Feed {
             aside,
             is_for_onlookers: false,
             proof: Arc::default(),
+            identified: Arc::default(),
             unanswered: Arc::default(),
             searches: Arc::default(),
             refusals: Arc::default(),
@@ -253,7 +256,9 @@ impl Source for Feed {
     }
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
-        Ok(self.lineage(cx).await?.to_pedigree())
+        let lineage = self.lineage(cx).await?;
+        self.note_identified(&lineage);
+        Ok(lineage.to_pedigree())
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
@@ -297,7 +302,11 @@ impl Source for Feed {
             _ => None,
         };
         let feed = if snapshot.is_some() { self.impatient() } else { self.clone() };
+        let goes_on = matches!(at, StartAt::After(_));
         let (opened, token) = feed.begin(cx, at).await?;
+        if !goes_on {
+            self.require_identified(cx).await?;
+        }
         Ok(Box::new(Reader::new(feed, opened, origin, token, lineage, cx.now()).joined_to(snapshot)))
     }
 

@@ -1,6 +1,7 @@
 //! Whose position it is: recognised before anything is read, since servers accept foreign tokens and skip silently.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,25 @@ impl Feed {
             mark,
             proof,
         })
+    }
+
+    /// Remembers the collection of a lineage that positions are about to be stored with.
+    pub(super) fn note_identified(&self, lineage: &SourceLineage) {
+        self.identified.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&lineage.collection);
+    }
+
+    /// Refuses a stream that was opened from another place than a position, if the collection was replaced after it had been
+    /// identified: no event of that stream tells so, and its positions would be stored as those of the collection before.
+    ///
+    /// # Errors
+    /// `Unavailable`: it has to be identified and opened again.
+    pub(super) async fn require_identified(&self, cx: &Cx) -> Result<()> {
+        let identified = self.identified.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !differ(&identified, &self.collection_uuid(cx).await?) {
+            return Ok(());
+        }
+        let cause = format!("{} was replaced by another collection while it was opened", self.scope_name());
+        Err(Error::unavailable(cause).remedy("it is opened again"))
     }
 
     /// The identity of the replica set, or of the sharded cluster; `None` when this user may not know.
