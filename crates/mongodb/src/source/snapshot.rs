@@ -42,8 +42,8 @@ const AWAIT: Duration = Duration::from_millis(50);
 /// Which part of a range is asked for.
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// All of it, with the row that it begins behind, at a time that the server chooses.
-    First,
+    /// All of it, with the row that it begins behind, at a time that the server chooses, but not before this one.
+    First(Timestamp),
     /// All but the first row, at this time.
     Second(Timestamp),
     /// The largest of all values, which servers leave out of ranges without an end, at this time.
@@ -118,9 +118,10 @@ impl Snapshot {
     /// Reads the next range. Nothing is changed by it.
     pub(super) async fn read(&self, cx: &Cx, token: &Token) -> Result<Range> {
         let (name, from) = (&self.names[self.progress.collection], self.progress.through.clone());
-        let mut range = match self.find(cx, name, from.clone(), Part::First).await? {
+        let first = Part::First(self.earliest(cx, token).await?);
+        let mut range = match self.find(cx, name, from.clone(), first).await? {
             Some(range) => range,
-            None => self.read_missing(cx, name, from.clone()).await?,
+            None => self.read_missing(cx, name, from.clone(), first).await?,
         };
         if range.skip_bound(&from)? {
             // The one row before the range may have filled the whole answer.
@@ -133,13 +134,22 @@ impl Snapshot {
         Ok(range)
     }
 
+    /// The time at or after which rows have to be read. Changes up to it are not delivered by the stream any more, or were dropped
+    /// since reading the rows shows them. Servers by themselves read what a majority has, while a stream from now on begins behind all
+    /// that one server has: what was written in between would be seen by neither.
+    async fn earliest(&self, cx: &Cx, token: &Token) -> Result<Timestamp> {
+        let now = self.feed.operation_time(cx).await?.ok_or_else(timeless)?;
+        // A stream from now on begins one tick after what has happened, and servers refuse to wait for the future.
+        Ok(token.timestamp().map_or(now, |at| at.min(now)))
+    }
+
     /// The range of a collection that does not exist, for which servers give no time: it was dropped before its turn, or is
     /// waited for. It has no rows.
-    async fn read_missing(&self, cx: &Cx, name: &str, from: Option<Id>) -> Result<Range> {
+    async fn read_missing(&self, cx: &Cx, name: &str, from: Option<Id>, first: Part) -> Result<Range> {
         // A time from before the collection is looked for: what is written into one that is created afterwards is delivered
         // by the stream.
         let at = self.feed.operation_time(cx).await?.ok_or_else(timeless)?;
-        if let Some(range) = self.find(cx, name, from.clone(), Part::First).await? {
+        if let Some(range) = self.find(cx, name, from.clone(), first).await? {
             return Ok(range);
         }
         if self.feed.kind_of(cx, name).await?.is_some() {
@@ -162,11 +172,15 @@ impl Snapshot {
     async fn find(&self, cx: &Cx, name: &str, from: Option<Id>, part: Part) -> Result<Option<Range>> {
         let mut find = doc! {
             "find": name, "hint": { "_id": 1 }, "sort": { "_id": 1 }, "limit": ROWS_MAX, "batchSize": ROWS_MAX,
-            "singleBatch": true, "readConcern": { "level": "snapshot" },
+            "singleBatch": true,
         };
-        if let Part::Second(at) | Part::Largest(at) = part {
-            find.insert("readConcern", doc! { "level": "snapshot", "atClusterTime": at });
-        }
+        find.insert(
+            "readConcern",
+            match part {
+                Part::First(earliest) => doc! { "level": "snapshot", "afterClusterTime": earliest },
+                Part::Second(at) | Part::Largest(at) => doc! { "level": "snapshot", "atClusterTime": at },
+            },
+        );
         let mut bound = None;
         match (&from, part) {
             (_, Part::Largest(_)) => drop(find.insert("filter", doc! { "_id": Bson::MaxKey })),
@@ -201,6 +215,10 @@ impl Snapshot {
         let at = answer.get_document("cursor").and_then(|cursor| cursor.get_timestamp("atClusterTime"));
         let rows = events_in(&bytes)?;
         match at {
+            Ok(at) if matches!(part, Part::First(earliest) if at < earliest) => {
+                Err(Error::unavailable(format!("{name} was read as it was before the stream began"))
+                    .remedy("it is read again"))
+            }
             Ok(at) => Ok(Some(Range { at, bytes, rows, next: 0, from, caught_up: false, is_of_missing: false })),
             Err(_) if rows.is_empty() => Ok(None),
             Err(error) => Err(timeless().caused_by(error)),

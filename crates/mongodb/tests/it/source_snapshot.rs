@@ -9,11 +9,12 @@ use watchkeeper_mongodb::mongodb::bson::raw::cstr;
 use watchkeeper_mongodb::mongodb::bson::{
     Bson, DateTime, Document, JavaScriptCodeWithScope, RawBson, RawDocumentBuf, doc, oid::ObjectId,
 };
+use watchkeeper_mongodb::mongodb::options::{Acknowledgment, WriteConcern};
 use watchkeeper_mongodb::{Scope, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::{LIMITS, Shop};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, admin, assert_told, block_on, cx};
 
 /// What a target would have, if it believed everything it is told.
 #[derive(Debug, Default, PartialEq)]
@@ -75,6 +76,40 @@ fn mixed_ids() -> Vec<Bson> {
     ids.extend((0..10).map(|n| Bson::from(DateTime::from_millis(n))));
     ids.extend([Bson::Null, Bson::Boolean(true), Bson::MinKey, Bson::MaxKey]);
     ids
+}
+
+/// Stops the server's journal, and with it what counts as written by a majority, or lets it go on.
+async fn hold_back_majority(shop: &Shop, held_back: bool) {
+    let mode = if held_back { "alwaysOn" } else { "off" };
+    admin(&shop.client, doc! { "configureFailPoint": "pauseJournalFlusherThread", "mode": mode }).await;
+}
+
+#[test]
+fn what_was_written_just_before_the_stream_begins_is_read_although_no_majority_has_it_yet() {
+    let set = ReplicaSet::start(1);
+    block_on(async {
+        let shop = Shop::on(Base::on(&set)).await;
+        shop.insert(doc! { "_id": 1, "n": 1_i64 }).await;
+        hold_back_majority(&shop, true).await;
+        // The stream begins after this, and a snapshot of what a majority has does not show it.
+        let alone = WriteConcern::builder().w(Acknowledgment::Nodes(1)).journal(false).build();
+        let (orders, newer) = (shop.orders(), doc! { "$set": { "n": 2_i64 } });
+        orders.update_one(doc! { "_id": 1 }, newer).write_concern(alone).await.expect("it is taken");
+        let feed = shop.feed(View::collection("orders"));
+        let mut stream = feed.open(&cx(), StartAt::Snapshot).await.expect("it opens");
+        let mut mirror = Mirror::default();
+        // Whoever waits for a majority waits for longer than this.
+        if let Ok(changes) = tokio::time::timeout(Duration::from_millis(500), next(&mut *stream)).await {
+            changes.iter().for_each(|change| mirror.apply(change));
+        }
+        hold_back_majority(&shop, false).await;
+        // Whatever is written now is read behind everything before it.
+        shop.insert(doc! { "_id": 2, "n": 1_i64 }).await;
+        while mirror.0.len() < 2 {
+            next(&mut *stream).await.iter().for_each(|change| mirror.apply(change));
+        }
+        assert_eq!(mirror, Mirror::of(&shop, &["orders"]).await);
+    });
 }
 
 async fn fill(shop: &Shop, name: &str) {
