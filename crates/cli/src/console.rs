@@ -108,8 +108,8 @@ impl Site {
     /// Whether somebody is there who was given `stream`, be it that it cannot run it just now.
     pub(crate) async fn is_manned(&self, cx: &Cx, stream: &str) -> Result<bool> {
         let has = |listed: &Listed| {
-            let told = listed.member.reports.iter().any(|report| report.stream == stream);
-            !listed.is_silent() && (told || listed.member.streams.iter().any(|known| known == stream))
+            let is_reported = listed.member.reports.iter().any(|report| report.stream == stream);
+            !listed.is_silent() && (is_reported || listed.member.streams.iter().any(|known| known == stream))
         };
         Ok(self.members(cx).await?.iter().any(has))
     }

@@ -130,8 +130,8 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
             return Ok(false);
         }
         let [before, after] = [self.get(body, &["before"])?, self.get(body, &["after"])?];
-        let told = |side: &Option<ValueRef<'_>>| matches!(side, None | Some(ValueRef::Null | ValueRef::Document));
-        if (before.is_some() || after.is_some()) && told(&before) && told(&after) {
+        let is_row = |side: &Option<ValueRef<'_>>| matches!(side, None | Some(ValueRef::Null | ValueRef::Document));
+        if (before.is_some() || after.is_some()) && is_row(&before) && is_row(&after) {
             return match image {
                 Image::Before => self.walk_field(body, "before", visit),
                 Image::After => self.walk_field(body, "after", visit),

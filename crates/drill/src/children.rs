@@ -48,7 +48,7 @@ pub type ReadEvent = fn(&str) -> Option<Event>;
 pub struct Children {
     read: ReadEvent,
     members: BTreeMap<String, Child>,
-    told: Receiver<ProcessReport>,
+    reports: Receiver<ProcessReport>,
     say: SyncSender<ProcessReport>,
     /// Dropped after the members: they end with it.
     spawner: Spawner,
@@ -68,8 +68,8 @@ impl Children {
     /// # Errors
     /// No thread can be started.
     pub fn reading(read: ReadEvent) -> io::Result<Self> {
-        let (say, told) = sync_channel(UNHEARD_MAX);
-        Ok(Self { read, members: BTreeMap::new(), told, say, spawner: Spawner::start()? })
+        let (say, reports) = sync_channel(UNHEARD_MAX);
+        Ok(Self { read, members: BTreeMap::new(), reports, say, spawner: Spawner::start()? })
     }
 
     /// Starts a process, in the place of an earlier one of that name, which is killed if it is still there.
@@ -85,10 +85,10 @@ impl Children {
 
     /// The next thing that is told, if anything is within this time. States are noted on the way.
     pub fn next(&mut self, within: Duration) -> Option<ProcessReport> {
-        let told = self.told.recv_timeout(within).ok()?;
-        let member = self.members.get_mut(&told.child).filter(|child| child.pid() == told.pid);
+        let report = self.reports.recv_timeout(within).ok()?;
+        let member = self.members.get_mut(&report.child).filter(|child| child.pid() == report.pid);
         if let Some(member) = member {
-            match &told.what {
+            match &report.what {
                 ProcessReportKind::Event(Event::State { state, epoch, .. }) => {
                     member.state = Some((state.clone(), *epoch))
                 }
@@ -96,7 +96,7 @@ impl Children {
                 ProcessReportKind::Event(_) | ProcessReportKind::Line(_) => {}
             }
         }
-        Some(told)
+        Some(report)
     }
 
     /// Who is on watch, and under which epoch, by what was heard so far. The newest, if two say so.

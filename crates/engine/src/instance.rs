@@ -254,9 +254,9 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
     let names: Vec<_> = streams.iter().map(|stream| stream.settings().name.clone()).collect();
     let (news, stirred) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     for stream in streams {
-        let told = Latest::new(Control::default());
-        let (control, settings) = (told.follow(), stream.settings().clone());
-        controls.insert(settings.name.clone(), told);
+        let latest = Latest::new(Control::default());
+        let (control, settings) = (latest.follow(), stream.settings().clone());
+        controls.insert(settings.name.clone(), latest);
         let (clock, stirred) = (Arc::clone(&instance.seams.clock), Arc::clone(&stirred));
         let stream_slot = Arc::new(StreamSlot::new(settings, &instance.settings.group, control, clock, stirred));
         match stream {

@@ -372,10 +372,10 @@ impl StreamSettings {
             (self.retry.fatal_instances > 0, "a fatal change halts nothing and nobody: set at least 1"),
         ];
         first_broken(&rules).map_err(|error| {
-            let told = Error::config(format!("stream {:?}: {}", self.name, error.message()));
+            let described = Error::config(format!("stream {:?}: {}", self.name, error.message()));
             match error.advice() {
-                Some(advice) => told.remedy(advice),
-                None => told,
+                Some(advice) => described.remedy(advice),
+                None => described,
             }
         })
     }

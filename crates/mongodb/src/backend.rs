@@ -37,10 +37,10 @@ impl SourceSettings {
         let config = Config::from_options(options)?;
         let mut fallbacks = Vec::new();
         for url in options.texts("fallback")?.unwrap_or_default() {
-            let told = |error: Error| {
+            let to_error = |error: Error| {
                 options.wrong("fallback", error.message()).remedy(error.advice().unwrap_or("write a URL").to_owned())
             };
-            let mut fallback = Config::new(url).map_err(told)?.in_database(config.database());
+            let mut fallback = Config::new(url).map_err(to_error)?.in_database(config.database());
             fallback.timeout = config.timeout;
             fallbacks.push(fallback);
         }

@@ -22,7 +22,7 @@ pub(crate) fn finding(severity: Severity, what: impl Into<String>, remedy: impl 
 }
 
 /// What a user without the privilege to know, or a server that has no such thing, does not tell.
-fn told(answer: Result<Document>) -> Result<Option<Document>> {
+fn permitted(answer: Result<Document>) -> Result<Option<Document>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
@@ -34,10 +34,10 @@ fn told(answer: Result<Document>) -> Result<Option<Document>> {
 pub(crate) async fn servers(cx: &Cx, client: &Client) -> Result<Vec<Finding>> {
     let hello = client.admin(cx, doc! { "hello": 1 }).await?;
     let mut found = Vec::from_iter(of_arbiters(&hello));
-    if let Some(status) = told(client.admin(cx, doc! { "serverStatus": 1 }).await)? {
+    if let Some(status) = permitted(client.admin(cx, doc! { "serverStatus": 1 }).await)? {
         found.extend(of_engine(&status));
     }
-    if let Some(status) = told(client.admin(cx, doc! { "replSetGetStatus": 1 }).await)? {
+    if let Some(status) = permitted(client.admin(cx, doc! { "replSetGetStatus": 1 }).await)? {
         found.extend(of_majority(&status));
     }
     Ok(found)
@@ -139,7 +139,7 @@ pub(crate) async fn election(cx: &Cx, client: &Client, lease: Duration) -> Resul
     if count(&hello, "hosts") + count(&hello, "passives") < 2 {
         return Ok(None);
     }
-    let config = told(client.admin(cx, doc! { "replSetGetConfig": 1 }).await)?;
+    let config = permitted(client.admin(cx, doc! { "replSetGetConfig": 1 }).await)?;
     let settings = config.as_ref().and_then(|config| config.get_document("config").ok()?.get_document("settings").ok());
     let notice = settings.and_then(|settings| crate::client::number(settings.get("electionTimeoutMillis")));
     let longest = notice.map_or(ELECTION_USUAL, Duration::from_millis) + ELECTION_ITSELF;

@@ -505,8 +505,8 @@ mod tests {
     #[test]
     fn errors_are_counted_by_their_class() {
         for row in TABLE {
-            let told = row.codes.first().map(|code| translate_code(*code, "said", None, "here").class());
-            assert!(told.is_none_or(|told| told == row.class.name()), "{told:?}");
+            let class = row.codes.first().map(|code| translate_code(*code, "said", None, "here").class());
+            assert!(class.is_none_or(|class| class == row.class.name()), "{class:?}");
             assert_eq!(TABLE.iter().filter(|other| other.class.name() == row.class.name()).count(), 1);
         }
         assert_eq!(translate_code(1, "said", None, "here").class(), "other");

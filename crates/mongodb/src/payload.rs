@@ -115,8 +115,8 @@ impl Payload for BsonPayload {
             return walk_added(document(body)?, visit);
         }
         let Some(field) = image_in(body, operation, image)? else { return Ok(false) };
-        if let Some(told) = field.document() {
-            walk_document(document(told)?, visit)?;
+        if let Some(row) = field.document() {
+            walk_document(document(row)?, visit)?;
             return Ok(true);
         }
         // Only the document beside an update is looked up: that of every other change is told by the change itself.

@@ -83,15 +83,15 @@ fn sink_settings(options: &mut Options) -> Result<(Config, Mode)> {
     let table = options.required("table", "\"events\"")?;
     let columns = if mode.ends_with("rows") { columns(options)? } else { Vec::new() };
     let missing = if mode.ends_with("rows") { missing(options)? } else { Missing::default() };
-    let told = |error: watchkeeper_core::Error| {
+    let to_error = |error: watchkeeper_core::Error| {
         options.wrong("table", error.message()).remedy(error.advice().unwrap_or_default().to_owned())
     };
     let mode = match mode {
-        "mirror" => Mode::Mirror(Mirror::into(&table).map_err(told)?),
-        "versioned" => Mode::Versioned(Mirror::into(&table).map_err(told)?),
-        "rows" => Mode::Rows(rows(&table, &columns).map_err(told)?.missing(missing)),
-        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(told)?.missing(missing)),
-        _ => Mode::Events(Events::into(&table).map_err(told)?),
+        "mirror" => Mode::Mirror(Mirror::into(&table).map_err(to_error)?),
+        "versioned" => Mode::Versioned(Mirror::into(&table).map_err(to_error)?),
+        "rows" => Mode::Rows(rows(&table, &columns).map_err(to_error)?.missing(missing)),
+        "versioned_rows" => Mode::VersionedRows(rows(&table, &columns).map_err(to_error)?.missing(missing)),
+        _ => Mode::Events(Events::into(&table).map_err(to_error)?),
     };
     Ok((config, mode))
 }

@@ -225,7 +225,7 @@ impl ChangeLog {
     }
 
     /// The names that changes have now, where they are known.
-    pub(crate) async fn told_of(&self, cx: &Cx) -> Result<Option<Vec<String>>> {
+    pub(crate) async fn logged_tables(&self, cx: &Cx) -> Result<Option<Vec<String>>> {
         match (&self.wanted, &self.table) {
             (Some(wanted), _) => Ok(Some(wanted.to_vec())),
             (None, Table::Own) => {
@@ -277,10 +277,10 @@ impl ChangeLog {
         match (code.as_str(), &self.table) {
             ("42P01" | "3F000", Table::Own) => self.uninstalled(),
             ("42P01" | "42703" | "42883", Table::Outbox { name, .. }) => {
-                let told = self.client.error(native, CallPurpose::Reading);
-                Error::config(format!("the outbox {name} is no longer what `columns` says: {}", told.message()))
+                let translated = self.client.error(native, CallPurpose::Reading);
+                Error::config(format!("the outbox {name} is no longer what `columns` says: {}", translated.message()))
                     .remedy("correct `columns`, or the table")
-                    .caused_by(told)
+                    .caused_by(translated)
             }
             _ => unchanged(self.client.error(native, CallPurpose::Reading)),
         }

@@ -135,11 +135,11 @@ pub(crate) async fn lacking(cx: &Cx, client: &Client, name: &str, words: &str) -
         "SELECT word FROM unnest($2) WITH ORDINALITY AS w (word, n) WHERE NOT has_table_privilege($1, word) ORDER BY n";
     let rows = client.read(cx, sql, &[(&name, Type::TEXT), (&words, Type::TEXT_ARRAY)]).await?;
     let user = user(client);
-    let told = |word: String| {
+    let finding = |word: String| {
         let remedy = format!("GRANT {word} ON {name} TO {}", quoted(&user));
         finding(Severity::Error, format!("{user} may not {word} in {name}"), remedy)
     };
-    Ok(rows.iter().map(|row| told(row.get(0))).collect())
+    Ok(rows.iter().map(|row| finding(row.get(0))).collect())
 }
 
 /// Whether the table of a sink is there with these columns and may be written, or may be made.

@@ -119,8 +119,8 @@ impl Config {
         };
         config.setting = options.path().to_owned();
         if let Some(schema) = options.text("schema")? {
-            let told = |error: Error| options.wrong("schema", error.message()).remedy("write \"watchkeeper\"");
-            let moved = config.clone().in_schema(schema).map_err(told);
+            let to_error = |error: Error| options.wrong("schema", error.message()).remedy("write \"watchkeeper\"");
+            let moved = config.clone().in_schema(schema).map_err(to_error);
             config = options.reported(moved)?.unwrap_or(config);
         }
         config.timeout = options.duration("timeout")?.unwrap_or(config.timeout);

@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Watched {
     database: String,
-    told: ReadMethod,
+    method: ReadMethod,
     /// The tables whose changes are given out, with the columns of their keys.
     keys: Keys,
 }
@@ -57,7 +57,7 @@ impl Watched {
         let config = Config::from_options(&mut options).ok()?;
         let is_replicated = reads_replication(&mut options).ok()?;
         let client = Client::open(cx, config).await.ok()?;
-        let (told, keys) = if is_replicated {
+        let (method, keys) = if is_replicated {
             let published = Published::from_options(&client, purpose, &mut options).ok()?;
             let keys = published.keys(cx, &client).await.ok()?;
             (ReadMethod::Publication(published), keys)
@@ -65,7 +65,7 @@ impl Watched {
             let (log, keys) = Log::inspect(cx, &client, purpose, &mut options).await?;
             (ReadMethod::Log(log), keys)
         };
-        Some(Self { database: database(cx, &client).await.ok()?, told, keys })
+        Some(Self { database: database(cx, &client).await.ok()?, method, keys })
     }
 
     /// Whether it tells of more than one table.
@@ -75,7 +75,7 @@ impl Watched {
 
     /// The name under which the source would tell of what is written into a table of its database.
     async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {
-        match &self.told {
+        match &self.method {
             ReadMethod::Log(log) => {
                 Ok(log.name_of(cx, client, table).await?.filter(|name| self.keys.contains_key(name)))
             }

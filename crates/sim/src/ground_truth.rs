@@ -170,7 +170,7 @@ impl GroundTruth {
     }
 
     /// An instance was told that its claim is behind.
-    pub fn told_behind(&self, grant: &Grant, newest: Epoch) {
+    pub fn found_behind(&self, grant: &Grant, newest: Epoch) {
         self.state().behind.insert(grant.tenure, newest);
     }
 

@@ -150,7 +150,7 @@ impl CheckpointStore for FarCheckpoints {
         });
         let answer = answer.await?;
         if let Claim::Behind { newest } = answer {
-            self.truth.told_behind(&asked, newest);
+            self.truth.found_behind(&asked, newest);
         }
         Ok(answer)
     }

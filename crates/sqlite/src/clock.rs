@@ -30,8 +30,8 @@ fn read_boot_id() -> std::io::Result<String> {
 /// As macOS tells it.
 #[cfg(not(target_os = "linux"))]
 fn read_boot_id() -> std::io::Result<String> {
-    let told = std::process::Command::new("sysctl").args(["-n", "kern.bootsessionuuid"]).output()?;
-    Ok(String::from_utf8_lossy(&told.stdout).into_owned())
+    let output = std::process::Command::new("sysctl").args(["-n", "kern.bootsessionuuid"]).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 impl Stamp {

@@ -189,16 +189,16 @@ fn refuse_unread(connection: &Connection, tables: Option<&Vec<String>>) -> Resul
         FROM watchkeeper_consumers WHERE unread > 0 ORDER BY name";
     let tables = tables.map(json::text).transpose()?;
     let mut statement = connection.prepare(sql)?;
-    let told = statement.query_map([tables], |row| {
+    let read = statement.query_map([tables], |row| {
         let (stream, unread): (String, i64) = (row.get(0)?, row.get(1)?);
         let changes = if unread == 1 { "change" } else { "changes" };
         Ok(format!("{stream} has {unread} {changes} to read"))
     })?;
-    let told = told.collect::<rusqlite::Result<Vec<_>>>()?;
-    if told.is_empty() {
+    let read = read.collect::<rusqlite::Result<Vec<_>>>()?;
+    if read.is_empty() {
         return Ok(());
     }
-    Err(Error::config(format!("changes would be lost: {}", told.join(", ")))
+    Err(Error::config(format!("changes would be lost: {}", read.join(", ")))
         .remedy("let it read them first, or discard them with --yes")
         .into())
 }

@@ -94,8 +94,8 @@ mod tests {
         }
         // Sixty seconds before and two milliseconds after: whatever the machine does, they cannot be confused.
         assert!((2.0..30_000.0).contains(&stopwatch.median_ms()), "{}", stopwatch.median_ms());
-        let untold = Stopwatch::default();
-        assert!(untold.median_ms().is_nan(), "nothing was measured");
+        let empty = Stopwatch::default();
+        assert!(empty.median_ms().is_nan(), "nothing was measured");
     }
 
     #[test]

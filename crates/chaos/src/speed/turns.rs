@@ -60,21 +60,21 @@ fn turn(by: Consumer, changes: u64, site: &dyn Site, folder: &Path, round: usize
     let bench_task = BenchTask { by, url, group, mark, changes, live: false, folder: folder.to_owned() };
     let used = || site.pid().map_or(f64::NAN, cpu_of_server);
     let before = used();
-    let told = one(&bench_task, site, figures)?;
+    let report = one(&bench_task, site, figures)?;
     let server = (used() - before) / changes as f64 * 1e6;
     site.clear(by, &bench_task.group)?;
     std::fs::remove_dir_all(folder).map_err(unusable)?;
-    Ok(Figures { server, ..told })
+    Ok(Figures { server, ..report })
 }
 
-fn figures(told: &serde_json::Value) -> Option<Figures> {
-    let figure = |name: &str| told[name].as_f64();
+fn figures(report: &serde_json::Value) -> Option<Figures> {
+    let figure = |name: &str| report[name].as_f64();
     Some(Figures { rate: figure("rate")?, cpu: figure("cpu")?, server: f64::NAN, megabytes: figure("megabytes")? })
 }
 
 /// How late changes were, in milliseconds.
-pub(super) fn late(told: &serde_json::Value) -> Option<f64> {
-    told["late"].as_f64()
+pub(super) fn late(report: &serde_json::Value) -> Option<f64> {
+    report["late"].as_f64()
 }
 
 /// One consumer, from its start to what it tells in the end. Our standbys come when it has begun.
@@ -91,18 +91,18 @@ pub(super) fn one<T>(
     start(&mut children, "consumer")?;
     let since = Instant::now();
     while since.elapsed() < PATIENCE {
-        let Some(told) = children.next(Duration::from_millis(100)) else { continue };
-        match told.what {
+        let Some(report) = children.next(Duration::from_millis(100)) else { continue };
+        match report.what {
             ProcessReportKind::Line(line) if line == meter::BEGUN && bench_task.by.is_ours() => {
                 start(&mut children, "standby-1")?;
                 start(&mut children, "standby-2")?;
             }
-            ProcessReportKind::Line(line) if told.child == "consumer" => {
+            ProcessReportKind::Line(line) if report.child == "consumer" => {
                 if let Some(figures) = serde_json::from_str(&line).ok().as_ref().and_then(parse) {
                     return Ok(figures);
                 }
             }
-            ProcessReportKind::Ended if told.child == "consumer" => {
+            ProcessReportKind::Ended if report.child == "consumer" => {
                 return Err(format!("{} has ended early{}", bench_task.by.describe(), last_words(&bench_task.folder)));
             }
             ProcessReportKind::Line(_) | ProcessReportKind::Ended | ProcessReportKind::Event(_) => {}

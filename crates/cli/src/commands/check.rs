@@ -267,7 +267,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>
         parts[0].findings.retain(|finding| !will_be_made(finding));
     }
     // The halt has told of the same cause already.
-    place.iter_mut().for_each(|part| part.findings.retain(|finding| !is_told(&known, finding)));
+    place.iter_mut().for_each(|part| part.findings.retain(|finding| !is_reported(&known, finding)));
     parts.extend(place.filter(|part| !part.findings.is_empty()));
     let history = History::of(stored.as_ref(), description.window);
     parts.extend(history.map(|history| Part::of(titled("history", &stream.source), Ok(history.findings()))));
@@ -276,7 +276,7 @@ async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>
 }
 
 /// Whether the cause of a halt says what a finding says.
-fn is_told(halt: &str, finding: &Finding) -> bool {
+fn is_reported(halt: &str, finding: &Finding) -> bool {
     let cause = finding.what.rsplit_once(" [").map_or(&*finding.what, |(cause, _)| cause);
     halt.contains(cause)
 }
@@ -323,8 +323,8 @@ async fn place(
     let pedigree = stored.and_then(|stored| stored.pedigree.as_ref());
     let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
     // What keeps the source from being looked at was told already, and so was a start that it never can have.
-    let is_told = failed.is_some() || stream.source.backend.validate_start(&mut options.clone(), &start).is_err();
-    let vetted = match is_told {
+    let is_reported = failed.is_some() || stream.source.backend.validate_start(&mut options.clone(), &start).is_err();
+    let vetted = match is_reported {
         true => Ok(Vec::new()),
         false => stream.source.backend.preflight_start(&within, purpose, &mut options, &start, pedigree).await,
     };

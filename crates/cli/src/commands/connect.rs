@@ -51,10 +51,10 @@ impl Connect for Described {
 }
 
 fn again(error: &Error) -> Error {
-    let told = Error::new(error.kind(), error.message()).remedy(error.advice().unwrap_or("correct the file"));
+    let described = Error::new(error.kind(), error.message()).remedy(error.advice().unwrap_or("correct the file"));
     match error.place() {
-        Some(place) => told.at(place),
-        None => told,
+        Some(place) => described.at(place),
+        None => described,
     }
 }
 

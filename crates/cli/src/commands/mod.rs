@@ -91,12 +91,12 @@ mod tests {
     #[test]
     fn tasks_that_a_command_leaves_behind_are_not_ended_one_by_one() {
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
-        let (told, heard) = std::sync::mpsc::channel();
+        let (sender, heard) = std::sync::mpsc::channel();
         let left = block_on(async move {
             let tasks = tokio::runtime::Handle::current();
             let waited_for = tasks.spawn(gone);
             // As a driver's task that waits for another of its tasks, and panics when that is gone.
-            tasks.spawn(async move { told.send(waited_for.await.is_ok()) });
+            tasks.spawn(async move { sender.send(waited_for.await.is_ok()) });
             Ok(())
         });
         left.expect("the command ends in order");

@@ -55,10 +55,10 @@ fn nobody_running(members: &[Listed], stream: &str) -> Option<Finding> {
     if silent.is_empty() || !speaking.is_empty() {
         return None;
     }
-    let told: Vec<_> = silent.into_iter().map(silence).collect();
+    let silences: Vec<_> = silent.into_iter().map(silence).collect();
     Some(Finding {
         severity: Severity::Warning,
-        what: format!("no running instance has this stream: {}", told.join(", ")),
+        what: format!("no running instance has this stream: {}", silences.join(", ")),
         remedy: Some("see whether the process still runs, or start an instance with `watchkeeper run`".to_owned()),
     })
 }

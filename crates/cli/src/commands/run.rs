@@ -97,7 +97,7 @@ fn cut_off(unfinished: &[(String, String)]) -> Error {
 /// Opens the group's stores, however long they do not answer. What waiting cannot mend is an error.
 async fn open_with_retries(config: &Config) -> Result<Site> {
     let entropy = watchkeeper::core::Entropy::from_system();
-    let (began, mut told) = (Instant::now(), BTreeMap::new());
+    let (began, mut logged) = (Instant::now(), BTreeMap::new());
     for attempt in 0.. {
         let error = match Site::of(config).await {
             Ok(site) => return Ok(site),
@@ -106,8 +106,8 @@ async fn open_with_retries(config: &Config) -> Result<Site> {
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
             return Err(error);
         }
-        told.retain(|_, told: &mut Instant| told.elapsed() < TELL_EVERY);
-        if let Entry::Vacant(cause) = told.entry(error.to_string()) {
+        logged.retain(|_, logged: &mut Instant| logged.elapsed() < TELL_EVERY);
+        if let Entry::Vacant(cause) = logged.entry(error.to_string()) {
             cause.insert(Instant::now());
             let waiting_for = (began.elapsed().as_secs() > 0).then(|| span(began.elapsed()));
             tracing::warn!(%error, waiting_for, "the group's store cannot be opened yet; trying again");

@@ -37,11 +37,11 @@ pub(crate) async fn tail(site: &Site, args: &Tail, json: bool) -> Result<()> {
     let until = args.lasting.map(|lasting| cx.now() + lasting);
     let ended = follow(&cx, &mut *log, &mut tally, until, args.max, &mut signals).await;
     // What was seen is worth telling however it ended.
-    let told = tally.finish();
+    let finished = tally.finish();
     let closing = site.read_context();
     let closed = closing.run(log.close(&closing)).await;
     ended.and(closed)?;
-    answer::written(told)
+    answer::written(finished)
 }
 
 async fn start(site: &Site, cx: &Cx, stream: &Stream, from: From) -> Result<StartAt> {

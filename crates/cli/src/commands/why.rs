@@ -56,10 +56,10 @@ pub(crate) async fn why(site: &Site, name: &str, last: usize) -> Result<Report> 
         now +=
             &format!(" The last to leave said, {} ago: {}.", span(Duration::from_millis(said.age_millis)), said.text);
     }
-    let told =
+    let shown =
         |takeover: Takeover| TakeoverLine { at: iso(takeover.at_millis), sentence: takeover.sentence(), takeover };
-    let takeovers: Vec<_> = takeovers.into_iter().map(told).collect();
-    let mut lines: Vec<_> = takeovers.iter().map(|told| told.sentence.clone()).collect();
+    let takeovers: Vec<_> = takeovers.into_iter().map(shown).collect();
+    let mut lines: Vec<_> = takeovers.iter().map(|shown| shown.sentence.clone()).collect();
     if lines.is_empty() {
         lines.push("Nobody has ever had the watch.".to_owned());
     }

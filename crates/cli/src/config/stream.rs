@@ -285,10 +285,10 @@ fn or_by_type(error: &Error) -> Error {
     let nameless = registry::all().into_iter().filter(|backend| backend.schemes().is_empty());
     let types: Vec<_> = nameless.map(|backend| format!("type = {:?}", backend.name())).collect();
     let advice = [error.advice().unwrap_or_default(), &types.join(" or ")].join(", or write ");
-    let told = Error::new(error.kind(), error.message()).remedy(advice);
+    let described = Error::new(error.kind(), error.message()).remedy(advice);
     match error.place() {
-        Some(place) => told.at(place),
-        None => told,
+        Some(place) => described.at(place),
+        None => described,
     }
 }
 

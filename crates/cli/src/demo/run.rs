@@ -49,7 +49,7 @@ pub(super) struct DemoRun {
     unexpected: usize,
     /// The newest epoch that anyone took the watch under.
     newest_epoch: u64,
-    progress_told: Instant,
+    progress_shown: Instant,
 }
 
 impl DemoRun {
@@ -79,7 +79,7 @@ impl DemoRun {
             last_words: None,
             unexpected: 0,
             newest_epoch: 0,
-            progress_told: began,
+            progress_shown: began,
         })
     }
 
@@ -112,31 +112,31 @@ impl DemoRun {
     }
 
     fn turn(&mut self) -> Result<()> {
-        let mut told = self.children.next(LOOK);
-        while let Some(heard) = told {
+        let mut report = self.children.next(LOOK);
+        while let Some(heard) = report {
             self.hear(heard);
-            told = self.children.next(Duration::ZERO);
+            report = self.children.next(Duration::ZERO);
         }
         self.target.read_new()?;
         if self.show.is_due() {
             self.draw();
         }
-        if self.progress_told.elapsed() >= self.show.progress_every() {
-            self.progress_told = Instant::now();
+        if self.progress_shown.elapsed() >= self.show.progress_every() {
+            self.progress_shown = Instant::now();
             let progress = self.progress();
             self.emit(progress);
         }
         Ok(())
     }
 
-    fn hear(&mut self, told: ProcessReport) {
+    fn hear(&mut self, report: ProcessReport) {
         let Some(shown_instance) =
-            self.shown_instances.iter_mut().find(|shown_instance| shown_instance.pid == told.pid)
+            self.shown_instances.iter_mut().find(|shown_instance| shown_instance.pid == report.pid)
         else {
             return;
         };
         let (instance, pid) = (shown_instance.name.to_owned(), shown_instance.pid);
-        match told.what {
+        match report.what {
             ProcessReportKind::Event(Event::State { state, epoch, .. }) => {
                 let taken = shown_instance.stands(&state, epoch, self.newest_epoch);
                 if let Some(epoch) = taken {

@@ -28,7 +28,7 @@ pub(super) struct HolderReports {
 
 impl HolderReports {
     pub(super) fn of(stream: &str, holder: Option<&Holder>, members: &[Listed]) -> Self {
-        let mut told = Self {
+        let mut reports = Self {
             holder: None,
             holding: None,
             instances: Vec::new(),
@@ -40,26 +40,26 @@ impl HolderReports {
             let Some(report) = report(stream, listed) else { continue };
             if listed.is_silent() {
                 let is_holder = holder.is_some_and(|holder| holder.candidate.instance == listed.member.instance);
-                told.silent_holder = told.silent_holder.or_else(|| is_holder.then(|| silence(listed)));
-                told.silent.push(silence(listed));
+                reports.silent_holder = reports.silent_holder.or_else(|| is_holder.then(|| silence(listed)));
+                reports.silent.push(silence(listed));
                 continue;
             }
-            told.instances.push(OnInstance {
+            reports.instances.push(OnInstance {
                 name: listed.member.name.clone(),
                 instance: listed.member.instance.to_string(),
                 doing: report.doing,
                 trouble: report.trouble.clone(),
                 not_delivering_millis: report.not_delivering_millis,
             });
-            if told.sinks.is_empty() {
-                told.sinks.clone_from(&report.sinks);
+            if reports.sinks.is_empty() {
+                reports.sinks.clone_from(&report.sinks);
             }
             if let Some(holder) = holder.filter(|holder| holder.candidate.instance == listed.member.instance) {
-                told.holder = Some(report.clone()).filter(|report| report.epoch == Some(holder.epoch));
-                told.holding = Some(report);
+                reports.holder = Some(report.clone()).filter(|report| report.epoch == Some(holder.epoch));
+                reports.holding = Some(report);
             }
         }
-        told
+        reports
     }
 
     pub(super) fn sink(&self, name: &str) -> Sink {
@@ -154,10 +154,10 @@ pub(crate) fn silence(listed: &Listed) -> String {
 
 /// What an instance tells of a stream, with the time since it told. One of an older program only says that it could run it.
 pub(crate) fn report(stream: &str, listed: &Listed) -> Option<StreamReport> {
-    let told = listed.member.reports.iter().find(|report| report.stream == stream).cloned();
+    let reports = listed.member.reports.iter().find(|report| report.stream == stream).cloned();
     let plain = || StreamReport::new(stream, StreamActivity::Standby);
     let is_able = listed.member.streams.iter().any(|known| known == stream);
-    let mut report = told.or_else(|| is_able.then(plain))?;
+    let mut report = reports.or_else(|| is_able.then(plain))?;
     // What waited then may be delivered by now, so only what lasts until it is told otherwise grows with the time.
     if let Some(trouble) = &mut report.trouble {
         let age = millis(listed.age);

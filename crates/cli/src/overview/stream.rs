@@ -237,12 +237,12 @@ pub(super) async fn inspect_stream(
         None if !is_halted => release_notice(site, &name).await?,
         _ => None,
     };
-    let mut told = HolderReports::of(&name, holder.as_ref(), members);
-    if told.sinks.is_empty() {
-        told.sinks = grades(site, described).await;
+    let mut reports = HolderReports::of(&name, holder.as_ref(), members);
+    if reports.sinks.is_empty() {
+        reports.sinks = grades(site, described).await;
     }
-    let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), &told);
-    let on_watch = told.holder.as_ref();
+    let (state, cause) = judge(holder.as_ref(), &control, checkpoint.as_ref(), &reports);
+    let on_watch = reports.holder.as_ref();
     let now = site.seams.clock.wall_millis();
     let age = age_of_report(holder.as_ref(), members);
     let overtaken = Overtaken::of(on_watch, age, checkpoint.as_ref(), now);
@@ -250,15 +250,15 @@ pub(super) async fn inspect_stream(
     if let Some(checkpoint) = &mut checkpoint {
         checkpoint.failovers = checkpoint.failovers.max(journaled_failovers(site, &name).await?);
     }
-    let not_delivering = not_delivering(state, &told, release_notice.as_ref(), checkpoint.as_ref());
+    let not_delivering = not_delivering(state, &reports, release_notice.as_ref(), checkpoint.as_ref());
     let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
     let mut stream = Stream {
         state,
         health: Health::Healthy,
         cause,
-        grade: told.grade().filter(|_| told.sinks.len() == described.sinks.len()),
-        sinks: described.sinks.iter().map(|sink| told.sink(&sink.name)).collect(),
-        standing_by: told.standing_by(holder.as_ref()),
+        grade: reports.grade().filter(|_| reports.sinks.len() == described.sinks.len()),
+        sinks: described.sinks.iter().map(|sink| reports.sink(&sink.name)).collect(),
+        standing_by: reports.standing_by(holder.as_ref()),
         watch: holder.as_ref().map(watch),
         release_notice,
         preferred: control.preferred,
@@ -269,9 +269,9 @@ pub(super) async fn inspect_stream(
         undelivered_millis: undelivered,
         not_delivering_millis: not_delivering,
         not_delivering_since: not_delivering.map(|span| iso(now.saturating_sub(span))),
-        trouble: told.holding.as_ref().and_then(|report| report.trouble.clone()),
-        instances: told.instances,
-        remarks: unknown.iter().cloned().chain(told.silent_holder.map(|silence| format!("{silence}."))).collect(),
+        trouble: reports.holding.as_ref().and_then(|report| report.trouble.clone()),
+        instances: reports.instances,
+        remarks: unknown.iter().cloned().chain(reports.silent_holder.map(|silence| format!("{silence}."))).collect(),
         unknown,
         name,
     };
@@ -329,17 +329,17 @@ fn lag(state: State, known: Option<u64>, undelivered: Option<u64>, not_deliverin
 /// holder left, or at most from the last commit.
 fn not_delivering(
     state: State,
-    told: &HolderReports,
+    reports: &HolderReports,
     release_notice: Option<&ReleaseNotice>,
     committed: Option<&Committed>,
 ) -> Option<u64> {
     match state {
         State::Running | State::Pausing | State::Moving => None,
-        State::Recovering => told.outage().or(Some(0)),
+        State::Recovering => reports.outage().or(Some(0)),
         _ => {
             let left = release_notice.map(|said| said.age_millis);
             let committed = || committed.filter(|at| !at.by.is_empty()).map(|at| at.committed_age_millis);
-            told.outage().max(left).or_else(committed)
+            reports.outage().max(left).or_else(committed)
         }
     }
 }
@@ -418,7 +418,7 @@ fn judge(
     holder: Option<&Holder>,
     control: &Control,
     checkpoint: Option<&Checkpoint>,
-    told: &HolderReports,
+    reports: &HolderReports,
 ) -> (State, Option<String>) {
     let moving =
         holder.is_some_and(|holder| holder.candidate.name == operator::NAME && holder.candidate.address.is_none());
@@ -436,13 +436,13 @@ fn judge(
     };
     match holder {
         Some(_) if control.paused => (State::Pausing, Some(paused.to_owned())),
-        Some(_) if told.is_recovering() => (State::Recovering, told.error()),
+        Some(_) if reports.is_recovering() => (State::Recovering, reports.error()),
         Some(_) => (State::Running, None),
         None if control.paused => (State::Paused, Some(paused.to_owned())),
-        None if told.is_unmanned() => (State::Unmanned, Some(told.nobody_running_remedy())),
-        None => match told.failing_everywhere() {
+        None if reports.is_unmanned() => (State::Unmanned, Some(reports.nobody_running_remedy())),
+        None => match reports.failing_everywhere() {
             Some(cause) => (State::Failing, Some(cause)),
-            None if told.is_opening() => (State::Vacant, Some("its source and sinks are being opened".to_owned())),
+            None if reports.is_opening() => (State::Vacant, Some("its source and sinks are being opened".to_owned())),
             None => {
                 (State::Vacant, Some("an instance takes it within a lease, unless it fails on all of them".to_owned()))
             }

@@ -174,9 +174,9 @@ fn needs_source(described: &Stream, requested: &str, error: &Error) -> Error {
     let known =
         format!("a position of `watchkeeper checkpoint history {name}`, `rewind --steps` and `reset` need no source");
     let remedy = error.advice().map(|advice| format!("{advice}; {known}")).unwrap_or(known);
-    let told = Error::new(error.kind(), cause).remedy(remedy);
+    let described = Error::new(error.kind(), cause).remedy(remedy);
     match error.place() {
-        Some(place) => told.at(place),
-        None => told,
+        Some(place) => described.at(place),
+        None => described,
     }
 }

@@ -75,11 +75,11 @@ fn image(change: &Change, image: Image, key: &str, writer: &mut JsonWriter<'_>) 
 
 /// An image that is left out where the source does not tell it, as Debezium does.
 fn optional(change: &Change, image: Image, key: &str, writer: &mut JsonWriter<'_>) -> Result<()> {
-    let mut told = Vec::new();
-    let mut apart = JsonWriter::new(&mut told);
+    let mut rest = Vec::new();
+    let mut apart = JsonWriter::new(&mut rest);
     let payload = change.batch().payload();
     if payload.image(change.body(), change.operation(), image, &mut Plain(&mut apart))? {
-        writer.field(key, ValueRef::Json(String::from_utf8_lossy(&told)));
+        writer.field(key, ValueRef::Json(String::from_utf8_lossy(&rest)));
     }
     Ok(())
 }

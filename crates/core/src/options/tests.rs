@@ -58,15 +58,15 @@ fn a_value_of_the_wrong_form_says_what_to_write() {
 #[test]
 fn a_text_that_means_nothing_is_told_as_it_was_written() {
     let mut options = options(&[("a", text("5 lightyears")), ("b", text("64")), ("c", text("few"))]);
-    let told = [
+    let messages = [
         options.duration("a").expect_err("no time").to_string(),
         options.bytes("b").expect_err("no size").to_string(),
         options.count("c").expect_err("no number").to_string(),
     ];
-    for (told, part) in
-        told.iter().zip(["\"5 lightyears\" is not a time", "\"64\" is not a size", "\"few\" is not a whole number"])
+    for (messages, part) in
+        messages.iter().zip(["\"5 lightyears\" is not a time", "\"64\" is not a size", "\"few\" is not a whole number"])
     {
-        assert!(told.contains(part), "{told}");
+        assert!(messages.contains(part), "{messages}");
     }
 }
 
@@ -129,10 +129,10 @@ fn all_errors_are_collected_and_each_once() {
         options.text("table").expect("it is not there");
         options.finish().expect("it is collected");
     }
-    let told: Vec<_> = collector.take().iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 3, "{told:?}");
+    let messages: Vec<_> = collector.take().iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 3, "{messages:?}");
     let expected = ["is not a time", "this number is negative", "did you mean \"tables\"?"];
-    assert!(expected.iter().zip(&told).all(|(part, told)| told.contains(part)), "{told:?}");
+    assert!(expected.iter().zip(&messages).all(|(part, messages)| messages.contains(part)), "{messages:?}");
     options.collect_into(None);
     options.duration("every").expect_err("it is told at once again");
 }

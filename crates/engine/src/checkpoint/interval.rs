@@ -91,8 +91,8 @@ mod tests {
         let behind = check_headroom(&window, at(20)).unwrap();
         assert!(behind.what.contains("10.0 hours of 30.0 hours are left"), "{behind:?}");
         let room = Room { bytes: 30_000, bytes_max: 30_000, bytes_per_second: 1, kept: Duration::ZERO };
-        let told = check_headroom(&Window { room: Some(room), ..window }, at(20)).unwrap();
-        assert!(told.what.contains("loses its place in"), "{told:?}");
+        let warning = check_headroom(&Window { room: Some(room), ..window }, at(20)).unwrap();
+        assert!(warning.what.contains("loses its place in"), "{warning:?}");
         assert!(check_headroom(&window, at(9)).unwrap().what.contains("has lost its place"));
     }
 

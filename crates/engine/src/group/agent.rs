@@ -222,9 +222,9 @@ impl GroupAgent {
         }
         let controls = Controls::new(Arc::clone(&self.records), &self.settings.group);
         let mut wanted = cx.run(controls.read_all(&cx)).await?;
-        for (stream, told) in &*self.controls {
+        for (stream, latest) in &*self.controls {
             let control = wanted.remove(stream).unwrap_or_default();
-            let news = told.change_if(|current| {
+            let news = latest.change_if(|current| {
                 let news = *current != control;
                 *current = control;
                 news

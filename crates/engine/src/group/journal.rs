@@ -257,12 +257,12 @@ mod tests {
             failovers: 3,
             note: String::new(),
         };
-        let told = "At 2026-01-22 10:11:12 UTC, b relieved a (crashed) after 0.12 s without a holder, epoch 7.";
-        assert_eq!(takeover.sentence(), told);
+        let sentence = "At 2026-01-22 10:11:12 UTC, b relieved a (crashed) after 0.12 s without a holder, epoch 7.";
+        assert_eq!(takeover.sentence(), sentence);
         (takeover.from, takeover.cause) = (Some("operator".into()), Cause::Operator);
         takeover.note = "resumed the stream".into();
-        let told = "At 2026-01-22 10:11:12 UTC, b took the watch, epoch 7, after an operator resumed the stream.";
-        assert_eq!(takeover.sentence(), told);
+        let sentence = "At 2026-01-22 10:11:12 UTC, b took the watch, epoch 7, after an operator resumed the stream.";
+        assert_eq!(takeover.sentence(), sentence);
         takeover.from = None;
         assert_eq!(takeover.sentence(), "At 2026-01-22 10:11:12 UTC, b took the first watch, epoch 7.");
     }

@@ -17,13 +17,13 @@ pub struct GroupView {
     members: Mutex<Vec<Listed>>,
     place: Latest<bool>,
     /// Those whose other settings were told of.
-    told: Mutex<BTreeSet<InstanceId>>,
+    reported: Mutex<BTreeSet<InstanceId>>,
 }
 
 impl GroupView {
     /// Nobody has been heard of yet.
     pub fn new(me: InstanceId) -> Self {
-        Self { me, members: Mutex::default(), place: Latest::new(true), told: Mutex::default() }
+        Self { me, members: Mutex::default(), place: Latest::new(true), reported: Mutex::default() }
     }
 
     /// Takes in a new list.
@@ -45,9 +45,9 @@ impl GroupView {
                 && shares(listed)
                 && listed.member.config_hash != mine.config_hash
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let members = self.lock();
-        let news = members.iter().filter(differs).filter(|listed| told.insert(listed.member.instance));
+        let news = members.iter().filter(differs).filter(|listed| reported.insert(listed.member.instance));
         news.map(|listed| listed.member.name.clone()).collect()
     }
 

@@ -112,8 +112,8 @@ impl Watch {
         let store = Arc::clone(&self.checkpoints);
         let letters = DeadLetters::new(store, self.stream_slot.key.clone(), Arc::clone(&self.spec.source));
         let letters = letters.cleared_by(self.instance.controls.clone(), self.stream_slot.name());
-        let told = Latest::new(requests_of(&self.stream_slot.control.get()));
-        let requests = told.follow();
+        let published = Latest::new(requests_of(&self.stream_slot.control.get()));
+        let requests = published.follow();
         let committer = Arc::clone(&tenure_state.committer);
         let deliveries: Arc<[Arc<SinkDelivery>]> = sinks.deliveries.into();
         let grace = self.instance.settings.shutdown_grace;
@@ -152,7 +152,7 @@ impl Watch {
         tokio::select! {
             biased;
             end = running => end,
-            never = self.pass_requests(told) => match never {},
+            never = self.pass_requests(published) => match never {},
             never = self.report_commits(committed) => match never {},
         }
     }
@@ -175,11 +175,11 @@ impl Watch {
     }
 
     /// Tells the pipeline what people ask of the dead letters.
-    async fn pass_requests(&self, told: Latest<Vec<DeadLetterRequest>>) -> std::convert::Infallible {
+    async fn pass_requests(&self, published: Latest<Vec<DeadLetterRequest>>) -> std::convert::Infallible {
         let mut control = self.stream_slot.control.clone();
         loop {
             let requests = requests_of(&control.see());
-            told.change_if(|current| {
+            published.change_if(|current| {
                 let news = *current != requests;
                 *current = requests;
                 news
@@ -330,7 +330,7 @@ impl Watch {
                 if let Some(opened) = opened.as_ref().filter(|_| takes_snapshot) {
                     commit_opened(&mut committer, opened, &pedigree).await?;
                 }
-                told_gap(cause, (old, committer.pedigree()), (opened, &pedigree))
+                gap_change(cause, (old, committer.pedigree()), (opened, &pedigree))
             }
             (None, None, Some(opened)) if moves_on => {
                 commit_opened(&mut committer, &opened, &pedigree).await?;
@@ -393,7 +393,7 @@ fn requests_of(control: &Control) -> Vec<DeadLetterRequest> {
 /// the commit that passes it passes the gap; where the source does not tell that, under the last good
 /// position. Either way with the pedigree of the log that the position belongs to: beside that of another one the gap would be found
 /// again.
-fn told_gap(
+fn gap_change(
     cause: &str,
     (old, old_pedigree): (Option<Position>, Option<&Pedigree>),
     (opened, pedigree): (Option<Position>, &Pedigree),

@@ -85,8 +85,8 @@ impl Entry {
     }
 
     fn ttl(&self) -> Duration {
-        let told = self.ttl_ms.and_then(|ttl| u64::try_from(ttl).ok());
-        told.map_or(UNTOLD, Duration::from_millis)
+        let published = self.ttl_ms.and_then(|ttl| u64::try_from(ttl).ok());
+        published.map_or(UNTOLD, Duration::from_millis)
     }
 
     /// The holder, unless its record has been silent for too long.

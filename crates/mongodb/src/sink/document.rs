@@ -188,14 +188,14 @@ pub(super) fn after(change: &Change) -> Result<Option<RawBson>> {
 /// An image of a change. `None` when the body does not tell it.
 pub(super) fn image(change: &Change, image: Image) -> Result<Option<RawBson>> {
     if let Some(event) = event(change)
-        && let Some(told) = image_in(event, change.operation(), image)?
-        && let Some(document) = told.document()
+        && let Some(found) = image_in(event, change.operation(), image)?
+        && let Some(document) = found.document()
     {
         return as_it_lies(document).map(RawBson::Document).map(Some);
     }
     let mut builder = Builder::default();
-    let told = change.batch().payload().image(change.body(), change.operation(), image, &mut builder)?;
-    told.then(|| builder.finish()).transpose()
+    let found = change.batch().payload().image(change.body(), change.operation(), image, &mut builder)?;
+    found.then(|| builder.finish()).transpose()
 }
 
 /// A field of a change that a change stream has told.
@@ -218,8 +218,8 @@ pub(super) fn mirrored_id(change: &Change, key: &[u8]) -> Result<RawBson> {
     };
     let image = |image| image_in(event, change.operation(), image);
     let key = Fields::of(event)?.find(b"documentKey")?;
-    for told in [key, image(Image::After)?, image(Image::Before)?].into_iter().flatten() {
-        if let Some(document) = told.document()
+    for found in [key, image(Image::After)?, image(Image::Before)?].into_iter().flatten() {
+        if let Some(document) = found.document()
             && let Some(id) = value(crate::payload::document(document)?, "_id")?
         {
             return Ok(id);

@@ -127,35 +127,35 @@ impl FallbackEndpoints {
     }
 
     /// What keeps each URL from being used.
-    fn all_told(&self, causes: &[Error]) -> String {
-        let told = self.feeds.iter().zip(causes).map(|(feed, cause)| describe_failure(feed.client.place(), cause));
-        told.collect::<Vec<_>>().join("; ")
+    fn all_failures(&self, causes: &[Error]) -> String {
+        let reported = self.feeds.iter().zip(causes).map(|(feed, cause)| describe_failure(feed.client.place(), cause));
+        reported.collect::<Vec<_>>().join("; ")
     }
 
     /// What a look at URLs means of which none answers.
     fn none_answers(&self, causes: &[Error]) -> Error {
         let kind = causes.first().map_or(ErrorKind::Internal, Error::kind);
         let remedy = causes.first().and_then(Error::advice).unwrap_or("look at the servers and the network from here");
-        Error::new(kind, format!("none of {} URLs answers: {}", causes.len(), self.all_told(causes))).remedy(remedy)
+        Error::new(kind, format!("none of {} URLs answers: {}", causes.len(), self.all_failures(causes))).remedy(remedy)
     }
 
     /// What a round without an answer means.
     fn fruitless(&self, causes: &[Error]) -> Error {
         let rounds = self.rounds.fetch_add(1, SeqCst) + 1;
-        let told = self.all_told(causes);
+        let reported = self.all_failures(causes);
         let waits = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown);
         let remedy = causes.first().and_then(Error::advice).unwrap_or("look at what the cause names").to_owned();
         // As long as one may come back, what another says of a position is not the last word.
         if !causes.iter().any(waits) {
             let kind = causes.first().map_or(ErrorKind::Internal, Error::kind);
-            return Error::new(kind, format!("none of {} URLs can be used: {told}", causes.len())).remedy(remedy);
+            return Error::new(kind, format!("none of {} URLs can be used: {reported}", causes.len())).remedy(remedy);
         }
         if rounds < ROUNDS_MAX {
-            return Error::unavailable(format!("none of {} URLs can be used: {told}", causes.len())).remedy(remedy);
+            return Error::unavailable(format!("none of {} URLs can be used: {reported}", causes.len())).remedy(remedy);
         }
         // When this instance is let in again, it has all rounds before it.
         self.rounds.store(0, SeqCst);
-        let cause = format!("none of {} URLs could be used in {rounds} rounds: {told}", causes.len());
+        let cause = format!("none of {} URLs could be used in {rounds} rounds: {reported}", causes.len());
         Error::config(cause).remedy("look at the servers and the network from here; another instance may do better")
     }
 }
@@ -315,13 +315,13 @@ impl FallbackEndpoints {
     /// Asks the first URL until it answers, beside the reading of another.
     fn look_back(&self, cx: &Cx) -> FailbackProbe {
         let (answers, every) = (Arc::new(AtomicBool::new(false)), self.come_back);
-        let (told, first, cx) =
+        let (reported, first, cx) =
             (Arc::clone(&answers), self.feeds[0].client.separate(), Cx::new(Arc::clone(cx.clock())));
         let task = tokio::spawn(async move {
             loop {
                 cx.sleep(every).await;
                 if first.greet(&cx.within(every)).await.is_ok() {
-                    told.store(true, SeqCst);
+                    reported.store(true, SeqCst);
                     return;
                 }
             }

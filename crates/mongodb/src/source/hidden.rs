@@ -115,10 +115,10 @@ fn changes_conditions(stage: &Document) -> bool {
 
 /// Refuses conditions that hide some changes of this collection and let others through. `others` are names of other collections.
 fn require_all_of(choice: &Conditions, name: &Name, others: &[Name]) -> Result<()> {
-    let told = |operation, name, to| {
+    let event = |operation, name, to| {
         passes(&choice.conditions, &Event { operation, name, to, is_collated: choice.are_collated })
     };
-    let verdict = |operation: &'static str| told(operation, name, None);
+    let verdict = |operation: &'static str| event(operation, name, None);
     if OF_DOCUMENTS.into_iter().all(|operation| verdict(operation) == Verdict::Hidden) {
         return Ok(());
     }
@@ -126,7 +126,7 @@ fn require_all_of(choice: &Conditions, name: &Name, others: &[Name]) -> Result<(
         require(verdict(operation), || format!("hides every {operation}{}", of(name)))?;
     }
     for other in others {
-        let rename = |name, to| told("rename", name, Some(to));
+        let rename = |name, to| event("rename", name, Some(to));
         require(rename(name, other), || format!("hides every rename{}", of(name)))
             .map_err(|error| error.remedy(BOTH_NAMES))?;
         let cause = || format!("hides the rename of {} to {}", shown(other), shown(name));

@@ -160,10 +160,12 @@ impl Feed {
             }
             // Nothing is changed by opening a stream.
             Err(error) => {
-                let told = Error::unavailable(format!("{}: {}", self.client.place(), error.message()));
+                let described = Error::unavailable(format!("{}: {}", self.client.place(), error.message()));
                 Err(Refusal::Told(match error.is_late() {
-                    true => told.late().remedy("look at the load of the server, or raise timeouts.open of the stream"),
-                    false => told,
+                    true => {
+                        described.late().remedy("look at the load of the server, or raise timeouts.open of the stream")
+                    }
+                    false => described,
                 }))
             }
         }

@@ -63,7 +63,7 @@ pub(super) async fn tables_without_partitions(cx: &Cx, log: &ChangeLog) -> Resul
     if !log.is_own() {
         return Ok(Vec::new());
     }
-    let told = |entity: String| {
+    let finding = |entity: String| {
         let what = format!(
             "partitions of {entity} were dropped or detached since it was installed: nobody told of their rows"
         );
@@ -71,7 +71,11 @@ pub(super) async fn tables_without_partitions(cx: &Cx, log: &ChangeLog) -> Resul
             format!("delete those rows in the targets if they should go too, then {}", again(&log.client, &entity));
         finding(Severity::Warning, what, remedy)
     };
-    Ok(shape::tables_without_partitions(cx, &log.client, log.wanted.as_deref()).await?.into_iter().map(told).collect())
+    Ok(shape::tables_without_partitions(cx, &log.client, log.wanted.as_deref())
+        .await?
+        .into_iter()
+        .map(finding)
+        .collect())
 }
 
 pub(super) fn again(client: &Client, entity: &str) -> String {

@@ -312,15 +312,15 @@ async fn refuse_unread(cx: &Cx, client: &Client, work: &Work, entities: Option<V
             FROM {schema}.log_consumers ORDER BY name",
     );
     let rows = work.query(cx, &sql, &[(&LOST, Type::TEXT), (&entities, Type::TEXT_ARRAY)]).await?;
-    let mut told = Vec::new();
+    let mut unread = Vec::new();
     for row in rows.iter().filter(|row| row.get::<_, i64>(1) > 0) {
         let (name, count): (String, i64) = (row.get(0), row.get(1));
         let changes = if count == 1 { "change" } else { "changes" };
-        told.push(format!("{name} has {count} {changes} to read"));
+        unread.push(format!("{name} has {count} {changes} to read"));
     }
-    if told.is_empty() {
+    if unread.is_empty() {
         return Ok(());
     }
-    Err(Error::config(format!("changes would be lost: {}", told.join(", ")))
+    Err(Error::config(format!("changes would be lost: {}", unread.join(", ")))
         .remedy("let it read them first, or discard them with --yes"))
 }

@@ -71,7 +71,7 @@ pub(super) struct Reader {
     /// What was taken of its answer and is not yet given out: kept here, so that a dropped call loses nothing.
     draft: Option<Draft>,
     /// The end that was told last, and when.
-    told: (Position, Moment),
+    reported: (Position, Moment),
     acknowledged: Option<LogPosition>,
     noted: Moment,
     /// When the tables were last seen to be logged.
@@ -87,7 +87,7 @@ impl Reader {
     pub(super) fn new(cx: &Cx, log: &ChangeLog, start: Start) -> Self {
         let Start { line, hints, origin, place, consumes, note } = start;
         let (script, line, pruned) = (log.script(), Some(Arc::new(line)), Snapshot::nothing());
-        let (told, noted) = ((place.position(), cx.now()), cx.now());
+        let (reported, noted) = ((place.position(), cx.now()), cx.now());
         let (log, ask, draft, acknowledged, highest) = (log.clone(), None, None, None, place.last);
         Self {
             log,
@@ -102,7 +102,7 @@ impl Reader {
             target: None,
             unflushed: None,
             draft,
-            told,
+            reported,
             acknowledged,
             noted,
             logged: None,
@@ -268,10 +268,10 @@ impl Reader {
     }
 
     fn empty(&mut self, cx: &Cx) -> Batch {
-        if cx.now().since(self.told.1) >= IDLE_EVERY {
-            self.told = (self.place.position(), cx.now());
+        if cx.now().since(self.reported.1) >= IDLE_EVERY {
+            self.reported = (self.place.position(), cx.now());
         }
-        BatchBuilder::new(Arc::clone(&self.origin), self.log.payload()).finish(self.told.0.clone())
+        BatchBuilder::new(Arc::clone(&self.origin), self.log.payload()).finish(self.reported.0.clone())
     }
 
     async fn write_note(&mut self, cx: &Cx) -> Result<()> {
@@ -286,7 +286,7 @@ impl Reader {
 #[async_trait]
 impl ChangeStream for Reader {
     fn position(&self) -> Option<Position> {
-        Some(self.told.0.clone())
+        Some(self.reported.0.clone())
     }
 
     fn opening_note(&self) -> Option<String> {
@@ -297,7 +297,7 @@ impl ChangeStream for Reader {
         let until = cx.now() + limits.wait;
         loop {
             if let Some(batch) = cx.run(self.read(cx, limits)).await.map_err(unchanged)? {
-                self.told = (batch.end.clone(), cx.now());
+                self.reported = (batch.end.clone(), cx.now());
                 return Ok(batch);
             }
             self.look_at_tables(cx).await?;

@@ -35,9 +35,9 @@ pub(super) async fn findings(cx: &Cx, log: &ChangeLog) -> Result<Vec<Finding>> {
     ));
     let wanted = log.wanted.as_deref().map(<[String]>::to_vec);
     let rows = log.client.read(cx, &sql, &[(&ROW, Type::TEXT), (&wanted, Type::TEXT_ARRAY)]).await?;
-    let told = |row: &tokio_postgres::Row| {
+    let finding = |row: &tokio_postgres::Row| {
         let (entity, what): (String, String) = (row.get(0), row.get(1));
         finding(Severity::Warning, format!("{entity} {what}"), again(&log.client, &entity))
     };
-    Ok(rows.iter().map(told).collect())
+    Ok(rows.iter().map(finding).collect())
 }

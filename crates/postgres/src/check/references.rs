@@ -14,7 +14,7 @@ pub(super) async fn warnings(cx: &Cx, client: &Client, table: &Table) -> Result<
         WHERE contype = 'f' AND to_regclass($1) IN (conrelid, confrelid) AND conrelid <> confrelid
             AND current_setting('session_replication_role') <> 'replica' ORDER BY 1";
     let rows = client.read(cx, sql, &[(&table.sql(), Type::TEXT)]).await?;
-    let told = |row: &tokio_postgres::Row| {
+    let finding = |row: &tokio_postgres::Row| {
         let (name, from, to): (String, String, String) = (row.get(0), row.get(1), row.get(2));
         let what = format!(
             "the foreign key {name} of {from} refers to {to}: a change that comes before what it refers to is rejected"
@@ -26,5 +26,5 @@ pub(super) async fn warnings(cx: &Cx, client: &Client, table: &Table) -> Result<
         );
         finding(Severity::Warning, what, remedy)
     };
-    Ok(rows.iter().map(told).collect())
+    Ok(rows.iter().map(finding).collect())
 }

@@ -98,7 +98,7 @@ impl Client {
             }
             Ok(false)
         };
-        let told = async { compare.await.map_err(|native| self.error(native, CallPurpose::Reading)) };
-        self.bounded(cx).run(told).await.map_err(unchanged)
+        let compared = async { compare.await.map_err(|native| self.error(native, CallPurpose::Reading)) };
+        self.bounded(cx).run(compared).await.map_err(unchanged)
     }
 }

@@ -47,5 +47,5 @@ pub(crate) async fn watched(cx: &Cx, purpose: &Purpose, options: &mut Options) -
     if is_replicated {
         return Published::from_options(&client, purpose, options)?.tables(cx, &client).await.map(Some);
     }
-    ChangeLog::from_options(cx, client, &purpose.stream, options).await?.told_of(cx).await
+    ChangeLog::from_options(cx, client, &purpose.stream, options).await?.logged_tables(cx).await
 }

@@ -66,15 +66,15 @@ impl Published {
     /// made.
     pub(super) async fn name_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Option<String>> {
         let names = if table.exists(cx, client).await? {
-            self.told_of(cx, client, table).await?
+            self.logged_tables(cx, client, table).await?
         } else {
-            self.told_once_made(cx, client, table).await?
+            self.names_once_made(cx, client, table).await?
         };
         Ok(names.into_iter().find(|name| self.gives_out(name)))
     }
 
     /// The names under which is told what becomes of a table: a part may be told as its whole, a whole as its parts.
-    async fn told_of(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Vec<String>> {
+    async fn logged_tables(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Vec<String>> {
         let sql = format!(
             "WITH kin AS (SELECT to_regclass($3)::oid AS oid
                 UNION SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(to_regclass($3))
@@ -89,7 +89,7 @@ impl Published {
 
     /// The name under which a table would be told as soon as it is made: publications of all tables, or of all of a schema, take
     /// it in by themselves.
-    async fn told_once_made(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Vec<String>> {
+    async fn names_once_made(&self, cx: &Cx, client: &Client, table: &Table) -> Result<Vec<String>> {
         let (schema, name) = (table.schema(), table.name());
         let sql = "SELECT coalesce($2, current_schema()::text), current_setting('server_version_num')::int4,
             coalesce((SELECT puballtables FROM pg_catalog.pg_publication WHERE pubname = $1), false)";
@@ -100,8 +100,8 @@ impl Published {
             return Ok(Vec::new());
         };
         // Schemas can be published since then.
-        let told = all || (version >= 150_000 && self.takes_in(cx, client, &schema).await?);
-        Ok(if told { vec![format!("{schema}.{name}")] } else { Vec::new() })
+        let is_published = all || (version >= 150_000 && self.takes_in(cx, client, &schema).await?);
+        Ok(if is_published { vec![format!("{schema}.{name}")] } else { Vec::new() })
     }
 
     /// Whether all tables of a schema are published.

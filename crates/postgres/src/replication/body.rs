@@ -276,10 +276,10 @@ impl Payload for RowPayload {
             // The log has no other image.
             _ => None,
         };
-        let is_told = walk.is_some();
+        let has_image = walk.is_some();
         if let Some(walk) = walk {
             walk.visit(visit)?;
         }
-        Ok(is_told)
+        Ok(has_image)
     }
 }

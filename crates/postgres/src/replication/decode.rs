@@ -12,7 +12,7 @@ use super::body;
 use super::catalog::CatalogTable;
 use super::keys::KnownKeys;
 use super::pgoutput::{Images, Message, odd};
-use super::position::{Lsn, PositionContext, ReadMethod, ReplicationPosition};
+use super::position::{DeliveredPart, Lsn, PositionContext, ReplicationPosition};
 use super::relation::{Described, NamedType, Relation, Relations};
 use super::settings::{Choice, Keyless};
 use super::spool::{self, Spool, Streamed};
@@ -248,22 +248,22 @@ impl Decoder {
     }
 
     /// Counts a change of this table, and tells whether it is to be given out, or what it removes.
-    fn count(&mut self, table: u32, bytes: usize) -> Result<(Transaction, ReadMethod)> {
+    fn count(&mut self, table: u32, bytes: usize) -> Result<(Transaction, DeliveredPart)> {
         let transaction = self.transaction.as_mut().ok_or_else(|| odd("a change outside of a transaction"))?;
         transaction.ordinal += 1;
         transaction.bytes = transaction.bytes.saturating_add(bytes);
         let transaction = *transaction;
         if transaction.ordinal <= transaction.passed {
-            return Ok((transaction, ReadMethod::Nothing));
+            return Ok((transaction, DeliveredPart::Nothing));
         }
         let relation = self.relations.get(table)?;
         let is_wanted = self.wanted.has(&relation.name);
-        let told = match &self.at.aside {
-            _ if !is_wanted => ReadMethod::Nothing,
+        let part = match &self.at.aside {
+            _ if !is_wanted => DeliveredPart::Nothing,
             PositionContext::Snapshot(progress) => progress.to_error((table, &relation.name), transaction.commit),
-            _ => ReadMethod::Everything,
+            _ => DeliveredPart::Everything,
         };
-        Ok((transaction, told))
+        Ok((transaction, part))
     }
 
     /// Goes to the place after the change that was counted last.
@@ -278,10 +278,10 @@ impl Decoder {
     }
 
     /// Whether something is given out of a change of which this is `to_error`.
-    fn is_given_out(&self, told: ReadMethod, operation: Operation, table: u32, tuples: &[u8]) -> Result<bool> {
-        match (told, operation) {
-            (ReadMethod::Nothing, _) | (ReadMethod::Removals, Operation::Insert) => Ok(false),
-            (ReadMethod::Removals, Operation::Update) => self.relations.get(table)?.moves(&Images::read(tuples)?),
+    fn is_given_out(&self, part: DeliveredPart, operation: Operation, table: u32, tuples: &[u8]) -> Result<bool> {
+        match (part, operation) {
+            (DeliveredPart::Nothing, _) | (DeliveredPart::Removals, Operation::Insert) => Ok(false),
+            (DeliveredPart::Removals, Operation::Update) => self.relations.get(table)?.moves(&Images::read(tuples)?),
             _ => Ok(true),
         }
     }
@@ -296,8 +296,8 @@ impl Decoder {
     }
 
     fn row(&mut self, operation: Operation, table: u32, tuples: &[u8], filling: &mut BatchInProgress) -> Result<()> {
-        let (transaction, told) = self.count(table, tuples.len())?;
-        if !self.is_given_out(told, operation, table, tuples)? || self.passes_over(table)? {
+        let (transaction, part) = self.count(table, tuples.len())?;
+        if !self.is_given_out(part, operation, table, tuples)? || self.passes_over(table)? {
             return Ok(());
         }
         self.step(&transaction);
@@ -324,7 +324,7 @@ impl Decoder {
                 row_writer.write(Operation::Delete, ChangePart::Whole, old_key, |out| out.extend(tuples))
             }
             (_, None) => return Err(odd("a row without a new image")),
-            (_, Some(_)) if told == ReadMethod::Removals => {
+            (_, Some(_)) if part == DeliveredPart::Removals => {
                 let old = old_image(tuples)?;
                 row_writer.write(Operation::Delete, ChangePart::Whole, old_key, |out| out.extend(old));
             }
@@ -343,8 +343,8 @@ impl Decoder {
     fn truncate(&mut self, options: u8, tables: &[u8], filling: &mut BatchInProgress) -> Result<()> {
         for table in tables.as_chunks().0 {
             let table = u32::from_be_bytes(*table);
-            let (transaction, told) = self.count(table, size_of_val(&table))?;
-            if told == ReadMethod::Nothing {
+            let (transaction, part) = self.count(table, size_of_val(&table))?;
+            if part == DeliveredPart::Nothing {
                 continue;
             }
             self.step(&transaction);

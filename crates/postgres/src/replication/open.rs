@@ -214,14 +214,14 @@ impl Replication {
         let (lineage, _) = self.remembering(lineage, &start, &outlook)?;
         let name = outlook.aside_name();
         let opened = cx.run(async {
-            let told = |failure| self.to_error(failure);
+            let to_error = |failure| self.to_error(failure);
             if !outlook.has_publication() {
                 return Err(publication::missing(settings));
             }
             let place = if outlook.has_slot() && !outlook.is_lost() {
                 let place = self.first_place(&outlook, &start)?;
                 outlook.slot_for(settings, self.database(), &place)?;
-                slot::copy(&mut wire, &settings.slot, &name).await.map_err(told)?;
+                slot::copy(&mut wire, &settings.slot, &name).await.map_err(to_error)?;
                 place
             } else if let StartAt::After(position) = &start
                 && !outlook.begins_anew(&ReplicationPosition::read(position)?)
@@ -231,9 +231,9 @@ impl Replication {
             } else {
                 let made = slot::create(&mut wire, &name, outlook.version, Kind::Temporary, false).await;
                 // Whoever goes on from here later needs a slot of its own, which begins where it is made.
-                ReplicationPosition { lsn: made.map_err(told)?.begin, ordinal: 0, aside: PositionContext::Anew }
+                ReplicationPosition { lsn: made.map_err(to_error)?.begin, ordinal: 0, aside: PositionContext::Anew }
             };
-            wire.start(&self.command(wire.major, &name, &place)).await.map_err(told)?;
+            wire.start(&self.command(wire.major, &name, &place)).await.map_err(to_error)?;
             // A snapshot that nobody begins here: the stream takes one when it goes on from this position.
             let aside = if start == StartAt::Snapshot { PositionContext::SnapshotAnew } else { place.aside };
             Ok(ReplicationPosition { aside, ..place })
@@ -256,14 +256,14 @@ impl Replication {
     /// so that it comes before the slot.
     async fn prepare_publication(&self, wire: &mut Wire, outlook: &ServerState, start: &StartAt) -> Result<()> {
         let settings = &self.0.settings;
-        let told = |failure: Failure| self.to_error(failure);
+        let to_error = |failure: Failure| self.to_error(failure);
         if !outlook.has_publication() {
             if matches!(start, StartAt::After(_)) {
                 return Err(publication::missing(settings));
             }
-            publication::create(wire, settings, told).await?;
+            publication::create(wire, settings, to_error).await?;
         }
-        publication::require(settings, &publication::tables(wire, settings).await.map_err(told)?)
+        publication::require(settings, &publication::tables(wire, settings).await.map_err(to_error)?)
     }
 
     /// Makes the slot if it is missing, or lost: what it held is gone, and whoever starts anew has been told so.
@@ -315,17 +315,17 @@ impl Replication {
         cx: &Cx,
         place: &ReplicationPosition,
     ) -> Result<bool> {
-        let told = |failure: Failure| self.to_error(failure);
+        let to_error = |failure: Failure| self.to_error(failure);
         if let Some(pid) = slot.holder {
             let is_ours = self.0.endpoint.is_ours(outlook.holder());
-            slot::terminate_holder(cx, wire, is_ours, pid).await.map_err(told)?;
+            slot::terminate_holder(cx, wire, is_ours, pid).await.map_err(to_error)?;
             return Ok(false);
         }
         let wire = line.unwrap_or(wire);
         match wire.start(&self.command(wire.major, &self.0.settings.slot, place)).await {
             Ok(()) => Ok(true),
             Err(failure) if failure.code() == Some("55006") => Ok(false),
-            Err(failure) => Err(told(failure)),
+            Err(failure) => Err(to_error(failure)),
         }
     }
 

@@ -64,11 +64,11 @@ impl Last {
 
 impl Progress {
     /// What the log tells of this table in a transaction that was committed at `commit`.
-    pub(super) fn to_error(&self, table: (u32, &str), commit: Lsn) -> ReadMethod {
+    pub(super) fn to_error(&self, table: (u32, &str), commit: Lsn) -> DeliveredPart {
         match self.read_at(table) {
-            Some(at) if commit < at => ReadMethod::Nothing,
-            None if !self.complete => ReadMethod::Removals,
-            _ => ReadMethod::Everything,
+            Some(at) if commit < at => DeliveredPart::Nothing,
+            None if !self.complete => DeliveredPart::Removals,
+            _ => DeliveredPart::Everything,
         }
     }
 
@@ -99,7 +99,7 @@ impl Progress {
 
 /// What the log tells of a table, beside its rows in a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadMethod {
+pub(super) enum DeliveredPart {
     /// Its rows were taken later.
     Nothing,
     /// Its rows are still to be read, but an attempt that was broken off may have delivered some: those that are gone by

@@ -41,11 +41,11 @@ impl Replication {
         }
         let StartAt::After(position) = start else { return Ok(Vec::new()) };
         let place = ReplicationPosition::read(position)?;
-        let told = |failure: Failure| self.to_error(failure);
+        let to_error = |failure: Failure| self.to_error(failure);
         let PreparedConnection { mut wire, lineage, outlook, .. } = self.inspect(cx).await?;
         if let Some(pedigree) = pedigree {
             let recognised = lineage.recognise(&mut wire, &place, pedigree);
-            cx.run(async { recognised.await.map_err(told) }).await??;
+            cx.run(async { recognised.await.map_err(to_error) }).await??;
         }
         let settings = &self.0.settings;
         outlook.require(settings, self.database(), &place)?;
@@ -55,7 +55,7 @@ impl Replication {
         let before = pedigree.and_then(SourceLineage::from_pedigree).and_then(|stored| stored.publication);
         let diff = self.compared(before, outlook.publication.as_ref())?;
         let published = publication::tables(&mut wire, settings);
-        publication::require(settings, &cx.run(async { published.await.map_err(told) }).await?)?;
+        publication::require(settings, &cx.run(async { published.await.map_err(to_error) }).await?)?;
         Ok(diff.left)
     }
 
@@ -98,9 +98,9 @@ impl Replication {
     /// Looks now whether the publication is what `pedigree` remembers.
     pub(super) async fn require_as_remembered(&self, cx: &Cx, pedigree: &Pedigree) -> Result<()> {
         let mut wire = self.0.endpoint.connect_to_ask(cx).await?;
-        let told = |failure: Failure| self.to_error(failure);
+        let to_error = |failure: Failure| self.to_error(failure);
         let now =
-            cx.run(async { publication_definition::ask(&mut wire, &self.0.settings).await.map_err(told) }).await?;
+            cx.run(async { publication_definition::ask(&mut wire, &self.0.settings).await.map_err(to_error) }).await?;
         let now = now.map(|now| now.narrowed(&self.choice()));
         let before = SourceLineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
         self.compared(before, now.as_ref()).map(drop)

@@ -35,9 +35,9 @@ fn identity(c: &str) -> String {
 /// The tables that the publication tells of.
 pub(super) async fn tables(wire: &mut Wire, settings: &Settings) -> Result<Vec<Published>, Failure> {
     let publication = literal(&settings.publication);
-    let told =
+    let to_error =
         format!("SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}");
-    inspect(wire, &told).await
+    inspect(wire, &to_error).await
 }
 
 /// The tables that the settings name and that are there: what a publication would tell of.
@@ -90,7 +90,7 @@ async fn inspect(wire: &mut Wire, which: &str) -> Result<Vec<Published>, Failure
 }
 
 /// Makes the publication, for the tables that the settings name.
-pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(Failure) -> Error) -> Result<()> {
+pub(super) async fn create(wire: &mut Wire, settings: &Settings, to_error: impl Fn(Failure) -> Error) -> Result<()> {
     if settings.tables.is_empty() {
         return Err(missing(settings));
     }
@@ -101,9 +101,9 @@ pub(super) async fn create(wire: &mut Wire, settings: &Settings, told: impl Fn(F
         Err(failure) if failure.code() == Some("42710") => Ok(()),
         Err(failure) if failure.code() == Some("42501") => {
             let others = by_an_administrator(settings);
-            Err(told(failure).remedy(format!("let this user create in the database and own the tables, {others}")))
+            Err(to_error(failure).remedy(format!("let this user create in the database and own the tables, {others}")))
         }
-        Err(failure) => Err(told(failure)),
+        Err(failure) => Err(to_error(failure)),
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct PublicationDefinition {
     pub(super) altered: u32,
     pub(super) owner: u32,
     /// The letters of the options that are on.
-    pub(super) told: String,
+    pub(super) published: String,
     /// The letters of those that were on, and are off since.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) lapsed: String,
@@ -188,7 +188,7 @@ pub(super) fn expression(settings: &Settings, version: u32) -> String {
     let entries = if settings.tables.is_empty() { all_entries(version) } else { entries_of(settings, version) };
     format!(
         "(SELECT pg_catalog.jsonb_build_object('name', p.pubname, 'id', p.oid::bigint, 'all', p.puballtables,
-            'altered', p.xmin::text::bigint, 'owner', p.pubowner::bigint, 'told', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e),
+            'altered', p.xmin::text::bigint, 'owner', p.pubowner::bigint, 'published', pg_catalog.concat({}), 'entries', (SELECT coalesce(pg_catalog.jsonb_agg(e), '[]') FROM ({entries}) e),
             'keys', {})
         FROM pg_catalog.pg_publication p WHERE p.pubname = {})",
         letters.join(", "),

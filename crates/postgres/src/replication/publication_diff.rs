@@ -80,19 +80,19 @@ impl Comparison<'_> {
         let Self { name, before, now } = self;
         let mut lapsed = String::new();
         for (letter, _, what) in OPTIONS {
-            let (was_told, had_lapsed) = (before.told.contains(letter), before.lapsed.contains(letter));
-            match now.told.contains(letter) {
+            let (was_told, had_lapsed) = (before.published.contains(letter), before.lapsed.contains(letter));
+            match now.published.contains(letter) {
                 true if had_lapsed => {
                     return Err(interrupted(&format!("publication {name} did not tell of {what} for a while")));
                 }
                 false if was_told => left.push(format!("publication {name} does not tell of {what} any more")),
                 _ => {}
             }
-            if !now.told.contains(letter) && (was_told || had_lapsed) {
+            if !now.published.contains(letter) && (was_told || had_lapsed) {
                 lapsed.push(letter);
             }
         }
-        if before.altered != now.altered && before.told == now.told {
+        if before.altered != now.altered && before.published == now.published {
             // A new owner is written in the same place; then nothing is known of the options in between.
             if before.owner == now.owner {
                 let cause = format!("the options of publication {name} were altered and altered back");
@@ -178,14 +178,14 @@ mod tests {
 
     fn scope(entries: &[(u32, &str)]) -> PublicationDefinition {
         let entries = entries.iter().map(|(id, name)| entry(*id, name)).collect();
-        let told = "iudtr".to_owned();
+        let published = "iudtr".to_owned();
         PublicationDefinition {
             name: "p".to_owned(),
             id: 1,
             all: false,
             altered: 1,
             owner: 1,
-            told,
+            published,
             lapsed: String::new(),
             entries,
             many: None,
@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn options_may_go_but_not_come_back() {
-        let less = |told: &str, altered| PublicationDefinition { told: told.to_owned(), altered, ..scope(&[]) };
+        let less =
+            |published: &str, altered| PublicationDefinition { published: published.to_owned(), altered, ..scope(&[]) };
         let lapsed = compare(&scope(&[]), &less("idtr", 2));
         assert_eq!(lapsed.left, ["publication p does not tell of updates any more"]);
         let lapsed = compare(&lapsed.scope.unwrap(), &less("dtr", 3));

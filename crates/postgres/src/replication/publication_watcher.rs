@@ -97,7 +97,7 @@ impl PublicationObserver {
                 () = self.occasion.notified() => {}
                 () = BootClock.sleep_until(BootClock.now() + rest) => {}
             }
-            let told = match self.inspect().await {
+            let to_error = match self.inspect().await {
                 Ok(PublicationObservation::AsBefore) => Ok(()),
                 Ok(PublicationObservation::Altered) => found.send(Ok(self.lineage.to_pedigree())).await,
                 Ok(PublicationObservation::Broken(error)) => return drop(found.send(Err(error)).await),
@@ -107,7 +107,7 @@ impl PublicationObserver {
                     Ok(())
                 }
             };
-            if told.is_err() {
+            if to_error.is_err() {
                 return;
             }
             BootClock.sleep_until(BootClock.now() + REST).await;
@@ -118,9 +118,9 @@ impl PublicationObserver {
         let (source, settings) = (&self.source, self.source.settings());
         let cx = Cx::new(Arc::new(BootClock)).within(LOOK_EVERY);
         let mut wire = source.0.endpoint.connect_to_ask(&cx).await?;
-        let told = |failure: Failure| source.to_error(failure);
-        cx.run(async { self.proofs.write_if_wanted(&mut wire).await.map_err(told) }).await?;
-        let now = cx.run(async { publication_definition::ask(&mut wire, settings).await.map_err(told) }).await?;
+        let to_error = |failure: Failure| source.to_error(failure);
+        cx.run(async { self.proofs.write_if_wanted(&mut wire).await.map_err(to_error) }).await?;
+        let now = cx.run(async { publication_definition::ask(&mut wire, settings).await.map_err(to_error) }).await?;
         let Some(now) = now.map(|now| now.narrowed(&source.choice())) else {
             return Ok(PublicationObservation::Broken(publication::missing(settings)));
         };

@@ -68,14 +68,14 @@ impl Snapshot {
     pub(super) async fn begin(source: &Replication, cx: &Cx, name: &str, at: Lsn, progress: &Progress) -> Result<Self> {
         let mut wire = source.connect(cx).await?;
         let begun = cx.run(async {
-            let told = |failure| source.to_error(failure);
-            wire.query(PATIENT).await.map_err(told)?;
-            wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(told)?;
-            wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(told)?;
+            let to_error = |failure| source.to_error(failure);
+            wire.query(PATIENT).await.map_err(to_error)?;
+            wire.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(to_error)?;
+            wire.query(&format!("SET TRANSACTION SNAPSHOT {}", literal(name))).await.map_err(to_error)?;
             let clock = "SELECT (extract(epoch FROM pg_catalog.now()) * 1000)::bigint";
-            let now = wire.query(clock).await.map_err(told)?;
+            let now = wire.query(clock).await.map_err(to_error)?;
             let millis = now.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
-            Ok((tables(&mut wire, source).await.map_err(told)?, SourceTime(millis.unwrap_or_default())))
+            Ok((tables(&mut wire, source).await.map_err(to_error)?, SourceTime(millis.unwrap_or_default())))
         });
         let (mut left, time) = begun.await?;
         left.retain(|table| !progress.has((table.id, &table.name)));

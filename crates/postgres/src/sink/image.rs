@@ -47,9 +47,9 @@ pub(super) fn after(change: &Change) -> Result<Option<Document>> {
     let mut out = Vec::with_capacity(change.body().len());
     let mut known = KnownValues { writer: JsonWriter::new(&mut out), key: None, unchanged: Vec::new() };
     let payload = change.batch().payload();
-    let told = payload.image(change.body(), change.operation(), Image::After, &mut known)?;
+    let has_image = payload.image(change.body(), change.operation(), Image::After, &mut known)?;
     let unchanged = std::mem::take(&mut known.unchanged);
-    if !told || out.is_empty() {
+    if !has_image || out.is_empty() {
         let operation = change.operation().as_str();
         let cause = format!("this {operation} does not tell the whole row, so it cannot be mirrored");
         return Err(Error::config(cause).remedy("let the source tell it (full_document, REPLICA IDENTITY)"));

@@ -207,7 +207,7 @@ async fn one_by_one(writer: &dyn VersionedPut, cx: &Cx, changes: &[Change]) -> R
     let mut rejected = Vec::new();
     for (at, change) in changes.iter().enumerate() {
         match writer.put(cx, std::slice::from_ref(change)).await {
-            Ok(told) => rejected.extend(told.into_iter().map(|(_, error)| (at, error))),
+            Ok(refused) => rejected.extend(refused.into_iter().map(|(_, error)| (at, error))),
             Err(error) if is_refused(&error) => rejected.push((at, error)),
             Err(error) if is_doubtful(&error) => match writer.unconvertible(cx, change).await? {
                 Some(cause) => rejected.push((at, cause)),

@@ -67,18 +67,18 @@ fn follow(config: &Config, maintained: &Maintained, probe: &str, started: onesho
             return;
         }
     };
-    let (told, hints) = watch::channel(number_seen);
+    let (sender, hints) = watch::channel(number_seen);
     if started.send(Ok(ChangeHints(hints))).is_err() {
         return;
     }
     let mut file_seen: Option<Instant> = None;
-    while !told.is_closed() {
+    while !sender.is_closed() {
         std::thread::sleep(config.tick);
         if file_seen.is_none_or(|seen| seen.elapsed() >= FILE_EVERY) {
             file_seen = Some(Instant::now());
-            keep_up(&mut link, maintained, &mut version_seen, &told);
+            keep_up(&mut link, maintained, &mut version_seen, &sender);
         }
-        match inspect(link.connection(), probe, &mut version_seen, &told) {
+        match inspect(link.connection(), probe, &mut version_seen, &sender) {
             Err(error) if !is_busy(&error) => return,
             _ => {}
         }
@@ -86,10 +86,10 @@ fn follow(config: &Config, maintained: &Maintained, probe: &str, started: onesho
 }
 
 /// Goes over to the file that the path means now, if that is another one.
-fn keep_up(link: &mut Link, maintained: &Maintained, version_seen: &mut i64, told: &watch::Sender<i64>) {
+fn keep_up(link: &mut Link, maintained: &Maintained, version_seen: &mut i64, sender: &watch::Sender<i64>) {
     if link.current(maintained).is_err() {
         // Whoever waits is woken, asks the file, and is told what has become of it.
-        told.send_modify(|_| {});
+        sender.send_modify(|_| {});
         *version_seen = NEVER;
     }
 }
@@ -97,14 +97,14 @@ fn keep_up(link: &mut Link, maintained: &Maintained, version_seen: &mut i64, tol
 /// A version that no connection has.
 const NEVER: i64 = -1;
 
-fn inspect(connection: &Connection, probe: &str, seen: &mut i64, told: &watch::Sender<i64>) -> rusqlite::Result<()> {
+fn inspect(connection: &Connection, probe: &str, seen: &mut i64, sender: &watch::Sender<i64>) -> rusqlite::Result<()> {
     let version = version(connection)?;
     if version == *seen {
         return Ok(());
     }
     let number = number(connection, probe)?;
     *seen = version;
-    told.send_if_modified(|known| std::mem::replace(known, number) != number);
+    sender.send_if_modified(|known| std::mem::replace(known, number) != number);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(super) struct KnownSchema {
     /// The schema's version at the last look that found all tables logged.
     version: Option<i64>,
     /// What was found then, and has been told.
-    told: Vec<Finding>,
+    reported: Vec<Finding>,
 }
 
 impl KnownSchema {
@@ -44,8 +44,8 @@ impl KnownSchema {
             Some(error) => return Err(error.into()),
             None => self.version = Some(version),
         }
-        let news = found.iter().filter(|finding| !self.told.contains(finding)).cloned().collect();
-        self.told = found;
+        let news = found.iter().filter(|finding| !self.reported.contains(finding)).cloned().collect();
+        self.reported = found;
         Ok(news)
     }
 }

@@ -72,9 +72,9 @@ pub(super) fn note(
             AND (?3 IS NULL OR tbl IN (SELECT value FROM json_each(?3))) ORDER BY seq LIMIT 1) WHERE millis < ?2";
     let tables = tables.map(crate::json::text).transpose()?;
     let millis = i64::try_from(time.0).unwrap_or(i64::MAX);
-    let told = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let columns = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     let first: Option<(i64, Option<String>, Option<String>)> =
-        connection.query_row(sql, (number.cast_signed(), millis, tables), told).optional()?;
+        connection.query_row(sql, (number.cast_signed(), millis, tables), columns).optional()?;
     Ok(first.map(|(seq, at, time)| {
         let (at, time) = (at.unwrap_or_default(), time.unwrap_or_default());
         format!(

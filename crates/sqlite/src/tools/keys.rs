@@ -24,11 +24,11 @@ pub(super) fn refuse_missing(connection: &Connection, table: &str) -> Result<(),
 
 /// What may go wrong with the keys of a table later.
 pub(crate) fn key_findings(connection: &Connection, table: &str) -> Result<Vec<Finding>, Failure> {
-    let told = |column: String| {
+    let finding = |column: String| {
         let what = format!("{table}.{column} may be NULL: rows without a key cannot be told apart");
         Finding { severity: Severity::Warning, what, remedy: Some(REMEDY.to_owned()) }
     };
-    Ok(nullable(connection, table)?.into_iter().map(told).collect())
+    Ok(nullable(connection, table)?.into_iter().map(finding).collect())
 }
 
 /// The columns of the primary key that may be NULL.

@@ -233,14 +233,14 @@ impl<'a> Judge<'a> {
     /// Judges the changes of one key, and all barriers.
     fn order_of(&self, epochs: &BTreeSet<Epoch>, key: Option<&Bytes>, verdict: &mut Verdict) {
         let concerns = |change: &SourceChange| change.key.is_none() || change.key.as_ref() == key;
-        let told = self.history.source.iter().filter(|change| concerns(change));
-        let told: Vec<_> = told.filter(|change| !self.history.excused.contains(&change.id)).collect();
+        let changes = self.history.source.iter().filter(|change| concerns(change));
+        let changes: Vec<_> = changes.filter(|change| !self.history.excused.contains(&change.id)).collect();
         let mut before: BTreeSet<u64> = BTreeSet::new();
         for epoch in epochs {
             let of_epoch = self.known.iter().filter(|(delivery, _)| delivery.epoch == *epoch);
             let delivered: Vec<_> = of_epoch.filter(|(_, change)| concerns(change)).map(|(_, c)| c.number).collect();
             let excused = if self.swallows_repeats() { before.clone() } else { BTreeSet::new() };
-            Lane { epoch: *epoch, told: &told, start: self.start_of(*epoch), excused }.judge(&delivered, verdict);
+            Lane { epoch: *epoch, changes: &changes, start: self.start_of(*epoch), excused }.judge(&delivered, verdict);
             before.extend(delivered);
         }
     }

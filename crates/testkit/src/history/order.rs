@@ -8,7 +8,7 @@ use super::verdict::Verdict;
 /// The changes of one key with all barriers, as one epoch has to deliver them.
 pub(super) struct Lane<'a> {
     pub(super) epoch: Epoch,
-    pub(super) told: &'a [&'a SourceChange],
+    pub(super) changes: &'a [&'a SourceChange],
     /// The last number that was committed before this epoch, if commits are known.
     pub(super) start: Option<u64>,
     /// Numbers that this epoch may pass over: the target had them and swallows repeats.
@@ -30,7 +30,7 @@ impl Lane<'_> {
     pub(super) fn judge(&self, delivered: &[u64], verdict: &mut Verdict) {
         let mut progress: Option<Progress> = None;
         for number in delivered {
-            let place = self.told.partition_point(|change| change.number < *number);
+            let place = self.changes.partition_point(|change| change.number < *number);
             match &mut progress {
                 None => {
                     self.begin(place, verdict);
@@ -45,7 +45,7 @@ impl Lane<'_> {
     /// The first change of the lane must be the first after the last commit, or an earlier one.
     fn begin(&self, place: usize, verdict: &mut Verdict) {
         let Some(start) = self.start else { return };
-        let first = self.told.partition_point(|change| change.number <= start);
+        let first = self.changes.partition_point(|change| change.number <= start);
         self.pass(first, place, verdict);
     }
 
@@ -76,7 +76,7 @@ impl Lane<'_> {
 
     /// Everything between two places was passed over.
     fn pass(&self, from: usize, to: usize, verdict: &mut Verdict) {
-        for change in self.told.iter().take(to).skip(from) {
+        for change in self.changes.iter().take(to).skip(from) {
             if !self.excused.contains(&change.number) {
                 let (number, epoch) = (change.number, self.epoch);
                 verdict.passed_over.note(|| format!("epoch {epoch} went on without change {number}"));
@@ -85,6 +85,6 @@ impl Lane<'_> {
     }
 
     fn number(&self, place: usize) -> u64 {
-        self.told.get(place).map_or(0, |change| change.number)
+        self.changes.get(place).map_or(0, |change| change.number)
     }
 }

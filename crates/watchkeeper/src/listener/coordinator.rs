@@ -345,17 +345,17 @@ impl Inner {
         let cx = self.cx();
         let mut outcome = Ok(());
         for handle in &handles {
-            let told = async {
+            let sent = async {
                 if is_due {
                     self.roster.beat(&cx, handle).await?;
                 }
                 self.roster.record_report(&cx, handle).await
             };
-            let told = cx.run(told).await;
-            if told.is_err() {
+            let sent = cx.run(sent).await;
+            if sent.is_err() {
                 handle.keep_news();
             }
-            outcome = outcome.and(told.map_err(ObserverError::from));
+            outcome = outcome.and(sent.map_err(ObserverError::from));
         }
         if is_due {
             let is_ours = |name: &str| handles.iter().any(|handle| handle.listener_id() == name);

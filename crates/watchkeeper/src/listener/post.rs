@@ -39,7 +39,7 @@ pub(super) struct Started {
     /// The batch that was taken and is not known to be committed.
     out: Option<Out>,
     /// Tenures whose end has been told.
-    told: u64,
+    reported: u64,
     key: LeaseKey,
     stores: Stores,
     seams: Seams,
@@ -85,7 +85,7 @@ impl Started {
             committed,
             handle,
             out: None,
-            told: 0,
+            reported: 0,
             key,
             stores,
             _mirror: Task::spawn(&*seams.spawn, "listener", mirror),
@@ -157,8 +157,8 @@ impl Started {
         let status = self.status.get().clone();
         let on_watch = matches!(status.state, ListenerState::Running | ListenerState::Recovering);
         let ended = status.tenures.saturating_sub(u64::from(on_watch));
-        if ended > self.told {
-            self.told = ended;
+        if ended > self.reported {
+            self.reported = ended;
             self.out = None;
             let cause = status.last_error.unwrap_or_else(|| "it was handed over".to_owned());
             let (listener_id, checkpoint) = (self.handle.listener_id().to_owned(), self.newest().await);
@@ -188,7 +188,7 @@ impl Started {
     async fn wait(&mut self) -> Result<()> {
         // That it is halted has been told before; otherwise it was shut down, or could not join the group.
         let may_have_ended = self.status.get().state == ListenerState::Stopped;
-        let told = tokio::select! {
+        let changed = tokio::select! {
             biased;
             status = self.status.changed() => status,
             committed = self.committed.changed() => committed,
@@ -198,7 +198,7 @@ impl Started {
                 return Err(self.stopped());
             }
         };
-        told.map_err(|_| self.stopped())
+        changed.map_err(|_| self.stopped())
     }
 
     fn stopped(&self) -> ObserverError {
@@ -232,12 +232,12 @@ async fn mirror(handle: ListenerHandle, mut status: Follower<StreamStatus>, mut 
         if changes > 0 {
             handle.set_checkpoint(as_checkpoint(changes));
         }
-        let told = tokio::select! {
+        let changed = tokio::select! {
             biased;
-            told = status.changed() => told,
-            told = committed.changed() => told,
+            changed = status.changed() => changed,
+            changed = committed.changed() => changed,
         };
-        if told.is_err() {
+        if changed.is_err() {
             return;
         }
     }

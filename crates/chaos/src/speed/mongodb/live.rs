@@ -27,9 +27,9 @@ pub(super) fn measure(
         let (url, group, folder) = (url.clone(), format!("live-{round}"), folder.to_owned());
         let bench_task = BenchTask { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
         let writing = runtime.spawn(async move { write(&url).await });
-        let told = turns::one(&bench_task, site, turns::late);
+        let measured = turns::one(&bench_task, site, turns::late);
         writing.abort();
-        told
+        measured
     })
 }
 

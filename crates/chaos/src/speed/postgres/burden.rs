@@ -129,8 +129,8 @@ fn bar(load: &Load, took: &Measurement) -> Bar {
         (middle, format!("{middle:.2} x ({low:.2} to {high:.2})"))
     };
     let first = |which: usize| 1_000.0 * quartiles(took.iter().map(|round| round.first[which]))[1];
-    let [audited, logged, told] = [AUDITED, LOGGED, TOLD].map(|which| compared(which, PLAIN).1);
-    println!("  {}: plain audit trigger {audited}, log {logged}, log with NOTIFY {told}", load.name);
+    let [audited, logged, notified] = [AUDITED, LOGGED, TOLD].map(|which| compared(which, PLAIN).1);
+    println!("  {}: plain audit trigger {audited}, log {logged}, log with NOTIFY {notified}", load.name);
     let [plain, audited, logged] = [PLAIN, AUDITED, LOGGED].map(first);
     println!(
         "    first write of a connection: {plain:.1} ms, with a plain audit trigger {audited:.1} ms, with the log {logged:.1} ms"

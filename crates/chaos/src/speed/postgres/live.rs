@@ -17,12 +17,12 @@ pub(super) fn measure(site: &Logs, rounds: usize, folder: &Path) -> Result<Vec<(
         let (url, group, folder) = (site.url(by), format!("live-{round}"), folder.to_owned());
         let bench_task = BenchTask { by, url: url.clone(), group, mark: 0, changes: CHANGES, live: true, folder };
         let writing = site.runtime.spawn(async move { write(&url).await });
-        let told = turns::one(&bench_task, site, turns::late);
+        let measured = turns::one(&bench_task, site, turns::late);
         writing.abort();
         if is_streamed(by) {
             site.wait(drop_slot(&bench_task.url, &slot(&bench_task.group)))?;
         }
-        told
+        measured
     })
 }
 

@@ -14,7 +14,7 @@ pub(super) async fn findings(cx: &Cx, stream: &Stream, purpose: &Purpose, target
     let mut options = stream.source.options.clone();
     let Some(watched) = stream.source.backend.watched(cx, purpose, &mut options).await? else { return Ok(Vec::new()) };
     let unknown = names.into_iter().filter(|name| !name.ends_with('*') && !watched.contains(name));
-    let told = |name: String| {
+    let finding = |name: String| {
         let (shown, more) = watched.split_at(watched.len().min(NAMED_MAX));
         let more = if more.is_empty() { String::new() } else { format!(", and {} more", more.len()) };
         Finding {
@@ -26,7 +26,7 @@ pub(super) async fn findings(cx: &Cx, stream: &Stream, purpose: &Purpose, target
             remedy: Some("correct the name in `namespaces`, or leave it if it is yet to come".to_owned()),
         }
     };
-    Ok(unknown.map(told).collect())
+    Ok(unknown.map(finding).collect())
 }
 
 /// Refuses a name in a sink's filter that none of the listed tables has, as far as the file alone shows it.

@@ -43,9 +43,11 @@ async fn try_to_write(cx: &Cx, config: &Config, system: &System) -> Result<()> {
         }
     });
     written.await.map_err(|error| {
-        let told = Error::new(error.kind(), format!("it takes no writes, so no instance can run: {}", error.message()));
-        let told = told.remedy(error.advice().unwrap_or("look at the disk and the rights of the store").to_owned());
-        if let Some(place) = error.place() { told.at(place) } else { told }
+        let described =
+            Error::new(error.kind(), format!("it takes no writes, so no instance can run: {}", error.message()));
+        let described =
+            described.remedy(error.advice().unwrap_or("look at the disk and the rights of the store").to_owned());
+        if let Some(place) = error.place() { described.at(place) } else { described }
     })
 }
 

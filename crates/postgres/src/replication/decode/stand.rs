@@ -107,10 +107,10 @@ impl Decoder {
         let Some(transaction) = self.transaction.take() else { return };
         self.received = self.received.max(end);
         self.undone.clear();
-        let is_told = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
-        if is_told && transaction.bytes > PROOF_BYTES_MAX {
+        let is_delivered = self.at.ordinal > 0 && self.at.lsn == transaction.commit;
+        if is_delivered && transaction.bytes > PROOF_BYTES_MAX {
             (self.at.lsn, self.at.ordinal) = (end, 0);
-        } else if !is_told {
+        } else if !is_delivered {
             self.pass(end);
         }
     }
@@ -129,7 +129,7 @@ impl Decoder {
 
     /// Refuses another transaction at the very place of the one in which reading stopped.
     fn require_same(&self, time: SourceTime) -> Result<()> {
-        if !self.awaited || self.awaited_time.is_none_or(|told| told == time) {
+        if !self.awaited || self.awaited_time.is_none_or(|known| known == time) {
             return Ok(());
         }
         let cause = format!("the log has another transaction at {}, where the stream stands", self.at.lsn);

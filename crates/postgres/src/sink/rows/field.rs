@@ -17,7 +17,7 @@ pub(super) struct Column {
 
 /// What became of a column.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum ReadMethod {
+pub(super) enum ColumnValue {
     /// There is no field where its way begins.
     #[default]
     Missing,
@@ -33,7 +33,7 @@ pub(super) enum ReadMethod {
     Refused(String),
 }
 
-impl From<Encoded> for ReadMethod {
+impl From<Encoded> for ColumnValue {
     fn from(encoded: Encoded) -> Self {
         match encoded {
             Encoded::Json(json) => Self::Value(json),
@@ -49,7 +49,7 @@ pub(super) struct Fields<'a> {
     columns: &'a [Column],
     /// What text of the source may stand for.
     texts: Texts,
-    told: Vec<ReadMethod>,
+    values: Vec<ColumnValue>,
     /// The keys on the way to what is visited; none inside of arrays.
     way: Vec<Step>,
     /// The columns whose values are under way, with where each began and what is written of it.
@@ -75,15 +75,15 @@ impl<'a> Fields<'a> {
     /// The `columns` of a document of this payload.
     pub(super) fn of(columns: &'a [Column], payload: &dyn Payload) -> Self {
         let inner = (0..columns.len()).filter(|at| columns[*at].path.len() > 1).collect();
-        let told = vec![ReadMethod::Missing; columns.len()];
+        let values = vec![ColumnValue::Missing; columns.len()];
         let (has_json_strings, has_binary_bytes) = (payload.has_json_strings(), payload.has_binary_bytes());
         let texts = Texts { has_json_strings, has_binary_bytes };
-        Self { columns, texts, told, way: Vec::new(), open: Vec::new(), inner }
+        Self { columns, texts, values, way: Vec::new(), open: Vec::new(), inner }
     }
 
     /// What there is of each column.
-    pub(super) fn into_values(self) -> Vec<ReadMethod> {
-        self.told
+    pub(super) fn into_values(self) -> Vec<ColumnValue> {
+        self.values
     }
 
     /// Whether nothing has begun: what is visited now is all there is.
@@ -109,14 +109,14 @@ impl<'a> Fields<'a> {
 
     /// Whether a column was found already: the first wins where a key stands twice.
     fn is_found(&self, column: usize) -> bool {
-        !matches!(self.told[column], ReadMethod::Missing | ReadMethod::Absent)
+        !matches!(self.values[column], ColumnValue::Missing | ColumnValue::Absent)
     }
 
     /// Notes that everything from here on did not change.
     fn note_unchanged(&mut self) {
         for (column, wanted) in self.columns.iter().enumerate() {
             if !self.is_found(column) && self.is_on_way(&wanted.path) {
-                self.told[column] = ReadMethod::Unchanged;
+                self.values[column] = ColumnValue::Unchanged;
             }
         }
     }
@@ -143,7 +143,7 @@ impl<'a> Fields<'a> {
         let depth = self.way.len();
         while self.open.last().is_some_and(|open| open.depth == depth) {
             if let Some(open) = self.open.pop() {
-                self.told[open.column] = open.encoder.finish().into();
+                self.values[open.column] = open.encoder.finish().into();
             }
         }
     }
@@ -194,8 +194,8 @@ impl Visit for Fields<'_> {
             *current = Some(key.to_owned());
         }
         for column in self.inner.iter().filter(|_| self.way.len() == 1) {
-            if self.told[*column] == ReadMethod::Missing && self.columns[*column].path[0] == key {
-                self.told[*column] = ReadMethod::Absent;
+            if self.values[*column] == ColumnValue::Missing && self.columns[*column].path[0] == key {
+                self.values[*column] = ColumnValue::Absent;
             }
         }
         self.open.iter_mut().for_each(|open| open.encoder.visit().key(key));
@@ -224,8 +224,8 @@ mod tests {
     }
 
     fn shown(fields: Fields<'_>) -> Vec<String> {
-        let shown = |told: ReadMethod| match told {
-            ReadMethod::Value(json) => String::from_utf8(json).expect("JSON is text"),
+        let shown = |values: ColumnValue| match values {
+            ColumnValue::Value(json) => String::from_utf8(json).expect("JSON is text"),
             other => format!("{other:?}"),
         };
         fields.into_values().into_iter().map(shown).collect()
@@ -237,8 +237,8 @@ mod tests {
         let body = br#"{"x":{"a":1},"a":[1,{"a":2}],"b":{"c":"t","e":null},"list":[{"x":3}],"a":9}"#;
         let mut fields = Fields::of(&columns, &JsonPayload);
         JsonPayload.walk(body, &mut fields).expect("it is JSON");
-        let told = [r#"[1,{"a":2}]"#, r#""t""#, r#"{"c":"t","e":null}"#, "Missing", "Absent", "Missing"];
-        assert_eq!(shown(fields), told);
+        let values = [r#"[1,{"a":2}]"#, r#""t""#, r#"{"c":"t","e":null}"#, "Missing", "Absent", "Missing"];
+        assert_eq!(shown(fields), values);
     }
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
             fields.value(value);
         }
         fields.end_document();
-        let told = [r#"{"b":1.10,"n":{"c":"t"}}"#, "1.10", r#""t""#, "Absent", "Unchanged", "Unchanged", "Absent"];
-        assert_eq!(shown(fields), told);
+        let values = [r#"{"b":1.10,"n":{"c":"t"}}"#, "1.10", r#""t""#, "Absent", "Unchanged", "Unchanged", "Absent"];
+        assert_eq!(shown(fields), values);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use watchkeeper_core::payload::{Image, Visit};
 use watchkeeper_core::{Change, Error, Operation, Result};
 
-use super::field::{Fields, ReadMethod};
+use super::field::{ColumnValue, Fields};
 use super::known_fields::KnownFields;
 use super::shape::{Missing, Shape};
 
@@ -21,7 +21,7 @@ pub(super) enum RowWrite {
     /// It is as the columns say that are told.
     Kept {
         /// For each column whether it is told.
-        told: Vec<bool>,
+        present: Vec<bool>,
         /// The columns that have the null of JSON, which the server would take for that of SQL.
         json_nulls: Vec<usize>,
         /// Whether one is not told because it did not change, so that the row has to be there already.
@@ -51,30 +51,39 @@ impl Row {
         let payload = change.batch().payload();
         let (mut fields, mut nothing) = (Fields::of(&shape.columns, &**payload), IsNull::default());
         let mut both = Tee { fields: &mut fields, nothing: &mut nothing, follows: shape.follows.as_ref(), strangers };
-        let told = payload.image(change.body(), change.operation(), Image::After, &mut both)?;
+        let present = payload.image(change.body(), change.operation(), Image::After, &mut both)?;
         if nothing.0 {
             // It was deleted since; the change that did so will come.
             return Self::gone(shape, change);
         }
-        if !told {
-            return Err(untold(change, "the whole row", "let the source tell it (full_document, REPLICA IDENTITY)"));
+        if !present {
+            return Err(missing_part(
+                change,
+                "the whole row",
+                "let the source tell it (full_document, REPLICA IDENTITY)",
+            ));
         }
         let values = fields.into_values();
         let keeps = shape.missing == Missing::Keep;
-        let missing = values.iter().position(|value| *value == ReadMethod::Missing);
+        let missing = values.iter().position(|value| *value == ColumnValue::Missing);
         if let Some(at) = missing.filter(|_| !keeps && payload.tells_whole_rows()) {
             return Err(shape.missing_field(at, change.namespace()));
         }
         if let Some((at, cause)) = refused(&values, |_| true) {
             return Err(shape.unfit(at, cause));
         }
-        let json_nulls = (0..values.len()).filter(|at| values[*at] == ReadMethod::JsonNull).collect();
-        let is_told = |value: &ReadMethod| !(*value == ReadMethod::Unchanged || keeps && *value == ReadMethod::Missing);
-        let (told, needs_old) = (values.iter().map(is_told).collect(), values.contains(&ReadMethod::Unchanged));
+        let json_nulls = (0..values.len()).filter(|at| values[*at] == ColumnValue::JsonNull).collect();
+        let is_present =
+            |value: &ColumnValue| !(*value == ColumnValue::Unchanged || keeps && *value == ColumnValue::Missing);
+        let (present, needs_old) = (values.iter().map(is_present).collect(), values.contains(&ColumnValue::Unchanged));
         let key = object(shape, &values, |at| shape.columns[at].in_key);
-        let key = key.ok_or_else(|| untold(change, "its key", "name the fields of the key in `columns`"))?;
+        let key = key.ok_or_else(|| missing_part(change, "its key", "name the fields of the key in `columns`"))?;
         let json = object(shape, &values, |_| true);
-        Ok(Self { merged_write: RowWrite::Kept { told, json_nulls, needs_old }, json: json.unwrap_or_default(), key })
+        Ok(Self {
+            merged_write: RowWrite::Kept { present, json_nulls, needs_old },
+            json: json.unwrap_or_default(),
+            key,
+        })
     }
 
     /// Whether it leaves out columns that did not change.
@@ -84,18 +93,18 @@ impl Row {
 
     /// Whether it says what becomes of every column, so that nothing depends on what was there before.
     pub(super) fn is_whole(&self) -> bool {
-        !matches!(&self.merged_write, RowWrite::Kept { told, .. } if told.contains(&false))
+        !matches!(&self.merged_write, RowWrite::Kept { present, .. } if present.contains(&false))
     }
 
     /// The statement that brings this row under its new key, with what it has under its old one where that did not change.
     /// `$1` is the row, `$2` the old key.
     pub(super) fn rename(&self, shape: &Shape) -> Statement {
-        let (told, json_nulls): (&[bool], &[usize]) = match &self.merged_write {
-            RowWrite::Kept { told, json_nulls, .. } => (told, json_nulls),
+        let (present, json_nulls): (&[bool], &[usize]) = match &self.merged_write {
+            RowWrite::Kept { present, json_nulls, .. } => (present, json_nulls),
             RowWrite::Gone => (&[], &[]),
         };
-        let conversion = shape.conversion(|at, _| told[at]);
-        Statement { sql: shape.rename(told, json_nulls), conversion, rows: array(&[&self.json]), finds: Some(1) }
+        let conversion = shape.conversion(|at, _| present[at]);
+        Statement { sql: shape.rename(present, json_nulls), conversion, rows: array(&[&self.json]), finds: Some(1) }
     }
 
     /// Its key, as the only one of an array.
@@ -106,44 +115,44 @@ impl Row {
     fn gone(shape: &Shape, change: &Change) -> Result<Self> {
         let payload = change.batch().payload();
         let mut fields = Fields::of(&shape.columns, &**payload);
-        let told = payload.image(change.body(), change.operation(), Image::Before, &mut fields)?;
+        let present = payload.image(change.body(), change.operation(), Image::Before, &mut fields)?;
         let values = fields.into_values();
         if let Some((at, cause)) = refused(&values, |at| shape.columns[at].in_key) {
             return Err(shape.unfit(at, cause));
         }
-        let mut key = told.then(|| object(shape, &values, |at| shape.columns[at].in_key)).flatten();
+        let mut key = present.then(|| object(shape, &values, |at| shape.columns[at].in_key)).flatten();
         if key.is_none() {
             // Sources of documents tell of a deleted one its key alone.
             let mut fields = Fields::of(&shape.columns, &**payload);
             payload.walk_field(change.body(), "documentKey", &mut fields)?;
             key = object(shape, &fields.into_values(), |at| shape.columns[at].in_key);
         }
-        let key =
-            key.ok_or_else(|| untold(change, "its key", "let the source tell it (REPLICA IDENTITY, pre-images)"))?;
+        let key = key
+            .ok_or_else(|| missing_part(change, "its key", "let the source tell it (REPLICA IDENTITY, pre-images)"))?;
         Ok(Self { merged_write: RowWrite::Gone, json: key.clone(), key })
     }
 }
 
 /// The first of the `wanted` columns whose value would become another one, and why.
-fn refused(values: &[ReadMethod], wanted: impl Fn(usize) -> bool) -> Option<(usize, &str)> {
+fn refused(values: &[ColumnValue], wanted: impl Fn(usize) -> bool) -> Option<(usize, &str)> {
     values.iter().enumerate().find_map(|(at, value)| match value {
-        ReadMethod::Refused(cause) if wanted(at) => Some((at, cause.as_str())),
+        ColumnValue::Refused(cause) if wanted(at) => Some((at, cause.as_str())),
         _ => None,
     })
 }
 
-fn untold(change: &Change, what: &str, remedy: &str) -> Error {
+fn missing_part(change: &Change, what: &str, remedy: &str) -> Error {
     let operation = change.operation().as_str();
     Error::config(format!("this {operation} does not tell {what}, so it cannot be written")).remedy(remedy.to_owned())
 }
 
 /// Some columns as a JSON object; `None` if the key is not all there.
-fn object(shape: &Shape, values: &[ReadMethod], wanted: impl Fn(usize) -> bool) -> Option<String> {
+fn object(shape: &Shape, values: &[ColumnValue], wanted: impl Fn(usize) -> bool) -> Option<String> {
     let mut json = String::from("{");
     for (at, (column, value)) in shape.columns.iter().zip(values).enumerate() {
         let text = match value {
-            ReadMethod::Value(text) => std::str::from_utf8(text).ok()?,
-            ReadMethod::JsonNull if !column.in_key => continue,
+            ColumnValue::Value(text) => std::str::from_utf8(text).ok()?,
+            ColumnValue::JsonNull if !column.in_key => continue,
             _ if column.in_key => return None,
             _ => continue,
         };
@@ -252,8 +261,8 @@ impl<'a> Plan<'a> {
         for (_, row) in self.rows.values() {
             match &row.merged_write {
                 RowWrite::Gone => gone.push(row.json.as_str()),
-                RowWrite::Kept { told, json_nulls, needs_old } => {
-                    kept.entry((told, json_nulls, *needs_old)).or_default().push(&row.json);
+                RowWrite::Kept { present, json_nulls, needs_old } => {
+                    kept.entry((present, json_nulls, *needs_old)).or_default().push(&row.json);
                 }
             }
         }
@@ -261,9 +270,9 @@ impl<'a> Plan<'a> {
             let conversion = shape.conversion(|_, column| column.in_key);
             Statement { sql: shape.delete(), conversion, rows: array(&gone), finds: None }
         };
-        let comes = |(&(told, json_nulls, needs_old), rows): (&WrittenColumns<'_>, &Vec<&str>)| {
-            let sql = if needs_old { shape.update(told, json_nulls) } else { shape.upsert(told, json_nulls) };
-            let conversion = shape.conversion(|at, column| told[at] || column.in_key);
+        let comes = |(&(present, json_nulls, needs_old), rows): (&WrittenColumns<'_>, &Vec<&str>)| {
+            let sql = if needs_old { shape.update(present, json_nulls) } else { shape.upsert(present, json_nulls) };
+            let conversion = shape.conversion(|at, column| present[at] || column.in_key);
             Statement { sql, conversion, rows: array(rows), finds: needs_old.then_some(rows.len() as u64) }
         };
         let deletes = (!gone.is_empty()).then(deletes);

@@ -149,18 +149,18 @@ impl Shape {
     }
 
     /// The rows of a JSON array, of which these columns are told.
-    fn rows(&self, array: &str, name: &str, told: impl Fn(usize, &Column) -> bool) -> String {
+    fn rows(&self, array: &str, name: &str, present: impl Fn(usize, &Column) -> bool) -> String {
         let Some(types) = &self.types else {
             return format!("json_populate_recordset(NULL::{}, {array}::json) AS {name}", self.table);
         };
-        let typed = self.columns.iter().zip(types).enumerate().filter(|(at, (column, _))| told(*at, column));
+        let typed = self.columns.iter().zip(types).enumerate().filter(|(at, (column, _))| present(*at, column));
         let typed: Vec<_> = typed.map(|(_, (column, kind))| format!("{} {kind}", quoted(&column.name))).collect();
         format!("json_to_recordset({array}::json) AS {name} ({})", typed.join(", "))
     }
 
     /// Converts rows and writes nothing. `$1` rows, as a JSON array, of which these columns are told.
-    pub(super) fn conversion(&self, told: impl Fn(usize, &Column) -> bool) -> String {
-        format!("SELECT count(*) FROM {}", self.rows("$1", "d", told))
+    pub(super) fn conversion(&self, present: impl Fn(usize, &Column) -> bool) -> String {
+        format!("SELECT count(*) FROM {}", self.rows("$1", "d", present))
     }
 
     /// What a column is taken from: a row `other`, unless it has the null of JSON.
@@ -173,28 +173,28 @@ impl Shape {
     }
 
     /// Inserts rows, or updates those that are there, in the columns that are `into_values`. `$1` rows, as a JSON array.
-    pub(super) fn upsert(&self, told: &[bool], json_nulls: &[usize]) -> String {
-        let values = (0..told.len()).filter(|at| told[*at]).map(|at| self.taken("d", at, json_nulls));
+    pub(super) fn upsert(&self, present: &[bool], json_nulls: &[usize]) -> String {
+        let values = (0..present.len()).filter(|at| present[*at]).map(|at| self.taken("d", at, json_nulls));
         let values = values.collect::<Vec<_>>().join(", ");
-        let (table, all) = (&self.table, self.names(|at, _| told[at]).collect::<Vec<_>>().join(", "));
+        let (table, all) = (&self.table, self.names(|at, _| present[at]).collect::<Vec<_>>().join(", "));
         let key = self.names(|_, column| column.in_key).collect::<Vec<_>>().join(", ");
-        let others = self.names(|at, column| told[at] && !column.in_key);
+        let others = self.names(|at, column| present[at] && !column.in_key);
         let set: Vec<_> = others.map(|name| format!("{name} = excluded.{name}")).collect();
         let conflict = if set.is_empty() { "NOTHING".to_owned() } else { format!("UPDATE SET {}", set.join(", ")) };
         format!(
             "INSERT INTO {table} ({all}) OVERRIDING SYSTEM VALUE
             SELECT {values} FROM {rows} ON CONFLICT ({key}) DO {conflict}",
-            rows = self.rows("$1", "d", |at, _| told[at]),
+            rows = self.rows("$1", "d", |at, _| present[at]),
         )
     }
 
     /// Updates rows that are there, in the columns that are `into_values`. `$1` rows, as a JSON array.
-    pub(super) fn update(&self, told: &[bool], json_nulls: &[usize]) -> String {
+    pub(super) fn update(&self, present: &[bool], json_nulls: &[usize]) -> String {
         let (table, same) = (&self.table, self.same("d"));
-        let is_set = |at: &usize| told[*at] && !self.columns[*at].in_key;
+        let is_set = |at: &usize| present[*at] && !self.columns[*at].in_key;
         let set = |at: usize| format!("{} = {}", quoted(&self.columns[at].name), self.taken("d", at, json_nulls));
-        let set: Vec<_> = (0..told.len()).filter(is_set).map(set).collect();
-        let rows = self.rows("$1", "d", |at, column| told[at] || column.in_key);
+        let set: Vec<_> = (0..present.len()).filter(is_set).map(set).collect();
+        let rows = self.rows("$1", "d", |at, column| present[at] || column.in_key);
         if set.is_empty() {
             return format!("SELECT FROM {table} t JOIN {rows} ON {same}");
         }
@@ -203,12 +203,12 @@ impl Shape {
 
     /// Takes a row away under its old key and brings it under its new one, in one statement: columns that are not `into_values` are
     /// as they were. `$1` the row, `$2` its old key, each alone in a JSON array.
-    pub(super) fn rename(&self, told: &[bool], json_nulls: &[usize]) -> String {
+    pub(super) fn rename(&self, present: &[bool], json_nulls: &[usize]) -> String {
         let (table, same, key) = (&self.table, self.same("o"), self.names(|_, column| column.in_key));
         let key = key.collect::<Vec<_>>().join(", ");
         let all: Vec<_> = self.names(|_, _| true).collect();
-        let from = |(at, told): (usize, &bool)| self.taken(if *told { "d" } else { "old" }, at, json_nulls);
-        let values: Vec<_> = told.iter().enumerate().map(from).collect();
+        let from = |(at, present): (usize, &bool)| self.taken(if *present { "d" } else { "old" }, at, json_nulls);
+        let values: Vec<_> = present.iter().enumerate().map(from).collect();
         let set: Vec<_> =
             self.names(|_, column| !column.in_key).map(|name| format!("{name} = excluded.{name}")).collect();
         format!(
@@ -221,7 +221,7 @@ impl Shape {
             values = values.join(", "),
             set = set.join(", "),
             keys = self.rows("$2", "o", |_, column| column.in_key),
-            rows = self.rows("$1", "d", |at, _| told[at]),
+            rows = self.rows("$1", "d", |at, _| present[at]),
         )
     }
 

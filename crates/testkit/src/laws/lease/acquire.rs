@@ -51,8 +51,12 @@ pub async fn l2_held_key_is_refused_with_its_holder(bench: &LeaseBench) -> Law {
     ensure!(holder.candidate == first, "held by {first:?}, but the answer names {:?}", holder.candidate);
     ensure!(holder.epoch == grant.epoch, "held under {}, but the answer says {}", grant.epoch, holder.epoch);
     let most = bench.long() + Duration::from_secs(1);
-    let told = holder.remaining;
-    ensure!(told > bench.long() / 2 && told <= most, "a fresh lease of {:?} runs for {told:?}", bench.long());
+    let reported = holder.remaining;
+    ensure!(
+        reported > bench.long() / 2 && reported <= most,
+        "a fresh lease of {:?} runs for {reported:?}",
+        bench.long()
+    );
     // Two tenures of one instance are two holders.
     let again = watchkeeper_core::Candidate { tenure: bench.entropy.tenure(), ..first };
     bench.refused(&bench.ask(&key, &again)).await?;

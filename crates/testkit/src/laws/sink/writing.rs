@@ -84,8 +84,8 @@ pub async fn k2_barrier_keeps_its_place(bench: &dyn SinkBench) -> Law {
         bench.flush(&*writer).await?;
     }
     let times: Vec<_> = bench.delivered().await?.iter().map(|effect| effect.version.time).collect();
-    let told = bench.view() == View::History && times.contains(&2);
-    ensure!(!told || times == [1, 2, 3], "a barrier between two changes took effect as {times:?}");
+    let is_repeated = bench.view() == View::History && times.contains(&2);
+    ensure!(!is_repeated || times == [1, 2, 3], "a barrier between two changes took effect as {times:?}");
     ensure!(times.contains(&3), "what came after a barrier did not take effect: {times:?}");
     Ok(())
 }

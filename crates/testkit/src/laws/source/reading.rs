@@ -83,10 +83,10 @@ pub async fn s3_halves_of_a_key_update_stay_together(bench: &dyn SourceBench) ->
     let sizes: Vec<_> = batches.iter().map(watchkeeper_core::Batch::len).filter(|len| *len > 0).collect();
     ensure!(sizes == [1, 2, 1], "the batches have {sizes:?} rows instead of one change each");
     let rows: Vec<_> = batches.iter().flat_map(rows_of).collect();
-    let told: Vec<_> = rows.iter().map(|row| (row.operation, row.half, row.committable)).collect();
+    let found: Vec<_> = rows.iter().map(|row| (row.operation, row.half, row.committable)).collect();
     let (insert, delete) = (Operation::Insert, Operation::Delete);
     let expected = [(insert, 0, true), (delete, 0, false), (insert, 1, true), (delete, 0, true)];
-    ensure!(told == expected, "a key update is told as {told:?}");
+    ensure!(found == expected, "a key update is told as {found:?}");
     ensure!(rows[0].key == rows[1].key && rows[2].key == rows[3].key, "the halves have the wrong keys: {rows:?}");
     ensure!(rows[1].id != rows[2].id, "both halves have the id {}", rows[1].id);
     stream.close(bench.cx()).await?;
@@ -163,8 +163,8 @@ pub async fn positions_compare_in_the_order_of_reading(bench: &dyn SourceBench) 
     let source = bench.source();
     for (n, a) in positions.iter().enumerate() {
         for (m, b) in positions.iter().enumerate() {
-            let told = source.compare(a, b);
-            ensure!(told.is_none_or(|told| told == n.cmp(&m)), "position {n} against {m} compares as {told:?}");
+            let found = source.compare(a, b);
+            ensure!(found.is_none_or(|found| found == n.cmp(&m)), "position {n} against {m} compares as {found:?}");
         }
     }
     Ok(())

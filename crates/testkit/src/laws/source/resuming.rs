@@ -140,7 +140,7 @@ pub async fn lost_history_is_told(bench: &dyn SourceBench) -> Law {
     bench.insert(4).await?;
     let verified = bench.source().verify(bench.cx(), &beginning, &pedigree).await;
     let opened = bench.open(StartAt::After(beginning)).await.map(drop);
-    let told = [verified, opened].into_iter().filter_map(Result::err).map(|error| error.kind()).next();
-    ensure!(told == Some(ErrorKind::PositionLost), "lost history was answered with {told:?}");
+    let kind = [verified, opened].into_iter().filter_map(Result::err).map(|error| error.kind()).next();
+    ensure!(kind == Some(ErrorKind::PositionLost), "lost history was answered with {kind:?}");
     Ok(())
 }
