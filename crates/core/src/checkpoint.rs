@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_is_told_only_when_nothing_was_written() {
+    fn unavailable_is_reported_only_when_nothing_was_written() {
         let unavailable = || Err(Error::unavailable("busy"));
         assert_eq!(kind(vec![Ok(Commit::Fenced), unavailable(), Ok(Commit::AlreadyDone)]), ErrorKind::Unavailable);
         assert_eq!(kind(vec![unavailable(), Ok(Commit::Committed)]), ErrorKind::Unknown);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bug_is_told_whatever_became_of_the_others() {
+    fn a_bug_is_reported_whatever_became_of_the_others() {
         assert_eq!(kind(vec![Ok(Commit::Committed), Err(Error::internal("skipped"))]), ErrorKind::Internal);
     }
 }

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_seen_once_and_the_end_is_told() {
+    fn a_value_is_seen_once_and_the_end_is_reported() {
         let latest = Latest::new("a");
         let mut follower = latest.follow();
         assert!(!follower.has_news());

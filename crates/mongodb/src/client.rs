@@ -66,7 +66,7 @@ impl Client {
     /// Looks whether a server answers, and is something that transactions and change streams work on.
     pub(crate) async fn greet(&self, cx: &Cx) -> Result<()> {
         let hello = self.read(cx, doc! { "hello": 1 }).await?;
-        let sharded = hello.get_str("msg").is_ok_and(|told| told == "isdbgrid");
+        let sharded = hello.get_str("msg").is_ok_and(|reported| reported == "isdbgrid");
         if !sharded && !hello.contains_key("setName") {
             let cause = format!("{}: this server is no member of a replica set", self.place);
             return Err(Error::config(cause)

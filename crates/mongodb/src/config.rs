@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_told() {
+    fn a_password_is_never_reported() {
         for url in [
             "mongodb://user:hunter2@db1:notaport/shop",
             "mongodb://user:hunter2@/shop",

@@ -15,7 +15,7 @@ pub enum Failure {
     /// SQLite said so at the commit.
     Commit(rusqlite::Error),
     /// Known already what it means.
-    Told(Error),
+    Described(Error),
     /// A change that can never be applied: the stream's policy for rejected changes decides.
     Refused(Error),
     /// This instance must not go on: it releases at once.
@@ -30,7 +30,7 @@ impl From<rusqlite::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Told(error)
+        Self::Described(error)
     }
 }
 
@@ -51,7 +51,7 @@ impl Failure {
             Self::Fatal(_) => return Some(FaultKind::Fatal),
             Self::Refused(_) => true,
             // A payload that cannot be read.
-            Self::Told(error) => error.kind() == ErrorKind::Corrupt,
+            Self::Described(error) => error.kind() == ErrorKind::Corrupt,
             Self::Native(native) => matches!(
                 native.sqlite_error_code(),
                 Some(Code::ConstraintViolation | Code::TypeMismatch | Code::TooBig)
@@ -76,7 +76,7 @@ impl Failure {
     /// What it means for the file at `path`.
     pub fn into_error(self, path: &Path) -> Error {
         match self {
-            Self::Told(error) | Self::Refused(error) | Self::Fatal(error) => error,
+            Self::Described(error) | Self::Refused(error) | Self::Fatal(error) => error,
             Self::Native(native) => translate(native, false, path),
             Self::Commit(native) => translate(native, true, path),
         }

@@ -12,14 +12,14 @@ pub async fn run(folder: &Path) -> Result<Vec<String>> {
     let (app, state) = (folder.join("shop.db"), folder.join("state.db"));
     let shop = prepare(&app).await?;
 
-    let (told, mut arrived) = mpsc::channel(10);
+    let (reported, mut arrived) = mpsc::channel(10);
     let source = open::source(&format!("sqlite:{}", app.display()), "shop", "orders").await?;
     let orders =
         Stream::new("orders", source).start_at(StartAt::Oldest).on("orders", Operation::Insert, move |change| {
-            let told = told.clone();
+            let reported = reported.clone();
             async move {
                 let Some(ValueRef::Str(item)) = change.get(&["after", "item"])? else { return Ok(()) };
-                told.send(format!("{} of a {item}", change.operation())).await.map_err(HandlerError::retry)
+                reported.send(format!("{} of a {item}", change.operation())).await.map_err(HandlerError::retry)
             }
         });
     let store = open::stores(&format!("sqlite:{}", state.display())).await?;

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_process_does_is_told() {
+    fn what_a_process_does_is_reported() {
         let me = std::process::id();
         let before = ticks(me);
         let begun = Instant::now();

@@ -37,7 +37,7 @@ fn lines(overview: &Overview) -> Vec<String> {
 fn stream_lines(stream: &Stream) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", stream.name, state(stream))];
     lines.extend(why(stream).map(|cause| format!("  why          {cause}")));
-    lines.extend(not_delivering(stream).map(|told| format!("  delivery     {told}")));
+    lines.extend(not_delivering(stream).map(|reported| format!("  delivery     {reported}")));
     lines.extend(elsewhere(stream));
     lines.extend(stream.release_notice.as_ref().map(|said| {
         format!("  last said    {} ({}, {} ago)", said.text, said.cause, span(Duration::from_millis(said.age_millis)))

@@ -41,7 +41,7 @@ pub(crate) fn assert_apart(workspace: &Workspace, running: &mut Running, cause: 
     let shown = status(workspace);
     assert_eq!(shown["members"].as_array().map(Vec::len), Some(1), "{shown}");
     let other = stream(&shown, "other");
-    assert!(other["cause"].as_str().is_some_and(|told| told.contains(cause)), "{other}");
+    assert!(other["cause"].as_str().is_some_and(|reported| reported.contains(cause)), "{other}");
     assert_eq!(other["instances"][0]["doing"], "failing", "{other}");
     let trouble = &other["instances"][0]["trouble"];
     assert!(trouble["attempts"].as_u64().is_some_and(|attempts| attempts > 0), "{other}");
@@ -190,8 +190,8 @@ fn a_halted_stream_is_resumed_without_its_source() {
 /// Everything of the ledger of `orders`.
 fn ledger(workspace: &Workspace) -> Vec<Value> {
     let listed = workspace.run(&["dead-letters", "list", "orders", "--all", "--json"]);
-    let told: Value = serde_json::from_str(&listed.out).expect("it is JSON");
-    told["letters"].as_array().expect("it is a list").clone()
+    let reported: Value = serde_json::from_str(&listed.out).expect("it is JSON");
+    reported["letters"].as_array().expect("it is a list").clone()
 }
 
 /// What a move came to that was made without its source.

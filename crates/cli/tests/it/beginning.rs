@@ -74,8 +74,8 @@ fn a_transactional_target_keeps_the_checkpoint_itself() {
     running.ends_in_order();
     assert_eq!(count("SELECT count(*) FROM watchkeeper_checkpoints"), 1, "beside what it passes");
     let checked = workspace.run(&["check", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&checked.out).expect("it is JSON");
-    assert_eq!(told["streams"][0]["grade"], "transactional", "{checked:?}");
+    let reported: serde_json::Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    assert_eq!(reported["streams"][0]["grade"], "transactional", "{checked:?}");
 }
 
 #[test]

@@ -125,9 +125,9 @@ fn a_check_finds_everything_at_once() {
     workspace.sql("ALTER TABLE orders ADD COLUMN price INTEGER");
     let checked = workspace.run(&["check", "--json"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
-    let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
-    assert_eq!(told["ok"], false);
-    let findings = told["streams"][0]["findings"].as_array().expect("a list").clone();
+    let reported: Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    assert_eq!(reported["ok"], false);
+    let findings = reported["streams"][0]["findings"].as_array().expect("a list").clone();
     let severities: Vec<_> = findings.iter().map(|finding| finding["severity"].as_str().expect("a word")).collect();
     assert_eq!(severities, ["warning", "note", "error"], "{findings:?}");
     assert!(findings.iter().all(|finding| finding["remedy"].is_string()), "{findings:?}");
@@ -140,19 +140,19 @@ fn nothing_is_promised_of_a_stream_that_cannot_run() {
     assert_eq!(checked.code, Some(2), "{checked:?}");
     assert!(checked.out.contains("gone.db") && checked.out.contains("there are errors"), "{checked:?}");
     assert!(!checked.out.contains("grade: ") && !checked.out.contains("takeover after"), "{checked:?}");
-    let told: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
-    let orders = &told["streams"][0];
+    let reported: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
+    let orders = &reported["streams"][0];
     assert!(orders["grade"].is_null() && orders["takeover"].is_null(), "{orders}");
 }
 
 #[test]
-fn a_wrong_setting_is_told_to_programs_too() {
+fn a_wrong_setting_is_reported_to_programs_too() {
     let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("\"30s\"", "\"5 lightyears\""));
     for command in [&["check", "--json"][..], &["status", "--json"], &["run", "--json"]] {
         let refused = workspace.run(command);
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        let told: Value = serde_json::from_str(&refused.out).expect("it is JSON");
-        let error = &told["error"];
+        let reported: Value = serde_json::from_str(&refused.out).expect("it is JSON");
+        let error = &reported["error"];
         assert_eq!((&error["code"], &error["place"]), (&"WK-CONFIG".into(), &"watchkeeper.toml:4".into()), "{error}");
         assert_eq!(error["message"], "group.lease: \"5 lightyears\" is not a time");
         assert!(error["remedy"].as_str().is_some_and(|remedy| remedy.contains("\"5s\"")), "{error}");
@@ -180,9 +180,9 @@ fn every_code_is_explained() {
     assert_eq!(pages.as_array().map(Vec::len), Some(9));
     for page in pages.as_array().expect("a list") {
         let code = page["code"].as_str().expect("a code");
-        let told = workspace.run(&["explain", code]);
-        assert_eq!(told.code, Some(0));
-        assert!(told.out.starts_with(code) && told.out.contains("What to do: "), "{told:?}");
+        let reported = workspace.run(&["explain", code]);
+        assert_eq!(reported.code, Some(0));
+        assert!(reported.out.starts_with(code) && reported.out.contains("What to do: "), "{reported:?}");
     }
     assert!(workspace.run(&["explain", "fenced"]).out.starts_with("WK-FENCED"));
 }
@@ -201,8 +201,8 @@ fn shells_complete_the_commands_of_backends_too() {
 fn tools_answer_in_json_and_the_help_lists_the_exit_codes() {
     let workspace = Workspace::new();
     let installed = workspace.run(&["sqlite", "install", "--db", "app.db", "--table", "orders", "--json"]);
-    let told: Value = serde_json::from_str(&installed.out).expect("it is JSON");
-    assert_eq!(told, serde_json::json!({ "logged": ["orders"] }));
+    let reported: Value = serde_json::from_str(&installed.out).expect("it is JSON");
+    assert_eq!(reported, serde_json::json!({ "logged": ["orders"] }));
     let help = workspace.run(&["--help"]);
     assert!(help.out.contains("143  ended at once by a second SIGTERM"), "{help:?}");
 }
@@ -224,7 +224,7 @@ fn a_filter_that_names_nothing_is_warned_of() {
         let checked = Workspace::with(&format!("{GOOD}{INTO_FILES}{filter}")).run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
         assert_eq!(checked.out.contains("its filter names"), warned, "{checked:?}");
-        let told = "names order, and the stream watches nothing of that name; what it watches: orders";
-        assert_eq!(checked.out.contains(told), warned, "{checked:?}");
+        let reported = "names order, and the stream watches nothing of that name; what it watches: orders";
+        assert_eq!(checked.out.contains(reported), warned, "{checked:?}");
     }
 }

@@ -83,8 +83,8 @@ fn run_in_json_logs_objects_whose_epochs_are_numbers() {
     first.says(&["to=running"]);
     let mut second = Running::start(workspace.command().args(["run", "--json"]));
     let line = second.says(&["\"standing by\"", "\"holder\":\"first\""]);
-    let told: serde_json::Value = serde_json::from_str(&line).expect("every line is an object");
-    assert_eq!(told["epoch"], 1);
+    let reported: serde_json::Value = serde_json::from_str(&line).expect("every line is an object");
+    assert_eq!(reported["epoch"], 1);
     second.ends_in_order();
     first.ends_in_order();
 }
@@ -131,12 +131,12 @@ fn a_store_that_is_busy_is_waited_for_with_one_line() {
     store.execute_batch("COMMIT").expect("it can be unlocked");
     running.says(&["to=running"]);
     running.ends_in_order();
-    let told = running.seen.iter().filter(|line| line.contains("cannot be opened yet")).count();
-    assert_eq!(told, 1, "{:#?}", running.seen);
+    let reported = running.seen.iter().filter(|line| line.contains("cannot be opened yet")).count();
+    assert_eq!(reported, 1, "{:#?}", running.seen);
 }
 
 #[test]
-fn a_stream_that_halts_is_told_with_what_to_do_and_the_program_stays() {
+fn a_stream_that_halts_is_reported_with_what_to_do_and_the_program_stays() {
     let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
     let mut running = workspace.start("only");
     running.says(&["to=running"]);
@@ -167,14 +167,15 @@ fn a_table_that_is_rebuilt_halts_its_stream_until_a_person_accepts_the_gap() {
         "BEGIN; CREATE TABLE anew(id INTEGER PRIMARY KEY, item TEXT NOT NULL);
         INSERT INTO anew SELECT id, item FROM orders; DROP TABLE orders; ALTER TABLE anew RENAME TO orders; COMMIT",
     );
-    let told = ["orders is no longer logged: its triggers are gone", "[WK-POSITION-LOST]; ", "app.db --table orders"];
-    running.says(&told);
+    let reported =
+        ["orders is no longer logged: its triggers are gone", "[WK-POSITION-LOST]; ", "app.db --table orders"];
+    running.says(&reported);
     running.says(&["to=stopped"]);
     workspace.order(3..6);
     let checked = workspace.run(&["check"]);
-    assert!(checked.code != Some(0) && checked.out.contains(told[0]), "{checked:?}");
+    assert!(checked.code != Some(0) && checked.out.contains(reported[0]), "{checked:?}");
     let refused = workspace.run(&["accept-gap", "orders", "--yes"]);
-    assert!(refused.code != Some(0) && refused.err.contains(told[0]), "{refused:?}");
+    assert!(refused.code != Some(0) && refused.err.contains(reported[0]), "{refused:?}");
 
     workspace.log_orders();
     workspace.order(6..9);

@@ -7,8 +7,8 @@ use crate::workspace::{GOOD, INTO_FILES, Running, Workspace, assert_no_repetitio
 fn orders(workspace: &Workspace) -> Value {
     let answer = workspace.run(&["status", "--json"]);
     assert_eq!(answer.code, Some(0), "{answer:?}");
-    let told: Value = serde_json::from_str(&answer.out).expect("it is JSON");
-    told["streams"][0].clone()
+    let reported: Value = serde_json::from_str(&answer.out).expect("it is JSON");
+    reported["streams"][0].clone()
 }
 
 fn code(workspace: &Workspace) -> Option<i32> {
@@ -34,7 +34,7 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
     });
     workspace.run(&["check"]).assert_well();
     workspace.order(1..200);
-    let is_told = |shown: &Value| {
+    let is_reported = |shown: &Value| {
         let trouble = &shown["trouble"];
         shown["state"] == "recovering"
             && trouble["error"].as_str().is_some_and(|error| error.contains("full") || error.contains("space"))
@@ -45,7 +45,7 @@ fn a_full_disk_is_shown_as_recovering_with_its_cause() {
             && shown["lag_millis"].as_u64() >= shown["not_delivering_millis"].as_u64()
             && shown["not_delivering_millis"].as_u64() > Some(1_000)
     };
-    until("it is told", || is_told(&orders(&workspace)));
+    until("it is told", || is_reported(&orders(&workspace)));
     // It is so all the time, and not only when somebody looks at the right moment.
     for _ in 0..10 {
         assert_eq!(orders(&workspace)["state"], "recovering", "{}", orders(&workspace));
@@ -89,10 +89,10 @@ fn assert_check_tells_of_it(workspace: &Workspace) {
     assert!(line.contains("full") || line.contains("space"), "{line}");
     assert!(line.ends_with("`watchkeeper status orders` shows whether it is over"), "{line}");
     assert!(checked.out.ends_with("the file is well, but an instance is in trouble\n"), "{checked:?}");
-    let told: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
-    let findings = told["streams"][0]["findings"].as_array().expect("it is a list").clone();
+    let reported: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
+    let findings = reported["streams"][0]["findings"].as_array().expect("it is a list").clone();
     let is_trouble = |finding: &Value| finding["part"] == "instance" && finding["severity"] == "warning";
-    assert!(findings.iter().any(is_trouble), "{told}");
+    assert!(findings.iter().any(is_trouble), "{reported}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_failover_is_counted_before_the_next_commit() {
 }
 
 #[test]
-fn machines_are_told_by_the_exit_code() {
+fn machines_are_reported_by_the_exit_code() {
     let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
     assert_eq!(code(&workspace), Some(2), "there is no store yet, or it is looked for in the wrong folder");
     let mut first = workspace.start("first");

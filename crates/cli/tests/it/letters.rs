@@ -54,7 +54,7 @@ fn a_rejected_change_is_listed_replayed_and_gone() {
 }
 
 #[test]
-fn machines_are_told_of_open_letters() {
+fn machines_are_reported_open_letters() {
     let (shop, _a) = rejected(2);
     until("they are committed", || (shop.orders()["checkpoint"]["dead_letters"] == 2).then_some(()));
     assert_eq!((&shop.orders()["state"], &shop.orders()["health"]), (&"running".into(), &"degraded".into()));
@@ -88,8 +88,8 @@ fn a_purge_announces_nothing_before_it_is_confirmed() {
     let (shop, _a) = rejected(2);
     let refused = shop.run(&["dead-letters", "purge", "orders"]);
     refused.refused(2, &["no terminal", "--yes"]);
-    assert!(refused.told.contains("2 dead letters would be given up for good"), "{refused:?}");
-    assert!(!refused.told.contains("letters given up"), "{refused:?}");
+    assert!(refused.reported.contains("2 dead letters would be given up for good"), "{refused:?}");
+    assert!(!refused.reported.contains("letters given up"), "{refused:?}");
     assert_eq!(open(&shop).len(), 2);
 }
 

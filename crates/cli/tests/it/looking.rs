@@ -14,8 +14,8 @@ fn a_group_that_nobody_runs_can_be_looked_at() {
     assert!(orders["watch"].is_null() && orders["checkpoint"].is_null(), "{orders}");
     assert_eq!(orders["grade"], "transactional");
     assert_eq!(overview["members"].as_array().map(Vec::len), Some(0));
-    let told = shop.run(&["why", "orders"]).said;
-    assert!(told.contains("Nobody has ever had the watch.") && told.contains("watchkeeper run"), "{told}");
+    let reported = shop.run(&["why", "orders"]).said;
+    assert!(reported.contains("Nobody has ever had the watch.") && reported.contains("watchkeeper run"), "{reported}");
     let shown = shop.run(&["checkpoint", "show", "orders"]).said;
     assert!(shown.contains("none yet"), "{shown}");
 }
@@ -87,6 +87,6 @@ fn a_store_that_does_not_answer_is_an_error_and_no_empty_group() {
     blocker.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; CREATE TABLE blocker(a)").expect("a lock");
     let answer = shop.run(&["status", "--json"]);
     answer.refused(1, &["locked"]);
-    let told: Value = serde_json::from_str(&answer.said).expect("it is JSON");
-    assert!(told["error"]["message"].is_string() && told["streams"].is_null(), "{told}");
+    let reported: Value = serde_json::from_str(&answer.said).expect("it is JSON");
+    assert!(reported["error"]["message"].is_string() && reported["streams"].is_null(), "{reported}");
 }

@@ -10,7 +10,7 @@ pub(crate) struct Case<'a> {
     /// What is done to the checkpoint of `orders`.
     pub(crate) damage: &'a dyn Fn(),
     /// What is said of it.
-    pub(crate) told: &'a str,
+    pub(crate) reported: &'a str,
 }
 
 impl Case<'_> {
@@ -32,16 +32,16 @@ impl Case<'_> {
 
         let checked = workspace.run(&["check"]);
         assert_ne!(checked.code, Some(0), "{checked:?}");
-        assert!(checked.out.contains(self.told) && checked.out.contains(&position), "{checked:?}");
+        assert!(checked.out.contains(self.reported) && checked.out.contains(&position), "{checked:?}");
         checked.assert_found(1, &["the stream will halt when it runs next", "checkpoint reset orders"]);
         assert!(!checked.out.contains("watchkeeper resume"), "{checked:?}");
         assert_eq!(shown(workspace)["state"], "halted", "{}", shown(workspace));
         let mut only = workspace.start("only");
-        only.says(&["halted until a person resumes it", self.told, &position, "checkpoint set orders"]);
+        only.says(&["halted until a person resumes it", self.reported, &position, "checkpoint set orders"]);
         only.says(&["to=stopped"]);
         let status = workspace.run(&["status"]);
         assert_eq!(status.code, Some(0), "{status:?}");
-        assert!(status.out.contains(self.told), "{status:?}");
+        assert!(status.out.contains(self.reported), "{status:?}");
         assert!(status.out.contains("  position     lost\n"), "{status:?}");
         until("the instance says that it is halted", || {
             let text = workspace.run(&["status"]).out;
@@ -54,7 +54,7 @@ impl Case<'_> {
         let resumed = workspace.run(&["resume", "orders", "--wait", "1s"]);
         resumed.assert_refused(
             1,
-            &["halts again at once", self.told, &format!("watchkeeper checkpoint set orders {position}`")],
+            &["halts again at once", self.reported, &format!("watchkeeper checkpoint set orders {position}`")],
         );
         only.says(&["halted until a person resumes it"]);
         assert_eq!(delivered(), [0, 1, 2], "nothing is passed over");
@@ -79,7 +79,7 @@ impl Case<'_> {
         until("they are committed", || shown(workspace)["checkpoint"]["changes"] == 3);
         (self.damage)();
         order(3..6);
-        only.says(&["halted until a person resumes it", self.told]);
+        only.says(&["halted until a person resumes it", self.reported]);
         assert_honest(&only);
         let resumed = workspace.run(&["resume", "orders"]);
         assert_eq!(resumed.code, Some(0), "{resumed:?}");
@@ -102,8 +102,8 @@ fn shown(workspace: &Workspace) -> Value {
 
 fn newest_position(workspace: &Workspace) -> String {
     let history = workspace.run(&["checkpoint", "history", "orders", "--json"]);
-    let told: Value = serde_json::from_str(&history.out).expect("it is JSON");
-    told["checkpoints"][0]["position"].as_str().expect("there is one").to_owned()
+    let reported: Value = serde_json::from_str(&history.out).expect("it is JSON");
+    reported["checkpoints"][0]["position"].as_str().expect("there is one").to_owned()
 }
 
 fn from_now() -> Workspace {
@@ -119,7 +119,7 @@ fn store(workspace: &Workspace, sql: &str) {
 
 #[test]
 fn a_checkpoint_in_sqlite_that_is_missing_or_damaged_halts_its_stream() {
-    for (sql, told) in [
+    for (sql, reported) in [
         ("DELETE FROM watchkeeper_checkpoints", "is missing"),
         (
             "DELETE FROM watchkeeper_checkpoints; DELETE FROM watchkeeper_records WHERE name = 'shop/home/orders'",
@@ -134,16 +134,16 @@ fn a_checkpoint_in_sqlite_that_is_missing_or_damaged_halts_its_stream() {
         ),
     ] {
         let workspace = from_now();
-        let case = Case { workspace: &workspace, damage: &|| store(&workspace, sql), told };
+        let case = Case { workspace: &workspace, damage: &|| store(&workspace, sql), reported };
         case.halts_until_a_person_decides(|ids| workspace.order(ids), || workspace.delivered());
     }
 }
 
 #[test]
-fn a_checkpoint_in_sqlite_that_is_removed_under_a_running_stream_is_told_as_that() {
+fn a_checkpoint_in_sqlite_that_is_removed_under_a_running_stream_is_reported_as_that() {
     let workspace = from_now();
     let damage = || store(&workspace, "DELETE FROM watchkeeper_checkpoints");
-    let case = Case { workspace: &workspace, damage: &damage, told: "was removed" };
+    let case = Case { workspace: &workspace, damage: &damage, reported: "was removed" };
     case.halts_a_running_stream(|ids| workspace.order(ids), || workspace.delivered());
 }
 

@@ -73,10 +73,11 @@ fn a_sink_folder_that_cannot_be_written_has_one_code() {
     let workspace = Workspace::with(&format!("{GOOD}[[stream.sink]]\ntype = \"file\"\nfolder = \"locked\"\n"));
     std::fs::create_dir(workspace.path("locked")).expect("it can be made");
     let setup = "mount --bind locked locked && mount -o remount,bind,ro locked";
-    let told = "the file system is read-only [WK-DENIED]; mount it for writing";
-    answer(&mut workspace.command_after(setup, &["check"])).assert_found(1, &["sink file (file): ", "locked", told]);
+    let reported = "the file system is read-only [WK-DENIED]; mount it for writing";
+    answer(&mut workspace.command_after(setup, &["check"]))
+        .assert_found(1, &["sink file (file): ", "locked", reported]);
     let mut running = Running::start(&mut workspace.command_after(setup, &["run"]));
-    running.says(&["locked", told]);
+    running.says(&["locked", reported]);
     running.ends_in_order();
 }
 
@@ -223,9 +224,9 @@ fn the_content_of_changes_is_shown_when_it_is_asked_for() {
     until("the letter is there", || workspace.run(&list).out.contains("insert of [7]"));
     assert!(!workspace.run(&list).out.contains("rope"), "not by itself");
     assert!(workspace.run(&[&list[..], &["--content"]].concat()).out.contains("\"item\":\"rope\""));
-    let told: Value =
+    let reported: Value =
         serde_json::from_str(&workspace.run(&[&list[..], &["--content", "--json"]].concat()).out).expect("it is JSON");
-    assert!(told["letters"][0]["content"].to_string().contains("\"item\":\"rope\""), "{told:#}");
+    assert!(reported["letters"][0]["content"].to_string().contains("\"item\":\"rope\""), "{reported:#}");
 }
 
 #[test]
@@ -307,10 +308,10 @@ fn a_store_in_a_file_is_shown_with_its_absolute_path() {
     let mut only = workspace.start("only");
     only.says(&["to=running"]);
     let named = workspace.path(".").canonicalize().expect("it is there").join("state.db").display().to_string();
-    let told = workspace.run(&["status"]);
-    assert!(told.out.contains(&format!("  store        {named}\n")), "{told:?}");
-    let told: Value = serde_json::from_str(&workspace.run(&["status", "--json"]).out).expect("it is JSON");
-    assert_eq!(told["store_file"], *named);
+    let reported = workspace.run(&["status"]);
+    assert!(reported.out.contains(&format!("  store        {named}\n")), "{reported:?}");
+    let reported: Value = serde_json::from_str(&workspace.run(&["status", "--json"]).out).expect("it is JSON");
+    assert_eq!(reported["store_file"], *named);
     let checked = workspace.run(&["check"]);
     assert!(checked.out.contains(&format!("  ok: store (sqlite): {named}\n")), "{checked:?}");
     only.ends_in_order();
@@ -357,8 +358,8 @@ fn a_failing_stream_is_tried_at_once_when_a_person_resumes_it() {
         let line = instance.seen.iter().find(gave_up).expect("it gave up");
         let (cause, _) =
             line.split_once("error=").and_then(|(_, error)| error.split_once(" [WK-")).expect("it says why");
-        let told = instance.seen.iter().filter(|line| line.contains(cause)).count();
-        assert_eq!(told, 1, "one line has the cause {cause:?}: {:#?}", instance.seen);
+        let reported = instance.seen.iter().filter(|line| line.contains(cause)).count();
+        assert_eq!(reported, 1, "one line has the cause {cause:?}: {:#?}", instance.seen);
     }
 }
 
@@ -383,8 +384,8 @@ fn that_a_sink_fails_is_logged_with_its_stream_and_its_recovery_too() {
     target.execute_batch("ROLLBACK").expect("it has begun");
     only.says(&["INFO", "the stream delivers again", "stream=\"orders\"", "after="]);
     only.ends_in_order();
-    let told = only.seen.iter().filter(|line| line.contains("the stream does not deliver")).count();
-    assert_eq!(told, 1, "once a minute: {:#?}", only.seen);
+    let reported = only.seen.iter().filter(|line| line.contains("the stream does not deliver")).count();
+    assert_eq!(reported, 1, "once a minute: {:#?}", only.seen);
 }
 
 #[test]
@@ -394,8 +395,8 @@ fn a_change_of_a_stream_that_delivers_is_not_skipped_at_the_cost_of_its_watch() 
     only.says(&["to=running"]);
     workspace.order(0..1);
     let shown = || -> Value {
-        let told: Value = serde_json::from_str(&workspace.run(&["status", "--json"]).out).expect("it is JSON");
-        told["streams"][0].clone()
+        let reported: Value = serde_json::from_str(&workspace.run(&["status", "--json"]).out).expect("it is JSON");
+        reported["streams"][0].clone()
     };
     until("it delivers", || shown()["state"] == "running" && shown()["checkpoint"]["changes"] == 1);
     until("it says so", || shown()["instances"][0]["doing"] == "running");
@@ -415,13 +416,13 @@ fn instances_with_different_settings_are_named_with_them() {
     let lanes = "WATCHKEEPER__STREAM__ORDERS__CONCURRENCY";
     let mut second = Running::start(command.arg("run").env("WATCHKEEPER__INSTANCE__NAME", "second").env(lanes, "2"));
     until("it is remarked", || {
-        let told = workspace.run(&["status"]).out;
+        let reported = workspace.run(&["status"]).out;
         let is_remark = |line: &str| {
             line.contains("The instances have different settings: ")
                 && line.contains(" on first")
                 && line.contains(" on second")
         };
-        told.lines().any(is_remark)
+        reported.lines().any(is_remark)
     });
     second.ends_in_order();
     first.ends_in_order();
@@ -432,9 +433,9 @@ fn the_help_tells_every_exit_code() {
     let workspace = Workspace::empty();
     let help = workspace.run(&["--help"]).out;
     let codes = help.split_once("Exit codes:").expect("they are told").1;
-    let is_told = |code: &str| codes.lines().any(|line| line.trim_start().starts_with(&format!("{code}  ")));
+    let is_reported = |code: &str| codes.lines().any(|line| line.trim_start().starts_with(&format!("{code}  ")));
     for code in ["0", "1", "2", "3", "4", "129", "130", "141", "143"] {
-        assert!(is_told(code), "{code}: {codes}");
+        assert!(is_reported(code), "{code}: {codes}");
     }
     // A check ends with 2 for what the file names and is not there.
     let missing = Workspace::with(&good().replace("sqlite:app.db", "sqlite:missing.db"));

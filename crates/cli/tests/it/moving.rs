@@ -27,9 +27,9 @@ fn a_rewind_delivers_again() {
     let size = &history["size"];
     let number = |name: &str| size[name].as_u64().expect("a number");
     assert!(number("blocks") >= 1 && number("checkpoints") > 3 && number("bytes") > 0, "{history}");
-    let told = shop.run(&["checkpoint", "history", "orders"]).said;
+    let reported = shop.run(&["checkpoint", "history", "orders"]).said;
     let line = format!("{} bytes, compressed from {} (", number("bytes"), number("plain_bytes"));
-    assert!(told.contains(&line), "{told}");
+    assert!(reported.contains(&line), "{reported}");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_move_is_confirmed_by_a_person_or_by_a_flag() {
     ] {
         let answer = shop.run(command);
         answer.refused(2, &["no terminal", "--yes"]);
-        assert!(answer.told.contains("Stream orders is moved"), "{}", answer.told);
+        assert!(answer.reported.contains("Stream orders is moved"), "{}", answer.reported);
     }
     shop.run(&["accept-gap", "orders"]).refused(2, &["has lost no history", "checkpoint set"]);
     assert_eq!(shop.delivered().len(), 5, "nothing was moved");
@@ -82,12 +82,15 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
         shop.ask(&["checkpoint", "set", "orders", "now", "--yes"]);
         let answer = shop.run(move_to);
         assert!(answer.said.contains("to 0000000000000000"), "{answer:?}");
-        let told = format!(
+        let reported = format!(
             "so that no transaction is skipped that was open at {last}; changes from before that time may come again."
         );
-        assert!(answer.said.contains("Reading begins with change 1 of ") && answer.said.contains(&told), "{answer:?}");
+        assert!(
+            answer.said.contains("Reading begins with change 1 of ") && answer.said.contains(&reported),
+            "{answer:?}"
+        );
         let asked = shop.run(&move_to[..move_to.len() - 1]);
-        assert!(asked.told.contains(&told), "a person who is asked is told before: {asked:?}");
+        assert!(asked.reported.contains(&reported), "a person who is asked is told before: {asked:?}");
     }
     shop.ask(&["checkpoint", "set", "orders", "now", "--yes"]);
     shop.run(&["checkpoint", "set", "orders", "2020-01-01", "--yes"])
@@ -99,7 +102,7 @@ fn a_position_a_time_or_a_word_says_where_to_go() {
     );
     shop.run(&["checkpoint", "set", "orders", "2099-01-01", "--yes"]).refused(2, &["is still to come", "or now"]);
     let usage = shop.run(&["checkpoint", "set", "orders", "yesterday"]);
-    assert!(usage.code == Some(2) && usage.told.contains("is no place"), "{usage:?}");
+    assert!(usage.code == Some(2) && usage.reported.contains("is no place"), "{usage:?}");
     let shown = shop.ask(&["checkpoint", "show", "orders"]);
     assert_eq!(shown["checkpoint"]["position"], "0000000000000005");
 }
@@ -154,7 +157,7 @@ fn a_halted_stream_is_resumed_or_its_change_is_skipped() {
 }
 
 #[test]
-fn a_halt_is_told_once_with_its_commands_and_stays_in_why() {
+fn a_halt_is_reported_once_with_its_commands_and_stays_in_why() {
     let shop = Shop::new("stop");
     let _a = shop.start("a");
     shop.order(&["rope"]);

@@ -95,11 +95,11 @@ fn a_group_that_cannot_be_read_hides_nothing_of_its_streams() {
         Workspace::with("[group]\nlease = \"long\"\n\n[[stream]]\nname = \"orders\"\nsuorce = \"sqlite:app.db\"\n");
     let checked = workspace.run(&["check", "--offline", "--json"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
-    let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
-    let places: Vec<_> = told["errors"].as_array().expect("a list").iter().map(|error| &error["place"]).collect();
+    let reported: Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    let places: Vec<_> = reported["errors"].as_array().expect("a list").iter().map(|error| &error["place"]).collect();
     let lines = [1, 1, 2, 4, 6].map(|line| Value::from(format!("watchkeeper.toml:{line}")));
-    assert_eq!(places, lines.iter().collect::<Vec<_>>(), "{told:#}");
-    assert_eq!(told["error"], told["errors"][0]);
+    assert_eq!(places, lines.iter().collect::<Vec<_>>(), "{reported:#}");
+    assert_eq!(reported["error"], reported["errors"][0]);
     assert_eq!(checked.err.lines().count(), 5, "{checked:?}");
 }
 
@@ -111,8 +111,9 @@ fn a_good_file_is_good_although_nothing_is_there() {
     let checked = workspace.run(&["check", "--offline"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(checked.out.contains("grade: fenced") && checked.out.contains("nothing was connected to"), "{checked:?}");
-    let told: Value = serde_json::from_str(&workspace.run(&["check", "--offline", "--json"]).out).expect("it is JSON");
-    assert_eq!((&told["ok"], &told["offline"]), (&true.into(), &true.into()), "{told:#}");
+    let reported: Value =
+        serde_json::from_str(&workspace.run(&["check", "--offline", "--json"]).out).expect("it is JSON");
+    assert_eq!((&reported["ok"], &reported["offline"]), (&true.into(), &true.into()), "{reported:#}");
 }
 
 #[test]
@@ -216,12 +217,12 @@ fn a_level_to_log_at_that_nobody_knows() {
 #[test]
 fn variables_say_what_to_log() {
     let workspace = Workspace::with(&good());
-    let told = |variables: &[(&str, &str)]| {
+    let reported = |variables: &[(&str, &str)]| {
         let mut command = workspace.command();
         Running::start(command.arg("run").envs(variables.iter().copied())).says(&["listening for peers"]);
     };
-    told(&[("RUST_LOG", "debug")]);
-    told(&[("WATCHKEEPER_LOG", "watchkeeper_peers=debug"), ("RUST_LOG", "error")]);
+    reported(&[("RUST_LOG", "debug")]);
+    reported(&[("WATCHKEEPER_LOG", "watchkeeper_peers=debug"), ("RUST_LOG", "error")]);
     // It ends by itself, since the address is taken, and all that it says then is why.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = taken.local_addr().expect("it is bound");

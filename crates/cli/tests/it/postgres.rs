@@ -133,9 +133,9 @@ fn the_write_ahead_log_is_read_although_its_reader_is_killed() {
     relieves(&from_orders(&url, "mode = \"replication\"\n"), &url, || {
         slots("active AND confirmed_flush_lsn IS NOT NULL").len() == 1
     });
-    let told = Workspace::new().run(&["postgres", "slots", "--url", &url]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    assert!(told.out.contains(&slots("true")[0]), "{told:?}");
+    let reported = Workspace::new().run(&["postgres", "slots", "--url", &url]);
+    assert_eq!(reported.code, Some(0), "{reported:?}");
+    assert!(reported.out.contains(&slots("true")[0]), "{reported:?}");
 }
 
 /// The files that the guide shows for PostgreSQL, one after the other: a store with sinks, typed rows, the change log, replication.
@@ -187,8 +187,8 @@ fn the_settings_in_the_guide_are_accepted() {
     assert!(schemas.is_empty(), "a look changes nothing");
     let made = workspace.run(&["postgres", "setup", "--url", &store, "--json"]);
     assert_eq!(made.code, Some(0), "{made:?}");
-    let told: serde_json::Value = serde_json::from_str(&made.out).expect("it is JSON");
-    assert_eq!(told["schema"], "watchkeeper");
+    let reported: serde_json::Value = serde_json::from_str(&made.out).expect("it is JSON");
+    assert_eq!(reported["schema"], "watchkeeper");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use crate::workspace::{GOOD, INTO_FILES, Running, Workspace, answer};
 const SECRET: &str = "s3cret-of-the-shop";
 
 fn assert_silent(texts: &[String]) {
-    let told = texts.join("\n");
-    assert!(!told.is_empty(), "there was something to say");
-    assert!(!told.contains(SECRET), "{told}");
+    let reported = texts.join("\n");
+    assert!(!reported.is_empty(), "there was something to say");
+    assert!(!reported.contains(SECRET), "{reported}");
 }
 
 #[test]
@@ -16,9 +16,9 @@ fn a_password_in_a_url_that_nobody_understands() {
         &format!("{GOOD}{INTO_FILES}").replace("sqlite:app.db", &format!("oracle://ann:{SECRET}@db/x")),
     );
     for arguments in [&["run", "--log", "trace"][..], &["check"], &["check", "--json"]] {
-        let told = workspace.run(arguments);
-        assert_eq!(told.code, Some(2));
-        assert_silent(&[told.out, told.err]);
+        let reported = workspace.run(arguments);
+        assert_eq!(reported.code, Some(2));
+        assert_silent(&[reported.out, reported.err]);
     }
 }
 
@@ -32,10 +32,10 @@ fn what_a_variable_stands_for() {
     running.ends_in_order();
     assert_silent(&running.seen);
     for arguments in [&["check"][..], &["check", "--json"]] {
-        let told = answer(workspace.command().args(arguments).env("SHOP_SECRET", SECRET));
-        assert_eq!(told.code, Some(2));
-        assert!((told.out.clone() + &told.err).contains("***"), "{told:?}");
-        assert_silent(&[told.out, told.err]);
+        let reported = answer(workspace.command().args(arguments).env("SHOP_SECRET", SECRET));
+        assert_eq!(reported.code, Some(2));
+        assert!((reported.out.clone() + &reported.err).contains("***"), "{reported:?}");
+        assert_silent(&[reported.out, reported.err]);
     }
 }
 
@@ -56,7 +56,7 @@ fn what_a_file_holds_in_the_logs_of_a_running_stream() {
 fn a_password_in_a_variable() {
     let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}"));
     let url = format!("oracle://ann:{SECRET}@db/x");
-    let told = answer(workspace.command().arg("run").env("WATCHKEEPER__GROUP__STORE", url));
-    assert_eq!(told.code, Some(2));
-    assert_silent(&[told.out, told.err]);
+    let reported = answer(workspace.command().arg("run").env("WATCHKEEPER__GROUP__STORE", url));
+    assert_eq!(reported.code, Some(2));
+    assert_silent(&[reported.out, reported.err]);
 }

@@ -144,7 +144,7 @@ impl Shop {
     /// Runs a command that works, and reads its JSON.
     pub(crate) fn ask(&self, args: &[&str]) -> Value {
         let answer = self.run(&[args, &["--json"]].concat());
-        assert_eq!(answer.code, Some(0), "{args:?}: {}", answer.told);
+        assert_eq!(answer.code, Some(0), "{args:?}: {}", answer.reported);
         serde_json::from_str(&answer.said).unwrap_or_else(|error| panic!("{args:?}: {error}: {}", answer.said))
     }
 
@@ -184,20 +184,20 @@ pub(crate) struct Answer {
     /// On standard output.
     pub(crate) said: String,
     /// On standard error.
-    pub(crate) told: String,
+    pub(crate) reported: String,
 }
 
 impl Answer {
     fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("answers are text");
-        Self { code: output.status.code(), said: text(&output.stdout), told: text(&output.stderr) }
+        Self { code: output.status.code(), said: text(&output.stdout), reported: text(&output.stderr) }
     }
 
     /// Asserts that the command failed with this code, in one line that says this.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
-        let last = self.told.lines().last().unwrap_or_default();
+        let last = self.reported.lines().last().unwrap_or_default();
         for part in parts {
             assert!(last.contains(part), "{last:?} does not say {part:?}");
         }
@@ -223,10 +223,10 @@ impl Instance {
     pub(crate) fn end(mut self) -> Answer {
         let until_ended = || self.0.try_wait().expect("it can be waited for");
         let status = until("the process has ended", until_ended);
-        let mut read = Answer { code: status.code(), said: String::new(), told: String::new() };
+        let mut read = Answer { code: status.code(), said: String::new(), reported: String::new() };
         let (out, err) = (self.0.stdout.take(), self.0.stderr.take());
         out.map(|mut out| std::io::Read::read_to_string(&mut out, &mut read.said));
-        err.map(|mut err| std::io::Read::read_to_string(&mut err, &mut read.told));
+        err.map(|mut err| std::io::Read::read_to_string(&mut err, &mut read.reported));
         read
     }
 }

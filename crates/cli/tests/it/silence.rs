@@ -25,10 +25,10 @@ fn a_stream_whose_instances_are_all_silent_is_unmanned() {
     until("it runs", || shown(&workspace)["streams"][0]["state"] == "running");
     drop(only);
     until("it is unmanned", || shown(&workspace)["streams"][0]["state"] == "unmanned");
-    let told = shown(&workspace);
-    let (orders, member) = (&told["streams"][0], &told["members"][0]);
-    assert_eq!((&orders["standing_by"], &orders["health"]), (&serde_json::json!([]), &"down".into()), "{told}");
-    assert_eq!((&member["healthy"], &member["heartbeat_millis"]), (&false.into(), &300.into()), "{told}");
+    let reported = shown(&workspace);
+    let (orders, member) = (&reported["streams"][0], &reported["members"][0]);
+    assert_eq!((&orders["standing_by"], &orders["health"]), (&serde_json::json!([]), &"down".into()), "{reported}");
+    assert_eq!((&member["healthy"], &member["heartbeat_millis"]), (&false.into(), &300.into()), "{reported}");
     assert_eq!(workspace.run(&["status", "--exit-code"]).code, Some(4));
     let text = workspace.run(&["status"]).out;
     assert!(text.contains("orders: unmanned") && text.contains("only: silent for "), "{text}");
@@ -120,7 +120,7 @@ fn a_stream_that_cannot_be_opened_is_logged_once_and_that_it_delivers_too() {
                 .run(&["status", "--json"])
                 .out
                 .parse::<Value>()
-                .is_ok_and(|told| told["streams"][0]["instances"][0]["trouble"]["attempts"].as_u64() >= Some(3))
+                .is_ok_and(|reported| reported["streams"][0]["instances"][0]["trouble"]["attempts"].as_u64() >= Some(3))
     });
     workspace.log_orders();
     workspace.order(0..1);
@@ -163,7 +163,7 @@ fn objects_in_the_log_name_the_instance_too() {
 }
 
 #[test]
-fn servers_that_do_not_answer_are_waited_for_at_once_and_told_of_in_plain_words() {
+fn servers_that_do_not_answer_are_waited_for_at_once_and_reported_in_plain_words() {
     let config = "[group]\nname = \"shop\"\nstore = \"mongodb://127.0.0.1:1/state\"\n\n[[stream]]\nname = \"orders\"\n\
                   source = { url = \"mongodb://127.0.0.1:1/shop\", collection = \"orders\" }\n\n\
                   [[stream.sink]]\nname = \"copy\"\nurl = \"mongodb://127.0.0.1:1/copy\"\ncollection = \"orders\"\n";

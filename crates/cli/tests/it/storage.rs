@@ -3,7 +3,7 @@
 use crate::workspace::{GOOD, INTO_FILES, Running, Workspace, answer, ids, until};
 
 #[test]
-fn a_full_disk_is_told_and_waited_for_and_nothing_is_lost() {
+fn a_full_disk_is_reported_and_waited_for_and_nothing_is_lost() {
     let config = GOOD.to_owned()
         + "retry = { recovery_backoff = \"50ms\", recovery_backoff_max = \"200ms\" }\n"
         + "breaker = { failures = 5, open_for = \"50ms\", open_max = \"200ms\" }\n\n"
@@ -43,7 +43,7 @@ fn a_check_finds_a_full_disk() {
 }
 
 #[test]
-fn a_store_on_a_full_disk_is_told_and_waited_for() {
+fn a_store_on_a_full_disk_is_reported_and_waited_for() {
     let config = format!("{GOOD}{INTO_FILES}").replace("sqlite:state.db", "sqlite:small/state.db");
     let workspace = Workspace::with(&config);
     std::fs::create_dir(workspace.path("small")).expect("a folder can be made");
@@ -60,7 +60,7 @@ fn a_store_on_a_full_disk_is_told_and_waited_for() {
 }
 
 #[test]
-fn a_read_only_file_is_told_with_what_to_do() {
+fn a_read_only_file_is_reported_with_what_to_do() {
     let workspace = Workspace::with(&format!("{GOOD}{INTO_FILES}").replace("sqlite:state.db", "sqlite:kept/state.db"));
     std::fs::create_dir(workspace.path("kept")).expect("a folder can be made");
     rusqlite::Connection::open(workspace.path("kept/state.db"))
@@ -68,9 +68,9 @@ fn a_read_only_file_is_told_with_what_to_do() {
         .expect("a database can be made");
     let setup = "mount --bind kept kept && mount -o remount,bind,ro kept";
     for arguments in [["run"], ["check"]] {
-        let told = answer(&mut workspace.command_after(setup, &arguments));
-        assert_eq!(told.code, Some(1), "{told:?}");
-        let text = told.out + &told.err;
+        let reported = answer(&mut workspace.command_after(setup, &arguments));
+        assert_eq!(reported.code, Some(1), "{reported:?}");
+        let text = reported.out + &reported.err;
         let line = text.lines().find(|line| line.contains("[WK-DENIED]; ")).unwrap_or_else(|| panic!("{text}"));
         assert!(
             line.contains("watchkeeper.toml:3: ") && line.contains("make the file and its folder writable"),

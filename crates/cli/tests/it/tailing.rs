@@ -55,7 +55,7 @@ fn tail_says_that_it_waits_and_ends_when_nobody_reads_it() {
     said.read_line(&mut line).expect("it says something");
     drop(said);
     let ended = tail.end();
-    assert_eq!((ended.code, ended.told.as_str()), (Some(0), "watching orders, waiting for changes…\n"));
+    assert_eq!((ended.code, ended.reported.as_str()), (Some(0), "watching orders, waiting for changes…\n"));
 }
 
 #[test]

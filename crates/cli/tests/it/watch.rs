@@ -21,8 +21,8 @@ fn a_hand_over_moves_the_watch_and_why_tells_it() {
         let last = why["takeovers"].as_array()?.last()?.clone();
         (last["to"] == "b").then_some(why)
     });
-    let told = sentence["takeovers"].as_array().and_then(|all| all.last()).expect("there is one");
-    assert_eq!((&told["from"], &told["epoch"]), (&"a".into(), &handed["epoch"]));
+    let reported = sentence["takeovers"].as_array().and_then(|all| all.last()).expect("there is one");
+    assert_eq!((&reported["from"], &reported["epoch"]), (&"a".into(), &handed["epoch"]));
     let said = shop.run(&["why", "orders"]).said;
     assert!(said.contains("b relieved a") && said.contains("Now b has the watch"), "{said}");
     let last = shop.run(&["why", "orders", "--last", "1"]).said;

@@ -56,7 +56,7 @@ fn a_value_of_the_wrong_form_says_what_to_write() {
 }
 
 #[test]
-fn a_text_that_means_nothing_is_told_as_it_was_written() {
+fn a_text_that_means_nothing_is_reported_as_it_was_written() {
     let mut options = options(&[("a", text("5 lightyears")), ("b", text("64")), ("c", text("few"))]);
     let messages = [
         options.duration("a").expect_err("no time").to_string(),

@@ -40,12 +40,12 @@ fn debezium(operation: Operation, body: &[u8]) -> String {
 #[test]
 fn debezium_has_a_letter_and_the_images_of_every_change_of_a_row() {
     let both = br#"{"before":{"n":1},"after":{"n":[2,{"after":3}]}}"#;
-    let told = r#""before":{"n":1},"after":{"n":[2,{"after":3}]}"#;
+    let reported = r#""before":{"n":1},"after":{"n":[2,{"after":3}]}"#;
     let cases: [(Operation, &[u8], &str, &str); 8] = [
         (Operation::Insert, br#"{"n":2}"#, r#""before":null,"after":{"n":2}"#, "c"),
         (Operation::Insert, br#"{"before":null,"after":{"n":2}}"#, r#""before":null,"after":{"n":2}"#, "c"),
-        (Operation::Update, both, told, "u"),
-        (Operation::Replace, both, told, "u"),
+        (Operation::Update, both, reported, "u"),
+        (Operation::Replace, both, reported, "u"),
         (Operation::Delete, br#"{"before":{"n":1}}"#, r#""before":{"n":1},"after":null"#, "d"),
         (Operation::Delete, br#"{"n":1}"#, r#""before":{"n":1},"after":null"#, "d"),
         (Operation::Delete, b"", r#""before":null,"after":null"#, "d"),

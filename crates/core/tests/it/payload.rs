@@ -90,8 +90,8 @@ fn a_body_may_be_a_single_value() {
 #[test]
 fn a_walk_keeps_every_digit_of_a_number() {
     let body = br#"[1.50,-0,1e5,12345678901234567890123456789.10,1e999,0.1,-9223372036854775808]"#;
-    let told = r#"[ Json("1.50") Json("-0") Json("1e5") Json("12345678901234567890123456789.10") Json("1e999") Double(0.1) Int64(-9223372036854775808) ]"#;
-    assert_eq!(walked(body), told);
+    let reported = r#"[ Json("1.50") Json("-0") Json("1e5") Json("12345678901234567890123456789.10") Json("1e999") Double(0.1) Int64(-9223372036854775808) ]"#;
+    assert_eq!(walked(body), reported);
 }
 
 #[test]

@@ -35,9 +35,9 @@ fn heard(children: &mut Children) -> ProcessReport {
 fn events_are_heard_and_tell_who_is_on_watch() {
     let mut children = obedient();
     assert_eq!(children.on_watch(), None, "nothing was heard yet");
-    let told = heard(&mut children);
-    assert!(matches!(told.what, ProcessReportKind::Event(Event::State { epoch: Some(7), .. })), "{told:?}");
-    assert_eq!((told.child.as_str(), Some(told.pid)), ("first", children.pid("first")));
+    let reported = heard(&mut children);
+    assert!(matches!(reported.what, ProcessReportKind::Event(Event::State { epoch: Some(7), .. })), "{reported:?}");
+    assert_eq!((reported.child.as_str(), Some(reported.pid)), ("first", children.pid("first")));
     assert_eq!(children.on_watch(), Some(("first", 7)));
 }
 
@@ -46,8 +46,8 @@ fn orders_arrive_as_lines() {
     let mut children = obedient();
     heard(&mut children);
     children.order("first", Order::Hold { inside: true }).expect("it listens");
-    let told = heard(&mut children);
-    assert_eq!(told.what, ProcessReportKind::Line(r#"heard {"order":"hold","inside":true}"#.to_owned()));
+    let reported = heard(&mut children);
+    assert_eq!(reported.what, ProcessReportKind::Line(r#"heard {"order":"hold","inside":true}"#.to_owned()));
     assert!(children.order("second", Order::Go).is_err(), "there is no second");
 }
 
@@ -78,8 +78,8 @@ fn what_an_earlier_process_of_a_name_said_last_is_not_taken_for_the_new_one() {
     let mut children = obedient();
     let old = children.pid("first");
     children.start("first", shell("read -r order")).expect("there is a shell");
-    let told = heard(&mut children);
-    assert_eq!(Some(told.pid), old);
+    let reported = heard(&mut children);
+    assert_eq!(Some(reported.pid), old);
     assert_eq!(children.on_watch(), None, "the new one has said nothing");
 }
 

@@ -206,7 +206,7 @@ fn a_fenced_commit_ends_the_tenure_and_no_sink_is_called_any_more() {
 }
 
 #[test]
-fn the_source_is_told_what_is_committed_and_nothing_else() {
+fn the_source_is_reported_what_is_committed_and_nothing_else() {
     let harness = Harness::new();
     let a = harness.start("a");
     harness.until_begun();

@@ -35,17 +35,17 @@ fn a_stream_that_cannot_be_connected_keeps_nothing_else_from_its_work() {
         assert_eq!((a.state(), a.status_of("users").state), (Running, Initializing));
         assert_eq!(harness.holder_of("users"), None, "what cannot run is not asked for");
         assert_eq!(member(&harness, "a").streams, ["orders"], "nor offered");
-        let told = report(&harness, "a", "users");
-        let trouble = told.trouble.expect("it says what is wrong");
-        assert_eq!(told.doing, StreamActivity::Failing);
+        let reported = report(&harness, "a", "users");
+        let trouble = reported.trouble.expect("it says what is wrong");
+        assert_eq!(reported.doing, StreamActivity::Failing);
         assert!(trouble.error.contains("the gate is shut"), "{trouble:?}");
         assert!(trouble.lasting_millis > 60_000 && trouble.attempts > 3, "{trouble:?}");
         assert!((8..20).contains(&gate.knocks()), "it is backed off: {}", gate.knocks());
         gate.open();
         harness.until("it works too", || harness.committed_of("users") == 1);
         harness.run_for(SECOND);
-        let told = report(&harness, "a", "users");
-        assert_eq!((told.doing, told.trouble), (StreamActivity::Running, None));
+        let reported = report(&harness, "a", "users");
+        assert_eq!((reported.doing, reported.trouble), (StreamActivity::Running, None));
         a.stop(&harness);
     }
 }
@@ -96,17 +96,18 @@ fn a_holder_tells_what_it_cannot_do_and_when_it_can_again() {
         script.always(part, Fault::Reject(ErrorKind::Unavailable));
         harness.append(&["y"]);
         harness.until("it is told", || {
-            let told = report(&harness, "a", "orders");
-            let is_tried = told.trouble.is_some_and(|trouble| trouble.attempts > 2 && trouble.lasting_millis > 1_000);
-            told.doing == StreamActivity::Recovering && is_tried
+            let reported = report(&harness, "a", "orders");
+            let is_tried =
+                reported.trouble.is_some_and(|trouble| trouble.attempts > 2 && trouble.lasting_millis > 1_000);
+            reported.doing == StreamActivity::Recovering && is_tried
         });
         let waits = report(&harness, "a", "orders").undelivered_millis.is_some();
         assert_eq!(waits, matches!(part, "write" | "flush"), "{part}");
         script.heal(part);
         harness.until("it goes on", || harness.committed() == 2);
         harness.until("it is well", || {
-            let told = report(&harness, "a", "orders");
-            (told.doing, told.trouble, told.undelivered_millis) == (StreamActivity::Running, None, None)
+            let reported = report(&harness, "a", "orders");
+            (reported.doing, reported.trouble, reported.undelivered_millis) == (StreamActivity::Running, None, None)
         });
         a.stop(&harness);
     }
@@ -126,19 +127,19 @@ fn an_outage_lasts_until_the_stream_delivers_again() {
     let mut last = 0;
     for _ in 0..180 {
         harness.run_for(SECOND);
-        let told = trouble().expect("it does not deliver, whatever is tried");
-        assert!(told.lasting_millis >= last, "it went back from {last}: {told:?}");
-        last = told.lasting_millis;
+        let reported = trouble().expect("it does not deliver, whatever is tried");
+        assert!(reported.lasting_millis >= last, "it went back from {last}: {reported:?}");
+        last = reported.lasting_millis;
     }
     assert!(a.status().tenures > 3, "{:?}", a.status());
-    let told = trouble().expect("it does not deliver");
-    assert!(told.lasting_millis > 170_000 && told.attempts > 3, "{told:?}");
-    assert_eq!(report(&harness, "a", "orders").not_delivering_millis, Some(told.lasting_millis));
+    let reported = trouble().expect("it does not deliver");
+    assert!(reported.lasting_millis > 170_000 && reported.attempts > 3, "{reported:?}");
+    assert_eq!(report(&harness, "a", "orders").not_delivering_millis, Some(reported.lasting_millis));
     a.faults.sink.heal("write");
     harness.until("it delivers", || harness.committed() == 2);
     harness.until("it says so", || {
-        let told = report(&harness, "a", "orders");
-        (told.doing, told.trouble, told.not_delivering_millis) == (StreamActivity::Running, None, None)
+        let reported = report(&harness, "a", "orders");
+        (reported.doing, reported.trouble, reported.not_delivering_millis) == (StreamActivity::Running, None, None)
     });
     a.stop(&harness);
 }
@@ -154,13 +155,13 @@ fn an_outage_ends_when_an_idle_source_answers_again() {
         a.faults.source.always("next_batch", Fault::Reject(ErrorKind::Unavailable));
         harness.until("it is told", || report(&harness, "a", "orders").trouble.is_some());
         harness.run_for(30 * SECOND);
-        let told = report(&harness, "a", "orders");
-        let lasting = told.not_delivering_millis.expect("it does not deliver");
-        assert!((20_000..35_000).contains(&lasting), "each outage is counted for itself: {told:?}");
+        let reported = report(&harness, "a", "orders");
+        let lasting = reported.not_delivering_millis.expect("it does not deliver");
+        assert!((20_000..35_000).contains(&lasting), "each outage is counted for itself: {reported:?}");
         a.faults.source.heal("next_batch");
         harness.until("it says that it works", || {
-            let told = report(&harness, "a", "orders");
-            (told.doing, told.trouble, told.not_delivering_millis) == (StreamActivity::Running, None, None)
+            let reported = report(&harness, "a", "orders");
+            (reported.doing, reported.trouble, reported.not_delivering_millis) == (StreamActivity::Running, None, None)
         });
     }
     assert_eq!(harness.committed(), 1);
@@ -185,12 +186,12 @@ fn an_outage_is_handed_over() {
     assert!(before > 10_000, "{before}");
     a.stop(&harness);
     harness.until("b has it, and fails", || {
-        let told = report(&harness, "b", "orders");
-        told.epoch.is_some() && told.trouble.is_some_and(|trouble| trouble.lasting_millis >= before)
+        let reported = report(&harness, "b", "orders");
+        reported.epoch.is_some() && reported.trouble.is_some_and(|trouble| trouble.lasting_millis >= before)
     });
     harness.run_for(10 * SECOND);
-    let told = report(&harness, "b", "orders");
-    assert!(told.not_delivering_millis > Some(before + 5_000), "{told:?}");
+    let reported = report(&harness, "b", "orders");
+    assert!(reported.not_delivering_millis > Some(before + 5_000), "{reported:?}");
     b.faults.sink.heal("write");
     harness.until("it says that it works", || report(&harness, "b", "orders").not_delivering_millis.is_none());
     assert_eq!(harness.committed(), 2);
@@ -208,9 +209,9 @@ fn what_fails_on_one_instance_is_no_outage_of_a_stream_that_another_delivers() {
     let gate = Gate::shut(ErrorKind::Unavailable);
     let b = harness.instance("b").behind("orders", &gate).start();
     harness.run_for(60 * SECOND);
-    let told = report(&harness, "b", "orders");
-    assert_eq!((told.doing, told.not_delivering_millis), (StreamActivity::Failing, None));
-    assert!(told.trouble.is_some_and(|trouble| trouble.lasting_millis > 50_000 && trouble.attempts > 3));
+    let reported = report(&harness, "b", "orders");
+    assert_eq!((reported.doing, reported.not_delivering_millis), (StreamActivity::Failing, None));
+    assert!(reported.trouble.is_some_and(|trouble| trouble.lasting_millis > 50_000 && trouble.attempts > 3));
     a.stop(&harness);
     harness.run_for(20 * SECOND);
     let lasting = report(&harness, "b", "orders").not_delivering_millis.expect("nobody delivers");

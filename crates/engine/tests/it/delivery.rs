@@ -441,22 +441,22 @@ fn every_other_error_asks_for_another_try_whatever_wraps_it() {
 }
 
 #[test]
-fn what_lies_below_an_error_is_told_once() {
-    let told = |error: anyhow::Error| HandlerError::from(error).into_error();
+fn what_lies_below_an_error_is_reported_once() {
+    let reported = |error: anyhow::Error| HandlerError::from(error).into_error();
     let refused = std::io::Error::other("connection refused");
-    let error = told(anyhow::Error::new(refused).context("no stock").context("no order"));
+    let error = reported(anyhow::Error::new(refused).context("no stock").context("no order"));
     assert_eq!((error.kind(), error.message()), (ErrorKind::Unavailable, "no order: no stock: connection refused"));
-    let error = told(anyhow::Error::new(Error::corrupt("of no type")).context("no order"));
+    let error = reported(anyhow::Error::new(Error::corrupt("of no type")).context("no order"));
     assert_eq!((error.kind(), error.message()), (ErrorKind::Corrupt, "no order: of no type [WK-CORRUPT]"));
-    let error = told(Error::corrupt("of no type").caused_by(std::fmt::Error).into());
+    let error = reported(Error::corrupt("of no type").caused_by(std::fmt::Error).into());
     let below = format!("of no type [WK-CORRUPT]: {}", std::fmt::Error);
     assert_eq!((error.kind(), error.message()), (ErrorKind::Corrupt, below.as_str()));
 }
 
 #[test]
 fn a_handler_learns_the_stream_and_the_epoch() {
-    let told = Arc::new(Mutex::new(None));
-    let keep = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&reported);
     let keeps = handler_with(move |_, context| {
         let keep = Arc::clone(&keep);
         async move {
@@ -466,7 +466,7 @@ fn a_handler_learns_the_stream_and_the_epoch() {
     });
     let writer = open(&ObserverExecutor::new(Routes::new().on("*", Operations::ANY, keeps)));
     assert_eq!(summary(&write(&writer, &batch(0, &["x"]), &[0])), (1, vec![], None));
-    assert_eq!(*told.lock().expect("no panic holds it"), Some(("orders".to_owned(), Epoch(1))));
+    assert_eq!(*reported.lock().expect("no panic holds it"), Some(("orders".to_owned(), Epoch(1))));
 }
 
 #[test]

@@ -203,22 +203,22 @@ fn a_member_with_more_streams_than_fit_into_a_record_is_listed_whole() {
         registry.deregister(cx, gone.instance).await.unwrap();
         let listed = || async {
             let members = registry.list(cx).await.unwrap().into_iter().map(|one| one.member);
-            let mut told: Vec<_> = members.map(|member| (member.name, member.streams, member.reports)).collect();
-            told.sort_by(|a, b| a.0.cmp(&b.0));
-            told
+            let mut reported: Vec<_> = members.map(|member| (member.name, member.streams, member.reports)).collect();
+            reported.sort_by(|a, b| a.0.cmp(&b.0));
+            reported
         };
-        let told = |member: &Member| (member.name.clone(), member.streams.clone(), member.reports.clone());
+        let reported = |member: &Member| (member.name.clone(), member.streams.clone(), member.reports.clone());
         assert!(records().await > 6, "it does not fit into six");
-        assert_eq!(listed().await, [told(&large), told(&small)]);
+        assert_eq!(listed().await, [reported(&large), reported(&small)]);
         // Fewer streams take fewer records, and none of them is left over.
         large.streams.truncate(1_500);
         large.reports.truncate(1_500);
         assert_eq!(registry.heartbeat(cx, &large).await.unwrap(), Beat::Kept);
-        assert_eq!(listed().await, [told(&large), told(&small)]);
+        assert_eq!(listed().await, [reported(&large), reported(&small)]);
         large.streams.truncate(2);
         large.reports.truncate(2);
         registry.heartbeat(cx, &large).await.unwrap();
-        assert_eq!((listed().await, records().await), (vec![told(&large), told(&small)], 2));
+        assert_eq!((listed().await, records().await), (vec![reported(&large), reported(&small)], 2));
         // Another process removes all records of one that is dead, and counts it once.
         registry.register(cx, &gone).await.unwrap();
         world.registry().deregister(cx, gone.instance).await.unwrap();
@@ -228,7 +228,7 @@ fn a_member_with_more_streams_than_fit_into_a_record_is_listed_whole() {
         assert_eq!(world.registry().sweep(cx, Duration::from_secs(60)).await.unwrap(), 3);
         assert_eq!(records().await, 0);
         assert_eq!(registry.heartbeat(cx, &gone).await.unwrap(), Beat::Restored);
-        assert_eq!(listed().await, [told(&gone)]);
+        assert_eq!(listed().await, [reported(&gone)]);
     });
 }
 
@@ -253,10 +253,10 @@ fn of_ten_that_race_for_three_slots_exactly_three_get_in() {
             assert_eq!(entered, [&0, &1, &2], "seed {seed}");
             let refusal = answers.iter().find_map(|answer| answer.as_ref().err()).unwrap();
             assert_eq!(refusal.kind(), ErrorKind::Config);
-            let told = refusal.to_string();
-            assert!(told.contains("takes 3") && told.contains("max_listeners"), "{told}");
+            let reported = refusal.to_string();
+            assert!(reported.contains("takes 3") && reported.contains("max_listeners"), "{reported}");
             let inside = members.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-            inside.for_each(|(member, _)| assert!(told.contains(&member.name), "{told} lacks {}", member.name));
+            inside.for_each(|(member, _)| assert!(reported.contains(&member.name), "{reported} lacks {}", member.name));
         });
     }
 }

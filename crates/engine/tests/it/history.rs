@@ -202,8 +202,8 @@ fn a_damaged_block_is_named_and_the_others_are_read() {
             let reading = self::history(&notes).inspect(&cx, CAPACITY).await.unwrap();
             assert_eq!((reading.entries, reading.damaged.len()), (entries(&noted), 1), "torn at {length}");
             assert_eq!(reading.damaged[0].kind(), ErrorKind::Corrupt);
-            let told = reading.damaged[0].to_string();
-            assert!(told.contains(&format!("block {block} of {LOG}")), "{told}");
+            let reported = reading.damaged[0].to_string();
+            assert!(reported.contains(&format!("block {block} of {LOG}")), "{reported}");
         }
     });
 }

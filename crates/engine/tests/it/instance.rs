@@ -93,7 +93,7 @@ fn an_instance_that_is_proved_dead_is_struck_from_the_registry_at_once() {
 }
 
 #[test]
-fn instances_with_other_settings_are_told_apart_in_the_registry() {
+fn instances_with_other_settings_are_distinguished_in_the_registry() {
     let harness = Harness::new();
     let start =
         |name, fingerprint: &str| harness.instance(name).set(|it| it.fingerprint = fingerprint.to_owned()).start();

@@ -29,7 +29,7 @@ fn letters(harness: &Harness) -> u64 {
 }
 
 /// Kind and change of each record.
-fn told(ledger: &[LedgerRecord]) -> Vec<(LedgerKind, String)> {
+fn reported(ledger: &[LedgerRecord]) -> Vec<(LedgerKind, String)> {
     ledger.iter().map(|record| (record.entry.kind, record.entry.change_id.clone())).collect()
 }
 
@@ -50,7 +50,7 @@ fn a_dead_letter_parks_its_key_and_the_other_keys_go_on() {
     let a = parked(&harness);
     assert_eq!(harness.delivered(), [2, 5]);
     let expected = [(LedgerKind::DeadLetter, id(1)), (LedgerKind::Parked, id(3)), (LedgerKind::Parked, id(4))];
-    assert_eq!(told(&harness.ledger()), expected);
+    assert_eq!(reported(&harness.ledger()), expected);
     assert_eq!((letters(&harness), a.state()), (3, Running));
 }
 
@@ -381,7 +381,7 @@ fn what_a_flush_rejects_parks_its_key_with_all_that_was_taken_after_it() {
     harness.until("all is passed", || harness.committed() == 5);
     assert_eq!(numbers(&late.inner.delivered()), [1, 2, 3, 4, 5], "the sink was given all of them");
     let expected = [(LedgerKind::DeadLetter, id(2)), (LedgerKind::Parked, id(3)), (LedgerKind::Parked, id(5))];
-    assert_eq!(told(&harness.ledger()), expected);
+    assert_eq!(reported(&harness.ledger()), expected);
     replay(&harness, 1);
     harness.until("all letters are settled", || letters(&harness) == 0);
     assert_eq!(numbers(&late.inner.delivered()[5..]), [2, 3, 5]);
@@ -403,5 +403,5 @@ fn what_a_flush_rejects_and_is_skipped_is_in_the_ledger_alone() {
     let (_a, _late) = late(&harness, OnReject::Skip);
     harness.append(&["a", "k", "k", "b"]);
     harness.until("all is passed", || harness.committed() == 4);
-    assert_eq!(told(&harness.ledger()), [(LedgerKind::Skipped, id(2))]);
+    assert_eq!(reported(&harness.ledger()), [(LedgerKind::Skipped, id(2))]);
 }

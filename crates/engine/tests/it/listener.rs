@@ -189,9 +189,9 @@ fn lost_history_that_is_accepted_leaves_a_gap_in_the_ledger_and_at_the_sinks() {
     let operations: Vec<_> = harness.table.delivered().iter().map(|change| change.operation).collect();
     assert_eq!(operations, [Operation::Insert, Operation::Insert, Operation::Gap, Operation::Insert]);
     assert_eq!(*harness.delivered().last().unwrap(), 5);
-    let told: serde_json::Value =
+    let reported: serde_json::Value =
         serde_json::from_slice(&harness.table.delivered()[2].body).expect("sinks can read it");
-    assert!(told["cause"].as_str().unwrap().contains("pruned through 4"), "{told}");
+    assert!(reported["cause"].as_str().unwrap().contains("pruned through 4"), "{reported}");
     let ledger = harness.ledger();
     assert_eq!(ledger.len(), 1);
     assert_eq!(ledger[0].entry.kind, LedgerKind::Gap);
@@ -532,9 +532,10 @@ fn the_journal_tells_who_relieved_whom_why_and_after_how_long() {
     harness.until("d runs", || d.is_running());
     harness.run_for(SECOND);
     let journal = harness.journal();
-    let told: Vec<_> = journal.iter().map(|it| (it.epoch.0, it.from.as_deref(), it.to.as_str(), it.cause)).collect();
+    let reported: Vec<_> =
+        journal.iter().map(|it| (it.epoch.0, it.from.as_deref(), it.to.as_str(), it.cause)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             (1, None, "a", Cause::First),
             (2, Some("a"), "b", Cause::Released),

@@ -199,7 +199,7 @@ fn what_an_operator_chose_is_not_taken_for_a_loss() {
 }
 
 #[test]
-fn what_is_removed_or_damaged_while_the_stream_runs_is_told_as_what_it_is() {
+fn what_is_removed_or_damaged_while_the_stream_runs_is_reported_as_what_it_is() {
     for transactional in [false, true] {
         let harness = Harness::new();
         let a = plan(&harness, "a", transactional).start();

@@ -166,7 +166,7 @@ impl ChangeStream for Reading {
 }
 
 #[test]
-fn the_history_that_is_left_is_told_again_and_again() {
+fn the_history_that_is_left_is_reported_again_and_again() {
     let gauges = Gauges::default();
     ::metrics::with_local_recorder(&gauges, || {
         let harness = Harness::new();

@@ -44,7 +44,7 @@ fn a_holder_whose_probe_delivers_keeps_the_watch() {
 }
 
 #[test]
-fn a_checkpoint_store_that_does_not_answer_a_new_holder_is_told_as_what_does_not_work() {
+fn a_checkpoint_store_that_does_not_answer_a_new_holder_is_reported_as_what_does_not_work() {
     let harness = Harness::new();
     let plan = harness.instance("a");
     let faults = plan.faults.clone();
@@ -53,16 +53,19 @@ fn a_checkpoint_store_that_does_not_answer_a_new_holder_is_told_as_what_does_not
     harness.append(&["x"]);
     harness.run_for(10 * SECOND);
     assert!(harness.holder().is_some(), "it has the lease");
-    let told = report(&harness, "a", "orders");
-    let trouble = told.trouble.as_ref().expect("it says what does not work");
-    assert_eq!(told.doing, StreamActivity::Failing);
+    let reported = report(&harness, "a", "orders");
+    let trouble = reported.trouble.as_ref().expect("it says what does not work");
+    assert_eq!(reported.doing, StreamActivity::Failing);
     assert!(trouble.error.contains("checkpoint store") && trouble.attempts > 2, "{trouble:?}");
-    assert!(told.not_delivering_millis.is_some_and(|millis| millis > 8_000), "{told:?}");
+    assert!(reported.not_delivering_millis.is_some_and(|millis| millis > 8_000), "{reported:?}");
     faults.checkpoints.heal("claim");
     harness.until("it goes on", || harness.committed() == 1);
     harness.run_for(SECOND);
-    let told = report(&harness, "a", "orders");
-    assert_eq!((told.doing, told.trouble, told.not_delivering_millis), (StreamActivity::Running, None, None));
+    let reported = report(&harness, "a", "orders");
+    assert_eq!(
+        (reported.doing, reported.trouble, reported.not_delivering_millis),
+        (StreamActivity::Running, None, None)
+    );
     a.stop(&harness);
 }
 

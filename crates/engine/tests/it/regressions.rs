@@ -330,7 +330,7 @@ fn a_position_before_a_gap_stays_with_its_own_log() {
 }
 
 #[test]
-fn the_sinks_are_told_of_a_gap_under_the_log_that_is_gone_on_with_and_nothing_more_is_lost() {
+fn the_sinks_are_reported_a_gap_under_the_log_that_is_gone_on_with_and_nothing_more_is_lost() {
     let harness = Harness::new();
     let (server, restored) = server(&harness);
     let a = reader_of(&harness, &server, "a").start();

@@ -66,7 +66,7 @@ fn what_comes_before_a_rejected_change_is_committed_and_only_that_change_is_skip
 }
 
 #[test]
-fn halves_that_cannot_be_told_apart_are_halted_before_together() {
+fn halves_that_cannot_be_distinguished_are_halted_before_together() {
     let harness = Harness::new();
     let a = plan(&harness, "a").start();
     a.faults.sink.refuse_row(id(3), FaultKind::Reject, ALWAYS);

@@ -63,7 +63,7 @@ impl ChangeStream for Searching {
 }
 
 #[test]
-fn a_search_of_an_open_source_is_told_with_its_progress_until_it_ends() {
+fn a_search_of_an_open_source_is_reported_with_its_progress_until_it_ends() {
     let harness = Harness::new();
     let entries = Arc::new(AtomicU64::new(0));
     let mut plan = harness.instance("a");
@@ -71,23 +71,23 @@ fn a_search_of_an_open_source_is_told_with_its_progress_until_it_ends() {
     let searched = Arc::new(Searched(harness.log.clone(), Arc::clone(&entries)));
     plan.streams[0].source = Arc::new(FaultySource::new(searched, source.clone()));
     let _a = plan.start();
-    let told = || report(&harness, "a", "orders").stage.map(|stage| (stage.what, stage.done, stage.of, stage.unit));
+    let reported = || report(&harness, "a", "orders").stage.map(|stage| (stage.what, stage.done, stage.of, stage.unit));
     let searched = |done: u64| Some(("searching".to_owned(), done, None, "entries".to_owned()));
     harness.append(&["x"]);
     harness.until("it runs", || {
         harness.committed() == 1 && report(&harness, "a", "orders").doing == StreamActivity::Running
     });
-    assert_eq!(told(), None);
+    assert_eq!(reported(), None);
     entries.store(1_000, SeqCst);
-    harness.until("it is told", || told() == searched(1_000));
+    harness.until("it is told", || reported() == searched(1_000));
     entries.store(2_000, SeqCst);
-    harness.until("so is how it gets on", || told() == searched(2_000));
+    harness.until("so is how it gets on", || reported() == searched(2_000));
     entries.store(0, SeqCst);
-    harness.until("it is over", || told().is_none());
+    harness.until("it is over", || reported().is_none());
     // What was searched is forgotten with the opening, however long the next one takes.
     entries.store(3_000, SeqCst);
-    harness.until("it is told again", || told() == searched(3_000));
+    harness.until("it is told again", || reported() == searched(3_000));
     source.next("next_batch", Fault::Reject(ErrorKind::Unavailable));
     source.always("open", Fault::Reject(ErrorKind::Unavailable));
-    harness.until("nothing is searched any more", || told().is_none());
+    harness.until("nothing is searched any more", || reported().is_none());
 }

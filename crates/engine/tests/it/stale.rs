@@ -136,7 +136,7 @@ fn warned(harness: &Harness, plan: Plan) -> usize {
 }
 
 #[test]
-fn a_letter_that_may_be_older_than_what_the_target_has_is_told_of_when_it_is_replayed() {
+fn a_letter_that_may_be_older_than_what_the_target_has_is_reported_when_it_is_replayed() {
     for in_transactions in [false, true] {
         for (park, expected) in [(Park::Key, 0), (Park::Change, 1)] {
             let harness = Harness::new();

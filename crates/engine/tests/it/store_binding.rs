@@ -19,8 +19,8 @@ fn a_stream_that_is_given_another_store_does_not_begin_anew() {
     let moved = Harness { checkpoints: elsewhere, ..harness.clone() };
     let b = moved.instance("b").stream(|settings| settings.start = watchkeeper_core::StartAt::Now).start();
     harness.until("it is refused", || b.status().last_error.is_some());
-    let told = b.status().last_error.unwrap_or_default();
-    assert!(told.contains("began in another one"), "{told}");
+    let reported = b.status().last_error.unwrap_or_default();
+    assert!(reported.contains("began in another one"), "{reported}");
     harness.run_for(60 * SECOND);
     assert_eq!((harness.delivered(), moved.checkpoint().and_then(|it| it.position)), (vec![1, 2, 3], None));
 

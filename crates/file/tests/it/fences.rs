@@ -93,7 +93,7 @@ fn two_sinks_cannot_share_files_but_two_partitions_have_their_own() {
 }
 
 #[test]
-fn a_lock_that_is_not_given_back_is_told_with_its_holder() {
+fn a_lock_that_is_not_given_back_is_reported_with_its_holder() {
     let folder = Folder::new();
     block_on(async {
         let sink = sink(folder.settings());

@@ -21,8 +21,8 @@ fn a_line_stands_for_a_change_in_the_chosen_format() {
         }
     });
     let lines = folder.lines();
-    let told = [&lines[0]["document"], &lines[1]["after"], &lines[2]["data"]];
-    assert_eq!(told.map(|row| row["n"].as_u64()), [Some(1), Some(2), Some(3)]);
+    let reported = [&lines[0]["document"], &lines[1]["after"], &lines[2]["data"]];
+    assert_eq!(reported.map(|row| row["n"].as_u64()), [Some(1), Some(2), Some(3)]);
     assert_eq!(folder.names(), ["out-000001.ndjson"]);
 }
 
@@ -109,7 +109,7 @@ fn the_newest_file_is_the_one_with_the_highest_number() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_nothing_is_lost_once_there_is_room() {
+fn a_full_disk_is_reported_and_nothing_is_lost_once_there_is_room() {
     let folder = Folder::new();
     let name = folder.file("out-000001.ndjson");
     std::os::unix::fs::symlink("/dev/full", &name).expect("a link can be made");
@@ -296,7 +296,7 @@ fn every_policy_of_syncing_keeps_what_is_flushed_and_closed() {
 }
 
 #[test]
-fn a_folder_that_is_none_is_told_by_check_and_by_open() {
+fn a_folder_that_is_none_is_reported_by_check_and_by_open() {
     let folder = Folder::new();
     folder.put("plain", "");
     let cases = [("missing", "the folder does not exist"), ("plain", "a part of its path is no folder")];

@@ -24,7 +24,7 @@ use crate::client::{Client, DUPLICATE, number, number_bson};
 const TRIES: usize = 5;
 
 /// The time to live of a record that does not tell it, since another build wrote it.
-const UNTOLD: Duration = Duration::from_secs(60);
+const ASSUMED_TTL: Duration = Duration::from_secs(60);
 
 /// What this process has seen of every lease.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Entry {
 
     fn ttl(&self) -> Duration {
         let published = self.ttl_ms.and_then(|ttl| u64::try_from(ttl).ok());
-        published.map_or(UNTOLD, Duration::from_millis)
+        published.map_or(ASSUMED_TTL, Duration::from_millis)
     }
 
     /// The holder, unless its record has been silent for too long.

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_that_is_missing_is_told() {
+    fn a_fragment_that_is_missing_is_reported() {
         for wrong in [fragment("82", 2, 2, doc! {}), fragment("82", 3, 2, doc! {}), fragment("82", 0, 0, doc! {})] {
             let error = Joiner::default().take(&wrong).expect_err("the first is missing");
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

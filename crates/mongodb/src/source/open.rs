@@ -129,7 +129,7 @@ impl Feed {
     }
 
     async fn run_cursor(&self, cx: &Cx, command: Document) -> Result<RawBatchCursor, Refusal> {
-        let driver = self.client.driver(cx).await.map_err(Refusal::Told)?;
+        let driver = self.client.driver(cx).await.map_err(Refusal::Described)?;
         let name = match self.view.scope {
             Scope::Cluster => "admin",
             _ => self.client.config().database(),
@@ -156,12 +156,12 @@ impl Feed {
         match opened.await {
             Ok(Some(cursor)) => Ok(cursor),
             Ok(None) => {
-                Err(refused.map_or_else(|| Refusal::Told(Error::internal("an error is gone")), Refusal::Native))
+                Err(refused.map_or_else(|| Refusal::Described(Error::internal("an error is gone")), Refusal::Native))
             }
             // Nothing is changed by opening a stream.
             Err(error) => {
                 let described = Error::unavailable(format!("{}: {}", self.client.place(), error.message()));
-                Err(Refusal::Told(match error.is_late() {
+                Err(Refusal::Described(match error.is_late() {
                     true => {
                         described.late().remedy("look at the load of the server, or raise timeouts.open of the stream")
                     }
@@ -190,7 +190,7 @@ impl Feed {
                     self.refusals.forget();
                     return Ok(opened);
                 }
-                Err(Refusal::Told(error)) => return Err(error),
+                Err(Refusal::Described(error)) => return Err(error),
                 // Damaged tokens fail in many ways. If all else about the stream is taken, it may have been the token: it is
                 // asked for again, since an error may also have passed meanwhile.
                 Err(Refusal::Native(native))
@@ -280,7 +280,7 @@ impl Feed {
 
     pub(super) fn refused(&self, refusal: Refusal) -> Error {
         match refusal {
-            Refusal::Told(error) => error,
+            Refusal::Described(error) => error,
             Refusal::Native(native) if Class::of(&native) == Class::Denied && self.view.scope == Scope::Cluster => {
                 self.failure(native).remedy("grant the role readAnyDatabase on the database admin")
             }
@@ -335,7 +335,7 @@ impl Refusals {
 /// Why a cursor was not opened.
 pub(super) enum Refusal {
     Native(mongodb::error::Error),
-    Told(Error),
+    Described(Error),
 }
 
 impl Opened {

@@ -55,8 +55,9 @@ fn a_record_tells_what_the_change_tells() {
 async fn plan(client: &Client, query: &AuditQuery) -> String {
     let explain = doc! { "explain": query.command("audit_log"), "verbosity": "queryPlanner" };
     let database = client.database(&cx()).await.expect("it is open");
-    let told = database.run_command(explain).await.expect("it can be explained");
-    told.get_document("queryPlanner")
+    let reported = database.run_command(explain).await.expect("it can be explained");
+    reported
+        .get_document("queryPlanner")
         .and_then(|planner| planner.get_document("winningPlan"))
         .expect("a plan")
         .to_string()

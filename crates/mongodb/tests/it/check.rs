@@ -10,7 +10,7 @@ use watchkeeper_mongodb::{Feed, MongoDb, Scope, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::read;
-use crate::support::{Guarded, assert_told, block_on, cx, url};
+use crate::support::{Guarded, assert_error, block_on, cx, url};
 use crate::tools::run_at;
 
 fn options(settings: &[(&str, &str)]) -> Options {
@@ -59,9 +59,9 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         let mut settings = options(&[("url", &anyone), ("collection", "orders")]);
         let nobody = "lets nobody in without a user";
         let refused = MongoDb.check_source(&cx(), &purpose, &mut settings).await;
-        assert_told(refused, ErrorKind::Denied, nobody);
+        assert_error(refused, ErrorKind::Denied, nobody);
         let refused = MongoDb.check_store(&cx(), &mut options(&[("url", &anyone)])).await;
-        assert_told(refused, ErrorKind::Denied, nobody);
+        assert_error(refused, ErrorKind::Denied, nobody);
 
         guarded
             .user("reader", vec![on("orders", &["find", "listCollections"]), on("copies", &["find", "insert"])])
@@ -74,9 +74,12 @@ fn what_a_user_may_not_do_is_named_one_by_one() {
         let found = store(&reader).await;
         let errors_of_store = errors(&found);
         assert!(errors_of_store.iter().any(|what| what.contains("insert on shop.watchkeeper_meta")), "{found:?}");
-        let told = run_at("oplog", &reader, &[]).await.expect("that is no error");
-        assert_eq!(told.data["readable"], false, "{told:?}");
-        assert!(told.lines[0].contains("may not read the oplog") && told.lines[0].contains("; grant "), "{told:?}");
+        let reported = run_at("oplog", &reader, &[]).await.expect("that is no error");
+        assert_eq!(reported.data["readable"], false, "{reported:?}");
+        assert!(
+            reported.lines[0].contains("may not read the oplog") && reported.lines[0].contains("; grant "),
+            "{reported:?}"
+        );
 
         guarded.user("watcher", vec![on("", &["find", "changeStream", "listCollections"])]).await;
         let found = source(&guarded.url("watcher", "shop")).await;
@@ -114,16 +117,16 @@ fn a_user_who_may_find_and_watch_one_collection_needs_no_more() {
         assert_eq!(read(&mut *stream, 2).await[0].key(), Some(&b"1"[..]));
 
         let refused = feed("names").open(&cx(), StartAt::Snapshot).await.map(drop);
-        assert_told(refused, ErrorKind::Config, "names has a collation");
+        assert_error(refused, ErrorKind::Config, "names has a collation");
         let refused = feed("ordres").open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(refused, ErrorKind::Config, "there is no collection \"ordres\"");
+        assert_error(refused, ErrorKind::Config, "there is no collection \"ordres\"");
         let found = feed("ordres").check(&cx()).await.expect("it can be looked at");
         assert_eq!(errors(&found), ["there is no collection \"ordres\""]);
         let refused = feed("secrets").open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(refused, ErrorKind::Denied, "access is denied");
+        assert_error(refused, ErrorKind::Denied, "access is denied");
         let everything = Feed::new(client.clone(), View::of(Scope::Cluster));
         let refused = everything.open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(refused, ErrorKind::Denied, "; grant the role readAnyDatabase");
+        assert_error(refused, ErrorKind::Denied, "; grant the role readAnyDatabase");
         let found = everything.check(&cx()).await.expect("it can be looked at");
         let remedies: Vec<_> = found.iter().filter_map(|finding| finding.remedy.as_deref()).collect();
         assert!(remedies.iter().any(|remedy| remedy.contains("readAnyDatabase")), "{found:?}");
@@ -131,7 +134,7 @@ fn a_user_who_may_find_and_watch_one_collection_needs_no_more() {
 }
 
 #[test]
-fn members_that_are_down_and_leases_shorter_than_an_election_are_told() {
+fn members_that_are_down_and_leases_shorter_than_an_election_are_reported() {
     let set = ReplicaSet::with(&ReplicaSetSettings {
         nodes: 3,
         election_timeout_ms: Some(4_000),

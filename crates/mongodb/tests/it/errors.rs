@@ -11,7 +11,7 @@ use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, Standalone};
 
-use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
+use crate::support::{Base, assert_error, block_on, cx, fail, fresh_name};
 
 /// Fail points are the server's, not the client's: these tests have a server of their own and take turns at it.
 pub(crate) fn in_turn<T>(test: impl FnOnce(&ReplicaSet) -> T) -> T {
@@ -182,8 +182,8 @@ fn a_cut_connection_leaves_a_write_open_and_a_read_unchanged() {
         block_on(async {
             let bench = Bench::new(set).await;
             let cut = || doc! { "closeConnection": true };
-            assert_told(bench.provoke("find", cut()).await, Unavailable, "cannot be reached");
-            assert_told(bench.provoke("update", cut()).await, Unknown, "cannot be reached");
+            assert_error(bench.provoke("find", cut()).await, Unavailable, "cannot be reached");
+            assert_error(bench.provoke("update", cut()).await, Unknown, "cannot be reached");
         });
     });
 }
@@ -212,19 +212,19 @@ fn only_the_commit_of_a_transaction_leaves_it_open() {
             let first = bench.write_with_ledger(1);
 
             fail(&bench.saboteur, APP, "findAndModify", 1, doc! { "closeConnection": true }).await;
-            assert_told(commit(&first).await, Unavailable, "cannot be reached");
+            assert_error(commit(&first).await, Unavailable, "cannot be reached");
             fail(&bench.saboteur, APP, "insert", 1, doc! { "errorCode": 11602 }).await;
-            assert_told(commit(&first).await, Unavailable, "elect a primary");
+            assert_error(commit(&first).await, Unavailable, "elect a primary");
             let undone = doc! { "errorCode": 251, "errorLabels": ["TransientTransactionError"] };
             fail(&bench.saboteur, APP, "commitTransaction", 1, undone).await;
-            assert_told(commit(&first).await, Unavailable, "in the way");
+            assert_error(commit(&first).await, Unavailable, "in the way");
             // The driver asks a second time by itself, so both are cut.
             fail(&bench.saboteur, APP, "commitTransaction", 2, doc! { "closeConnection": true }).await;
-            assert_told(commit(&first).await, Unknown, "cannot be reached");
+            assert_error(commit(&first).await, Unknown, "cannot be reached");
 
             let answers = commit(&first).await.expect("nothing fails any more");
-            let told: Vec<_> = answers.iter().map(|answer| format!("{answer:?}")).collect();
-            assert!(told == ["Committed"] || told == ["AlreadyDone"], "{told:?}");
+            let reported: Vec<_> = answers.iter().map(|answer| format!("{answer:?}")).collect();
+            assert!(reported == ["Committed"] || reported == ["AlreadyDone"], "{reported:?}");
             let query = watchkeeper_core::LedgerQuery { after: 0, limit: 9, open_only: false };
             let ledger = bench.checkpoints.ledger(&cx(), &bench.grant.key, &query).await.expect("it can be read");
             assert_eq!(ledger.len(), 1, "what was repeated is written once: {ledger:?}");
@@ -301,7 +301,7 @@ fn a_single_server_is_refused_with_a_remedy() {
     let server = Standalone::start();
     block_on(async {
         let config = Config::new(server.url(&fresh_name())).expect("a URL");
-        assert_told(Client::open(&cx(), config).await, Settings, "no member of a replica set");
+        assert_error(Client::open(&cx(), config).await, Settings, "no member of a replica set");
     });
 }
 

@@ -9,7 +9,7 @@ use watchkeeper_mongodb::{Config, FallbackEndpoints, View};
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::source::{LIMITS, Shop, read};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 /// A URL at which nobody answers, which is told soon.
 fn nowhere(database: &str) -> Config {
@@ -75,12 +75,12 @@ fn a_stream_begins_with_the_first_url_that_has_the_collection() {
         assert_eq!(three.place(), Some(shop.client.place()));
         three.open(&cx(), StartAt::Now).await.expect("it opens");
         let refused = endpoints(vec![without.clone(), without]).identity(&cx()).await;
-        assert_told(refused, ErrorKind::Config, "there is no collection \"orders\"");
+        assert_error(refused, ErrorKind::Config, "there is no collection \"orders\"");
     });
 }
 
 #[test]
-fn a_refused_connection_is_told_as_such() {
+fn a_refused_connection_is_reported_as_such() {
     block_on(async {
         let place = nowhere("shop").place();
         let host = place.strip_suffix("/shop").expect("it ends so");
@@ -152,7 +152,7 @@ fn another_cluster_is_no_way_to_go_on() {
         let refused = strangers.verify(&cx(), &position, &pedigree).await;
         let named = |host: &str, cause: &str| format!("{host}: {cause}");
         let stranger = named(other.client.place(), "the checkpoint belongs to another cluster");
-        assert_told(refused, ErrorKind::PositionLost, &format!("2 URLs can be used: {stranger}"));
+        assert_error(refused, ErrorKind::PositionLost, &format!("2 URLs can be used: {stranger}"));
         // The own cluster may come back: what a stranger says is not the last word.
         let gone = nowhere("shop");
         let gone_named = named(&gone.place(), "no server could be reached");
@@ -183,12 +183,12 @@ fn the_first_url_is_gone_back_to() {
         let mut error = None;
         for _ in 0..100 {
             let limits = Limits { wait: Duration::from_millis(100), ..LIMITS };
-            if let Err(told) = stream.next_batch(&cx(), limits).await {
-                error = Some(told);
+            if let Err(reported) = stream.next_batch(&cx(), limits).await {
+                error = Some(reported);
                 break;
             }
         }
-        assert_told(error.map_or(Ok(()), Err), ErrorKind::Unavailable, "the first URL answers again");
+        assert_error(error.map_or(Ok(()), Err), ErrorKind::Unavailable, "the first URL answers again");
         both.identity(&cx()).await.expect("the first one answers");
         assert_ne!(both.place(), Some(shop.client.place()));
     });

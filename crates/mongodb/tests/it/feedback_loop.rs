@@ -12,7 +12,7 @@ use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::sink::SinkFixture;
 use crate::source::{LIMITS, Shop, read};
-use crate::support::{Base, assert_told, block_on, cx, fresh_name, shared, url};
+use crate::support::{Base, assert_error, block_on, cx, fresh_name, shared, url};
 
 pub(crate) fn options(url: &str, settings: &[(&str, &str)]) -> Options {
     let place = Origin::new("watchkeeper.toml:9");
@@ -44,7 +44,7 @@ async fn read_until(stream: &mut dyn ChangeStream, namespace: &str) -> Vec<Chang
 }
 
 #[test]
-fn a_stream_on_everything_is_not_told_of_its_own_checkpoints() {
+fn a_stream_on_everything_is_not_reported_its_own_checkpoints() {
     block_on(async {
         let shop = Shop::open().await;
         let mut fixture = SinkFixture::new(&shop.base, Events::into("log").expect("a name")).await;
@@ -56,9 +56,9 @@ fn a_stream_on_everything_is_not_told_of_its_own_checkpoints() {
             // In one transaction with a checkpoint.
             fixture.deliver(&[first]).await;
             shop.insert(doc! { "n": 2 }).await;
-            let told = read_until(&mut *stream, &orders).await;
-            assert!(told.iter().any(|change| change.namespace() == log), "the sink itself is told of");
-            let own = told.iter().filter(|change| change.namespace().contains(".watchkeeper_"));
+            let reported = read_until(&mut *stream, &orders).await;
+            assert!(reported.iter().any(|change| change.namespace() == log), "the sink itself is told of");
+            let own = reported.iter().filter(|change| change.namespace().contains(".watchkeeper_"));
             assert_eq!(own.map(Change::namespace).collect::<Vec<_>>(), Vec::<&str>::new());
         }
     });
@@ -80,8 +80,8 @@ fn a_position_at_a_change_that_is_left_out_is_gone_on_from() {
         shop.insert(doc! { "n": 2 }).await;
         let feed = shop.feed(View::of(Scope::Database));
         let mut again = feed.open(&cx(), StartAt::After(committed.position())).await.expect("it opens");
-        let told = read_until(&mut *again, &orders).await;
-        let second = told.last().expect("it has come");
+        let reported = read_until(&mut *again, &orders).await;
+        let second = reported.last().expect("it has come");
         let n = second.batch().payload().get(second.body(), &["fullDocument", "n"]).expect("it is an event");
         assert_eq!(n, Some(ValueRef::Int32(2)), "what lies after the position comes first");
     });
@@ -109,7 +109,7 @@ fn a_sink_into_what_its_own_stream_watches_is_refused() {
             (orders, home, into_itself),
         ] {
             for said in said((home, source), url, sink).await {
-                assert_told(said, ErrorKind::Config, "fed by itself for ever");
+                assert_error(said, ErrorKind::Config, "fed by itself for ever");
             }
         }
         let left_out = r#"[{"$match": {"ns.coll": {"$ne": "audit_log"}}}]"#;
@@ -151,7 +151,7 @@ fn collections_of_several_databases_do_not_meet_in_one() {
             let sink: &[(&str, &str)] = &[("mode", "versioned"), ("collection", name)];
             for said in said((home.url(), everything), &other, sink).await {
                 match mixes {
-                    true => assert_told(said, ErrorKind::Config, "several databases"),
+                    true => assert_error(said, ErrorKind::Config, "several databases"),
                     false => said.expect("each has a place of its own"),
                 }
             }
@@ -170,8 +170,8 @@ fn collections_in_a_filter_are_named_as_changes_name_them() {
             MongoDb.namespaces(&cx(), &purpose, &mut options, names).await
         };
         let orders = [("collection", "orders")];
-        let told = named(&orders, &["orders", "shop.orders", "shop"]).await.expect("all are watched");
-        assert_eq!(told, ["shop.orders", "shop.orders", "shop"]);
+        let reported = named(&orders, &["orders", "shop.orders", "shop"]).await.expect("all are watched");
+        assert_eq!(reported, ["shop.orders", "shop.orders", "shop"]);
         let refused = named(&orders, &["items"]).await.expect_err("it is not watched");
         assert_eq!(refused.kind(), ErrorKind::Config);
         assert!(refused.message().contains("shop.items, of which the stream never tells"), "{refused}");

@@ -350,8 +350,11 @@ fn an_update_that_tells_only_what_differs_is_refused_with_a_remedy() {
         fixture.deliver(&changes[..1]).await;
         let answer = fixture.offer(&changes[1]).await;
         let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
-        let told = faults[0].error.to_string();
-        assert!(told.contains("does not tell the whole document") && told.contains("updateLookup"), "{told}");
+        let reported = faults[0].error.to_string();
+        assert!(
+            reported.contains("does not tell the whole document") && reported.contains("updateLookup"),
+            "{reported}"
+        );
         let writer = versioned(&shop.base, "other").await;
         let written = writer.write(&cx(), 0, changes[1].batch(), &[changes[1].row()]).await.expect("an answer");
         assert_eq!(written.rejected.len(), 1, "{written:?}");

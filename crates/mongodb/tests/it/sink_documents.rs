@@ -58,8 +58,8 @@ fn an_update_of_a_document_that_is_gone_when_it_is_looked_up_is_passed_over() {
         shop.orders().update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 2 } }).await.expect("it is taken");
         shop.orders().delete_one(doc! { "_id": 1 }).await.expect("it is taken");
         let changes = read(&mut *stream, 4).await;
-        let told = changes[2].batch().payload().get(changes[2].body(), &["fullDocument"]).expect("it is an event");
-        assert_eq!(told, Some(watchkeeper_core::ValueRef::Null), "it was gone when it was looked up");
+        let reported = changes[2].batch().payload().get(changes[2].body(), &["fullDocument"]).expect("it is an event");
+        assert_eq!(reported, Some(watchkeeper_core::ValueRef::Null), "it was gone when it was looked up");
 
         let mut fixture = fixture(&shop).await;
         fixture.deliver(&changes[..3]).await;

@@ -7,7 +7,7 @@ use watchkeeper_mongodb::{Client, Config, Feed, Mirror, MongoDb, Scope, Shown, V
 use crate::feedback_loop::options;
 use crate::sink::{SinkFixture, versioned};
 use crate::source::{Shop, read, read_to_the_end};
-use crate::support::{assert_told, block_on, cx, fresh_name, in_order, shared, url};
+use crate::support::{assert_error, block_on, cx, fresh_name, in_order, shared, url};
 
 /// The changes of a collection `watchkeeper.checkpoints` of an application: an insert, and its drop.
 async fn of_the_application() -> Vec<Change> {
@@ -79,9 +79,9 @@ fn names_that_are_known_beforehand_are_refused_beforehand() {
         ] {
             let sink = || options(shop.base.url(), &[("mode", mode), ("collection", name)]);
             let looked = MongoDb.check_sink(&cx(), &purpose, &mut sink()).await;
-            assert_told(looked, ErrorKind::Config, "a name of Watchkeeper's own collections");
+            assert_error(looked, ErrorKind::Config, "a name of Watchkeeper's own collections");
             let made = MongoDb.sink(&cx(), &purpose, &mut sink()).await;
-            assert_told(made, ErrorKind::Config, "a name of Watchkeeper's own collections");
+            assert_error(made, ErrorKind::Config, "a name of Watchkeeper's own collections");
         }
     });
 }
@@ -141,8 +141,8 @@ fn the_drop_of_one_of_several_collections_does_not_clear_the_others() {
         assert_eq!(in_order(&target.client, "copy").await, [doc! { "_id": 1 }, doc! { "_id": 2 }]);
 
         // It need not have come from there yet: another instance may have written it.
-        let mut told = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name").of_several()).await;
-        assert!(refusal(&told.offer(&changes[2]).await).contains("would clear"));
+        let mut reported = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name").of_several()).await;
+        assert!(refusal(&reported.offer(&changes[2]).await).contains("would clear"));
         let mut alone = SinkFixture::new(&target.base, Mirror::into("copy").expect("a name")).await;
         alone.deliver(&changes[2..]).await;
         assert_eq!(in_order(&target.client, "copy").await, Vec::<Document>::new());

@@ -62,8 +62,8 @@ fn values_of_a_unique_index_may_move_between_documents() {
 }
 
 fn assert_unique(faults: &[Fault]) {
-    let told = faults.first().map(|fault| fault.error.to_string()).expect("one was refused");
-    assert!(told.contains("a unique index of the target") && !told.contains("wrote it first"), "{told}");
+    let reported = faults.first().map(|fault| fault.error.to_string()).expect("one was refused");
+    assert!(reported.contains("a unique index of the target") && !reported.contains("wrote it first"), "{reported}");
 }
 
 #[test]
@@ -109,14 +109,17 @@ fn only_what_is_written_has_to_fit_into_a_document() {
         for (place, places) in [(0, &[0, 1][..]), (2, &[2])] {
             let written = writer.write(&cx(), 0, &rows, places).await.expect("the server answers");
             assert_eq!(written.rejected.iter().map(|fault| fault.row).collect::<Vec<_>>(), [place], "{written:?}");
-            let told = written.rejected[0].error.to_string();
-            assert!(told.contains("larger than the 16 MiB") && told.contains("; leave fields out"), "{told}");
+            let reported = written.rejected[0].error.to_string();
+            assert!(
+                reported.contains("larger than the 16 MiB") && reported.contains("; leave fields out"),
+                "{reported}"
+            );
         }
     });
 }
 
 #[test]
-fn a_validator_is_told_as_such() {
+fn a_validator_is_reported_as_such() {
     let base = Base::new();
     block_on(async {
         let client = base.client().await;
@@ -126,13 +129,16 @@ fn a_validator_is_told_as_such() {
         let mut fixture = mirror(&base).await;
         let refused = fixture.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
-        let told = faults[0].error.to_string();
-        assert!(told.contains("a validator of the target refuses") && told.contains("; mend the validator"), "{told}");
+        let reported = faults[0].error.to_string();
+        assert!(
+            reported.contains("a validator of the target refuses") && reported.contains("; mend the validator"),
+            "{reported}"
+        );
     });
 }
 
 #[test]
-fn a_collection_that_takes_no_transactions_is_told_as_such() {
+fn a_collection_that_takes_no_transactions_is_reported_as_such() {
     let base = Base::new();
     block_on(async {
         let client = base.client().await;
@@ -142,8 +148,11 @@ fn a_collection_that_takes_no_transactions_is_told_as_such() {
         let mut fixture = mirror(&base).await;
         let refused = fixture.transact(1, &[(INSERT, Some("a"), r#"{"n":1}"#)]).await.expect("the server answers");
         let Transacted::Rejected(faults) = refused else { panic!("{refused:?}") };
-        let told = faults[0].error.to_string();
-        assert!(told.contains("takes no writes in a transaction") && told.contains("that is not capped"), "{told}");
+        let reported = faults[0].error.to_string();
+        assert!(
+            reported.contains("takes no writes in a transaction") && reported.contains("that is not capped"),
+            "{reported}"
+        );
     });
 }
 
@@ -222,7 +231,10 @@ fn a_copy_of_a_versioned_copy_knows_its_tombstones() {
             );
         }
         assert_eq!(rejected.len(), 1, "{rejected:?}");
-        let (at, told) = &rejected[0];
-        assert!(*at == 2 && told.contains("a field _watchkeeper of its own") && told.contains("; rename it"), "{told}");
+        let (at, reported) = &rejected[0];
+        assert!(
+            *at == 2 && reported.contains("a field _watchkeeper of its own") && reported.contains("; rename it"),
+            "{reported}"
+        );
     });
 }

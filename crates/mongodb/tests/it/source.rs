@@ -125,7 +125,7 @@ mod laws {
         doc! { "_id": key.cast_signed() }
     }
 
-    fn told(error: watchkeeper_mongodb::mongodb::error::Error) -> Error {
+    fn reported(error: watchkeeper_mongodb::mongodb::error::Error) -> Error {
         Error::internal(error.to_string())
     }
 
@@ -140,15 +140,15 @@ mod laws {
         }
 
         async fn insert(&self, key: u64) -> Result<()> {
-            self.shop.orders().insert_one(id(key)).await.map(drop).map_err(told)
+            self.shop.orders().insert_one(id(key)).await.map(drop).map_err(reported)
         }
 
         async fn update(&self, key: u64) -> Result<()> {
-            self.shop.orders().update_one(id(key), doc! { "$inc": { "n": 1 } }).await.map(drop).map_err(told)
+            self.shop.orders().update_one(id(key), doc! { "$inc": { "n": 1 } }).await.map(drop).map_err(reported)
         }
 
         async fn delete(&self, key: u64) -> Result<()> {
-            self.shop.orders().delete_one(id(key)).await.map(drop).map_err(told)
+            self.shop.orders().delete_one(id(key)).await.map(drop).map_err(reported)
         }
 
         async fn barrier(&self) -> Result<bool> {
@@ -156,7 +156,7 @@ mod laws {
             if self.view.scope != Scope::Database {
                 return Ok(false);
             }
-            self.shop.orders().drop().await.map_err(told)?;
+            self.shop.orders().drop().await.map_err(reported)?;
             Ok(true)
         }
     }
@@ -246,7 +246,7 @@ fn several_collections_are_picked_by_the_server() {
 }
 
 #[test]
-fn expanded_events_are_told_as_barriers_in_their_place() {
+fn expanded_events_are_reported_as_barriers_in_their_place() {
     block_on(async {
         let shop = Shop::open().await;
         let mut stream = shop.watch(View { show_expanded_events: true, ..View::of(Scope::Database) }).await;

@@ -10,9 +10,9 @@ use watchkeeper_mongodb::{Before, Client, Config, Feed, MongoDb, Scope, Shown, V
 use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 
 use crate::source::{Shop, read};
-use crate::support::{Base, admin, assert_told, block_on, cx, shared, url};
+use crate::support::{Base, admin, assert_error, block_on, cx, shared, url};
 
-fn told(found: &[Finding], severity: Severity, what: &str) -> bool {
+fn reported(found: &[Finding], severity: Severity, what: &str) -> bool {
     found.iter().any(|finding| finding.severity == severity && finding.what.contains(what) && finding.remedy.is_some())
 }
 
@@ -25,8 +25,8 @@ fn a_good_stream_on_a_young_server_has_only_a_short_history() {
     block_on(async {
         let shop = Shop::open().await;
         let found = check(&shop, View::collection("orders")).await;
-        assert!(told(&found, Severity::Warning, "the oplog reaches back "), "{found:?}");
-        assert!(!told(&found, Severity::Warning, "reaches back 0h"), "{found:?}");
+        assert!(reported(&found, Severity::Warning, "the oplog reaches back "), "{found:?}");
+        assert!(!reported(&found, Severity::Warning, "reaches back 0h"), "{found:?}");
         assert_eq!(found.len(), 1, "{found:?}");
     });
 }
@@ -37,12 +37,12 @@ fn what_is_asked_for_and_not_there_is_found() {
         let shop = Shop::open().await;
         let view = View { full_document_before_change: Before::Required, ..View::collection("orders") };
         let found = check(&shop, view).await;
-        assert!(told(&found, Severity::Error, "orders stores no images"), "{found:?}");
+        assert!(reported(&found, Severity::Error, "orders stores no images"), "{found:?}");
         let view = View { full_document: Shown::WhenAvailable, ..View::collection("orders") };
         let found = check(&shop, view).await;
-        assert!(told(&found, Severity::Warning, "orders stores no images"), "{found:?}");
+        assert!(reported(&found, Severity::Warning, "orders stores no images"), "{found:?}");
         let found = check(&shop, View::collection("ordres")).await;
-        assert!(told(&found, Severity::Error, "there is no collection \"ordres\""), "{found:?}");
+        assert!(reported(&found, Severity::Error, "there is no collection \"ordres\""), "{found:?}");
     });
 }
 
@@ -57,8 +57,8 @@ fn a_view_or_a_time_series_among_others_is_found() {
         let names = ["orders", "rich", "weather"].map(str::to_owned).to_vec();
         for wait in [false, true] {
             let found = check(&shop, View { wait, ..View::of(Scope::Collections(names.clone())) }).await;
-            assert!(told(&found, Severity::Error, "rich is a view"), "{found:?}");
-            assert!(told(&found, Severity::Error, "weather is a time series"), "{found:?}");
+            assert!(reported(&found, Severity::Error, "rich is a view"), "{found:?}");
+            assert!(reported(&found, Severity::Error, "weather is a time series"), "{found:?}");
         }
     });
 }
@@ -69,9 +69,9 @@ fn a_condition_on_the_whole_document_is_warned_of() {
         let shop = Shop::open().await;
         let pipeline = vec![doc! { "$match": { "$or": [{ "fullDocument.total": { "$gte": 1 } }] } }];
         let mut view = View { pipeline, ..View::collection("orders") };
-        assert!(told(&check(&shop, view.clone()).await, Severity::Warning, "never sees updates"));
+        assert!(reported(&check(&shop, view.clone()).await, Severity::Warning, "never sees updates"));
         view.full_document = Shown::UpdateLookup;
-        assert!(told(&check(&shop, view).await, Severity::Warning, "may be hidden later"));
+        assert!(reported(&check(&shop, view).await, Severity::Warning, "may be hidden later"));
     });
 }
 
@@ -97,13 +97,13 @@ fn a_start_that_cannot_be_is_found_and_refused() {
             (StartAt::Time(SourceTime(u64::MAX)), "in the future of this cluster"),
             (operation(now / 1_000 + 3_600), "in the future of this cluster"),
         ] {
-            assert!(told(&preflight(&feed, start.clone(), None).await, Severity::Error, cause));
-            assert_told(feed.open(&cx(), start).await.map(drop), ErrorKind::Config, cause);
+            assert!(reported(&preflight(&feed, start.clone(), None).await, Severity::Error, cause));
+            assert_error(feed.open(&cx(), start).await.map(drop), ErrorKind::Config, cause);
         }
         let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
         shop.database.run_command(create).await.expect("it is taken");
         let found = preflight(&shop.feed(View::collection("log")), StartAt::Snapshot, None).await;
-        assert!(told(&found, Severity::Error, "log is a capped collection"), "{found:?}");
+        assert!(reported(&found, Severity::Error, "log is a capped collection"), "{found:?}");
         let (time, operation) = (StartAt::Time(SourceTime(now)), operation(now / 1_000));
         for start in [StartAt::Now, StartAt::Oldest, StartAt::Snapshot, time, operation] {
             assert_eq!(preflight(&feed, start.clone(), None).await, [], "{start:?}");
@@ -149,11 +149,11 @@ fn a_stored_position_is_vetted_without_a_trace() {
         ];
         for (position, cause) in cases {
             let found = preflight(&feed, after(&position), Some(&pedigree)).await;
-            assert!(told(&found, Severity::Error, cause), "{cause}: {found:?}");
+            assert!(reported(&found, Severity::Error, cause), "{cause}: {found:?}");
         }
         let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
         let found = preflight(&shop.feed(View { pipeline, ..view }), after(&position), Some(&pedigree)).await;
-        assert!(told(&found, Severity::Error, "another scope, pipeline or options"), "{found:?}");
+        assert!(reported(&found, Severity::Error, "another scope, pipeline or options"), "{found:?}");
     });
 }
 
@@ -175,10 +175,10 @@ fn privileges_that_are_missing_are_named_one_by_one() {
         let found =
             Feed::new(client.clone(), View::collection("orders")).check(&cx()).await.expect("it can be checked");
         let named = |action: &str| format!("this user lacks the privilege {action} on {database}.orders");
-        assert!(told(&found, Severity::Error, &named("changeStream")), "{found:?}");
-        assert!(!told(&found, Severity::Error, &named("find")), "{found:?}");
+        assert!(reported(&found, Severity::Error, &named("changeStream")), "{found:?}");
+        assert!(!reported(&found, Severity::Error, &named("find")), "{found:?}");
         let found = Feed::new(client, View::of(Scope::Cluster)).check(&cx()).await.expect("it can be checked");
-        assert!(told(&found, Severity::Error, "changeStream on all databases"), "{found:?}");
+        assert!(reported(&found, Severity::Error, "changeStream on all databases"), "{found:?}");
         admin(&shop.client, doc! { "dropUser": &database }).await;
     });
 }

@@ -14,7 +14,7 @@ use watchkeeper_testkit::servers::mongodb::ReplicaSet;
 use crate::errors::in_turn;
 use crate::refusing_proxy::Proxy;
 use crate::source::{LIMITS, Shop, operations, read};
-use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
+use crate::support::{Base, assert_error, block_on, cx, fail, fresh_name};
 
 /// A feed whose client can be failed apart from all others.
 async fn apart(shop: &Shop, view: View) -> (Feed, String) {
@@ -234,7 +234,7 @@ fn an_error_that_outlasts_two_openings_is_not_blamed_on_the_position() {
             proxy.refused.resumptions_left.store(6, SeqCst);
             for _ in 0..2 {
                 let refused = feed.open(&cx(), start.clone()).await.map(drop);
-                assert_told(refused, ErrorKind::Unavailable, "refuses to go on from the stored position");
+                assert_error(refused, ErrorKind::Unavailable, "refuses to go on from the stored position");
             }
             let mut stream = feed.open(&cx(), start).await.expect("the error has passed");
             assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"1"[..]));
@@ -256,7 +256,7 @@ fn a_position_that_is_refused_for_seconds_is_damaged() {
                 }
                 assert!(begun.elapsed() < Duration::from_secs(60), "it is never told");
             };
-            assert_told(refused, ErrorKind::Corrupt, "the stored position is damaged");
+            assert_error(refused, ErrorKind::Corrupt, "the stored position is damaged");
             assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
             proxy.refused.resumptions_left.store(0, SeqCst);
             feed.open(&cx(), start).await.expect("and taken again when the server takes it");
@@ -482,7 +482,7 @@ fn an_unknown_collection_is_refused_unless_it_is_waited_for() {
     block_on(async {
         let shop = Shop::open().await;
         let opened = shop.feed(View::collection("ordres")).open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(opened, ErrorKind::Config, "there is no collection \"ordres\"");
+        assert_error(opened, ErrorKind::Config, "there is no collection \"ordres\"");
         let mut stream = shop.watch(View { wait: true, ..View::collection("later") }).await;
         shop.database.collection::<Document>("later").insert_one(doc! { "_id": 1 }).await.expect("it is taken");
         read(&mut *stream, 1).await;
@@ -501,18 +501,18 @@ fn a_damaged_token_is_corrupt_and_of_another_scope_a_matter_of_settings() {
         let mut bytes = good.bytes.to_vec();
         bytes[13] = 0xff;
         damaged.bytes = bytes.into();
-        assert_told(feed.open(&cx(), StartAt::After(damaged)).await.map(drop), ErrorKind::Corrupt, "damaged");
+        assert_error(feed.open(&cx(), StartAt::After(damaged)).await.map(drop), ErrorKind::Corrupt, "damaged");
         let mut idle = shop.watch(View::of(Scope::Database)).await;
         let end =
             idle.next_batch(&cx(), Limits { wait: Duration::from_millis(100), ..LIMITS }).await.expect("it reads").end;
         let pedigree = shop.feed(View::of(Scope::Database)).identity(&cx()).await.expect("it is known");
         let verified = feed.verify(&cx(), &end, &pedigree).await;
-        assert_told(verified, ErrorKind::Config, "another scope, pipeline or options");
+        assert_error(verified, ErrorKind::Config, "another scope, pipeline or options");
     });
 }
 
 #[test]
-fn what_cannot_be_watched_is_told_with_what_to_do() {
+fn what_cannot_be_watched_is_reported_with_what_to_do() {
     block_on(async {
         let shop = Shop::open().await;
         let view = doc! { "create": "rich", "viewOn": "orders", "pipeline": [] };
@@ -523,30 +523,30 @@ fn what_cannot_be_watched_is_told_with_what_to_do() {
         for (wait, names) in [(false, &["rich"][..]), (false, &["orders", "rich"]), (true, &["weather", "orders"])] {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             let refused = open(View { wait, ..View::of(Scope::Collections(names)) }).await;
-            assert_told(refused, ErrorKind::Config, "a view or a time series has no change stream");
+            assert_error(refused, ErrorKind::Config, "a view or a time series has no change stream");
         }
         for stage in [doc! { "$group": { "_id": 1 } }, doc! { "$mtach": {} }] {
             let refused = open(View { pipeline: vec![stage], ..View::collection("orders") }).await;
-            assert_told(refused, ErrorKind::Config, "]; correct the stage or the option");
+            assert_error(refused, ErrorKind::Config, "]; correct the stage or the option");
         }
     });
 }
 
 #[test]
-fn servers_that_do_not_fit_the_url_are_told_with_what_to_do() {
+fn servers_that_do_not_fit_the_url_are_reported_with_what_to_do() {
     block_on(async {
         let shop = Shop::open().await;
         let soon = |url: &str| format!("{url}&serverSelectionTimeoutMS=500");
         let (start, rest) = shop.base.url().split_once("replicaSet=").expect("it names the set");
         let other = Config::new(soon(&format!("{start}replicaSet=other_{rest}"))).expect("it is one");
         let refused = Client::open(&cx(), other).await;
-        assert_told(refused, ErrorKind::Config, "of another replica set than the one that replicaSet= names");
+        assert_error(refused, ErrorKind::Config, "of another replica set than the one that replicaSet= names");
         let config = Config::new(soon(shop.base.url())).expect("it is one");
         let client = Client::open(&cx(), config).await.expect("it answers");
         let secondary = ReadPreference::Secondary { options: None };
         let read_preference = Some(SelectionCriteria::ReadPreference(secondary));
         let feed = Feed::new(client, View { read_preference, ..View::collection("orders") });
         let refused = feed.open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(refused, ErrorKind::Unavailable, "]; start one, or write read_preference");
+        assert_error(refused, ErrorKind::Unavailable, "]; start one, or write read_preference");
     });
 }

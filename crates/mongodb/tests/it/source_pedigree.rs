@@ -11,7 +11,7 @@ use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, operations, read, read_patiently};
-use crate::support::{Base, Guarded, assert_told, block_on, cx, fail, fresh_name};
+use crate::support::{Base, Guarded, assert_error, block_on, cx, fail, fresh_name};
 
 const REMEMBERED: &str = "position";
 
@@ -29,7 +29,7 @@ fn a_position_of_another_cluster_is_lost() {
         let position = position_of(&there).await;
         let pedigree = there.feed(View::collection("orders")).identity(&cx()).await.expect("it is known");
         let feed = here.feed(View::collection("orders"));
-        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "another cluster");
+        assert_error(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "another cluster");
     });
 }
 
@@ -45,8 +45,12 @@ fn a_position_of_the_future_is_lost() {
         bytes[4..8].copy_from_slice(&seconds.to_be_bytes());
         let future = Position::new(bytes, position.time);
         let pedigree = feed.identity(&cx()).await.expect("it is known");
-        assert_told(feed.verify(&cx(), &future, &pedigree).await, ErrorKind::PositionLost, "in the future");
-        assert_told(feed.open(&cx(), StartAt::After(future)).await.map(drop), ErrorKind::PositionLost, "in the future");
+        assert_error(feed.verify(&cx(), &future, &pedigree).await, ErrorKind::PositionLost, "in the future");
+        assert_error(
+            feed.open(&cx(), StartAt::After(future)).await.map(drop),
+            ErrorKind::PositionLost,
+            "in the future",
+        );
     });
 }
 
@@ -58,7 +62,7 @@ fn another_pipeline_is_a_matter_of_settings() {
         let pedigree = shop.feed(View::collection("orders")).identity(&cx()).await.expect("it is known");
         let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
         let feed = shop.feed(View { pipeline, ..View::collection("orders") });
-        assert_told(
+        assert_error(
             feed.verify(&cx(), &position, &pedigree).await,
             ErrorKind::Config,
             "another scope, pipeline or options",
@@ -77,7 +81,7 @@ async fn rename_over(shop: &Shop) {
 }
 
 #[test]
-fn a_collection_that_was_dropped_or_replaced_meanwhile_is_told_of() {
+fn a_collection_that_was_dropped_or_replaced_meanwhile_is_reported() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View::collection("orders"));
@@ -110,7 +114,7 @@ fn a_collection_that_is_replaced_between_identifying_and_opening_it_is_identifie
             shop.orders().drop().await.expect("it can be dropped");
             shop.insert(doc! { "_id": 2 }).await;
             let opened = feed.open(&cx(), start.clone()).await.map(drop);
-            assert_told(opened, ErrorKind::Unavailable, "replaced by another collection while it was opened");
+            assert_error(opened, ErrorKind::Unavailable, "replaced by another collection while it was opened");
             let pedigree = feed.identity(&cx()).await.expect("it is known");
             let stream = feed.open(&cx(), start).await.expect("it opens");
             let position = stream.position().expect("it has one");
@@ -121,7 +125,7 @@ fn a_collection_that_is_replaced_between_identifying_and_opening_it_is_identifie
 }
 
 #[test]
-fn a_collection_that_is_replaced_while_it_is_read_is_told_of_and_the_next_one_is_read() {
+fn a_collection_that_is_replaced_while_it_is_read_is_reported_and_the_next_one_is_read() {
     block_on(async {
         let shop = Shop::open().await;
         // A condition that would hide all but inserts.
@@ -191,7 +195,7 @@ fn a_collection_whose_end_the_stream_will_not_tell_is_lost() {
         let mut lineage: serde_json::Value = serde_json::from_slice(&pedigree.0).expect("it is JSON");
         lineage["collection"] = "00112233445566778899aabbccddeeff".into();
         let other = Pedigree(serde_json::to_vec(&lineage).expect("it is JSON").into());
-        assert_told(feed.verify(&cx(), &position, &other).await, ErrorKind::PositionLost, "was replaced");
+        assert_error(feed.verify(&cx(), &position, &other).await, ErrorKind::PositionLost, "was replaced");
     });
 }
 
@@ -221,17 +225,17 @@ fn a_position_that_has_left_the_oplog_is_lost() {
         let position = position_of(&shop).await;
         let pedigree = feed.identity(&cx()).await.expect("it is known");
         roll_over(&shop, &position).await;
-        assert_told(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "left the oplog");
+        assert_error(feed.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "left the oplog");
         let time = SourceTime(position.time.expect("it has one").0 - 3_600_000);
         // Unverified, the server says so with its first answer.
         let mut stream = feed.open(&cx(), StartAt::After(position)).await.expect("it opens");
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "left the oplog");
-        assert_told(feed.open(&cx(), StartAt::Time(time)).await.map(drop), ErrorKind::PositionLost, "left the oplog");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "left the oplog");
+        assert_error(feed.open(&cx(), StartAt::Time(time)).await.map(drop), ErrorKind::PositionLost, "left the oplog");
         let seconds = u32::try_from(time.0 / 1_000).expect("it fits");
         let operation = StartAt::Operation(OperationTime { seconds, increment: 1 });
         let found = feed.preflight(&cx(), &operation, None).await.expect("it can be looked at");
         assert!(found.iter().any(|finding| finding.what.contains("left the oplog")), "{found:?}");
-        assert_told(feed.open(&cx(), operation).await.map(drop), ErrorKind::PositionLost, "left the oplog");
+        assert_error(feed.open(&cx(), operation).await.map(drop), ErrorKind::PositionLost, "left the oplog");
         // The oplog may still be cut while it is read; then the oldest change is another one.
         let mut found = None;
         for n in 0..500 {
@@ -331,7 +335,7 @@ fn data_that_were_restored_from_a_backup_are_recognised() {
         let shop = shop.again().await;
         shop.insert(doc! { "_id": "after the restore" }).await;
         let verified = shop.feed(View::collection("orders")).verify(&cx(), &silence.end, &pedigree).await;
-        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+        assert_error(verified, ErrorKind::PositionLost, "restored from a backup");
     });
 }
 
@@ -393,6 +397,6 @@ fn restored_data_are_recognised_by_the_last_event_where_the_oplog_may_not_be_rea
         set.primary();
         write("after the restore").await;
         let verified = feed().await.verify(&cx(), &silence.end, &pedigree).await;
-        assert_told(verified, ErrorKind::PositionLost, "restored from a backup");
+        assert_error(verified, ErrorKind::PositionLost, "restored from a backup");
     });
 }

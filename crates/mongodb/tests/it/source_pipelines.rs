@@ -7,7 +7,7 @@ use watchkeeper_mongodb::{Client, Feed, Scope, Shown, View};
 
 use crate::feedback_loop::options;
 use crate::source::{LIMITS, Shop, operations, read, read_to_the_end, text};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 /// Two inserts, an update, a delete and the end of the collection, seen through a pipeline.
 async fn seen(pipeline: Vec<Document>, count: usize) -> Vec<Change> {
@@ -69,7 +69,7 @@ fn a_collation_decides_what_a_condition_matches() {
         let changes = read(&mut *stream, 2).await;
         assert_eq!(operations(&changes), [Operation::Insert, Operation::Insert], "the delete is hidden");
         let refused = shop.feed(view).require_all_changes();
-        assert_told(refused, ErrorKind::Config, "by a collation");
+        assert_error(refused, ErrorKind::Config, "by a collation");
     });
 }
 
@@ -188,7 +188,7 @@ fn a_new_root_keeps_what_is_needed() {
 fn a_pipeline_that_changes_the_token_is_refused() {
     block_on(async {
         let shop = Shop::open().await;
-        let told = "the pipeline changes or drops _id";
+        let reported = "the pipeline changes or drops _id";
         for stage in [
             doc! { "$set": { "_id": 1 } },
             doc! { "$project": { "_id": 0 } },
@@ -197,10 +197,10 @@ fn a_pipeline_that_changes_the_token_is_refused() {
             doc! { "$replaceRoot": { "newRoot": "$fullDocument" } },
         ] {
             let feed = shop.feed(View { pipeline: vec![stage.clone()], ..View::collection("orders") });
-            assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, told);
+            assert_error(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, reported);
             let found = feed.check(&cx()).await.expect("it can be checked");
             assert!(
-                found.iter().any(|found| found.severity == Severity::Error && found.what.contains(told)),
+                found.iter().any(|found| found.severity == Severity::Error && found.what.contains(reported)),
                 "{stage}"
             );
         }
@@ -209,7 +209,7 @@ fn a_pipeline_that_changes_the_token_is_refused() {
         let pipeline = vec![doc! { "$replaceWith": other }];
         let mut stream = shop.watch(View { pipeline, ..View::collection("orders") }).await;
         shop.insert(doc! { "_id": 1 }).await;
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, told);
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, reported);
     });
 }
 
@@ -239,12 +239,12 @@ fn a_pipeline_that_is_none_is_refused() {
             (doc! { "$group": { "_id": null } }, "$group"),
         ] {
             let feed = shop.feed(View { pipeline: vec![stage], ..View::collection("orders") });
-            assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, said);
+            assert_error(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, said);
             let found = feed.check(&cx()).await.expect("it can be checked");
-            let is_told = |found: &Finding| {
+            let is_reported = |found: &Finding| {
                 found.severity == Severity::Error && found.what.contains(said) && found.remedy.is_some()
             };
-            assert!(found.iter().any(is_told), "{found:?}");
+            assert!(found.iter().any(is_reported), "{found:?}");
         }
     });
 }
@@ -254,9 +254,9 @@ fn what_belongs_to_the_servers_is_not_watched() {
     block_on(async {
         let shop = Shop::open().await;
         let feed = shop.feed(View { wait: true, ..View::collection("system.profile") });
-        assert_told(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
+        assert_error(feed.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
         let config = shop.base.config().in_database("admin");
         let admin = Feed::new(Client::open(&cx(), config).await.expect("it answers"), View::of(Scope::Database));
-        assert_told(admin.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
+        assert_error(admin.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, "cannot be watched");
     });
 }

@@ -14,7 +14,7 @@ use watchkeeper_mongodb::{Scope, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::{LIMITS, Shop};
-use crate::support::{Base, admin, assert_told, block_on, cx};
+use crate::support::{Base, admin, assert_error, block_on, cx};
 
 /// What a target would have, if it believed everything it is told.
 #[derive(Debug, Default, PartialEq)]
@@ -28,11 +28,11 @@ impl Mirror {
         match change.operation() {
             Operation::Delete => drop(self.0.remove(&key)),
             _ => {
-                let told = ["fullDocument", "updateDescription"].map(|part| match part {
+                let reported = ["fullDocument", "updateDescription"].map(|part| match part {
                     "fullDocument" => change.get(&[part, "n"]),
                     _ => change.get(&[part, "updatedFields", "n"]),
                 });
-                let number = told.into_iter().find_map(|value| match value.expect("it is BSON") {
+                let number = reported.into_iter().find_map(|value| match value.expect("it is BSON") {
                     Some(ValueRef::Int64(number)) => Some(number),
                     _ => None,
                 });
@@ -392,7 +392,7 @@ fn a_snapshot_may_take_longer_than_the_oplog_reaches_back() {
 }
 
 #[test]
-fn rows_are_told_as_reads_each_once_and_then_the_stream_goes_on() {
+fn rows_are_reported_as_reads_each_once_and_then_the_stream_goes_on() {
     block_on(async {
         let shop = Shop::open().await;
         fill(&shop, "orders").await;
@@ -449,16 +449,16 @@ fn what_cannot_be_read_as_a_snapshot_is_refused() {
     block_on(async {
         let shop = Shop::open().await;
         let open = async |view: View| shop.feed(view).open(&cx(), StartAt::Snapshot).await.map(drop);
-        assert_told(open(View::of(Scope::Database)).await, ErrorKind::Config, "collections that are named");
+        assert_error(open(View::of(Scope::Database)).await, ErrorKind::Config, "collections that are named");
         let pipeline = vec![doc! { "$match": { "operationType": "insert" } }];
         let seen = View { pipeline, ..View::collection("orders") };
-        assert_told(open(seen).await, ErrorKind::Config, "through a pipeline");
+        assert_error(open(seen).await, ErrorKind::Config, "through a pipeline");
         let create = doc! { "create": "names", "collation": { "locale": "de", "strength": 2 } };
         shop.database.run_command(create).await.expect("it is taken");
-        assert_told(open(View::collection("names")).await, ErrorKind::Config, "has a collation");
+        assert_error(open(View::collection("names")).await, ErrorKind::Config, "has a collation");
         let create = doc! { "create": "log", "capped": true, "size": 1_000_000 };
         shop.database.run_command(create).await.expect("it is taken");
-        assert_told(open(View::collection("log")).await, ErrorKind::Config, "log is a capped collection");
+        assert_error(open(View::collection("log")).await, ErrorKind::Config, "log is a capped collection");
     });
 }
 

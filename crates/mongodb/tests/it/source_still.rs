@@ -12,7 +12,7 @@ use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 use crate::errors::in_turn;
 use crate::source::{LIMITS, Shop, read_patiently};
 use crate::source_scan::{slow_down_searches, write_elsewhere};
-use crate::support::{Base, assert_told, block_on, cx, fail, fresh_name};
+use crate::support::{Base, assert_error, block_on, cx, fail, fresh_name};
 
 /// A wait that is long enough to be leapt over, and for a cursor to count as still.
 const LONG: Limits = Limits { wait: Duration::from_secs(31), ..LIMITS };
@@ -81,14 +81,14 @@ fn a_cursor_that_hangs_is_given_up_and_nothing_is_lost() {
                         let batch = Arc::new(batch);
                         keys.extend((0..).take(batch.len()).map(|row| key(&Change::new(Arc::clone(&batch), row))));
                     }
-                    Err(told) => {
-                        error = Some((n, told));
+                    Err(reported) => {
+                        error = Some((n, reported));
                         break;
                     }
                 }
             }
             let (last, error) = error.expect("it is noticed that the cursor hangs");
-            assert_told::<()>(Err(error), ErrorKind::Unavailable, "the cursor stands still");
+            assert_error::<()>(Err(error), ErrorKind::Unavailable, "the cursor stands still");
             let count = usize::try_from(last + 1).expect("a count");
             let mut again = feed.open(&cx, StartAt::After(position)).await.expect("it opens");
             let rest = read_patiently(&mut *again, count - keys.len()).await;

@@ -57,7 +57,7 @@ fn an_id_above_64_kib_is_a_position_to_go_on_from() {
 }
 
 #[test]
-fn a_transaction_of_ten_thousand_writes_is_told_whole_and_in_order() {
+fn a_transaction_of_ten_thousand_writes_is_reported_whole_and_in_order() {
     block_on(async {
         let shop = Shop::on(Base::on(spacious())).await;
         let stream = shop.watch(View::collection("orders")).await;
@@ -72,7 +72,7 @@ fn a_transaction_of_ten_thousand_writes_is_told_whole_and_in_order() {
 }
 
 #[test]
-fn a_hundred_thousand_changes_are_told_in_order() {
+fn a_hundred_thousand_changes_are_reported_in_order() {
     block_on(async {
         let shop = Shop::on(Base::on(spacious())).await;
         let stream = shop.watch(View::collection("orders")).await;

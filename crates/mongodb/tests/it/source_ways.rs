@@ -10,7 +10,7 @@ use watchkeeper_mongodb::{Before, Large, Shown, View};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
 use crate::source::{LIMITS, Shop, operations, read_patiently};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 /// Two of these do not fit into one event.
 const LARGE: usize = 9 * 1024 * 1024;
@@ -68,7 +68,7 @@ async fn assert_repeatable(shop: &Shop, view: &View, changes: &[Change]) {
 }
 
 #[test]
-fn an_event_that_is_too_large_is_told_in_its_place_with_what_fits() {
+fn an_event_that_is_too_large_is_reported_in_its_place_with_what_fits() {
     block_on(async {
         let shop = shop_with_images(true).await;
         let view = images(Shown::WhenAvailable, Before::WhenAvailable);
@@ -143,7 +143,7 @@ fn a_stream_may_halt_instead_before_an_event_that_is_too_large() {
                 Err(error) => break error,
             }
         };
-        assert_told::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
+        assert_error::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
         // It is not read as it is again and again, and can be delivered when a person says so.
         let mut again = shop.feed(view).open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
         let refused = loop {
@@ -152,7 +152,7 @@ fn a_stream_may_halt_instead_before_an_event_that_is_too_large() {
                 refused => break refused,
             }
         };
-        assert_told(refused, ErrorKind::Corrupt, "an event is larger than 16 MiB");
+        assert_error(refused, ErrorKind::Corrupt, "an event is larger than 16 MiB");
         let view = images(Shown::WhenAvailable, Before::WhenAvailable);
         let mut again = shop.feed(view).open(&cx(), StartAt::After(first[0].position())).await.expect("it opens");
         assert_eq!(degraded(&read_patiently(&mut *again, 1).await[0]), ["fullDocumentBeforeChange"]);
@@ -183,12 +183,12 @@ fn a_stream_that_halts_before_a_large_event_delivers_what_comes_before_it() {
         assert_eq!(changes, 6, "{error}");
         let (text, namespace) = (error.to_string(), format!("{}.orders", shop.client.config().database()));
         assert!(text.contains(&namespace) && text.contains("\"large\""), "it does not name the event: {text}");
-        assert_told::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
+        assert_error::<()>(Err(error), ErrorKind::Corrupt, "an event is larger than 16 MiB");
     });
 }
 
 #[test]
-fn an_event_whose_required_image_is_missing_is_told_without_it() {
+fn an_event_whose_required_image_is_missing_is_reported_without_it() {
     block_on(async {
         let shop = shop_with_images(false).await;
         let view = images(Shown::Required, Before::Required);
@@ -234,7 +234,7 @@ fn a_condition_on_a_missing_image_is_not_guessed() {
                 Err(error) => break error,
             }
         };
-        assert_told::<()>(Err(error), ErrorKind::Config, "a $match decides by it");
+        assert_error::<()>(Err(error), ErrorKind::Config, "a $match decides by it");
     });
 }
 
@@ -274,7 +274,7 @@ fn a_stream_halts_before_an_event_whose_id_is_too_large_and_may_be_led_past_it()
             shop.insert(doc! { "_id": 2 }).await;
             let (end, error) = halt_after(&shop, begin, 1).await;
             let cause = "the _id of a document is too large to be told by an event: insert of ";
-            assert_told::<()>(Err(error), ErrorKind::Corrupt, cause);
+            assert_error::<()>(Err(error), ErrorKind::Corrupt, cause);
 
             let feed = shop.feed(View::collection("orders"));
             let mut onlooker = feed.peek(&cx(), StartAt::After(end)).await.expect("it opens");

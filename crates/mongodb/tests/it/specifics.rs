@@ -13,7 +13,7 @@ use watchkeeper_mongodb::mongodb::bson::{Document, doc};
 use watchkeeper_mongodb::{Checkpoints, Client, Config, Leases, MongoDb};
 use watchkeeper_testkit::servers::mongodb::{ReplicaSet, ReplicaSetSettings};
 
-use crate::support::{Base, assert_told, block_on, cx, edit, fresh_name, shared, url};
+use crate::support::{Base, assert_error, block_on, cx, edit, fresh_name, shared, url};
 
 /// A lease that outlasts its test.
 const LONG: Duration = Duration::from_secs(60);
@@ -215,7 +215,7 @@ fn collections_of_a_newer_version_are_refused() {
         let meta = client.database(&cx()).await.expect("it is open").collection::<Document>("watchkeeper_meta");
         let newer = doc! { "$set": { "version": 99_i64 } };
         meta.update_one(doc! { "_id": "identity" }, newer).await.expect("it can be written");
-        assert_told(Leases::open(&cx(), client).await, ErrorKind::Config, "version 99");
+        assert_error(Leases::open(&cx(), client).await, ErrorKind::Config, "version 99");
     });
 }
 
@@ -336,7 +336,7 @@ fn a_server_that_stops_answering_is_not_reported_as_one_that_is_not_the_primary(
         assert_eq!(written.kind(), ErrorKind::Unknown, "{written}");
         let error = client.error(failed, watchkeeper_mongodb::CallPurpose::Reading);
         assert!(!error.to_string().contains("not the primary"), "{error}");
-        assert_told::<()>(Err(error), ErrorKind::Unavailable, "the driver lost touch with the server");
+        assert_error::<()>(Err(error), ErrorKind::Unavailable, "the driver lost touch with the server");
     });
 }
 

@@ -129,7 +129,7 @@ pub(crate) async fn fail(client: &Client, app: &str, command: &str, times: i32, 
 }
 
 /// Asserts the kind of an error, and that it says what to do.
-pub(crate) fn assert_told<T: std::fmt::Debug>(answer: Result<T>, kind: ErrorKind, cause: &str) {
+pub(crate) fn assert_error<T: std::fmt::Debug>(answer: Result<T>, kind: ErrorKind, cause: &str) {
     let error = answer.expect_err(cause);
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");

@@ -13,7 +13,7 @@ use watchkeeper_mongodb::{Checkpoints, Client, Config, Events, Leases, MongoDb, 
 use watchkeeper_testkit::laws::{CheckpointBench, Law, LawOf, LeaseBench, RecordsBench};
 
 use crate::refusing_proxy::Proxy;
-use crate::support::{Editor, assert_told, block_on, cx, edit, fresh_name, in_order, shared};
+use crate::support::{Editor, assert_error, block_on, cx, edit, fresh_name, in_order, shared};
 
 const SHORT: Duration = Duration::from_millis(400);
 
@@ -149,7 +149,7 @@ fn a_lease_is_taken_only_by_one_who_has_seen_it_unchanged_for_its_whole_time() {
         let taken = loop {
             match late.try_acquire(&cx(), &ask("late", ttl)).await.expect("an answer") {
                 Acquired::Granted { grant, previous } => break (grant, previous),
-                Acquired::Held(told) => cx().sleep(told.remaining / 4).await,
+                Acquired::Held(reported) => cx().sleep(reported.remaining / 4).await,
             }
         };
         assert!(cx().now().since(began) >= ttl, "it was not watched for its whole time");
@@ -159,7 +159,7 @@ fn a_lease_is_taken_only_by_one_who_has_seen_it_unchanged_for_its_whole_time() {
 }
 
 #[test]
-fn a_ledger_that_was_committed_and_not_yet_carried_is_told() {
+fn a_ledger_that_was_committed_and_not_yet_carried_is_reported() {
     use watchkeeper_core::{LedgerEntry, LedgerKind, LedgerQuery};
     let url = proxy().url(&fresh_name());
     block_on(async {
@@ -194,8 +194,8 @@ fn a_ledger_that_was_committed_and_not_yet_carried_is_told() {
 
         let query = LedgerQuery { after: 0, limit: 10, open_only: false };
         let causes = async || {
-            let told = checkpoints.ledger(&cx(), &key, &query).await.expect("it can be read");
-            told.into_iter().map(|record| (record.number, record.entry.cause)).collect::<Vec<_>>()
+            let reported = checkpoints.ledger(&cx(), &key, &query).await.expect("it can be read");
+            reported.into_iter().map(|record| (record.number, record.entry.cause)).collect::<Vec<_>>()
         };
         assert_eq!(causes().await, [(1, "first".to_owned())]);
         assert!(!in_order(&client, "watchkeeper_checkpoints").await[0].contains_key("outbox"), "it was emptied");
@@ -216,11 +216,11 @@ fn options(settings: &[(&str, &str)]) -> Options {
 }
 
 #[test]
-fn what_is_missing_is_told_where_it_matters() {
+fn what_is_missing_is_reported_where_it_matters() {
     let url = proxy().url(&fresh_name());
     block_on(async {
         let sink = Transactional::open(&cx(), client(&url).await, Events::into("events").expect("a name")).await;
-        assert_told(sink, ErrorKind::Config, "these servers have no transactions");
+        assert_error(sink, ErrorKind::Config, "these servers have no transactions");
         let found = MongoDb.check_store(&cx(), &mut options(&[("url", &url)])).await.expect("it can be looked at");
         assert!(found.iter().any(|found| found.what.contains("leases are judged by observation")), "{found:?}");
         let purpose = Purpose::new("shop", "orders");

@@ -5,7 +5,7 @@ use watchkeeper_core::{Cx, Error, Result};
 
 use super::read::LOST;
 use super::schema::SCHEMA;
-use super::shape::{KEY, OF_OWN, PARTS, Shape, TOLD_AS, is_logging};
+use super::shape::{KEY, LOGGED_AS, OF_OWN, PARTS, Shape, is_logging};
 use super::triggers::{self, PART};
 use crate::client::{Client, Work, is_race, quoted};
 use crate::table_name::table_name;
@@ -283,7 +283,7 @@ async fn drop_own(cx: &Cx, client: &Client, work: &Work, oid: u32, entity: &str)
         "SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) FROM pg_trigger t
         WHERE {OF_OWN} AND t.tgparentid = 0 AND NOT t.tgisinternal
             AND (t.tgrelid = $1 OR t.tgrelid IN (SELECT relid FROM pg_partition_tree($1::regclass))
-                OR t.tgrelid IN (SELECT g.tgrelid FROM pg_trigger g WHERE g.tgname = $3 AND {OF_OWN} AND {TOLD_AS} = $4
+                OR t.tgrelid IN (SELECT g.tgrelid FROM pg_trigger g WHERE g.tgname = $3 AND {OF_OWN} AND {LOGGED_AS} = $4
                     AND g.tgrelid NOT IN (SELECT relation FROM {{schema}}.log_tables)))"
     ));
     let values: &[crate::client::Value<'_>] =

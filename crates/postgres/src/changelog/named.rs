@@ -3,7 +3,7 @@
 use tokio_postgres::types::Type;
 use watchkeeper_core::{Cx, Error, Result};
 
-use super::shape::{OF_OWN, TOLD_AS};
+use super::shape::{LOGGED_AS, OF_OWN};
 use super::triggers::ROW;
 use crate::client::Client;
 use crate::table_name::{TableName, written};
@@ -19,7 +19,7 @@ pub(super) async fn known(cx: &Cx, client: &Client) -> Result<Vec<(String, u32)>
     // A table that was logged under two names is told under that of its triggers.
     let sql = client.sql(&format!(
         "SELECT entity, relation FROM {{schema}}.log_tables WHERE relation <> 0 ORDER BY EXISTS (SELECT FROM pg_trigger g
-            WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity) DESC, entity",
+            WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {LOGGED_AS} = entity) DESC, entity",
     ));
     let rows = client.read(cx, &sql, &[(&ROW, Type::TEXT), (&client.schema(), Type::TEXT)]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())

@@ -176,7 +176,7 @@ pub(super) const OF_OWN: &str =
     "tgfoid IN (SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2)";
 
 /// The name under which the trigger `g` tells of changes: its first argument.
-pub(super) const TOLD_AS: &str =
+pub(super) const LOGGED_AS: &str =
     "convert_from(substring(g.tgargs FROM 1 FOR position(decode('00', 'hex') IN g.tgargs) - 1), getdatabaseencoding())";
 
 /// The condition that all triggers which log the rows of a `relation` exist and fire. The row-level trigger is one for replicas exactly where
@@ -243,7 +243,7 @@ pub(super) async fn unlogged(cx: &Cx, client: &Client, wanted: Option<&[String]>
                 THEN 'is not logged any more: it was dropped'
             WHEN NOT {is_logging}
                 THEN 'is not logged any more: its trigger is gone or disabled'
-            WHEN NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {TOLD_AS} = entity)
+            WHEN NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = relation AND g.tgname = $1 AND {OF_OWN} AND {LOGGED_AS} = entity)
                 THEN 'is not logged any more: its triggers tell of it under another name'
             WHEN EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                     WHERE n.nspname || '.' || c.relname = entity AND c.oid <> relation)

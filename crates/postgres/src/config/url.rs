@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_told() {
+    fn a_password_is_never_reported() {
         for url in [
             "postgres://user:hunter2@db1:notaport/shop",
             "postgres://user:hun%ter2@db1/shop",

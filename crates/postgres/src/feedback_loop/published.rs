@@ -18,7 +18,7 @@ pub(super) struct Published {
 
 /// Whether the table `c` in the schema `n` is told under its own name. `$1` the publication, `$2` the tables of which one is
 /// made if it is not there.
-const IS_TOLD: &str = "CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $1)
+const IS_PUBLISHED: &str = "CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = $1)
     THEN EXISTS (SELECT FROM pg_catalog.pg_publication_tables p
         WHERE p.pubname = $1 AND p.schemaname = n.nspname AND p.tablename = c.relname)
     ELSE n.nspname || '.' || c.relname = ANY ($2) END";
@@ -43,7 +43,7 @@ impl Published {
                 AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
             JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
                 AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-            WHERE c.relkind IN ('r', 'p') AND {IS_TOLD} GROUP BY 1"
+            WHERE c.relkind IN ('r', 'p') AND {IS_PUBLISHED} GROUP BY 1"
         );
         let (publication, tables) = (&self.settings.publication, self.settings.qualified());
         let rows = client.read(cx, &sql, &[(publication, Type::TEXT), (&tables, Type::TEXT_ARRAY)]).await?;
@@ -55,7 +55,7 @@ impl Published {
     pub(super) async fn tables(&self, cx: &Cx, client: &Client) -> Result<Vec<String>> {
         let sql = format!(
             "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {IS_TOLD} ORDER BY 1"
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {IS_PUBLISHED} ORDER BY 1"
         );
         let (publication, tables) = (&self.settings.publication, self.settings.qualified());
         let rows = client.read(cx, &sql, &[(publication, Type::TEXT), (&tables, Type::TEXT_ARRAY)]).await?;
@@ -80,7 +80,7 @@ impl Published {
                 UNION SELECT relid::oid FROM pg_catalog.pg_partition_ancestors(to_regclass($3))
                 UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree(to_regclass($3)))
             SELECT n.nspname || '.' || c.relname FROM kin JOIN pg_catalog.pg_class c ON c.oid = kin.oid
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE {IS_TOLD} ORDER BY 1"
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE {IS_PUBLISHED} ORDER BY 1"
         );
         let (publication, tables, name) = (&self.settings.publication, self.settings.qualified(), table.sql());
         let values: &[Value<'_>] = &[(publication, Type::TEXT), (&tables, Type::TEXT_ARRAY), (&name, Type::TEXT)];

@@ -302,7 +302,7 @@ impl Decoder {
         }
         self.step(&transaction);
         let relation = self.relations.get(table)?;
-        if !relation.can_be_told() {
+        if !relation.can_be_reported() {
             return Err(relation.refusal());
         }
         let images = Images::read(tuples)?;

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn danger_is_told_before_the_loss() {
+    fn danger_is_reported_before_the_loss() {
         let worst = |standing: SlotStatus| standing.findings(1.0).into_iter().map(|finding| finding.severity).max();
         assert_eq!(worst(standing("reserved", None)), None);
         assert_eq!(worst(standing("reserved", Some(3_601))), None);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_message_is_told() {
+    fn every_cut_of_a_message_is_reported() {
         let update = b"U\0\0\0\x01K\0\x01t\0\0\0\x011N\0\x03t\0\0\0\x012un";
         let Message::Update { relation: 1, tuples } = Message::read(update).unwrap() else { panic!("not an update") };
         let images = Images::read(tuples).unwrap();

@@ -139,8 +139,8 @@ pub(super) fn require(settings: &Settings, published: &[Published]) -> Result<()
     if let Some(absent) = wanted.iter().find(|wanted| !published.iter().any(|table| table.name == **wanted)) {
         let name = identifier(&settings.publication);
         let absence = Error::config(format!("publication {} does not tell of table {absent}", settings.publication));
-        let is_told_in_parts = published.iter().any(|table| table.whole.as_ref() == Some(absent));
-        return Err(absence.remedy(match is_told_in_parts {
+        let is_reported_in_parts = published.iter().any(|table| table.whole.as_ref() == Some(absent));
+        return Err(absence.remedy(match is_reported_in_parts {
             true => format!(
                 "it tells of its parts instead: ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
             ),

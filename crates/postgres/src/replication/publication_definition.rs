@@ -39,6 +39,7 @@ pub(super) struct PublicationDefinition {
     pub(super) altered: u32,
     pub(super) owner: u32,
     /// The letters of the options that are on.
+    #[serde(alias = "told")]
     pub(super) published: String,
     /// The letters of those that were on, and are off since.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -80,15 +80,15 @@ impl Comparison<'_> {
         let Self { name, before, now } = self;
         let mut lapsed = String::new();
         for (letter, _, what) in OPTIONS {
-            let (was_told, had_lapsed) = (before.published.contains(letter), before.lapsed.contains(letter));
+            let (was_reported, had_lapsed) = (before.published.contains(letter), before.lapsed.contains(letter));
             match now.published.contains(letter) {
                 true if had_lapsed => {
                     return Err(interrupted(&format!("publication {name} did not tell of {what} for a while")));
                 }
-                false if was_told => left.push(format!("publication {name} does not tell of {what} any more")),
+                false if was_reported => left.push(format!("publication {name} does not tell of {what} any more")),
                 _ => {}
             }
-            if !now.published.contains(letter) && (was_told || had_lapsed) {
+            if !now.published.contains(letter) && (was_reported || had_lapsed) {
                 lapsed.push(letter);
             }
         }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_is_told_once_and_must_not_come_back() {
+    fn what_has_left_is_reported_once_and_must_not_come_back() {
         let gone = compare(&scope(&[(5, "public.a"), (6, "public.b")]), &scope(&[(5, "public.a")]));
         assert_eq!(gone.left, ["publication p does not tell of table public.b any more"]);
         let stored: PublicationDefinition = serde_json::from_str(&serde_json::to_string(&gone.scope).unwrap()).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_can_be_told_of_in_two_ways() {
+    fn a_table_can_be_reported_in_two_ways() {
         let both = scope(&[(5, "public.a"), (6, "public")]);
         assert!(compare(&both, &scope(&[(6, "public")])).left.is_empty());
         compare(&both, &scope(&[(6, "public"), (7, "public.a")]));

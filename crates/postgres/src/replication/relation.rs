@@ -142,13 +142,13 @@ impl Relation {
     }
 
     /// Whether its rows can be told apart, and by the key that they have in copies.
-    pub(super) fn can_be_told(&self) -> bool {
+    pub(super) fn can_be_reported(&self) -> bool {
         self.other_key.is_none() && self.key.iter().any(Option::is_some)
     }
 
     /// Whether nothing tells its rows apart, and nothing did before.
     pub(super) fn is_keyless(&self) -> bool {
-        !self.can_be_told() && self.other_key.is_none() && !self.is_key_forgotten
+        !self.can_be_reported() && self.other_key.is_none() && !self.is_key_forgotten
     }
 
     /// Refuses an old key that lacks a part. No key has nulls: it is then that of a partition which tells its rows apart by other

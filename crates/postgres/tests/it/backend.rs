@@ -9,7 +9,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::sink::{INSERT, SinkFixture, write};
 use crate::specifics::ask;
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 pub(crate) fn options(settings: &[(&str, &str)]) -> Options {
     let origin = Origin::new("test.toml:1");
@@ -38,7 +38,7 @@ fn a_role_with_the_least_privileges_can_do_everything() {
             let user = base.user().await;
             let (url, own) = (base.url(), base.url_of(&user));
             let denied = Client::open(&cx(), base.config_of(&user)).await.expect("it may log in");
-            assert_told(Leases::open(&cx(), denied.clone()).await, ErrorKind::Denied, "access is denied");
+            assert_error(Leases::open(&cx(), denied.clone()).await, ErrorKind::Denied, "access is denied");
             let found = Postgres.check_store(&cx(), &mut options(&[("url", &own)])).await.expect("it can look");
             assert!(found.iter().any(|finding| finding.what.contains("may not make them")), "{found:?}");
             // Twice: it can be run again at any time.
@@ -83,7 +83,7 @@ async fn use_everything(base: &Base, user: &str) {
     fixture.committed(1, &[(INSERT, Some("a"), "{}")]).await;
     // And no more than that.
     let delete = client.write(&cx(), "DELETE FROM watchkeeper.leases", &[]).await;
-    assert_told(delete, ErrorKind::Denied, "42501");
+    assert_error(delete, ErrorKind::Denied, "42501");
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn what_a_file_says_about_a_sink_is_looked_at() {
             Some(target.checkpoints.expect("it is there").identity(&cx()).await.expect("it answers"))
         );
         let wrong = options(&[("url", &url), ("table", "a.b.c")]);
-        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "a.b.c");
+        assert_error(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "a.b.c");
         let wrong = options(&[("url", &url), ("schema", "Robert'); --"), ("table", "t")]);
-        assert_told(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "schema");
+        assert_error(Postgres.sink(&cx(), &purpose, &mut wrong.clone()).await.map(|_| ()), ErrorKind::Config, "schema");
     });
 }
 

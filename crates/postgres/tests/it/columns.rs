@@ -83,8 +83,8 @@ impl Flow {
         let batch = self.batch().await;
         let answer = self.fixture.deliver(self.seq + 1, &batch).await.expect("the server answers");
         let Transacted::Rejected(faults) = answer else { panic!("{sql}: {answer:?}") };
-        let (told, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());
-        assert!(told.contains(cause) && !told.contains('\n'), "{told}");
+        let (reported, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());
+        assert!(reported.contains(cause) && !reported.contains('\n'), "{reported}");
         assert!(remedy.contains("missing = \"keep\"") && remedy.contains("columns"), "{remedy}");
         batch
     }
@@ -120,7 +120,7 @@ fn from_both_logs(rows: impl Fn() -> Rows, story: impl AsyncFn(Flow)) {
 }
 
 #[test]
-fn a_column_that_is_dropped_or_renamed_in_flight_is_told_and_empties_nothing() {
+fn a_column_that_is_dropped_or_renamed_in_flight_is_reported_and_empties_nothing() {
     from_both_logs(rows, async |mut flow| {
         flow.carry("INSERT INTO things VALUES (1, 'one', '{\"city\": \"Brest\"}', 1), (2, 'two', '{}', 1)", 2).await;
         assert_eq!(flow.held().await, ["1 one Brest 1", "2 two - 1"]);
@@ -171,7 +171,7 @@ fn what_is_missing_is_kept_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_is_missing_is_told_or_kept_elsewhere_too() {
+fn what_is_missing_is_reported_or_kept_elsewhere_too() {
     let base = Base::schema(Version::V18);
     let table = base.table("typed");
     block_on(async {
@@ -197,8 +197,8 @@ fn what_is_missing_is_told_or_kept_elsewhere_too() {
             writer.write(&cx(), 0, batch, &[0]).await.expect("the server answers")
         };
         let lacking = change("1", r#"{"id":1,"v":"a"}"#);
-        let told = written(Missing::Refuse, &lacking).await;
-        let cause = told.rejected.first().map(|fault| fault.error.to_string()).unwrap_or_default();
+        let reported = written(Missing::Refuse, &lacking).await;
+        let cause = reported.rejected.first().map(|fault| fault.error.to_string()).unwrap_or_default();
         assert!(cause.contains("shop.orders reports no column \"n\""), "{cause}");
         let look = format!("SELECT id || ' ' || n || ' ' || v FROM {table} ORDER BY id");
         assert_eq!(fixture.shown(&look).await, Vec::<String>::new());

@@ -24,7 +24,7 @@ pub(crate) async fn rejected(fixture: &mut SinkFixture, seq: u64, rows: &[Row<'_
     places
 }
 
-async fn all_are_told_at_once(base: &Base, table: &str, apply: impl Apply, check: &str) {
+async fn all_are_reported_at_once(base: &Base, table: &str, apply: impl Apply, check: &str) {
     let mut fixture = SinkFixture::new(base.client().await, apply).await;
     let sql = format!("ALTER TABLE {table} ADD CHECK ({check})");
     base.admin().await.batch_execute(&sql).await.expect("the table is there");
@@ -43,19 +43,19 @@ async fn all_are_told_at_once(base: &Base, table: &str, apply: impl Apply, check
 }
 
 #[test]
-fn all_rejected_changes_of_a_transaction_are_told_at_once() {
+fn all_rejected_changes_of_a_transaction_are_reported_at_once() {
     let base = Base::schema(Version::V15);
     block_on(async {
         let (events, mirror, rows) = (base.table("events"), base.table("mirror"), base.table("rows"));
         let sql = format!("CREATE TABLE {rows} (id int PRIMARY KEY, n int)");
         base.admin().await.batch_execute(&sql).await.expect("it is new");
         let each = Base::schema(Version::V15);
-        all_are_told_at_once(&base, &rows, Rows::into(&rows).expect("a name"), "n < 100").await;
+        all_are_reported_at_once(&base, &rows, Rows::into(&rows).expect("a name"), "n < 100").await;
         let check = "(document ->> 'n')::int < 100";
-        all_are_told_at_once(&each, &mirror, Mirror::into(&mirror).expect("a name"), check).await;
+        all_are_reported_at_once(&each, &mirror, Mirror::into(&mirror).expect("a name"), check).await;
         let each = Base::schema(Version::V15);
         let check = "(event ->> 'n')::int < 100";
-        all_are_told_at_once(&each, &events, Events::into(&events).expect("a name"), check).await;
+        all_are_reported_at_once(&each, &events, Events::into(&events).expect("a name"), check).await;
     });
 }
 
@@ -108,7 +108,7 @@ impl Handle for Steps {
 }
 
 #[test]
-fn what_is_not_rejected_is_tried_in_its_order_whether_the_place_of_the_rest_is_told_or_not() {
+fn what_is_not_rejected_is_tried_in_its_order_whether_the_place_of_the_rest_is_reported_or_not() {
     let (come, go) = (Operation::Insert, Operation::Delete);
     let rows: Vec<Row<'_>> = [
         (come, "a"),
@@ -124,17 +124,17 @@ fn what_is_not_rejected_is_tried_in_its_order_whether_the_place_of_the_rest_is_t
     ]
     .map(|(operation, key)| (operation, Some(key), "{}"))
     .to_vec();
-    for told in [false, true] {
+    for reported in [false, true] {
         let base = Base::schema(Version::V15);
         let table = base.table("steps");
         block_on(async {
             let sql = format!("CREATE TABLE {table} (key text PRIMARY KEY)");
             base.admin().await.batch_execute(&sql).await.expect("it is new");
-            let mut fixture = match told {
+            let mut fixture = match reported {
                 false => SinkFixture::new(base.client().await, Steps(table.clone())).await,
                 true => SinkFixture::new(base.client().await, PerChange(Steps(table.clone()))).await,
             };
-            assert_eq!(rejected(&mut fixture, 1, &rows).await, [2, 5, 8], "places are told: {told}");
+            assert_eq!(rejected(&mut fixture, 1, &rows).await, [2, 5, 8], "places are told: {reported}");
             let good: Vec<Row<'_>> =
                 (0..).zip(&rows).filter(|(at, _)| ![2, 5, 8].contains(at)).map(|(_, row)| *row).collect();
             fixture.committed(1, &good).await;

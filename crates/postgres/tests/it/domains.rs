@@ -5,11 +5,11 @@ use watchkeeper_postgres::{Rows, Transactional, VersionedRows};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::sink::{INSERT, SinkFixture, grant};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 /// Only what is told of a row has to be there: its key when it is deleted, what is named in `columns` otherwise.
 #[test]
-fn a_column_whose_domain_takes_no_null_need_not_be_told() {
+fn a_column_whose_domain_takes_no_null_need_not_be_reported() {
     for version in Version::ALL {
         let base = Base::schema(version);
         let (table, domain) = (base.table("typed"), base.table("certain"));
@@ -41,9 +41,9 @@ fn a_column_that_the_server_numbers_itself_is_refused_before_anything_is_written
         let rows = || Rows::into(&table).expect("a name");
         let sink = Transactional::open(&cx(), base.client().await, rows()).await.expect("the tables can be made");
         let cause = "is GENERATED ALWAYS AS IDENTITY, which no update can write";
-        assert_told(sink.check(&cx()).await, ErrorKind::Config, cause);
+        assert_error(sink.check(&cx()).await, ErrorKind::Config, cause);
         let versioned = VersionedRows::new(base.client().await, rows()).expect("a name");
-        assert_told(versioned.check(&cx()).await, ErrorKind::Config, cause);
+        assert_error(versioned.check(&cx()).await, ErrorKind::Config, cause);
         let without = Transactional::open(&cx(), base.client().await, rows().column("id", "id")).await;
         without.expect("the tables can be made").check(&cx()).await.expect("that one is not written");
     });
@@ -70,7 +70,7 @@ fn rows_that_depend_on_one_another_are_not_written_in_lanes() {
         sink.open(&cx(), &context(4)).await.expect("only its key is unique");
         base.admin().await.batch_execute(&format!("ALTER TABLE {table} ADD UNIQUE (mail)")).await.expect("it is empty");
         sink.open(&cx(), &context(1)).await.expect("one lane keeps every order");
-        assert_told(
+        assert_error(
             sink.open(&cx(), &context(4)).await.map(drop),
             ErrorKind::Config,
             "beside its primary key, and 4 lanes",

@@ -6,7 +6,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::backend::options;
 use crate::sink::{INSERT, SinkFixture, batch, context, grant, shown};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 /// Tables as a file names them, and as SQL does.
 const TABLES: [(&str, &str); 4] = [
@@ -145,11 +145,11 @@ fn names_that_only_look_alike_stay_apart() {
         assert_eq!(shown(&client, MADE).await, made);
         // A table with such a name in the schema of Watchkeeper's own tables is refused, one that is only called so is not.
         let refused = sink(&base, "events", r#""watchkeeper"."a.b""#).await.map(drop);
-        assert_told(refused, watchkeeper_core::ErrorKind::Config, "the schema of Watchkeeper's own tables");
+        assert_error(refused, watchkeeper_core::ErrorKind::Config, "the schema of Watchkeeper's own tables");
         sink(&base, "events", r#""watchkeeper.checkpoints""#).await.expect("it lies in another schema");
         for wrong in ["a.b.c", r#""a.b"#, r#""a"b"#, "", ".", r#""""#] {
             let refused = sink(&base, "events", wrong).await.map(drop);
-            assert_told(refused, watchkeeper_core::ErrorKind::Config, "table");
+            assert_error(refused, watchkeeper_core::ErrorKind::Config, "table");
         }
     });
 }

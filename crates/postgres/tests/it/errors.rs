@@ -5,7 +5,7 @@ use watchkeeper_core::ErrorKind;
 use watchkeeper_postgres::{CallPurpose, Class, Client, Config, to_error};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name, shared};
+use crate::support::{Base, assert_error, block_on, connect, cx, fresh_name, shared};
 
 fn assert_is(native: Native, code: &str, class: Class) {
     assert_eq!(native.code().map(|code| code.code()), Some(code), "{native:?}");
@@ -85,16 +85,16 @@ fn no_row_of_the_table_is_left_out() {
     let provoked: Vec<&str> =
         STATEMENTS.iter().map(|(code, ..)| *code).chain(IDLE.map(|(code, _)| code)).chain(APART).collect();
     for (code, class) in Class::codes() {
-        let other = |told: &str| told != code && Class::codes().any(|(nearer, _)| nearer == told);
-        let is_row = |told: &&str| told.starts_with(code) && !other(told);
-        let told = provoked.iter().find(|told| is_row(told));
-        let told = told.unwrap_or_else(|| panic!("nothing provokes {code}"));
-        assert_eq!(Class::of_code(told), class, "{told}");
+        let other = |reported: &str| reported != code && Class::codes().any(|(nearer, _)| nearer == reported);
+        let is_row = |reported: &&str| reported.starts_with(code) && !other(reported);
+        let reported = provoked.iter().find(|reported| is_row(reported));
+        let reported = reported.unwrap_or_else(|| panic!("nothing provokes {code}"));
+        assert_eq!(Class::of_code(reported), class, "{reported}");
     }
 }
 
 #[test]
-fn a_page_that_is_no_page_is_told_to_be_damage() {
+fn a_page_that_is_no_page_is_reported_to_be_damage() {
     let server = Server::start(Version::V15);
     let url = server.url("postgres");
     let path = block_on(async {
@@ -113,7 +113,7 @@ fn a_page_that_is_no_page_is_told_to_be_damage() {
 }
 
 #[test]
-fn what_statements_are_answered_with_is_told_by_the_table() {
+fn what_statements_are_answered_with_is_reported_by_the_table() {
     for version in Version::ALL {
         block_on(async {
             let base = Base::new(version).await;
@@ -135,7 +135,7 @@ fn what_statements_are_answered_with_is_told_by_the_table() {
 }
 
 #[test]
-fn sessions_that_lie_idle_are_told_to_have_ended() {
+fn sessions_that_lie_idle_are_reported_to_have_ended() {
     block_on(async {
         let base = Base::new(Version::V18).await;
         for (code, sql) in IDLE {
@@ -150,7 +150,7 @@ fn sessions_that_lie_idle_are_told_to_have_ended() {
 }
 
 #[test]
-fn transactions_in_each_others_way_are_told_to_be_busy() {
+fn transactions_in_each_others_way_are_reported_to_be_busy() {
     block_on(async {
         let base = Base::new(Version::V15).await;
         let (a, b) = (base.admin().await, base.admin().await);
@@ -185,28 +185,28 @@ fn transactions_in_each_others_way_are_told_to_be_busy() {
 }
 
 #[test]
-fn who_is_not_let_in_is_told_why() {
+fn who_is_not_let_in_is_reported_why() {
     let server = shared(Version::V15);
     block_on(async {
         let open = async |url: &str| Client::open(&cx(), Config::new(url).expect("a URL")).await;
         let unknown = open(&server.url("nowhere")).await;
         let remedy = unknown.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
         assert!(remedy.contains("in the URL"), "{remedy}");
-        assert_told(unknown, ErrorKind::Config, "/nowhere: database \"nowhere\" does not exist (3D000)");
-        assert_told(open(&server.url_of("nobody_here", "postgres")).await, ErrorKind::Denied, "28000");
+        assert_error(unknown, ErrorKind::Config, "/nowhere: database \"nowhere\" does not exist (3D000)");
+        assert_error(open(&server.url_of("nobody_here", "postgres")).await, ErrorKind::Denied, "28000");
         let writers = fresh_name();
         let sql = format!("CREATE ROLE {writers} LOGIN CONNECTION LIMIT 0");
         connect(&server.url("postgres")).await.batch_execute(&sql).await.expect("the superuser may");
-        assert_told(open(&server.url_of(&writers, "postgres")).await, ErrorKind::Unavailable, "53300");
+        assert_error(open(&server.url_of(&writers, "postgres")).await, ErrorKind::Unavailable, "53300");
         // Nobody listens on a port that was just given back.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port();
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
         let cause = format!("127.0.0.1:{port}/postgres: the server cannot be reached (Connection refused)");
-        assert_told(open(&url).await, ErrorKind::Unavailable, &cause);
+        assert_error(open(&url).await, ErrorKind::Unavailable, &cause);
         let encrypted = open(&format!("{}?sslmode=verify-full", server.url("postgres"))).await;
         let remedy = encrypted.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
         assert!(remedy.contains("ssl = on") && !remedy.contains("authority"), "{remedy}");
-        assert_told(encrypted, ErrorKind::Config, "does not support TLS");
+        assert_error(encrypted, ErrorKind::Config, "does not support TLS");
     });
 }
 

@@ -10,7 +10,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use crate::logged::Logged;
 use crate::sink::{INSERT, Row, SinkFixture, batch_of, grant, shown};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 /// Rows of a source that tells every column.
 fn rows(rows: &[Row<'_>]) -> Arc<Batch> {
@@ -184,7 +184,7 @@ fn a_key_that_the_server_cannot_find_rows_by_is_refused_and_one_that_includes_mo
         alter("CREATE TABLE $t (id int PRIMARY KEY DEFERRABLE, v text)").await;
         let sink = Transactional::open(&cx(), client.clone(), Rows::into(&table).expect("a name")).await;
         let sink = sink.expect("the tables can be made");
-        assert_told(sink.check(&cx()).await, ErrorKind::Config, "is DEFERRABLE");
+        assert_error(sink.check(&cx()).await, ErrorKind::Config, "is DEFERRABLE");
         alter("DROP TABLE $t; CREATE TABLE $t (id int, v text, PRIMARY KEY (id) INCLUDE (v))").await;
         let mut fixture = SinkFixture::new(client, Rows::into(&table).expect("a name")).await;
         commit(&mut fixture, 1, &[(INSERT, Some("1"), r#"{"id":1,"v":"a"}"#)]).await;
@@ -221,15 +221,15 @@ fn a_target_whose_rows_are_hidden_is_refused_and_nothing_is_passed_over_in_silen
         let deleted = fixture.deliver(2, &rows(&[(Operation::Delete, Some("1"), r#"{"id":1}"#)])).await;
         let remedy = deleted.as_ref().err().and_then(|error| error.advice()).unwrap_or_default().to_owned();
         assert!(remedy.contains("BYPASSRLS"), "{deleted:?}");
-        assert_told(deleted, ErrorKind::Denied, "row-level security");
+        assert_error(deleted, ErrorKind::Denied, "row-level security");
         let rows =
             Transactional::open(&cx(), client.clone(), Rows::into(&table).expect("a name")).await.expect("it opens");
-        assert_told(rows.check(&cx()).await, ErrorKind::Config, "hide rows from this role");
+        assert_error(rows.check(&cx()).await, ErrorKind::Config, "hide rows from this role");
         let mirror = base.table("mirrored");
         let made = Mirror::into(&mirror).expect("a name");
         made.prepare(&cx(), &base.client().await).await.expect("it can be made");
         admin.batch_execute(&format!("ALTER TABLE {mirror} ENABLE ROW LEVEL SECURITY")).await.expect("it may");
-        assert_told(made.prepare(&cx(), &client).await, ErrorKind::Config, "hide rows from this role");
+        assert_error(made.prepare(&cx(), &client).await, ErrorKind::Config, "hide rows from this role");
         alter(&format!("ALTER ROLE {user} BYPASSRLS")).await;
         made.prepare(&cx(), &client).await.expect("it sees all rows");
     });
@@ -347,7 +347,7 @@ fn a_field_that_loses_its_column_is_warned_of_with_the_stream_and_the_sink() {
 }
 
 #[test]
-fn a_column_that_comes_behind_one_that_is_not_told_has_its_own_type_also_beside_a_domain() {
+fn a_column_that_comes_behind_one_that_is_not_reported_has_its_own_type_also_beside_a_domain() {
     let base = Base::schema(Version::V15);
     let table = base.table("typed");
     block_on(async {

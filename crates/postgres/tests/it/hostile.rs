@@ -11,7 +11,7 @@ use watchkeeper_postgres::{ChangeLog, Client, Config, Postgres, Replication, Row
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::columns::Flow;
-use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name};
+use crate::support::{Base, assert_error, block_on, connect, cx, fresh_name};
 
 /// What may be set for a role, beside what keeps it from working at all.
 const SETTINGS: [&str; 21] = [
@@ -159,21 +159,25 @@ fn what_a_file_names_opens_whatever_is_set_for_its_role() {
             }
             let settings = [("url", url.as_str()), ("mode", "events"), ("table", "public.things")];
             let fed = Postgres.check_sink(&cx(), &purpose, &mut written(&settings)).await.map(drop);
-            assert_told(fed, ErrorKind::Config, "watches public.things, which this sink writes to");
+            assert_error(fed, ErrorKind::Config, "watches public.things, which this sink writes to");
         });
     }
 }
 
 #[test]
-fn a_role_that_may_only_read_by_default_is_told_so() {
+fn a_role_that_may_only_read_by_default_is_reported_so() {
     block_on(async {
         let base = Base::new(Version::V15).await;
         let user = base.user().await;
         let sql = format!("ALTER ROLE {user} SUPERUSER; ALTER ROLE {user} SET default_transaction_read_only = on");
         base.admin().await.batch_execute(&sql).await.unwrap();
         let found = Postgres.check_store(&cx(), &mut written(&[("url", &base.url_of(&user))])).await.unwrap();
-        let told = found.iter().find(|finding| finding.severity == Severity::Error).expect("it could write nothing");
-        assert!(told.what.contains("default_transaction_read_only is on") && told.remedy.is_some(), "{told:?}");
+        let reported =
+            found.iter().find(|finding| finding.severity == Severity::Error).expect("it could write nothing");
+        assert!(
+            reported.what.contains("default_transaction_read_only is on") && reported.remedy.is_some(),
+            "{reported:?}"
+        );
     });
 }
 

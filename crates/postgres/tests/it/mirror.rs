@@ -42,7 +42,7 @@ fn no_mirror_passes_over_a_rename() {
     let base = Base::schema(Version::V18);
     block_on(async {
         let renamed: [Row<'_>; 1] = [(Operation::Rename, None, "{}")];
-        let told = |error: &watchkeeper_core::Error| error.to_string().contains("which a mirror cannot follow");
+        let reported = |error: &watchkeeper_core::Error| error.to_string().contains("which a mirror cannot follow");
         let table = base.table("typed");
         let admin = base.admin().await;
         admin.batch_execute(&format!("CREATE TABLE {table} (n bigint PRIMARY KEY)")).await.expect("it can be made");
@@ -52,7 +52,7 @@ fn no_mirror_passes_over_a_rename() {
         let mut fixture = SinkFixture::newer(base.client().await, Rows::into(&table).expect("a name"), 2).await;
         for answer in [mirrored, fixture.transact(1, &renamed).await] {
             let Ok(Transacted::Rejected(faults)) = answer else { panic!("{answer:?}") };
-            assert!(told(&faults[0].error), "{faults:?}");
+            assert!(reported(&faults[0].error), "{faults:?}");
         }
         let versioned = Versioned::new(base.client().await, mirror);
         let versioned_rows = VersionedRows::new(base.client().await, Rows::into(&table).expect("a name"));
@@ -62,7 +62,7 @@ fn no_mirror_passes_over_a_rename() {
             let opened = sink.open(&cx(), &context(&fixture.sink, &fixture.grant)).await.expect("it can be opened");
             let OpenedSink::Plain(writer) = opened else { panic!("{opened:?}") };
             let written = writer.write(&cx(), 0, &batch(&renamed), &[0]).await.expect("the server answers");
-            assert!(written.rejected.iter().any(|fault| told(&fault.error)), "{written:?}");
+            assert!(written.rejected.iter().any(|fault| reported(&fault.error)), "{written:?}");
         }
     });
 }
@@ -72,12 +72,12 @@ fn no_mirror_passes_over_a_rename() {
 pub(crate) struct Toasted;
 
 /// Passes everything on, but for those texts.
-struct Untold<'a>(&'a mut dyn Visit);
+struct Hidden<'a>(&'a mut dyn Visit);
 
-impl Visit for Untold<'_> {
+impl Visit for Hidden<'_> {
     fn value(&mut self, value: ValueRef<'_>) {
-        let untold = value == ValueRef::Str("~".into());
-        self.0.value(if untold { ValueRef::Unchanged } else { value });
+        let unreported = value == ValueRef::Str("~".into());
+        self.0.value(if unreported { ValueRef::Unchanged } else { value });
     }
 
     fn begin_document(&mut self) {
@@ -107,7 +107,7 @@ impl Payload for Toasted {
     }
 
     fn walk(&self, body: &[u8], visit: &mut dyn Visit) -> Result<()> {
-        JsonPayload.walk(body, &mut Untold(visit))
+        JsonPayload.walk(body, &mut Hidden(visit))
     }
 }
 

@@ -12,7 +12,7 @@ use watchkeeper_postgres::{ChangeLog, Client, Config, Replication, Rows, Transac
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::sink::{INSERT, Row, SinkFixture, batch, grant, shown};
-use crate::support::{Base, assert_told, block_on, connect, cx};
+use crate::support::{Base, assert_error, block_on, connect, cx};
 
 /// Every kind of type that PostgreSQL has, in a table and in one that is like it.
 const TYPES: &str = r#"
@@ -131,8 +131,8 @@ fn columns_are_taken_from_the_fields_that_are_named() {
         ];
         fixture.committed(1, &changes).await;
         let look = format!("SELECT concat_ws(' ', id, city, loud, address, seen::date) FROM {table} ORDER BY id");
-        let told = [r#"7 Brest BREST {"n": 1.10, "city": "Brest"} 2026-01-01"#, "8 2026-01-01", "9 2026-01-01"];
-        assert_eq!(fixture.shown(&look).await, told);
+        let reported = [r#"7 Brest BREST {"n": 1.10, "city": "Brest"} 2026-01-01"#, "8 2026-01-01", "9 2026-01-01"];
+        assert_eq!(fixture.shown(&look).await, reported);
         // Documents tell of a deleted one its key alone.
         fixture.committed(2, &[(Operation::Delete, Some("7"), r#"{"documentKey":{"_id":7}}"#)]).await;
         fixture.committed(3, &[(Operation::Delete, Some("8"), r#"{"_id":8}"#)]).await;
@@ -167,7 +167,7 @@ fn a_value_that_does_not_fit_its_column_is_found_among_many() {
 }
 
 #[test]
-fn a_table_that_rows_cannot_be_written_into_is_told_why() {
+fn a_table_that_rows_cannot_be_written_into_is_reported_why() {
     let base = Base::schema(Version::V15);
     let table = base.table("towns");
     block_on(async {
@@ -176,18 +176,18 @@ fn a_table_that_rows_cannot_be_written_into_is_told_why() {
             sink.check(&cx()).await
         };
         let rows = || Rows::into(&table).expect("a name");
-        assert_told(check(rows()).await, ErrorKind::Config, "there is no table");
+        assert_error(check(rows()).await, ErrorKind::Config, "there is no table");
         let admin = base.admin().await;
         let sql =
             format!("CREATE TABLE {table} (id int, city text, loud text GENERATED ALWAYS AS (upper(city)) STORED)");
         admin.batch_execute(&sql).await.expect("it is new");
-        assert_told(check(rows()).await, ErrorKind::Config, "has no primary key");
+        assert_error(check(rows()).await, ErrorKind::Config, "has no primary key");
         admin.batch_execute(&format!("ALTER TABLE {table} ADD PRIMARY KEY (id)")).await.expect("it is empty");
         check(rows()).await.expect("now it can");
-        assert_told(check(rows().column("city", "city")).await, ErrorKind::Config, "is taken from nothing");
+        assert_error(check(rows().column("city", "city")).await, ErrorKind::Config, "is taken from nothing");
         let id = || rows().column("id", "id");
-        assert_told(check(id().column("town", "city")).await, ErrorKind::Config, "has no column \"town\"");
-        assert_told(check(id().column("loud", "city")).await, ErrorKind::Config, "computes \"loud\"");
+        assert_error(check(id().column("town", "city")).await, ErrorKind::Config, "has no column \"town\"");
+        assert_error(check(id().column("loud", "city")).await, ErrorKind::Config, "computes \"loud\"");
     });
 }
 
@@ -344,8 +344,8 @@ fn a_transaction_that_takes_too_long_names_what_bounds_it() {
         let client = Client::open(&cx(), config).await.expect("the server is there");
         let mut fixture = SinkFixture::new(client, Rows::into(&table).expect("a name")).await;
         let error = fixture.transact(1, &[(INSERT, Some("1"), r#"{"id":1}"#)]).await.expect_err("it takes a minute");
-        let (told, remedy) = (error.to_string(), error.advice().unwrap_or_default().to_owned());
-        assert!(told.contains("1 changes in one transaction take longer than the lease leaves"), "{told}");
+        let (reported, remedy) = (error.to_string(), error.advice().unwrap_or_default().to_owned());
+        assert!(reported.contains("1 changes in one transaction take longer than the lease leaves"), "{reported}");
         assert!(remedy.contains("`batch`") && remedy.contains("`lease`"), "{remedy}");
         // The server itself has ended it, so that less can be tried at once, in the same tenure.
         assert!(error.is_late() && error.kind() == ErrorKind::Unavailable, "{error:?}");

@@ -52,8 +52,8 @@ async fn deliver(target: &Target, epoch: u64, batches: &[&Arc<Batch>]) -> Transa
 
 fn assert_rejected(answer: &Transacted) {
     let Transacted::Rejected(faults) = answer else { panic!("{answer:?}") };
-    let told = faults[0].error.to_string();
-    assert!(told.contains("the truncate of public.a would clear \"public.copy\""), "{told}");
+    let reported = faults[0].error.to_string();
+    assert!(reported.contains("the truncate of public.a would clear \"public.copy\""), "{reported}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use watchkeeper_core::{
 use watchkeeper_postgres::{Apply, Client, Config, Events, Failure, Handle, Open, PerChange, Transactional, refuse};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 /// A change of a key (none for a barrier) with this JSON body.
 pub(crate) type Row<'a> = (Operation, Option<&'a str>, &'a str);
@@ -221,7 +221,7 @@ fn a_sink_does_not_write_into_tables_of_watchkeeper() {
     block_on(async {
         let events = Events::into(&format!("{}.leases", base.schema_name())).expect("a name");
         let sink = Transactional::open(&cx(), base.client().await, events).await.expect("the tables can be made");
-        assert_told(sink.check(&cx()).await, ErrorKind::Config, "Watchkeeper's own tables");
+        assert_error(sink.check(&cx()).await, ErrorKind::Config, "Watchkeeper's own tables");
         // The tables of another group, by their schema and by the search path.
         let other = Base::schema(Version::V15);
         let by_schema = format!("{}.checkpoints", base.schema_name());
@@ -231,11 +231,11 @@ fn a_sink_does_not_write_into_tables_of_watchkeeper() {
         for (client, table) in [(other.client().await, by_schema.as_str()), (led.clone(), "checkpoints")] {
             let events = Events::into(table).expect("a name");
             let sink = Transactional::open(&cx(), client, events).await.expect("the tables can be made");
-            assert_told(sink.check(&cx()).await, ErrorKind::Config, "is one of Watchkeeper's own tables");
+            assert_error(sink.check(&cx()).await, ErrorKind::Config, "is one of Watchkeeper's own tables");
         }
         let events = Events::into("copies").expect("a name");
         let sink = Transactional::open(&cx(), led, events).await.expect("the tables can be made");
         assert!(sink.check(&cx()).await.is_ok(), "other names are free");
     });
-    assert_told(Events::into("a.b.c").map(drop), ErrorKind::Config, "does not name a table");
+    assert_error(Events::into("a.b.c").map(drop), ErrorKind::Config, "does not name a table");
 }

@@ -14,7 +14,7 @@ use watchkeeper_postgres::{Checkpoints, Client, Config, Leases, RecordStore};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
 use crate::sink::{grant, write};
-use crate::support::{Base, assert_told, block_on, cx, eventually};
+use crate::support::{Base, assert_error, block_on, cx, eventually};
 
 pub(crate) fn ask(key: &str, entropy: &Entropy) -> AcquireRequest {
     let candidate = Candidate {
@@ -255,7 +255,7 @@ fn tables_of_a_newer_version_are_refused() {
         Leases::open(&cx(), client.clone()).await.expect("the tables can be made");
         let sql = format!("UPDATE {}.meta SET value = '99' WHERE name = 'schema/lease'", base.schema_name());
         client.write(&cx(), &sql, &[]).await.expect("it is there");
-        assert_told(Leases::open(&cx(), client).await, ErrorKind::Config, "have version 99");
+        assert_error(Leases::open(&cx(), client).await, ErrorKind::Config, "have version 99");
     });
 }
 

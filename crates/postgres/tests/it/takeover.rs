@@ -123,7 +123,7 @@ fn a_stale_claimer_does_not_end_the_transaction_of_a_newer_holder() {
 }
 
 #[test]
-fn who_may_not_end_a_session_is_told_which_it_is() {
+fn who_may_not_end_a_session_is_reported_which_it_is() {
     let base = Base::schema(Version::V18);
     block_on(async {
         let client = base.client().await;

@@ -8,7 +8,7 @@ use watchkeeper_core::{ErrorKind, Result, Source};
 use watchkeeper_postgres::{Client, Config, Replication, replication};
 use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 /// A server that speaks TLS and asks for passwords, with a certificate for `localhost` by an authority of its own.
 struct Guarded {
@@ -101,12 +101,12 @@ fn a_server_is_believed_only_by_its_certificate() {
         let plain = format!("sslmode=require&{OURS}");
         assert!(encrypted(guarded.open("localhost", "keeper:secret", &plain).await.expect("all is right")).await);
         // Another name, another authority.
-        assert_told(guarded.open("elsewhere", "keeper:secret", &full).await, ErrorKind::Config, "not valid for name");
-        assert_told(guarded.open("elsewhere", "keeper:secret", &plain).await, ErrorKind::Config, "not valid for name");
+        assert_error(guarded.open("elsewhere", "keeper:secret", &full).await, ErrorKind::Config, "not valid for name");
+        assert_error(guarded.open("elsewhere", "keeper:secret", &plain).await, ErrorKind::Config, "not valid for name");
         let wrong = format!("sslmode=verify-full&{OTHER}");
-        assert_told(guarded.open("localhost", "keeper:secret", &wrong).await, ErrorKind::Config, "TLS");
+        assert_error(guarded.open("localhost", "keeper:secret", &wrong).await, ErrorKind::Config, "TLS");
         let wrong = format!("sslmode=verify-ca&{OTHER}");
-        assert_told(guarded.open("localhost", "keeper:secret", &wrong).await, ErrorKind::Config, "TLS");
+        assert_error(guarded.open("localhost", "keeper:secret", &wrong).await, ErrorKind::Config, "TLS");
         // The authority alone, whatever the name; and whoever it is, only out of the sight of others.
         let any_name = format!("sslmode=verify-ca&{OURS}");
         assert!(encrypted(guarded.open("elsewhere", "keeper:secret", &any_name).await.expect("it is ours")).await);
@@ -115,7 +115,7 @@ fn a_server_is_believed_only_by_its_certificate() {
         );
         // Who wants to see a certificate is not sent away from one quietly.
         let distrust = format!("sslmode=prefer&{OTHER}");
-        assert_told(guarded.open("localhost", "keeper:secret", &distrust).await, ErrorKind::Config, "TLS");
+        assert_error(guarded.open("localhost", "keeper:secret", &distrust).await, ErrorKind::Config, "TLS");
     });
 }
 
@@ -128,11 +128,11 @@ fn who_is_not_who_it_says_is_not_let_in() {
         let full = format!("sslmode=verify-full&{OURS}");
         guarded.open("localhost", "keeper:secret", &full).await.expect("all is right");
         let wrong = guarded.open("localhost", "keeper:hunter2", &full).await;
-        assert_told(wrong.as_ref().map(|_| ()).map_err(copy), ErrorKind::Denied, "28P01");
+        assert_error(wrong.as_ref().map(|_| ()).map_err(copy), ErrorKind::Denied, "28P01");
         assert!(!format!("{wrong:?}").contains("hunter2"), "{wrong:?}");
-        assert_told(guarded.open("localhost", "keeper", &full).await, ErrorKind::Denied, "password missing");
+        assert_error(guarded.open("localhost", "keeper", &full).await, ErrorKind::Denied, "password missing");
         // Without TLS the server has no line for it.
-        assert_told(guarded.open("localhost", "keeper:secret", "sslmode=disable").await, ErrorKind::Denied, "28000");
+        assert_error(guarded.open("localhost", "keeper:secret", "sslmode=disable").await, ErrorKind::Denied, "28000");
         // A binding without TLS cannot be.
         let unbound = "sslmode=disable&channel_binding=require";
         let error = guarded.open("localhost", "postgres", unbound).await.expect_err("there is nothing to bind to");
@@ -155,8 +155,8 @@ fn a_client_shows_its_certificate_to_a_server_that_demands_one() {
             logs(config).identity(&cx()).await.expect("it is let in to replicate, too");
             for (parameters, cause) in [(full.clone(), "28000"), (with("borrowed"), "28000")] {
                 let config = guarded.config("localhost", "bearer", &parameters).expect("the files can be read");
-                assert_told(logs(config).identity(&cx()).await, ErrorKind::Denied, cause);
-                assert_told(guarded.open("localhost", "bearer", &parameters).await, ErrorKind::Denied, cause);
+                assert_error(logs(config).identity(&cx()).await, ErrorKind::Denied, cause);
+                assert_error(guarded.open("localhost", "bearer", &parameters).await, ErrorKind::Denied, cause);
             }
             let forged = guarded.config("localhost", "bearer", &with("forged")).expect("the files can be read");
             logs(forged).identity(&cx()).await.expect_err("another authority has signed it");

@@ -85,7 +85,7 @@ fn write_ahead(connection: &Connection, config: &Config) -> Result<(), Failure> 
     if mode.eq_ignore_ascii_case("wal") {
         return Ok(());
     }
-    Err(Failure::Told(
+    Err(Failure::Described(
         Error::config(format!("{}: write-ahead logging is not possible, only {mode}", config.path.display()))
             .remedy("keep the file on a local disk"),
     ))

@@ -95,7 +95,7 @@ fn finding(connection: &Connection, file: &Path, table: &str, columns: &[String]
     let (what, remedy) = match Shape::inspect(connection, table) {
         Ok(shape) if triggers.are_made_for(&shape) => return Ok(None),
         Ok(shape) => (difference(table, columns, &shape.columns), remedy),
-        Err(Failure::Told(error)) => (error.message().to_owned(), format!("mend that, then {remedy}")),
+        Err(Failure::Described(error)) => (error.message().to_owned(), format!("mend that, then {remedy}")),
         Err(failure) => return Err(failure),
     };
     Ok(Some(Finding { severity: Severity::Warning, what, remedy: Some(remedy) }))
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_column_is_told_once() {
+    fn a_new_column_is_reported_once() {
         let (mut connection, mut known) = (shop(), KnownSchema::default());
         assert!(mark_error(&mut known, &connection).is_empty());
         connection.execute_batch("ALTER TABLE orders ADD COLUMN note").expect("it is another name");

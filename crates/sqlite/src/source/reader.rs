@@ -87,7 +87,7 @@ impl Reader {
             log.require_same(transaction, &origin)?;
             // Of a file that was restored nothing may go that nobody has read; the next read tells what happened.
             match place.still_there(transaction) {
-                Err(Failure::Told(_)) => return Ok(0),
+                Err(Failure::Described(_)) => return Ok(0),
                 answer => answer?,
             }
             note(transaction, &log.consumer, place.number)?;

@@ -8,7 +8,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_sqlite::{ChangeLog, Sqlite, tools};
 
-use crate::support::{Folder, assert_told, block_on, cx, execute};
+use crate::support::{Folder, assert_error, block_on, cx, execute};
 
 const LIMITS: Limits = Limits { rows: 100, bytes: 1 << 20, wait: Duration::from_millis(20) };
 
@@ -61,12 +61,12 @@ fn a_table_that_is_not_logged_is_refused_with_the_command_that_logs_it() {
         let file = folder.file("app.db");
         let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["b"])).await.unwrap();
         let opened = made.open(&cx(), StartAt::Oldest).await.map(drop);
-        assert_told(opened, ErrorKind::Config, &format!("sqlite install --db {} --table b", file.display()));
+        assert_error(opened, ErrorKind::Config, &format!("sqlite install --db {} --table b", file.display()));
         // One that was uninstalled is a matter of the stream that reads it.
         tools::install(&cx(), &client, &["b"]).await.unwrap();
         tools::uninstall(&cx(), &client, &["b"], tools::Unread::Keep).await.unwrap();
         let opened = made.open(&cx(), StartAt::Oldest).await.map(drop);
-        assert_told(opened, ErrorKind::PositionLost, "b is no longer logged: it was uninstalled");
+        assert_error(opened, ErrorKind::PositionLost, "b is no longer logged: it was uninstalled");
         tools::install(&cx(), &client, &["b"]).await.unwrap();
         made.open(&cx(), StartAt::Now).await.unwrap();
         tools::uninstall(&cx(), &client, &["b"], tools::Unread::Discard).await.unwrap();
@@ -74,7 +74,7 @@ fn a_table_that_is_not_logged_is_refused_with_the_command_that_logs_it() {
         assert_eq!(found[0].severity, Severity::Error, "{found:?}");
         execute(&client, "CREATE TABLE c(id INTEGER PRIMARY KEY)").await.unwrap();
         let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["c"])).await;
-        assert_told(looked, ErrorKind::Config, "the table c is not logged");
+        assert_error(looked, ErrorKind::Config, "the table c is not logged");
     });
 }
 
@@ -93,13 +93,13 @@ fn a_look_changes_nothing() {
         connection.execute_batch("CREATE TABLE a(id INTEGER PRIMARY KEY)").unwrap();
         let before = std::fs::read(&application).unwrap();
         let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&application, &[])).await;
-        assert_told(looked, ErrorKind::Config, "no table of this database is logged");
+        assert_error(looked, ErrorKind::Config, "no table of this database is logged");
         assert_eq!(std::fs::read(&application).unwrap(), before, "not even the journal's mode");
 
         let nowhere = folder.file("gone/state.db");
-        assert_told(Sqlite.check_store(&cx(), &mut options(&nowhere, &[])).await, ErrorKind::Config, "is not there");
+        assert_error(Sqlite.check_store(&cx(), &mut options(&nowhere, &[])).await, ErrorKind::Config, "is not there");
         std::fs::write(&file, "this is a text and no database, by far").unwrap();
-        assert_told(
+        assert_error(
             Sqlite.check_store(&cx(), &mut options(&file, &[])).await,
             ErrorKind::Config,
             "not a SQLite database",
@@ -108,7 +108,7 @@ fn a_look_changes_nothing() {
 }
 
 #[test]
-fn a_table_that_cannot_be_logged_is_told_so_before_it_is_to_be_installed() {
+fn a_table_that_cannot_be_logged_is_reported_so_before_it_is_to_be_installed() {
     let folder = Folder::new();
     block_on(async {
         let client = folder.client("app.db").await;
@@ -118,9 +118,9 @@ fn a_table_that_cannot_be_logged_is_told_so_before_it_is_to_be_installed() {
         for _ in 0..2 {
             let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["heap"])).await.unwrap();
             let opened = made.open(&cx(), StartAt::Oldest).await.map(drop);
-            assert_told(opened, ErrorKind::Config, "heap cannot be followed: it has no primary key");
+            assert_error(opened, ErrorKind::Config, "heap cannot be followed: it has no primary key");
             let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["heap"])).await;
-            assert_told(looked, ErrorKind::Config, "heap cannot be followed: it has no primary key");
+            assert_error(looked, ErrorKind::Config, "heap cannot be followed: it has no primary key");
             tools::install(&cx(), &client, &["a"]).await.unwrap();
         }
     });
@@ -146,14 +146,14 @@ fn a_look_at_a_source_tells_of_a_rebuilt_table_that_is_read() {
 }
 
 #[test]
-fn a_missing_file_is_told_apart_from_a_missing_folder() {
+fn a_missing_file_is_distinguished_from_a_missing_folder() {
     let folder = Folder::new();
     block_on(async {
         let cases = [("gone.db", "create the database first"), ("gone/app.db", "create its folder")];
         for (name, remedy) in cases {
             let mut options = options(&folder.file(name), &[]);
             let made = Sqlite.source(&cx(), &purpose(), &mut options).await.map(|_| ());
-            assert_told(made, ErrorKind::Config, remedy);
+            assert_error(made, ErrorKind::Config, remedy);
         }
         assert!(!folder.file("gone.db").exists());
     });

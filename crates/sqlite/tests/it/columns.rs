@@ -7,7 +7,7 @@ use watchkeeper_core::{
 use watchkeeper_sqlite::{ChangeLog, Sqlite, tools};
 
 use crate::log::{LIMITS, logged, with_table};
-use crate::support::{Folder, assert_told, block_on, cx, execute};
+use crate::support::{Folder, assert_error, block_on, cx, execute};
 
 #[test]
 fn generated_columns_are_logged() {
@@ -19,7 +19,8 @@ fn generated_columns_are_logged() {
         let sql = "INSERT INTO orders(id, a) VALUES (1, 1), (2, 5); UPDATE orders SET a = 2 WHERE id = 1;
             INSERT OR REPLACE INTO orders(id, a) VALUES (3, 5); DELETE FROM orders WHERE id = 1";
         execute(&client, sql).await.unwrap();
-        let told: Vec<_> = logged(&client).await.into_iter().map(|(operation, _, body)| (operation, body)).collect();
+        let reported: Vec<_> =
+            logged(&client).await.into_iter().map(|(operation, _, body)| (operation, body)).collect();
         let row = |id: i64, a: i64| format!(r#"{{"id":{id},"a":{a},"twice":{},"thrice":{}}}"#, a * 2, a * 3);
         let body = |before: Option<String>, after: Option<String>| {
             let or_null = |row: Option<String>| row.unwrap_or_else(|| "null".to_owned());
@@ -35,7 +36,7 @@ fn generated_columns_are_logged() {
             (Operation::Insert, body(None, Some(row(3, 5)))),
             (Operation::Delete, body(Some(row(1, 2)), None)),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     });
 }
 
@@ -68,9 +69,12 @@ fn a_column_of_a_logged_table_is_dropped_by_a_command() {
         execute(&client, drop_note).await.expect_err("a trigger names it");
         let mut options = options(&[("url", &format!("sqlite:{}", folder.file("app.db").display()))]);
         let found = Sqlite.check_source(&cx(), &Purpose::new("shop", "orders"), &mut options).await.unwrap();
-        let told = found.iter().find(|finding| finding.what.contains("DROP COLUMN")).expect("check says so");
-        assert_eq!(told.severity, Severity::Note);
-        assert!(told.remedy.as_deref().unwrap_or_default().contains("watchkeeper sqlite alter --db"), "{told:?}");
+        let reported = found.iter().find(|finding| finding.what.contains("DROP COLUMN")).expect("check says so");
+        assert_eq!(reported.severity, Severity::Note);
+        assert!(
+            reported.remedy.as_deref().unwrap_or_default().contains("watchkeeper sqlite alter --db"),
+            "{reported:?}"
+        );
 
         let file = folder.file("app.db");
         let file = file.to_str().unwrap();
@@ -84,9 +88,9 @@ fn a_column_of_a_logged_table_is_dropped_by_a_command() {
 
         // What cannot be done, or would not be followed, changes nothing.
         let wrong = run("alter", &[("db", file), ("sql", "ALTER TABLE orders DROP COLUMN missing")]).await;
-        assert_told(wrong, ErrorKind::Config, "no such column");
+        assert_error(wrong, ErrorKind::Config, "no such column");
         let keyless = "ALTER TABLE orders RENAME TO former; CREATE TABLE orders(id, a)";
-        assert_told(run("alter", &[("db", file), ("sql", keyless)]).await, ErrorKind::Config, "orders");
+        assert_error(run("alter", &[("db", file), ("sql", keyless)]).await, ErrorKind::Config, "orders");
         execute(&client, "INSERT INTO orders VALUES (3, 3)").await.unwrap();
         assert_eq!(stream.next_batch(&cx(), LIMITS).await.unwrap().len(), 1);
         tools::install(&cx(), &client, &["orders"]).await.unwrap();

@@ -5,7 +5,7 @@ use watchkeeper_sqlite::rusqlite::Connection;
 use watchkeeper_sqlite::{ChangeLog, tools};
 
 use crate::log::{LIMITS, with_table};
-use crate::support::{Folder, assert_told, block_on, cx, execute};
+use crate::support::{Folder, assert_error, block_on, cx, execute};
 
 const TABLE: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY, a)";
 const ONE: Limits = Limits { rows: 1, ..LIMITS };
@@ -22,9 +22,9 @@ fn rows_that_are_deleted_unread_are_a_loss() {
             let position = stream.next_batch(&cx(), ONE).await.unwrap().end;
             Connection::open(folder.file("app.db")).unwrap().execute_batch(sql).unwrap();
             execute(&client, "INSERT INTO orders VALUES (4, 4)").await.unwrap();
-            assert_told(stream.next_batch(&cx(), ONE).await, ErrorKind::PositionLost, "deleted");
+            assert_error(stream.next_batch(&cx(), ONE).await, ErrorKind::PositionLost, "deleted");
             let again = log.open(&cx(), StartAt::After(position)).await.map(drop);
-            assert_told(again, ErrorKind::PositionLost, "deleted");
+            assert_error(again, ErrorKind::PositionLost, "deleted");
             assert!(!log.peek(&cx(), StartAt::Oldest).await.unwrap().next_batch(&cx(), ONE).await.unwrap().is_empty());
         });
     }
@@ -59,6 +59,6 @@ fn a_log_without_a_guard_gets_one() {
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         stream.next_batch(&cx(), ONE).await.unwrap();
         execute(&client, "DELETE FROM watchkeeper_changes").await.unwrap();
-        assert_told(stream.next_batch(&cx(), ONE).await, ErrorKind::PositionLost, "deleted");
+        assert_error(stream.next_batch(&cx(), ONE).await, ErrorKind::PositionLost, "deleted");
     });
 }

@@ -13,7 +13,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_sqlite::{ChangeLog, Checkpoints, Client, Config, Leases, tools};
 
-use crate::support::{Folder, assert_told, block_on, cx, execute};
+use crate::support::{Folder, assert_error, block_on, cx, execute};
 
 const FILE: &str = "WATCHKEEPER_TEST_FILE";
 const KEY: &str = "WATCHKEEPER_TEST_KEY";
@@ -99,7 +99,7 @@ fn a_stopped_writer_is_named() {
     let named = format!("process {} (", other.0.id());
     let answer = block_on(async { checkpoints(&file, false).await.claim(&cx(), &grant("stream", 2)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "it was killed without being asked for");
-    assert_told(answer, ErrorKind::Unavailable, &named);
+    assert_error(answer, ErrorKind::Unavailable, &named);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_stopped_writer_of_another_key_is_spared() {
     let mut other = stopped_in_a_transaction(&file, "another stream");
     let answer = block_on(async { checkpoints(&file, true).await.claim(&cx(), &grant("stream", 2)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "a process that nobody replaces was killed");
-    assert_told(answer, ErrorKind::Unavailable, "which is stopped");
+    assert_error(answer, ErrorKind::Unavailable, "which is stopped");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_stopped_holder_whose_lease_lasts_is_spared() {
     let mut other = stopped_in_a_transaction(&file, LASTING);
     let answer = block_on(async { leases(&file).await.try_acquire(&cx(), &ask(LASTING)).await });
     assert_eq!(other.0.try_wait().unwrap(), None, "a holder in its own right was killed");
-    assert_told(answer, ErrorKind::Unavailable, "which is stopped");
+    assert_error(answer, ErrorKind::Unavailable, "which is stopped");
 }
 
 /// An application's database with a log.
@@ -188,5 +188,5 @@ fn a_stopped_reader_for_another_stream_is_spared() {
     let mut other = stopped_in_a_transaction(&file, "shop/users");
     let answer = block_on(read(&file, "shop/orders"));
     assert_eq!(other.0.try_wait().unwrap(), None, "a process that nobody replaces was killed");
-    assert_told(answer, ErrorKind::Unavailable, "which is stopped");
+    assert_error(answer, ErrorKind::Unavailable, "which is stopped");
 }

@@ -7,7 +7,7 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Change, ChangeStream, Entropy, ErrorKind, Limits, Operation, Source, StartAt};
 use watchkeeper_sqlite::{ChangeLog, Client, Retention, tools};
 
-use crate::support::{Folder, assert_told, block_on, column, cx, execute};
+use crate::support::{Folder, assert_error, block_on, column, cx, execute};
 
 const ITEMS: &str = "CREATE TABLE items(id INTEGER PRIMARY KEY, code TEXT UNIQUE, a INTEGER, b INTEGER, UNIQUE (a, b))";
 
@@ -24,7 +24,7 @@ pub(crate) async fn logged(client: &Client) -> Vec<(Operation, String, String)> 
 }
 
 /// As above, without the bodies.
-async fn told(client: &Client) -> Vec<(Operation, String)> {
+async fn reported(client: &Client) -> Vec<(Operation, String)> {
     logged(client).await.into_iter().map(|(operation, key, _)| (operation, key)).collect()
 }
 
@@ -48,11 +48,11 @@ fn replace_logs_the_rows_that_it_displaces() {
         execute(&client, "INSERT INTO items VALUES (1, 'x', 1, 1), (2, 'y', 2, 2), (3, 'z', 3, 3)").await.unwrap();
         // In conflict with 1 by its key, with 2 by its code and with 3 by both numbers.
         execute(&client, "INSERT OR REPLACE INTO items VALUES (1, 'y', 3, 3)").await.unwrap();
-        let told = told(&client).await;
-        let mut displaced = told[3..6].to_vec();
+        let reported = reported(&client).await;
+        let mut displaced = reported[3..6].to_vec();
         displaced.sort();
         assert_eq!(displaced, [is(Delete, "[1]"), is(Delete, "[2]"), is(Delete, "[3]")]);
-        assert_eq!(told[6..], [is(Insert, "[1]")]);
+        assert_eq!(reported[6..], [is(Insert, "[1]")]);
     });
 }
 
@@ -66,7 +66,7 @@ fn an_ignored_insert_and_an_upsert_displace_nothing() {
         execute(&client, "INSERT OR IGNORE INTO items VALUES (1, 'y', 2, 2)").await.unwrap();
         execute(&client, "INSERT INTO items VALUES (1, 'x', 9, 9) ON CONFLICT DO UPDATE SET a = 5").await.unwrap();
         execute(&client, "INSERT INTO items VALUES (2, 'z', 2, 2)").await.unwrap();
-        assert_eq!(told(&client).await, [is(Insert, "[1]"), is(Update, "[1]"), is(Insert, "[2]")]);
+        assert_eq!(reported(&client).await, [is(Insert, "[1]"), is(Update, "[1]"), is(Insert, "[2]")]);
     });
 }
 
@@ -79,7 +79,7 @@ fn a_number_that_is_yet_to_be_given_displaces_nothing() {
         // What SQLite says before the insert for a number that it will give is -1.
         execute(&client, "INSERT INTO items VALUES (-1, 'x', 1, 1)").await.unwrap();
         execute(&client, "INSERT OR REPLACE INTO items(code) VALUES ('y')").await.unwrap();
-        assert_eq!(told(&client).await, [is(Insert, "[-1]"), is(Insert, "[0]")]);
+        assert_eq!(reported(&client).await, [is(Insert, "[-1]"), is(Insert, "[0]")]);
     });
 }
 
@@ -136,8 +136,8 @@ fn the_log_of_random_statements_gives_the_table() {
             let rows: Vec<serde_json::Value> =
                 rows.await.iter().map(|row| serde_json::from_str(row).unwrap()).collect();
             assert!(!rows.is_empty());
-            let told: BTreeMap<_, _> = rows.into_iter().map(|row| (format!("[{}]", row["id"]), row)).collect();
-            assert_eq!(played(logged(&client).await), told, "seed {seed}, recursive triggers {recursive}");
+            let reported: BTreeMap<_, _> = rows.into_iter().map(|row| (format!("[{}]", row["id"]), row)).collect();
+            assert_eq!(played(logged(&client).await), reported, "seed {seed}, recursive triggers {recursive}");
         });
     }
 }
@@ -171,7 +171,7 @@ fn keys_that_are_equal_to_the_table_are_equal_in_the_log() {
         let table = "CREATE TABLE t(name TEXT COLLATE NOCASE, n, x, PRIMARY KEY (name, n)) WITHOUT ROWID";
         let client = with_table(&folder, table, "t").await;
         execute(&client, "INSERT INTO t VALUES ('Ada', 1, 0); UPDATE t SET name = 'ADA', n = 1.0").await.unwrap();
-        assert_eq!(told(&client).await, [is(Insert, r#"["ada",1]"#), is(Update, r#"["ada",1]"#)]);
+        assert_eq!(reported(&client).await, [is(Insert, r#"["ada",1]"#), is(Update, r#"["ada",1]"#)]);
     });
 }
 
@@ -197,12 +197,12 @@ fn tables_that_cannot_be_followed_are_refused_and_nothing_is_installed() {
             ("watchkeeper_changes", "no table of the application"),
         ];
         for (table, cause) in cases {
-            assert_told(tools::install(&cx(), &client, &["good", table]).await, ErrorKind::Config, cause);
+            assert_error(tools::install(&cx(), &client, &["good", table]).await, ErrorKind::Config, cause);
             let triggers = column(&client, "SELECT name FROM sqlite_schema WHERE type = 'trigger'").await;
             assert_eq!(triggers, Vec::<String>::new(), "{table} left triggers behind");
         }
-        assert_told(ChangeLog::open(&cx(), client.clone(), "it").await, ErrorKind::Config, "no table");
-        assert_told(
+        assert_error(ChangeLog::open(&cx(), client.clone(), "it").await, ErrorKind::Config, "no table");
+        assert_error(
             tools::uninstall(&cx(), &client, &["good"], tools::Unread::Keep).await,
             ErrorKind::Config,
             "is not logged",
@@ -224,7 +224,7 @@ fn uninstalling_leaves_nothing_and_a_new_log_is_another() {
         tools::install(&cx, &client, &["items"]).await.unwrap();
         assert_ne!(log.identity(&cx).await.unwrap(), pedigree);
         let answer = log.verify(&cx, &ChangeLog::position(0, None), &pedigree).await;
-        assert_told(answer, ErrorKind::PositionLost, "another log");
+        assert_error(answer, ErrorKind::PositionLost, "another log");
     });
 }
 
@@ -270,10 +270,10 @@ fn pruning_stays_below_the_slowest_consumer() {
         assert_eq!(left, ["4", "5", "6", "7", "8", "9"]);
         let log = ChangeLog::open(&cx, client.clone(), "late").await.unwrap();
         let answer = log.open(&cx, StartAt::After(ChangeLog::position(2, None))).await.map(drop);
-        assert_told(answer, ErrorKind::PositionLost, "pruned through 3");
+        assert_error(answer, ErrorKind::PositionLost, "pruned through 3");
         log.open(&cx, StartAt::After(ChangeLog::position(3, None))).await.map(drop).unwrap();
         let answer = log.open(&cx, StartAt::After(ChangeLog::position(10, None))).await.map(drop);
-        assert_told(answer, ErrorKind::PositionLost, "after the newest one");
+        assert_error(answer, ErrorKind::PositionLost, "after the newest one");
     });
 }
 

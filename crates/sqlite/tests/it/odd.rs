@@ -6,7 +6,7 @@ use watchkeeper_core::{ErrorKind, Operation, Options, Origin, Setting, Source, T
 use watchkeeper_sqlite::{ChangeLog, tools};
 
 use crate::log::{logged, with_table};
-use crate::support::{Folder, assert_told, block_on, cx, execute};
+use crate::support::{Folder, assert_error, block_on, cx, execute};
 
 #[test]
 fn text_that_is_not_utf8_arrives_marked_and_its_keys_stay_apart() {
@@ -54,10 +54,10 @@ fn keys_that_may_be_null_are_warned_of() {
             let log = ChangeLog::open(&cx(), client.clone(), "it").await.unwrap();
             let findings = log.check(&cx()).await.unwrap();
             assert!(findings.iter().all(|finding| finding.severity == Severity::Warning && finding.remedy.is_some()));
-            let told: Vec<_> = findings.into_iter().map(|finding| finding.what).collect();
+            let reported: Vec<_> = findings.into_iter().map(|finding| finding.what).collect();
             let expected =
                 |column: &&str| format!("orders.{column} may be NULL: rows without a key cannot be told apart");
-            assert_eq!(told, columns.iter().map(expected).collect::<Vec<_>>(), "{table}");
+            assert_eq!(reported, columns.iter().map(expected).collect::<Vec<_>>(), "{table}");
         });
     }
 }
@@ -74,7 +74,7 @@ fn rows_without_a_key_are_refused() {
         .await
         .unwrap();
         let cause = "or\"ders.id is NULL in some rows";
-        assert_told(tools::install(&cx(), &client, &["or\"ders"]).await, ErrorKind::Config, cause);
+        assert_error(tools::install(&cx(), &client, &["or\"ders"]).await, ErrorKind::Config, cause);
         execute(&client, "DELETE FROM \"or\"\"ders\"").await.unwrap();
         tools::install(&cx(), &client, &["or\"ders"]).await.unwrap();
     });

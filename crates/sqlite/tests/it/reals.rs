@@ -113,9 +113,9 @@ fn a_row_keeps_its_key_through_updates_and_replacements() {
         let client = with_table(&folder, TABLE, "t").await;
         let sql = "INSERT INTO t VALUES (0.1, 1); UPDATE t SET n = 2; REPLACE INTO t VALUES (0.1, 3); DELETE FROM t";
         execute(&client, sql).await.unwrap();
-        let told: Vec<_> = logged(&client).await.into_iter().map(|(operation, key, _)| (operation, key)).collect();
+        let reported: Vec<_> = logged(&client).await.into_iter().map(|(operation, key, _)| (operation, key)).collect();
         let is = |operation| (operation, "[0.1]".to_owned());
-        assert_eq!(told, [is(Insert), is(Update), is(Delete), is(Insert), is(Delete)]);
+        assert_eq!(reported, [is(Insert), is(Update), is(Delete), is(Insert), is(Delete)]);
     });
 }
 

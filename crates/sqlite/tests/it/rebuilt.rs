@@ -6,7 +6,7 @@ use watchkeeper_core::source::Severity;
 use watchkeeper_core::{Batch, ChangeStream, ErrorKind, Limits, Pedigree, Result, Source, StartAt};
 use watchkeeper_sqlite::{ChangeLog, Client, tools};
 
-use crate::support::{Folder, assert_told, block_on, column, cx, execute};
+use crate::support::{Folder, assert_error, block_on, column, cx, execute};
 
 const ORDERS: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY, a)";
 
@@ -59,7 +59,7 @@ fn a_table_that_is_rebuilt_under_a_reader_is_lost_at_once() {
         let cx = cx();
         let (answer, rebuilt) = tokio::join!(stream.next_batch(&cx, PATIENT), execute(&client, REBUILD));
         rebuilt.unwrap();
-        assert_told(answer.map(|batch| batch.len()), ErrorKind::PositionLost, GONE);
+        assert_error(answer.map(|batch| batch.len()), ErrorKind::PositionLost, GONE);
     });
 }
 
@@ -71,16 +71,16 @@ fn a_table_that_is_rebuilt_between_two_readers_is_lost_after_what_was_logged() {
         let pedigree = log.identity(&cx()).await.unwrap();
         execute(&client, REBUILD).await.unwrap();
         execute(&client, "INSERT INTO orders VALUES (2, 'not logged')").await.unwrap();
-        assert_told(verify(&log, 1, &pedigree).await, ErrorKind::PositionLost, GONE);
+        assert_error(verify(&log, 1, &pedigree).await, ErrorKind::PositionLost, GONE);
         for start in [StartAt::After(ChangeLog::position(1, None)), StartAt::Now, StartAt::Oldest] {
             let answer = log.open(&cx(), start).await.map(drop);
-            assert_told(answer, ErrorKind::PositionLost, "app.db --table orders`, then accept the gap");
+            assert_error(answer, ErrorKind::PositionLost, "app.db --table orders`, then accept the gap");
         }
         // What is in the log comes first.
         verify(&log, 0, &pedigree).await.unwrap();
         let mut stream = after(&log, 0).await.unwrap();
         assert_eq!(next(&mut stream).await.unwrap().len(), 1);
-        assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, GONE);
+        assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, GONE);
         let found = log.check(&cx()).await.unwrap();
         assert_eq!((found.len(), found[0].severity, found[0].what.as_str()), (1, Severity::Error, GONE));
     });
@@ -103,8 +103,8 @@ fn a_loss_is_not_forgotten_by_installing_again() {
         let batch = next(&mut stream).await.unwrap();
         assert_eq!((batch.len(), end(&batch)), (1, 1), "it ends before the loss");
         let lost = "changes of orders before change 2 are not in the log";
-        assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, lost);
-        assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, lost);
+        assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, lost);
+        assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, lost);
 
         // Who accepts the gap, by either way, is past it.
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
@@ -157,7 +157,7 @@ fn triggers_that_went_with_a_renamed_table_are_gone() {
     block_on(async {
         let (client, log) = shop(&folder).await;
         execute(&client, &format!("ALTER TABLE orders RENAME TO orders_old; {ORDERS}")).await.unwrap();
-        assert_told(after(&log, 1).await.map(drop), ErrorKind::PositionLost, GONE);
+        assert_error(after(&log, 1).await.map(drop), ErrorKind::PositionLost, GONE);
         tools::install(&cx(), &client, &["orders"]).await.unwrap();
         execute(&client, "INSERT INTO orders_old VALUES (2, 'not logged')").await.unwrap();
         execute(&client, "INSERT INTO orders VALUES (3, 'logged')").await.unwrap();
@@ -173,7 +173,7 @@ fn a_dropped_table_is_lost_until_it_is_no_longer_wanted() {
         let (client, log) = shop(&folder).await;
         execute(&client, "DROP TABLE orders").await.unwrap();
         let gone = "orders is no longer logged: the table is gone";
-        assert_told(after(&log, 1).await.map(drop), ErrorKind::PositionLost, gone);
+        assert_error(after(&log, 1).await.map(drop), ErrorKind::PositionLost, gone);
         let found = log.check(&cx()).await.unwrap();
         assert!(found[0].what.contains(gone) && found[0].severity == Severity::Error, "{found:?}");
         tools::uninstall(&cx(), &client, &["orders"], tools::Unread::Keep).await.unwrap();
@@ -183,7 +183,7 @@ fn a_dropped_table_is_lost_until_it_is_no_longer_wanted() {
 }
 
 #[test]
-fn a_renamed_column_is_told_and_a_dropped_one_refused_by_the_database() {
+fn a_renamed_column_is_reported_and_a_dropped_one_refused_by_the_database() {
     let folder = Folder::new();
     block_on(async {
         let (client, log) = shop(&folder).await;
@@ -210,7 +210,7 @@ fn a_renamed_column_is_told_and_a_dropped_one_refused_by_the_database() {
 }
 
 #[test]
-fn a_new_unique_index_is_told() {
+fn a_new_unique_index_is_reported() {
     let folder = Folder::new();
     block_on(async {
         let (client, log) = shop(&folder).await;
@@ -232,7 +232,7 @@ fn uninstalling_refuses_to_discard_what_somebody_has_not_read() {
         let both = ["orders", "users"];
         for tables in [&both[..1], &both[..]] {
             let answer = tools::uninstall(&cx(), &client, tables, Keep).await;
-            assert_told(answer, ErrorKind::Config, "shop/orders has 1 change to read");
+            assert_error(answer, ErrorKind::Config, "shop/orders has 1 change to read");
         }
         assert_eq!(log.check(&cx()).await.unwrap(), [], "nothing was changed");
         tools::uninstall(&cx(), &client, &["users"], Keep).await.expect("none of its changes is unread");
@@ -240,16 +240,16 @@ fn uninstalling_refuses_to_discard_what_somebody_has_not_read() {
         stream.acknowledge(&cx(), &batch.end).await.unwrap();
 
         tools::uninstall(&cx(), &client, &["orders"], Discard).await.unwrap();
-        let told = "was uninstalled";
-        assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, told);
-        assert_told(stream.window(&cx()).await, ErrorKind::PositionLost, told);
-        assert_told(stream.close(&cx()).await, ErrorKind::PositionLost, told);
-        assert_told(after(&log, 1).await.map(drop), ErrorKind::PositionLost, told);
+        let reported = "was uninstalled";
+        assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, reported);
+        assert_error(stream.window(&cx()).await, ErrorKind::PositionLost, reported);
+        assert_error(stream.close(&cx()).await, ErrorKind::PositionLost, reported);
+        assert_error(after(&log, 1).await.map(drop), ErrorKind::PositionLost, reported);
         // Whoever has no position has lost nothing.
-        let told = "no table of this database is logged";
-        assert_told(log.identity(&cx()).await, ErrorKind::Config, told);
-        assert_told(log.check(&cx()).await, ErrorKind::Config, told);
-        assert_told(log.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, told);
+        let reported = "no table of this database is logged";
+        assert_error(log.identity(&cx()).await, ErrorKind::Config, reported);
+        assert_error(log.check(&cx()).await, ErrorKind::Config, reported);
+        assert_error(log.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Config, reported);
     });
 }
 
@@ -262,7 +262,7 @@ fn a_reader_does_not_go_on_in_the_log_that_came_after_its_own() {
         tools::uninstall(&cx(), &client, &["orders", "users"], tools::Unread::Keep).await.unwrap();
         tools::install(&cx(), &client, &["orders"]).await.unwrap();
         execute(&client, "INSERT INTO orders VALUES (2, 'y'), (3, 'z')").await.unwrap();
-        assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, "another log");
+        assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, "another log");
         // One that is opened anew names its changes after the new log.
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_eq!(next(&mut stream).await.unwrap().len(), 2);
@@ -276,14 +276,14 @@ fn a_table_that_was_uninstalled_for_a_while_has_a_gap() {
         let (client, log) = shop(&folder).await;
         let orders = log.clone().only(&cx(), vec!["orders".to_owned()]).await.unwrap();
         tools::uninstall(&cx(), &client, &["orders"], tools::Unread::Keep).await.unwrap();
-        let told = "orders is no longer logged: it was uninstalled";
-        assert_told(after(&orders, 1).await.map(drop), ErrorKind::PositionLost, told);
+        let reported = "orders is no longer logged: it was uninstalled";
+        assert_error(after(&orders, 1).await.map(drop), ErrorKind::PositionLost, reported);
         after(&log, 1).await.map(drop).expect("the others are logged");
         execute(&client, "INSERT INTO orders VALUES (2, 'not logged')").await.unwrap();
         tools::install(&cx(), &client, &["orders"]).await.unwrap();
         for log in [log, orders] {
             let mut stream = after(&log, 1).await.unwrap();
-            assert_told(next(&mut stream).await.map(drop), ErrorKind::PositionLost, "not logged for a while");
+            assert_error(next(&mut stream).await.map(drop), ErrorKind::PositionLost, "not logged for a while");
         }
     });
 }

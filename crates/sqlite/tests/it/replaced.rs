@@ -11,9 +11,9 @@ use watchkeeper_sqlite::{Leases, rusqlite};
 use crate::log::{LIMITS, with_table};
 use crate::restored::{at_thirty, copy, grow, let_a_millisecond_pass};
 use crate::specifics::ask;
-use crate::support::{Folder, assert_told, block_on, cx};
+use crate::support::{Folder, assert_error, block_on, cx};
 
-const TOLD: &str = "the file was replaced or removed under this process";
+const CAUSE: &str = "the file was replaced or removed under this process";
 
 /// Removes a database with all that is beside it.
 fn remove(folder: &Folder, name: &str) {
@@ -44,13 +44,13 @@ fn no_lease_is_renewed_in_a_file_that_is_gone_and_the_new_group_is_joined() {
         let (leases, mine) = held(&folder).await;
         assert_eq!(leases.renew(&cx(), &mine).await.unwrap(), [Renewal::Held]);
         remove(&folder, "state.db");
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
-        assert_told(leases.separate(&cx()).await.map(drop), ErrorKind::Unavailable, TOLD);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
+        assert_error(leases.separate(&cx()).await.map(drop), ErrorKind::Unavailable, CAUSE);
         assert!(leases.wakeups(&cx()).await.is_err());
         assert!(!folder.file("state.db").exists(), "who misses the file must not make another");
         let (others, theirs) = held(&folder).await;
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
         assert_eq!(leases.renew(&cx(), &mine).await.unwrap(), [Renewal::Lost]);
         assert_eq!(others.renew(&cx(), &theirs).await.unwrap(), [Renewal::Held]);
         let keys = [theirs[0].grant.key.clone()];
@@ -65,29 +65,29 @@ fn a_file_that_comes_back_is_the_same_and_an_empty_one_is_filled() {
     block_on(async {
         let (leases, mine) = held(&folder).await;
         rename(folder.file("state.db"), folder.file("away.db")).unwrap();
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
         rename(folder.file("away.db"), folder.file("state.db")).unwrap();
         assert_eq!(leases.renew(&cx(), &mine).await.unwrap(), [Renewal::Held]);
         std::fs::write(folder.file("empty.db"), "").unwrap();
         replace(&folder, "empty.db", "state.db");
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
         assert_eq!(leases.renew(&cx(), &mine).await.unwrap(), [Renewal::Lost]);
     });
 }
 
 #[test]
-fn what_cannot_be_used_is_told_until_it_is_good() {
+fn what_cannot_be_used_is_reported_until_it_is_good() {
     let folder = Folder::new();
     block_on(async {
         let (leases, mine) = held(&folder).await;
         std::fs::write(folder.file("text.db"), "this is no database, but long enough to look like one").unwrap();
         replace(&folder, "text.db", "state.db");
         for _ in 0..2 {
-            assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, "the new one cannot be used");
+            assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, "the new one cannot be used");
         }
         remove_file(folder.file("state.db")).unwrap();
         std::fs::write(folder.file("state.db"), "").unwrap();
-        assert_told(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, TOLD);
+        assert_error(leases.renew(&cx(), &mine).await, ErrorKind::Unavailable, CAUSE);
         assert_eq!(leases.renew(&cx(), &mine).await.unwrap(), [Renewal::Lost]);
     });
 }
@@ -102,7 +102,7 @@ fn a_file_beside_the_log_of_the_old_one_is_not_opened() {
         rename(folder.file("backup.db"), folder.file("app.db")).unwrap();
         for _ in 0..2 {
             let answer = stream.next_batch(&cx(), LIMITS).await.map(drop);
-            assert_told(answer, ErrorKind::Unavailable, "app.db-wal is still that of the old one");
+            assert_error(answer, ErrorKind::Unavailable, "app.db-wal is still that of the old one");
         }
         drop(client);
     });
@@ -131,11 +131,11 @@ fn a_waiting_reader_is_woken_when_a_backup_takes_the_place_of_its_file() {
         let (answer, ()) = tokio::join!(stream.next_batch(&context, patient), async {
             replace(&folder, "backup.db", "app.db");
         });
-        assert_told(answer.map(drop), ErrorKind::Unavailable, TOLD);
+        assert_error(answer.map(drop), ErrorKind::Unavailable, CAUSE);
         assert!(began.elapsed() < patient.wait / 2, "it took {:?}", began.elapsed());
         let cause = "after the newest one, 5";
-        assert_told(once_reopened(&mut stream).await, ErrorKind::PositionLost, cause);
-        assert_told(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
+        assert_error(once_reopened(&mut stream).await, ErrorKind::PositionLost, cause);
+        assert_error(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
     });
 }
 
@@ -150,7 +150,7 @@ fn a_copy_that_goes_on_where_the_file_ended_is_read_on() {
         copied.execute_batch("INSERT INTO orders VALUES (31)").unwrap();
         copied.close().unwrap();
         replace(&folder, "copy.db", "app.db");
-        assert_told(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::Unavailable, TOLD);
+        assert_error(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::Unavailable, CAUSE);
         assert_eq!(stream.next_batch(&cx(), LIMITS).await.unwrap().len(), 1);
     });
 }
@@ -167,9 +167,9 @@ fn another_log_in_the_place_of_the_one_that_was_read_is_recognised() {
         copy(&elsewhere, "app.db", "copy.db");
         remove(&folder, "app.db");
         rename(elsewhere.file("copy.db"), folder.file("app.db")).unwrap();
-        assert_told(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::Unavailable, TOLD);
+        assert_error(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::Unavailable, CAUSE);
         let cause = "belongs to another log";
-        assert_told(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::PositionLost, cause);
+        assert_error(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::PositionLost, cause);
         // Who accepts the gap reads the new log.
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_eq!(stream.next_batch(&cx(), LIMITS).await.unwrap().len(), 50);

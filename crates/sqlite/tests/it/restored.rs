@@ -6,7 +6,7 @@ use watchkeeper_core::{ErrorKind, Position, Source, SourceTime, StartAt};
 use watchkeeper_sqlite::{ChangeLog, Client, Retention, rusqlite};
 
 use crate::log::{LIMITS, with_table};
-use crate::support::{Folder, assert_told, block_on, column, cx, execute};
+use crate::support::{Folder, assert_error, block_on, column, cx, execute};
 
 const ORDERS: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY)";
 
@@ -56,12 +56,12 @@ fn a_backup_that_was_written_to_again_is_not_what_was_read() {
         log.verify(&cx(), &end, &pedigree).await.unwrap();
         let_a_millisecond_pass();
         copy(&folder, "backup.db", "app.db");
-        assert_told(log.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, "after the newest one, 5");
+        assert_error(log.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, "after the newest one, 5");
         grow(&client, 35).await;
         let cause = "change 30 is not the one that was read";
-        assert_told(log.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, cause);
+        assert_error(log.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, cause);
         let opened = log.open(&cx(), StartAt::After(end.clone())).await.map(drop);
-        assert_told(opened, ErrorKind::PositionLost, cause);
+        assert_error(opened, ErrorKind::PositionLost, cause);
         // Without a time there is nothing to compare.
         for time in [None, Some(SourceTime(0))] {
             let position = Position { time, ..end.clone() };
@@ -71,7 +71,7 @@ fn a_backup_that_was_written_to_again_is_not_what_was_read() {
 }
 
 #[test]
-fn every_position_that_is_given_out_can_be_told_from_that_of_a_backup() {
+fn every_position_that_is_given_out_can_be_reported_from_that_of_a_backup() {
     let folder = Folder::new();
     block_on(async {
         let (client, log) = at_thirty(&folder).await;
@@ -89,7 +89,7 @@ fn every_position_that_is_given_out_can_be_told_from_that_of_a_backup() {
         grow(&client, 35).await;
         for position in given {
             let opened = log.peek(&cx(), StartAt::After(position)).await.map(drop);
-            assert_told(opened, ErrorKind::PositionLost, "change 30 is not the one that was read");
+            assert_error(opened, ErrorKind::PositionLost, "change 30 is not the one that was read");
         }
     });
 }
@@ -108,7 +108,7 @@ fn a_backup_restored_under_a_reader_is_noticed_whether_it_has_grown_or_not() {
             if grown > 0 {
                 grow(&client, grown).await;
             }
-            assert_told(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::PositionLost, cause);
+            assert_error(stream.next_batch(&cx(), LIMITS).await.map(drop), ErrorKind::PositionLost, cause);
         });
     }
 }

@@ -11,7 +11,7 @@ use watchkeeper_core::{
 use watchkeeper_sqlite::rusqlite::Transaction;
 use watchkeeper_sqlite::{Apply, ChangeLog, Client, Events, Failure, Mirror, Transactional, tools};
 
-use crate::support::{Folder, assert_told, block_on, column, cx, execute};
+use crate::support::{Folder, assert_error, block_on, column, cx, execute};
 
 const ORDERS: &str = "CREATE TABLE orders(id INTEGER PRIMARY KEY, customer TEXT NOT NULL, cents INTEGER NOT NULL)";
 
@@ -135,7 +135,7 @@ fn what_is_not_the_changes_fault_is_tried_again_and_not_rejected() {
     block_on(async {
         let batch = batch_of(&folder, "INSERT INTO orders VALUES (1, 'ada', 500)").await;
         let target = folder.client("view.db").await;
-        let unready = |_: &Transaction<'_>, _: &Change| Err(Failure::Told(Error::unavailable("not now")));
+        let unready = |_: &Transaction<'_>, _: &Change| Err(Failure::Described(Error::unavailable("not now")));
         let mut opened = open(target, unready).await;
         let error = opened.write(&batch, &[0], 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -181,8 +181,8 @@ fn a_mirror_has_the_newest_of_every_key() {
             FROM mirrored ORDER BY key";
         assert_eq!(column(&target, sql).await, ["[2] 350", "[9] 70"]);
         for own in ["watchkeeper_meta", "Watchkeeper_Checkpoints", "WATCHKEEPER_x", "SQLITE_sequence"] {
-            assert_told(Mirror::into(own), ErrorKind::Config, "cannot be a table of a sink");
-            assert_told(Events::into(own), ErrorKind::Config, "cannot be a table of a sink");
+            assert_error(Mirror::into(own), ErrorKind::Config, "cannot be a table of a sink");
+            assert_error(Events::into(own), ErrorKind::Config, "cannot be a table of a sink");
         }
     });
 }
@@ -222,6 +222,6 @@ fn a_checkpoint_of_another_file_is_refused() {
         let (stream, sink) = ("view".to_owned(), "view".to_owned());
         let context = SinkContext { grant: opened.grant.clone(), stream, sink, partition: 0, lanes: 1, store };
         let answer = opened.sink.open(&cx(), &context).await;
-        assert_told(answer, ErrorKind::Config, "not kept in this sink's database");
+        assert_error(answer, ErrorKind::Config, "not kept in this sink's database");
     });
 }

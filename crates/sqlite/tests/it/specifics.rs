@@ -9,7 +9,7 @@ use watchkeeper_core::{
 };
 use watchkeeper_sqlite::{Checkpoints, Client, Config, Leases, RecordStore};
 
-use crate::support::{Folder, assert_told, block_on, column, cx, execute};
+use crate::support::{Folder, assert_error, block_on, column, cx, execute};
 
 pub(crate) fn ask(key: &str, entropy: &Entropy) -> AcquireRequest {
     let (instance, tenure) = (entropy.instance(), entropy.tenure());
@@ -125,7 +125,7 @@ async fn ensure_unavailable(folder: &Folder, cx: &Cx, busy: Duration) {
     let begun = cx.now();
     let brief = cx.within(Duration::from_secs(5));
     let answer = leases.try_acquire(&brief, &ask("stream", &Entropy::from_system())).await;
-    assert_told(answer, ErrorKind::Unavailable, "another process has been writing");
+    assert_error(answer, ErrorKind::Unavailable, "another process has been writing");
     assert!(cx.now().since(begun) < Duration::from_secs(4), "it waited for longer than the time-out");
     stop.send(()).expect("the lock is held until now");
     thread.join().expect("the blocker ends in order");
@@ -173,7 +173,7 @@ fn files_that_cannot_be_opened_say_why() {
         (Config { tick: Duration::ZERO, ..Config::new(folder.file("state.db")) }, "tick"),
     ];
     for (config, cause) in cases {
-        assert_told(block_on(Client::open(&cx(), config)), ErrorKind::Config, cause);
+        assert_error(block_on(Client::open(&cx(), config)), ErrorKind::Config, cause);
     }
     assert!(!folder.file("missing.db").exists(), "a database that has to exist was created");
 }
@@ -184,8 +184,8 @@ fn a_read_only_database_is_denied() {
     block_on(async {
         let client = folder.client("state.db").await;
         execute(&client, "PRAGMA query_only = ON").await.unwrap();
-        assert_told(execute(&client, "CREATE TABLE t(x)").await, ErrorKind::Denied, "read-only");
-        assert_told(Leases::open(&cx(), client).await, ErrorKind::Denied, "read-only");
+        assert_error(execute(&client, "CREATE TABLE t(x)").await, ErrorKind::Denied, "read-only");
+        assert_error(Leases::open(&cx(), client).await, ErrorKind::Denied, "read-only");
     });
 }
 
@@ -197,7 +197,7 @@ fn a_full_disk_is_unavailable_and_changes_nothing() {
         let notes = RecordStore::open(&cx, client.clone()).await.unwrap();
         execute(&client, "PRAGMA max_page_count = 16").await.unwrap();
         let answer = notes.put_if(&cx, "large", None, vec![7; 60_000].into()).await;
-        assert_told(answer, ErrorKind::Unavailable, "the disk is full");
+        assert_error(answer, ErrorKind::Unavailable, "the disk is full");
         assert_eq!(notes.get(&cx, "large").await.unwrap(), None);
         let small = notes.put_if(&cx, "small", None, "fits".into()).await;
         assert!(small.is_ok(), "the client is of no use any more: {small:?}");
@@ -217,7 +217,7 @@ fn a_damaged_file_is_corrupt() {
     block_on(async {
         let client = folder.client("state.db").await;
         let answer = execute(&client, "INSERT INTO t VALUES (1)").await;
-        assert_told(answer, ErrorKind::Corrupt, "damaged");
+        assert_error(answer, ErrorKind::Corrupt, "damaged");
     });
 }
 
@@ -230,7 +230,7 @@ fn stored_values_that_are_not_ours_are_corrupt() {
         leases.try_acquire(&cx, &ask("stream", &entropy)).await.unwrap();
         execute(&client, "UPDATE watchkeeper_leases SET holder = 'me'").await.unwrap();
         let answer = leases.holders(&cx, &[LeaseKey::new("stream")]).await;
-        assert_told(answer, ErrorKind::Corrupt, "not what it should be");
+        assert_error(answer, ErrorKind::Corrupt, "not what it should be");
     });
 }
 
@@ -243,7 +243,7 @@ fn tables_of_another_version_are_refused() {
         let again = Checkpoints::open(&cx, client.clone()).await.unwrap();
         assert_eq!(once.identity(&cx).await.unwrap(), again.identity(&cx).await.unwrap());
         execute(&client, "UPDATE watchkeeper_meta SET value = 99 WHERE name = 'schema/checkpoint'").await.unwrap();
-        assert_told(Checkpoints::open(&cx, client).await, ErrorKind::Config, "version 99");
+        assert_error(Checkpoints::open(&cx, client).await, ErrorKind::Config, "version 99");
     });
 }
 

@@ -34,11 +34,11 @@ enum Flaw {
     EndingsAreMixedUp,
     HoldersInTheWrongOrder,
     SeparateIsAnotherStore,
-    FirstHolderIsToldAsItsOwnPrevious,
+    FirstHolderIsReportedAsItsOwnPrevious,
     RefusalRaisesTheEpoch,
     NothingToRenewIsAnError,
     ReleasedKeyStaysHeld,
-    ReleasingAgainIsToldAsReleased,
+    ReleasingAgainIsReportedAsReleased,
 }
 
 /// Lease stores with one flaw each.
@@ -65,11 +65,11 @@ pub fn leases() -> Vec<KnownBad<LeaseBench>> {
         (EndingsAreMixedUp, "l12_epoch_survives_a_release"),
         (HoldersInTheWrongOrder, "holders_are_told_in_the_order_of_the_keys"),
         (SeparateIsAnotherStore, "separate_clients_see_the_same_leases"),
-        (FirstHolderIsToldAsItsOwnPrevious, "l1_free_key_is_granted"),
+        (FirstHolderIsReportedAsItsOwnPrevious, "l1_free_key_is_granted"),
         (RefusalRaisesTheEpoch, "l2_refusal_changes_nothing"),
         (NothingToRenewIsAnError, "l10_nothing_to_renew_is_no_error"),
         (ReleasedKeyStaysHeld, "l11_released_key_is_free_at_once"),
-        (ReleasingAgainIsToldAsReleased, "l11_released_lease_is_gone"),
+        (ReleasingAgainIsReportedAsReleased, "l11_released_lease_is_gone"),
     ];
     let bad = |(flaw, breaks)| {
         KnownBad::new(flaw, breaks, move |world| {
@@ -224,7 +224,7 @@ impl LeaseStore for Bad {
         Ok(match self.inner.try_acquire(cx, &altered).await? {
             Acquired::Granted { grant, previous } => {
                 let mut previous = self.alter_previous(&grant, previous);
-                if self.is(Flaw::FirstHolderIsToldAsItsOwnPrevious) && previous.is_none() {
+                if self.is(Flaw::FirstHolderIsReportedAsItsOwnPrevious) && previous.is_none() {
                     let candidate = ask.candidate.clone();
                     previous = Some(Previous {
                         candidate,
@@ -282,7 +282,7 @@ impl LeaseStore for Bad {
             return Ok(Released::Released);
         }
         let again = (grant.key.clone(), grant.tenure);
-        if self.is(Flaw::ReleasingAgainIsToldAsReleased) {
+        if self.is(Flaw::ReleasingAgainIsReportedAsReleased) {
             let released = (grant.epoch, grant.epoch);
             let mut shown = lock(&self.shown);
             if !is_own && shown.pairs.get(&again) == Some(&released) {

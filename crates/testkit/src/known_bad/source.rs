@@ -26,8 +26,8 @@ enum Flaw {
     RowsPointTooFar,
     EndIsTooFar,
     EndIsTooEarly,
-    SilenceIsNotTold,
-    SilenceIsToldAtOnce,
+    SilenceIsNotReported,
+    SilenceIsReportedAtOnce,
     ReadingAcknowledges,
     AcknowledgingTakesAll,
     DroppedCallLosesItsBatch,
@@ -52,8 +52,8 @@ pub fn sources() -> Vec<KnownBad<dyn SourceBench>> {
         (RowsPointTooFar, "s4_every_committable_row_is_safe_to_restart_from"),
         (EndIsTooFar, "s4_end_of_every_batch_is_safe_to_restart_from"),
         (EndIsTooEarly, "s4_end_of_every_batch_is_safe_to_restart_from"),
-        (SilenceIsNotTold, "s5_silence_is_an_empty_batch_after_the_wait"),
-        (SilenceIsToldAtOnce, "s5_silence_is_an_empty_batch_after_the_wait"),
+        (SilenceIsNotReported, "s5_silence_is_an_empty_batch_after_the_wait"),
+        (SilenceIsReportedAtOnce, "s5_silence_is_an_empty_batch_after_the_wait"),
         (ReadingAcknowledges, "s6_unacknowledged_changes_are_still_there"),
         (AcknowledgingTakesAll, "s6_acknowledging_spares_what_comes_after"),
         (DroppedCallLosesItsBatch, "s7_dropped_call_loses_nothing"),
@@ -140,8 +140,8 @@ impl BadStream {
         match self.flaw {
             Flaw::RowsAreUnlimited => limits.rows = usize::MAX,
             Flaw::BytesAreUnlimited => limits.bytes = usize::MAX,
-            Flaw::SilenceIsNotTold => limits.wait *= 100,
-            Flaw::SilenceIsToldAtOnce => limits.wait = Duration::ZERO,
+            Flaw::SilenceIsNotReported => limits.wait *= 100,
+            Flaw::SilenceIsReportedAtOnce => limits.wait = Duration::ZERO,
             _ => {}
         }
         limits

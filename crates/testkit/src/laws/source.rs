@@ -30,6 +30,6 @@ law_list! {
         change_without_a_key_keeps_its_place,
         positions_compare_in_the_order_of_reading,
         own_position_is_verified_and_a_foreign_one_is_lost,
-        lost_history_is_told,
+        lost_history_is_reported,
     ]
 }

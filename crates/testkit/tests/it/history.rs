@@ -166,7 +166,7 @@ fn a_transactional_target_sees_nothing_twice() {
 }
 
 #[test]
-fn what_the_source_never_told_is_strange() {
+fn what_the_source_never_reported_is_strange() {
     let mut invented = history(Grade::Plain, "aa", "1: 1 2");
     invented.deliveries[1].id = "log:77".to_owned();
     assert_eq!(faults(&invented.judge()), ["lost", "strange"]);

@@ -85,8 +85,8 @@ fn a_server_ends_with_a_process_that_is_killed() {
         .spawn()
         .expect("this program can be started again");
     let output = BufReader::new(child.stdout.take().expect("its output is a pipe"));
-    let told = |line: String| line.split("pid ").nth(1).and_then(|pid| pid.trim().parse::<u32>().ok());
-    let pid = output.lines().map_while(Result::ok).find_map(told).expect("the child tells its server's number");
+    let reported = |line: String| line.split("pid ").nth(1).and_then(|pid| pid.trim().parse::<u32>().ok());
+    let pid = output.lines().map_while(Result::ok).find_map(reported).expect("the child tells its server's number");
     assert!(runs(pid));
     child.kill().expect("a child can be killed");
     child.wait().expect("a killed child ends");

@@ -110,7 +110,7 @@ struct Meddler {
     world: World,
     node: watchkeeper_testkit::Node,
     notes: RecordStore,
-    told: Option<oneshot::Sender<()>>,
+    reported: Option<oneshot::Sender<()>>,
 }
 
 impl Drop for Meddler {
@@ -118,7 +118,7 @@ impl Drop for Meddler {
         let notes = self.notes.clone();
         self.node.spawner().launch("late", Box::pin(async move { notes.add("ran after death") }));
         self.notes.add(format!("dropped at {}", self.world.now().nanos()));
-        drop(self.told.take());
+        drop(self.reported.take());
     }
 }
 
@@ -127,7 +127,7 @@ fn a_killed_node_drops_its_tasks_at_once_and_launches_nothing_more() {
     let (world, notes) = (World::new(1), RecordStore::default());
     let node = world.node("n");
     let (sender, receiver) = oneshot::channel::<()>();
-    let meddler = Meddler { world: world.clone(), node: node.clone(), notes: notes.clone(), told: Some(sender) };
+    let meddler = Meddler { world: world.clone(), node: node.clone(), notes: notes.clone(), reported: Some(sender) };
     node.spawner().launch(
         "holds",
         Box::pin(async move {
@@ -158,7 +158,7 @@ fn a_task_may_kill_its_own_node() {
 }
 
 #[test]
-fn a_deadlock_is_told_with_those_who_wait() {
+fn a_deadlock_is_reported_with_those_who_wait() {
     let world = World::new(1);
     let node = world.node("n");
     node.spawner().launch("never", Box::pin(std::future::pending()));

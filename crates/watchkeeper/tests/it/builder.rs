@@ -36,7 +36,7 @@ async fn stores(folder: &Path) -> Stores {
     open::stores(&format!("sqlite:{}", folder.join("state.db").display())).await.expect("a file can be made")
 }
 
-async fn stream(folder: &Path, told: mpsc::Sender<String>) -> Stream {
+async fn stream(folder: &Path, reported: mpsc::Sender<String>) -> Stream {
     let address = format!("sqlite:{}", folder.join("shop.db").display());
     let source = open::source(&address, "shop", "orders").await.expect("it is logged");
     let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
@@ -45,26 +45,26 @@ async fn stream(folder: &Path, told: mpsc::Sender<String>) -> Stream {
         "orders",
         Operations::ANY,
         move |change| {
-            let told = told.clone();
+            let reported = reported.clone();
             async move {
                 let item = change.get(&["after", "item"])?;
-                told.send(format!("{item:?}")).await.map_err(HandlerError::retry)
+                reported.send(format!("{item:?}")).await.map_err(HandlerError::retry)
             }
         },
     )
 }
 
-async fn start(folder: &Path, told: mpsc::Sender<String>) -> Watch {
+async fn start(folder: &Path, reported: mpsc::Sender<String>) -> Watch {
     let builder = Watchkeeper::builder("shop").store(stores(folder).await).lease(LEASE);
-    builder.stream(stream(folder, told).await).start().await.expect("the settings are right")
+    builder.stream(stream(folder, reported).await).start().await.expect("the settings are right")
 }
 
 /// What is started by the test below, in a process of its own; without the variable there is nothing to do.
 #[tokio::test]
 async fn other_process() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let (told, mut arrived) = mpsc::channel(10);
-    let watch = start(Path::new(&folder), told).await;
+    let (reported, mut arrived) = mpsc::channel(10);
+    let watch = start(Path::new(&folder), reported).await;
     // Ends with the one who started it, at the latest.
     let parent = tokio::task::spawn_blocking(|| std::io::stdin().lines().count());
     tokio::select! {
@@ -87,8 +87,8 @@ async fn a_killed_process_is_relieved_long_before_its_lease_expires() {
     let mut lines = BufReader::new(first.stdout.take().expect("it is piped")).lines();
     assert!(lines.any(|line| line.is_ok_and(|line| line.contains("rope"))), "the first has the watch");
 
-    let (told, mut arrived) = mpsc::channel(10);
-    let second = start(folder.path(), told).await;
+    let (reported, mut arrived) = mpsc::channel(10);
+    let second = start(folder.path(), reported).await;
     let mut status = second.status("orders").expect("the stream is there");
     while status.see().holder.is_none() {
         status.changed().await.expect("the instance is running");
@@ -110,11 +110,11 @@ async fn a_killed_process_is_relieved_long_before_its_lease_expires() {
 async fn what_is_missing_or_wrong_is_refused_with_a_remedy() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     shop(folder.path()).await;
-    let told = || mpsc::channel(1).0;
+    let reported = || mpsc::channel(1).0;
     let builder = || Watchkeeper::builder("shop");
     let graded = HandlerSettings { grade: Grade::Transactional, ..HandlerSettings::default() };
     let (any, short) = ("0.0.0.0:0".parse().expect("an address"), Duration::from_millis(1));
-    let stream = || stream(folder.path(), told());
+    let stream = || stream(folder.path(), reported());
     let store = || stores(folder.path());
     for (builder, cause) in [
         (builder().stream(stream().await), "no store"),
@@ -154,7 +154,7 @@ async fn the_defaults_are_the_hosts_name_and_peers_on_this_machine() {
 }
 
 #[tokio::test]
-async fn it_runs_until_it_is_told_to_end_and_then_releases() {
+async fn it_runs_until_it_is_reported_to_end_and_then_releases() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     shop(folder.path()).await;
     let watch = start(folder.path(), mpsc::channel(1).0).await;
@@ -166,8 +166,8 @@ async fn it_runs_until_it_is_told_to_end_and_then_releases() {
     };
     watch.until(on_watch).await.expect("it had joined");
     // Within a second lease only because the first one was released.
-    let (told, mut arrived) = mpsc::channel(1);
-    let second = start(folder.path(), told).await;
+    let (reported, mut arrived) = mpsc::channel(1);
+    let second = start(folder.path(), reported).await;
     order(&shop(folder.path()).await, "rope").await;
     let arrived = tokio::time::timeout(LEASE / 2, arrived.recv()).await.expect("the lease was released");
     assert_eq!(arrived.as_deref(), Some("Some(Str(\"rope\"))"));
@@ -178,8 +178,8 @@ async fn it_runs_until_it_is_told_to_end_and_then_releases() {
 async fn the_status_of_a_running_stream_serialises_with_position_and_lag() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let shop = shop(folder.path()).await;
-    let (told, mut arrived) = mpsc::channel(1);
-    let watch = start(folder.path(), told).await;
+    let (reported, mut arrived) = mpsc::channel(1);
+    let watch = start(folder.path(), reported).await;
     order(&shop, "rope").await;
     arrived.recv().await.expect("the handlers live as long as their stream");
     let mut status = watch.status("orders").expect("the stream is there");

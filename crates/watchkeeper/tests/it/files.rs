@@ -44,10 +44,10 @@ fn append(log: &Log, bodies: std::ops::Range<u64>) {
 }
 
 /// A stream into files, and into a handler that tells how far it is.
-fn stream(log: &Log, folder: &Path, told: mpsc::Sender<String>) -> StreamSpec {
+fn stream(log: &Log, folder: &Path, reported: mpsc::Sender<String>) -> StreamSpec {
     let tell = handler(move |change| {
-        let told = told.clone();
-        async move { told.send(String::from_utf8_lossy(change.body()).into_owned()).await.map_err(HandlerError::retry) }
+        let reported = reported.clone();
+        async move { reported.send(String::from_utf8_lossy(change.body()).into_owned()).await.map_err(HandlerError::retry) }
     });
     let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
     let handlers = ObserverExecutor::new(Routes::new().on("*", Operations::ANY, tell)).with_settings(at_once);
@@ -72,8 +72,8 @@ async fn until(running: &Running, state: ListenerState) {
     }
 }
 
-async fn arrival(told: &mut mpsc::Receiver<String>, body: &str) {
-    while told.recv().await.expect("the handlers live as long as their streams") != body {}
+async fn arrival(reported: &mut mpsc::Receiver<String>, body: &str) {
+    while reported.recv().await.expect("the handlers live as long as their streams") != body {}
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn files_outlast_a_full_disk_and_a_relief_with_every_change_once() {
         checkpoints: Arc::new(Checkpoints::new(StoreIdentity(seams.entropy.uuid()))),
         records: Arc::new(RecordStore::new(Arc::clone(&seams.clock))),
     };
-    let (sender, mut told) = mpsc::channel(1_000);
+    let (sender, mut reported) = mpsc::channel(1_000);
     let start = async |name: &str| {
         let streams = vec![stream(&log, &folder.0, sender.clone())];
         let started = Running::start(seams.clone(), stores.clone(), InstanceSettings::new("shop", name), streams).await;
@@ -99,14 +99,14 @@ async fn files_outlast_a_full_disk_and_a_relief_with_every_change_once() {
     until(&first, ListenerState::Recovering).await;
     std::fs::remove_file(&file).expect("the link can be removed");
     append(&log, 5..9);
-    arrival(&mut told, "8").await;
+    arrival(&mut reported, "8").await;
 
     let mut second = start("second").await;
     until(&second, ListenerState::Connecting).await;
     first.shutdown();
     first.join().await.expect("it had joined");
     append(&log, 9..12);
-    arrival(&mut told, "11").await;
+    arrival(&mut reported, "11").await;
     second.shutdown();
     second.join().await.expect("it had joined");
 

@@ -40,7 +40,7 @@ impl Shop {
     /// An instance whose handler tells what it has, and rejects what is forbidden. It calls that fatal after a `!`, and after a `?`
     /// its target is away.
     async fn start(&self, name: &str, on_reject: OnReject, forbidden: &Arc<std::sync::Mutex<&'static str>>) -> Started {
-        let (told, arrived) = mpsc::channel(10);
+        let (reported, arrived) = mpsc::channel(10);
         let at_once = HandlerSettings { settle: Duration::ZERO, ..HandlerSettings::default() };
         let forbidden = Arc::clone(forbidden);
         let stream = Stream::new("orders", Arc::new(self.log.clone()))
@@ -53,7 +53,7 @@ impl Shop {
                 settings.retry.backoff.max = Duration::from_millis(50);
             })
             .on("orders", Operations::ANY, move |change| {
-                let (told, forbidden) = (told.clone(), Arc::clone(&forbidden));
+                let (reported, forbidden) = (reported.clone(), Arc::clone(&forbidden));
                 async move {
                     let item = String::from_utf8_lossy(change.body()).into_owned();
                     let forbidden = *forbidden.lock().expect("nobody panics with it");
@@ -63,7 +63,7 @@ impl Shop {
                         Some("?") => return Err(HandlerError::retry(std::io::Error::other("away"))),
                         _ => {}
                     }
-                    told.send(item).await.map_err(HandlerError::retry)
+                    reported.send(item).await.map_err(HandlerError::retry)
                 }
             });
         let builder = Watchkeeper::builder("shop").store(self.stores.clone()).named(name).without_peers();

@@ -141,7 +141,7 @@ async fn a_change_is_passed_when_it_and_all_before_it_are_acknowledged() {
 }
 
 #[tokio::test]
-async fn what_was_not_acknowledged_comes_to_the_next_instance_and_the_first_is_told() {
+async fn what_was_not_acknowledged_comes_to_the_next_instance_and_the_first_is_reported() {
     let group = Group::new();
     group.append(0..5);
     let (first, mut changes) = group.start("first").await;
@@ -288,8 +288,8 @@ async fn without_a_caller_another_instance_has_the_watch() {
     drop(changes);
     expect(&mut others, 1..2).await.into_iter().for_each(Delivery::ack);
     group.until_passed(2).await;
-    let told = first.status("orders").expect("the stream is there").see().last_error.clone();
-    assert!(told.is_some_and(|error| error.contains("nobody takes the changes")));
+    let reported = first.status("orders").expect("the stream is there").see().last_error.clone();
+    assert!(reported.is_some_and(|error| error.contains("nobody takes the changes")));
 }
 
 #[tokio::test]

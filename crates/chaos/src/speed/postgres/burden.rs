@@ -24,7 +24,7 @@ const TABLES: [&str; 4] = ["plain", "audited", "logged", "told"];
 const PLAIN: usize = 0;
 const AUDITED: usize = 1;
 const LOGGED: usize = 2;
-const TOLD: usize = 3;
+const NOTIFYING: usize = 3;
 
 /// A statement-level trigger as many write one to keep an audit trail, and no more than that.
 const AUDIT: &str = "
@@ -92,7 +92,7 @@ pub(super) async fn measure(server: &Server, rounds: usize) -> Result<Vec<(&'sta
     let cx = cx();
     let pool = Pool::open(&cx, Config::new(&url)?).await?;
     install(&cx, &pool, &[TABLES[LOGGED]], Wake::Silent).await?;
-    install(&cx, &pool, &[TABLES[TOLD]], Wake::Notify).await?;
+    install(&cx, &pool, &[TABLES[NOTIFYING]], Wake::Notify).await?;
     // Telling is cheaper where nobody listens.
     let listener = connect(&url).await?;
     listener.batch_execute("LISTEN watchkeeper_log").await.map_err(unavailable)?;
@@ -129,7 +129,7 @@ fn bar(load: &Load, took: &Measurement) -> Bar {
         (middle, format!("{middle:.2} x ({low:.2} to {high:.2})"))
     };
     let first = |which: usize| 1_000.0 * quartiles(took.iter().map(|round| round.first[which]))[1];
-    let [audited, logged, notified] = [AUDITED, LOGGED, TOLD].map(|which| compared(which, PLAIN).1);
+    let [audited, logged, notified] = [AUDITED, LOGGED, NOTIFYING].map(|which| compared(which, PLAIN).1);
     println!("  {}: plain audit trigger {audited}, log {logged}, log with NOTIFY {notified}", load.name);
     let [plain, audited, logged] = [PLAIN, AUDITED, LOGGED].map(first);
     println!(

@@ -64,7 +64,7 @@ fn a_doctored_sink_makes_the_verdict_red() {
 }
 
 #[test]
-fn too_few_faults_are_told_and_not_good() {
+fn too_few_faults_are_reported_and_not_good() {
     let report = Report { missing: vec!["SIGKILL: 4 of 5".to_owned()], ..report("") };
     assert!(report.is_sound() && !report.is_good());
     assert!(report.text(false).contains("SIGKILL: 4 of 5"));

@@ -29,11 +29,11 @@ fn running(set: &ReplicaSet, more: &str) -> (SourceFixture, Running) {
 }
 
 #[test]
-fn errors_of_the_server_are_bridged_told_or_halt_the_stream() {
+fn errors_of_the_server_are_bridged_reported_or_halt_the_stream() {
     // Fail points are the server's, so these share one and take turns at it.
     let set = ReplicaSet::start(1);
     what_passes_is_bridged(&set);
-    what_a_person_has_to_change_is_told(&set);
+    what_a_person_has_to_change_is_reported(&set);
     what_is_lost_halts_the_stream(&set);
     what_is_too_large_halts_the_stream_if_so_configured(&set);
     what_is_too_large_is_skipped_alone(&set);
@@ -124,7 +124,7 @@ fn what_passes_is_bridged(set: &ReplicaSet) {
     assert_eq!(fixture.delivered(), written, "nothing comes twice");
 }
 
-fn what_a_person_has_to_change_is_told(set: &ReplicaSet) {
+fn what_a_person_has_to_change_is_reported(set: &ReplicaSet) {
     let (fixture, mut only) = running(set, "");
     for (code, parts) in [(13, ["WK-DENIED", "grant the privilege"]), (20, ["WK-CONFIG", "correct the settings"])] {
         fail(&fixture, "getMore", code);

@@ -129,7 +129,7 @@ fn a_check_names_a_fallback_of_another_cluster() {
 }
 
 #[test]
-fn another_cluster_is_refused_and_after_five_rounds_each_url_is_told_with_its_cause() {
+fn another_cluster_is_refused_and_after_five_rounds_each_url_is_reported_with_its_cause() {
     let (own, strange) = (ReplicaSet::start(1), ReplicaSet::start(1));
     let (fixture, store, other) = (SourceFixture::on(&own), SourceFixture::new(), SourceFixture::on(&strange));
     let soon = "serverSelectionTimeoutMS=1000";
@@ -139,9 +139,9 @@ fn another_cluster_is_refused_and_after_five_rounds_each_url_is_told_with_its_ca
     fixture.order(&["rope"]);
     until("it arrives", || fixture.delivered() == ["rope"]);
     own.kill(0);
-    let told = only.says(&["none of 2 URLs could be used in 5 rounds"]);
-    assert!(told.contains("no server could be reached"), "{told}");
-    assert!(told.contains("another cluster"), "{told}");
+    let reported = only.says(&["none of 2 URLs could be used in 5 rounds"]);
+    assert!(reported.contains("no server could be reached"), "{reported}");
+    assert!(reported.contains("another cluster"), "{reported}");
     own.restart(0);
     own.primary();
     // Nobody else is there, so it tries again by itself.

@@ -68,7 +68,7 @@ impl Place {
 
 #[test]
 fn a_checkpoint_in_mongodb_that_is_missing_or_damaged_halts_its_stream() {
-    for (change, told) in [
+    for (change, reported) in [
         (None, "is missing"),
         (Some(doc! { "$unset": { "checkpoint": "" } }), "is missing"),
         (Some(doc! { "$set": { "checkpoint": "garbage" } }), "cannot be read"),
@@ -79,23 +79,23 @@ fn a_checkpoint_in_mongodb_that_is_missing_or_damaged_halts_its_stream() {
         (Some(doc! { "$unset": { "checkpoint.position": "" } }), "has no position"),
     ] {
         let place = Place::new();
-        let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(change.as_ref()), told };
+        let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(change.as_ref()), reported };
         case.halts_until_a_person_decides(|ids| place.order(ids), || place.delivered());
     }
 }
 
 #[test]
-fn a_checkpoint_in_mongodb_that_is_removed_under_a_running_stream_is_told_as_that() {
+fn a_checkpoint_in_mongodb_that_is_removed_under_a_running_stream_is_reported_as_that() {
     let place = Place::new();
-    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), told: "was removed" };
+    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), reported: "was removed" };
     case.halts_a_running_stream(|ids| place.order(ids), || place.delivered());
 }
 
 #[test]
-fn a_checkpoint_that_is_removed_under_a_running_transactional_sink_of_mongodb_is_told_as_that() {
+fn a_checkpoint_that_is_removed_under_a_running_transactional_sink_of_mongodb_is_reported_as_that() {
     // Changes and checkpoint in one transaction.
     let place = Place::with_copies();
-    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), told: "was removed" };
+    let case = Case { workspace: &place.0.workspace, damage: &|| place.damage(None), reported: "was removed" };
     case.halts_a_running_stream(|ids| place.order(ids), || place.copies());
     assert_eq!(place.copies(), [0, 1, 2, 3, 4, 5], "each once");
 }

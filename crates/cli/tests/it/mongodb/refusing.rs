@@ -133,8 +133,8 @@ fn a_checkpoint_of_another_cluster() {
     fixture.configure(&other.orders(""));
     assert_stays(&fixture, &["another cluster", "WK-POSITION-LOST", "point the stream at the cluster"]);
     let status = fixture.workspace.run(&["status", "--json"]);
-    let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
-    assert_eq!(told["streams"][0]["state"], "halted", "{told}");
+    let reported: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    assert_eq!(reported["streams"][0]["state"], "halted", "{reported}");
     assert_found(&fixture, 1, &["the stream stands halted", "another cluster", "watchkeeper resume orders"]);
 }
 
@@ -193,8 +193,8 @@ fn a_checkpoint_whose_history_is_gone() {
 fn a_checkpoint_whose_history_is_gone_and_may_be_passed() {
     let fixture = stopped();
     forge(&fixture, |bytes| shift_seconds(bytes, -864_000));
-    let told = [("gap", "the oldest change"), ("gap_to_now", "from now on"), ("snapshot", "with a snapshot")];
-    for (policy, what) in told {
+    let reported = [("gap", "the oldest change"), ("gap_to_now", "from now on"), ("snapshot", "with a snapshot")];
+    for (policy, what) in reported {
         fixture.configure(&format!("{}on_history_lost = \"{policy}\"\n", fixture.orders("")));
         let checked = fixture.workspace.run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");

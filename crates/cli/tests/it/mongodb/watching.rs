@@ -27,8 +27,8 @@ fn changes_arrive_and_another_instance_relieves_the_one_that_was_killed() {
     second.ends_in_order();
     assert_eq!(changes(&fixture), 3);
     let status = fixture.workspace.run(&["status", "--json"]);
-    let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
-    assert_eq!(told["streams"][0]["checkpoint"]["changes"], 3, "{told}");
+    let reported: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    assert_eq!(reported["streams"][0]["checkpoint"]["changes"], 3, "{reported}");
 }
 
 /// How many changes are committed.
@@ -134,8 +134,8 @@ fn a_check_tells_how_much_history_is_left_and_changes_nothing() {
     let fixture = SourceFixture::new();
     fixture.configure(&fixture.orders(""));
     let unknown = fixture.workspace.run(&["check", "--json"]);
-    let told: Value = serde_json::from_str(&unknown.out).expect("it is JSON");
-    assert!(told["streams"][0]["history"].is_null(), "a stream that never ran has none: {told}");
+    let reported: Value = serde_json::from_str(&unknown.out).expect("it is JSON");
+    assert!(reported["streams"][0]["history"].is_null(), "a stream that never ran has none: {reported}");
     let mut only = fixture.start("only");
     fixture.order(&["rope"]);
     until("it is committed", || changes(&fixture) == 1);
@@ -143,11 +143,11 @@ fn a_check_tells_how_much_history_is_left_and_changes_nothing() {
     let before = fixture.collections();
     let checked = fixture.workspace.run(&["check", "--json"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
-    let told: Value = serde_json::from_str(&checked.out).expect("it is JSON");
-    let history = &told["streams"][0]["history"];
-    assert!(history["seconds_to_loss"].as_u64().is_some_and(|seconds| seconds > 0), "{told}");
-    assert!(history["headroom_seconds"].is_u64() && history["bytes_per_second"].is_u64(), "{told}");
-    assert_eq!(history["bytes_max"], 64 * 1024 * 1024, "{told}");
+    let reported: Value = serde_json::from_str(&checked.out).expect("it is JSON");
+    let history = &reported["streams"][0]["history"];
+    assert!(history["seconds_to_loss"].as_u64().is_some_and(|seconds| seconds > 0), "{reported}");
+    assert!(history["headroom_seconds"].is_u64() && history["bytes_per_second"].is_u64(), "{reported}");
+    assert_eq!(history["bytes_max"], 64 * 1024 * 1024, "{reported}");
     let said = fixture.workspace.run(&["check"]).out;
     assert!(said.contains("note: history (mongodb): the checkpoint has "), "{said}");
     assert_eq!(fixture.collections(), before);
@@ -197,12 +197,12 @@ fn how_far_a_snapshot_is_stands_in_the_log_and_in_the_status() {
         let status = fixture.workspace.run(&["status", "--json"]);
         serde_json::from_str(&status.out).expect("it is JSON")
     };
-    let mut told = Value::Null;
+    let mut reported = Value::Null;
     until("the status tells it", || {
-        told = status()["streams"][0]["stage"].clone();
-        told["done"].as_u64().is_some_and(|done| done > 0)
+        reported = status()["streams"][0]["stage"].clone();
+        reported["done"].as_u64().is_some_and(|done| done > 0)
     });
-    assert_eq!((&told["of"], &told["what"]), (&6_000.into(), &"snapshot: reading orders, 1 of 1".into()));
+    assert_eq!((&reported["of"], &reported["what"]), (&6_000.into(), &"snapshot: reading orders, 1 of 1".into()));
     let said = fixture.workspace.run(&["status"]).out;
     assert!(
         said.contains("  busy with    snapshot: reading orders, 1 of 1: ") && said.contains(" of about 6000"),

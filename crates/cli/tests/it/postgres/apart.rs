@@ -78,9 +78,9 @@ fn a_sink_that_keeps_the_checkpoint_and_does_not_answer_is_a_remark() {
     let mut first = workspace.start("first");
     workspace.order(1..2);
     until("it has committed", || shown(&status(&workspace), "orders")["checkpoint"]["changes"] == 1);
-    let told = without(&workspace, "SINK__0__URL", &["status", "--json"]);
-    assert_eq!(told.code, Some(0), "{told:?}");
-    let overview: Value = serde_json::from_str(&told.out).expect("it is JSON");
+    let reported = without(&workspace, "SINK__0__URL", &["status", "--json"]);
+    assert_eq!(reported.code, Some(0), "{reported:?}");
+    let overview: Value = serde_json::from_str(&reported.out).expect("it is JSON");
     let orders = &overview["streams"][0];
     assert!(orders["checkpoint"].is_null() && orders["watch"]["name"] == "first", "{orders}");
     let remark = orders["remarks"][0].as_str().expect("there is a remark");

@@ -67,9 +67,12 @@ fn a_name_that_nothing_has_is_found() {
         let workspace = filtered(&url, mode, "\"sales.orders\", \"items\", \"sales.*\"");
         let checked = workspace.run(&["check"]);
         assert_eq!(checked.code, Some(0), "{checked:?}");
-        let told: Vec<_> = checked.out.lines().filter(|line| line.contains("its filter names")).collect();
-        assert_eq!(told.len(), 1, "{checked:?}");
-        assert!(told[0].contains("names sales.orders") && told[0].contains("public.items, public.orders"), "{told:?}");
+        let reported: Vec<_> = checked.out.lines().filter(|line| line.contains("its filter names")).collect();
+        assert_eq!(reported.len(), 1, "{checked:?}");
+        assert!(
+            reported[0].contains("names sales.orders") && reported[0].contains("public.items, public.orders"),
+            "{reported:?}"
+        );
     }
     let refused = filtered(&url, "", "\"order\"").run(&["run"]);
     refused.assert_refused(2, &["the table order is not logged", "public.items, public.orders"]);

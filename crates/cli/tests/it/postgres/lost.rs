@@ -66,8 +66,8 @@ fn goes_on(version: Version, policy: &str) -> Vec<u64> {
     assert_eq!(noted.len(), 1, "{noted:?}");
     assert!(noted[0].starts_with("gap ") && noted[0].contains("was invalidated by the server"), "{noted:?}");
     let status = workspace.run(&["status", "--json"]);
-    let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
-    assert_eq!(told["streams"][0]["unfinished_snapshots"], Value::Array(Vec::new()), "{told}");
+    let reported: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    assert_eq!(reported["streams"][0]["unfinished_snapshots"], Value::Array(Vec::new()), "{reported}");
     // The gap was told to the target, too.
     assert_eq!(sql(&url, "SELECT count(*)::text FROM events WHERE operation = 'gap'"), ["1"]);
     // It is a stream like any other again.

@@ -82,8 +82,8 @@ impl SourceFixture {
         self.assert_stays(parts);
         self.assert_found(1, &["the stream stands halted", parts[0], "watchkeeper resume orders"]);
         let status = self.workspace.run(&["status", "--json"]);
-        let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
-        assert_eq!(told["streams"][0]["state"], "halted", "{told}");
+        let reported: Value = serde_json::from_str(&status.out).expect("it is JSON");
+        assert_eq!(reported["streams"][0]["state"], "halted", "{reported}");
     }
 
     /// Asserts that `check` ends with this code and names an error with these parts and a remedy.

@@ -44,12 +44,12 @@ fn the_checkpoint_and_the_slot_of_a_renamed_stream_are_named() {
     let checked = workspace.run(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     let warnings: Vec<_> = checked.out.lines().filter(|line| line.contains("warning: other streams: ")).collect();
-    let told = |parts: &[&str]| warnings.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+    let reported = |parts: &[&str]| warnings.iter().any(|line| parts.iter().all(|part| line.contains(part)));
     assert!(
-        told(&["stream \"orders\" is not in this file", "purchases would begin anew", "checkpoint set purchases"]),
+        reported(&["stream \"orders\" is not in this file", "purchases would begin anew", "checkpoint set purchases"]),
         "{warnings:?}"
     );
-    assert!(told(&[&slot, "stream \"orders\"", "pg_drop_replication_slot"]), "{warnings:?}");
+    assert!(reported(&[&slot, "stream \"orders\"", "pg_drop_replication_slot"]), "{warnings:?}");
     let json: Value = serde_json::from_str(&workspace.run(&["check", "--json"]).out).expect("it is JSON");
     let found = json["group"]["findings"].as_array().expect("a list");
     assert!(found.iter().any(|finding| finding["part"] == "other streams"), "{json}");
@@ -67,7 +67,7 @@ fn the_checkpoint_and_the_slot_of_a_renamed_stream_are_named() {
 }
 
 #[test]
-fn a_renamed_stream_goes_on_where_it_stood_if_it_is_told_to() {
+fn a_renamed_stream_goes_on_where_it_stood_if_it_is_allowed_to() {
     let (workspace, url) = renamed("renamed_log", "log");
     let checked = workspace.run(&["check"]);
     let command = checked.out.split("(watchkeeper ").nth(1).and_then(|rest| rest.split(')').next());

@@ -100,17 +100,17 @@ fn connections_that_break_are_logged_with_setting_place_and_cause_and_not_one_by
     until("they arrive", || delivered(&url).len() == 110);
     only.ends_in_order();
     assert_quiet(&only);
-    let told: Vec<_> = only.seen.iter().filter(|line| line.contains("a connection to PostgreSQL broke")).collect();
-    assert!(!told.is_empty(), "{:#?}", only.seen);
+    let reported: Vec<_> = only.seen.iter().filter(|line| line.contains("a connection to PostgreSQL broke")).collect();
+    assert!(!reported.is_empty(), "{:#?}", only.seen);
     // A setting has at most two clients, its own and that of the lease keeper; each logs a cause once a minute.
     let said =
         |line: &str| line.split(" WARN ").nth(1).and_then(|rest| rest.split(" repeated=").next()).map(str::to_owned);
     let mut counts = std::collections::BTreeMap::new();
-    told.iter().for_each(|line| *counts.entry(said(line)).or_insert(0) += 1);
-    assert!(counts.values().all(|count| *count <= 2), "{told:#?}");
-    for line in &told {
+    reported.iter().for_each(|line| *counts.entry(said(line)).or_insert(0) += 1);
+    assert!(counts.values().all(|count| *count <= 2), "{reported:#?}");
+    for line in &reported {
         assert!(line.contains("/shop") && line.contains("setting=") && !line.contains("cause=\"\""), "{line}");
     }
-    assert!(told.iter().any(|line| line.contains("due to administrator command (57P01)")), "{told:#?}");
-    assert!(told.iter().any(|line| line.contains("orders")), "one names the stream: {told:#?}");
+    assert!(reported.iter().any(|line| line.contains("due to administrator command (57P01)")), "{reported:#?}");
+    assert!(reported.iter().any(|line| line.contains("orders")), "one names the stream: {reported:#?}");
 }

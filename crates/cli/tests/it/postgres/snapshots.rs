@@ -68,8 +68,8 @@ impl Shop {
 /// What `status` tells of the stream.
 fn status(workspace: &Workspace) -> Value {
     let status = workspace.run(&["status", "--json"]);
-    let told: Value = serde_json::from_str(&status.out).expect("it is JSON");
-    told["streams"][0].clone()
+    let reported: Value = serde_json::from_str(&status.out).expect("it is JSON");
+    reported["streams"][0].clone()
 }
 
 /// Whether the stream stands in the middle of a snapshot, behind a transaction that was read in between.
@@ -196,7 +196,7 @@ fn a_snapshot_that_was_broken_off_is_begun_anew() {
 }
 
 #[test]
-fn a_snapshot_that_is_left_unfinished_is_told_until_another_one_is_taken() {
+fn a_snapshot_that_is_left_unfinished_is_reported_until_another_one_is_taken() {
     let shop = Shop::new(Version::V18, "", "PERFORM pg_sleep(0.002);");
     let workspace = broken_off(&shop);
     let leave =
@@ -208,8 +208,11 @@ fn a_snapshot_that_is_left_unfinished_is_told_until_another_one_is_taken() {
     sql(&shop.source, "INSERT INTO orders VALUES (88888, 'later')");
     until("it arrives", || !sql(&shop.target, "SELECT 1 FROM copy WHERE id = 88888").is_empty());
     assert!(shop.copied() < ROWS, "the rest of the snapshot is missing");
-    let told = status(&workspace);
-    assert_eq!((&told["state"], &told["unfinished_snapshots"][0]["cause"]), (&"running".into(), &"in a hurry".into()));
+    let reported = status(&workspace);
+    assert_eq!(
+        (&reported["state"], &reported["unfinished_snapshots"][0]["cause"]),
+        (&"running".into(), &"in a hurry".into())
+    );
     let said = workspace.run(&["status"]);
     let line = said.out.lines().find(|line| line.contains("incomplete")).unwrap_or_else(|| panic!("{said:?}"));
     assert!(line.contains("in a hurry") && line.contains("watchkeeper checkpoint set orders snapshot"), "{line}");
@@ -225,7 +228,7 @@ fn a_snapshot_that_is_left_unfinished_is_told_until_another_one_is_taken() {
 
 /// The policy does not ask: what it leaves out is told, and repaired as soon as the policy is another one.
 #[test]
-fn a_snapshot_that_the_policy_leaves_unfinished_is_told_until_another_one_is_taken() {
+fn a_snapshot_that_the_policy_leaves_unfinished_is_reported_until_another_one_is_taken() {
     let shop = Shop::new(Version::V18, "", "PERFORM pg_sleep(0.002);");
     let lines = |policy: &str| format!("on_history_lost = \"{policy}\"\nbatch = {{ rows = 100 }}");
     let workspace = shop.workspace("rows", &lines("gap_to_now"));

@@ -109,8 +109,8 @@ fn assert_enough(workspace: &Workspace, url: &str, existing: bool) {
     assert_well(&workspace.run(&["check"]));
     let source = std::fs::read_to_string(workspace.path("watchkeeper.toml")).expect("the desk has a configuration");
     let source = source.split("[stream.source]\nurl = \"").nth(1).and_then(|rest| rest.split('"').next());
-    let told = workspace.run(&["postgres", "slots", "--url", source.expect("it names its source")]);
-    assert_eq!(told.code, Some(0), "{told:?}");
+    let reported = workspace.run(&["postgres", "slots", "--url", source.expect("it names its source")]);
+    assert_eq!(reported.code, Some(0), "{reported:?}");
 }
 
 /// The rights that the guide names for replication are enough, each time without the others.
@@ -297,10 +297,10 @@ fn words_of_libpq_that_cannot_be_followed() {
     assert_well(&workspace.run(&["check"]));
     let workspace = from_orders(&format!("{url}?sslcrl=revoked.pem"), &replication(&url));
     // It is the group's store, without which there is no report.
-    let told = workspace.run(&["check"]);
+    let reported = workspace.run(&["check"]);
     let parts = ["watchkeeper.toml:3", "parameter sslcrl", "leave it out"];
-    let is_told = told.err.lines().any(|line| parts.iter().all(|part| line.contains(part)));
-    assert!(told.code == Some(2) && is_told, "{told:?}");
+    let is_reported = reported.err.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(reported.code == Some(2) && is_reported, "{reported:?}");
 }
 
 #[test]

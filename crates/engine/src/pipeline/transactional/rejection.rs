@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_piece_is_never_cut_between_what_cannot_be_told_apart() {
+    fn a_piece_is_never_cut_between_what_cannot_be_distinguished() {
         let mut builder = BatchBuilder::new("log".into(), Arc::new(JsonPayload));
         let namespace = builder.namespace("orders");
         for committable in [true, false, false, true, true] {

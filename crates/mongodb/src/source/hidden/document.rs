@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_of_which_it_cannot_be_told_is_uncertain() {
+    fn a_pipeline_of_which_it_cannot_be_reported_is_uncertain() {
         for pipeline in [
             r#"[{"$set": {"fullDocument": "$fullDocumentBeforeChange"}}]"#,
             r#"[{"$set": {"fullDocument": {"$cond": ["$fullDocument.open", "$fullDocument", null]}}}]"#,

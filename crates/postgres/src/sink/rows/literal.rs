@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_are_told_from_elements_where_the_source_does() {
+    fn dimensions_are_reported_from_elements_where_the_source_does() {
         let mut literal = ArrayLiteral::new(false);
         literal.begin_array();
         for text in ["[1, 2]", "null"] {

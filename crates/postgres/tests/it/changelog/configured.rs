@@ -5,7 +5,7 @@ use watchkeeper_postgres::{ChangeLog, Postgres};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, read};
-use crate::support::{Base, assert_told, block_on, cx, eventually};
+use crate::support::{Base, assert_error, block_on, cx, eventually};
 
 fn origin() -> Origin {
     Origin::new("shop.toml:1")
@@ -63,14 +63,14 @@ fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
             .unwrap();
         let missing = Postgres.source(&cx(), &purpose(), &mut options(&base)).await.unwrap();
         let cause = "no table of this database is logged";
-        assert_told(missing.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, cause);
-        assert_told(missing.identity(&cx()).await, ErrorKind::Config, cause);
-        assert_told(missing.check(&cx()).await, ErrorKind::Config, cause);
+        assert_error(missing.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, cause);
+        assert_error(missing.identity(&cx()).await, ErrorKind::Config, cause);
+        assert_error(missing.check(&cx()).await, ErrorKind::Config, cause);
         let received = run("install", flagged(with_tables(&base, "table", &["a", "b"]), "silent")).await.unwrap();
         assert_eq!(received, ["public.a: changes are logged from now on", "public.b: changes are logged from now on"]);
         let wrong = Postgres.source(&cx(), &purpose(), &mut with_tables(&base, "tables", &["c"])).await.unwrap();
         let wrong = wrong.open(&cx(), StartAt::Oldest).await.map(drop);
-        assert_told(wrong, ErrorKind::Config, "the table c is not logged; those that are: public.a, public.b");
+        assert_error(wrong, ErrorKind::Config, "the table c is not logged; those that are: public.a, public.b");
 
         let mut settings = with_tables(&base, "tables", &["b"]);
         text(&mut settings, "poll", "10ms");
@@ -95,12 +95,12 @@ fn commands_install_prune_and_uninstall_and_a_source_reads_some_tables() {
 
         assert_eq!(run("prune", options(&base)).await.unwrap(), ["0 changes were removed"]);
         let refused = run("uninstall", with_tables(&base, "table", &["a", "b"])).await;
-        assert_told(refused, ErrorKind::Config, "shop/orders has 4 changes to read");
+        assert_error(refused, ErrorKind::Config, "shop/orders has 4 changes to read");
         assert_eq!(run("prune", flagged(options(&base), "yes")).await.unwrap(), ["4 changes were removed"]);
         let received = run("uninstall", flagged(with_tables(&base, "table", &["a", "b"]), "yes")).await.unwrap();
         assert_eq!(received, ["a: changes are no longer logged", "b: changes are no longer logged"]);
         let gone = ChangeLog::open(&cx(), base.client().await, "it").await.map(drop);
-        assert_told(gone, ErrorKind::Config, "no table of this database is logged");
+        assert_error(gone, ErrorKind::Config, "no table of this database is logged");
     });
 }
 
@@ -115,7 +115,7 @@ fn an_outbox_is_described_by_its_columns() {
         let mut settings = options(&base);
         text(&mut settings, "outbox", "events");
         let missing = Postgres.source(&cx(), &purpose(), &mut settings).await.map(|_| ());
-        assert_told(missing, ErrorKind::Config, "columns");
+        assert_error(missing, ErrorKind::Config, "columns");
         let mut settings = options(&base);
         text(&mut settings, "outbox", "events");
         let mut columns = Options::new("stream.orders.source.columns", origin());
@@ -177,22 +177,22 @@ fn a_sink_does_not_write_into_what_its_own_stream_watches() {
         };
         let cause = "watches public.a, which this sink writes to";
         let checked = Postgres.check_sink(&cx(), &stream, &mut into("a")).await.map(drop);
-        assert_told(checked, ErrorKind::Config, cause);
-        assert_told(Postgres.sink(&cx(), &stream, &mut into("public.a")).await.map(drop), ErrorKind::Config, cause);
+        assert_error(checked, ErrorKind::Config, cause);
+        assert_error(Postgres.sink(&cx(), &stream, &mut into("public.a")).await.map(drop), ErrorKind::Config, cause);
         // What others watch, or nobody, may be written into.
         for table in ["b", "c"] {
             Postgres.check_sink(&cx(), &stream, &mut into(table)).await.unwrap();
         }
         let stream = Purpose::new("shop", "fed").reading(&Postgres, &options(&base));
         let checked = Postgres.check_sink(&cx(), &stream, &mut into("b")).await.map(drop);
-        assert_told(checked, ErrorKind::Config, "watches public.b");
+        assert_error(checked, ErrorKind::Config, "watches public.b");
         // Rows with another key than that of the source would overwrite one another.
         let sql = "CREATE TABLE wrong (id int, n int PRIMARY KEY); CREATE TABLE named (number int PRIMARY KEY)";
         base.admin().await.batch_execute(sql).await.unwrap();
         let cause = "the primary key of \"wrong\" is taken from (n), but that of public.a is (id)";
         let checked = Postgres.check_sink(&cx(), &stream, &mut into("wrong")).await.map(drop);
-        assert_told(checked, ErrorKind::Config, cause);
-        assert_told(Postgres.sink(&cx(), &stream, &mut into("wrong")).await.map(drop), ErrorKind::Config, cause);
+        assert_error(checked, ErrorKind::Config, cause);
+        assert_error(Postgres.sink(&cx(), &stream, &mut into("wrong")).await.map(drop), ErrorKind::Config, cause);
         let mut named = into("named");
         let mut columns = Options::new("stream.fed.sink.columns", origin());
         text(&mut columns, "number", "id");
@@ -217,16 +217,16 @@ fn an_installation_that_fails_changes_nothing() {
             options
         };
         let unknown = run("install", for_role(&["a", "nope"], "postgres")).await;
-        assert_told(unknown, ErrorKind::Config, "there is no table nope");
+        assert_error(unknown, ErrorKind::Config, "there is no table nope");
         assert_eq!((count(made).await, count(triggers).await), (0, before));
         let unknown = run("install", for_role(&["a"], "nobody_here")).await;
-        assert_told(unknown, ErrorKind::Config, "nobody_here");
+        assert_error(unknown, ErrorKind::Config, "nobody_here");
         assert_eq!((count(made).await, count(triggers).await), (0, before));
         // A log that was there stays as it is.
         run("install", with_tables(&base, "table", &["a"])).await.unwrap();
         let with_a = count(triggers).await;
         let unknown = run("install", for_role(&["b"], "nobody_here")).await;
-        assert_told(unknown, ErrorKind::Config, "nobody_here");
+        assert_error(unknown, ErrorKind::Config, "nobody_here");
         assert_eq!((count(made).await, count(triggers).await), (1, with_a));
         let received = run("install", for_role(&["b"], "postgres")).await.unwrap();
         assert_eq!(received, ["public.b: changes are logged from now on", "postgres: may read the log"]);

@@ -4,7 +4,7 @@ use watchkeeper_core::{ErrorKind, Source, StartAt};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, is_quiet, moved_on, read};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 /// Under a reader that is paused, and for one that opens again.
 #[test]
@@ -25,11 +25,11 @@ fn rows_that_are_deleted_unread_are_a_loss() {
             shop.run("INSERT INTO things VALUES (3)").await;
             shop.session().await.batch_execute(sql).await.unwrap();
             shop.run("INSERT INTO things VALUES (4)").await;
-            assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "deleted");
+            assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "deleted");
             let pedigree = log.identity(&cx()).await.unwrap();
-            assert_told(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "deleted");
+            assert_error(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "deleted");
             let again = log.open(&cx(), StartAt::After(position)).await.map(drop);
-            assert_told(again, ErrorKind::PositionLost, "deleted");
+            assert_error(again, ErrorKind::PositionLost, "deleted");
             // Whoever begins anew has what is left after the loss.
             let left: &[&[u8]] = if sql.contains("WHERE") { &[b"[3]", b"[4]"] } else { &[b"[4]"] };
             let mut anew = log.peek(&cx(), StartAt::Oldest).await.unwrap();

@@ -6,7 +6,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use super::configured::{flagged, listed, options_at, run};
 use super::support::read;
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 #[test]
 fn a_table_with_a_dot_in_its_name_is_named_in_quotes() {
@@ -41,7 +41,7 @@ fn a_table_with_a_dot_in_its_name_is_named_in_quotes() {
         }
         for wrong in [r#"public."a.b"#, r#""a.b"x"#, r#""""#, "a..b", "."] {
             let refused = run("install", listed(settings(), "table", &[wrong])).await;
-            assert_told(refused, ErrorKind::Config, "does not name a table");
+            assert_error(refused, ErrorKind::Config, "does not name a table");
         }
         run("uninstall", flagged(listed(settings(), "table", &names), "yes")).await.unwrap();
     });
@@ -55,6 +55,6 @@ fn a_schema_with_a_dot_in_its_name_is_refused() {
         let sql = r#"CREATE SCHEMA "a.b"; CREATE TABLE "a.b".c (id int PRIMARY KEY)"#;
         base.admin().await.batch_execute(sql).await.unwrap();
         let refused = run("install", listed(options_at(&base.url()), "table", &[r#""a.b".c"#])).await;
-        assert_told(refused, ErrorKind::Config, "the schema \"a.b\" has a dot in its name");
+        assert_error(refused, ErrorKind::Config, "the schema \"a.b\" has a dot in its name");
     });
 }

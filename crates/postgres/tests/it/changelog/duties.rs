@@ -10,7 +10,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, read, received};
 use crate::sink::{SinkFixture, shown};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 /// How a session has its dates written does not change what is logged.
 #[test]
@@ -197,7 +197,7 @@ fn no_log_takes_a_table_from_another_one() {
         shop.run("CREATE TABLE b (id int PRIMARY KEY)").await;
         let (log, other) = (shop.log().await, other_client(&shop).await);
         let refused = install(&cx(), &other, &["things"], Wake::Notify).await;
-        assert_told(refused, ErrorKind::Config, "is logged already, by the log in schema \"watchkeeper\"");
+        assert_error(refused, ErrorKind::Config, "is logged already, by the log in schema \"watchkeeper\"");
         install(&cx(), &other, &["b"], Wake::Notify).await.unwrap();
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         shop.run("INSERT INTO things VALUES (1)").await;
@@ -230,7 +230,7 @@ fn no_log_logs_itself() {
         for client in [shop.client.clone(), other_client(&shop).await] {
             for table in ["watchkeeper.log", "watchkeeper.log_consumers", "watchkeeper.meta"] {
                 let refused = install(&cx(), &client, &[table], Wake::Notify).await;
-                assert_told(refused, ErrorKind::Config, "one of Watchkeeper's own tables");
+                assert_error(refused, ErrorKind::Config, "one of Watchkeeper's own tables");
             }
         }
         shop.run("INSERT INTO things VALUES (1)").await;

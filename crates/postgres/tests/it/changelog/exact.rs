@@ -38,7 +38,7 @@ async fn on_both_kinds(shop: &Shop, test: impl AsyncFn(&Shop)) {
 }
 
 #[test]
-fn the_null_of_json_and_the_bounds_of_arrays_are_told() {
+fn the_null_of_json_and_the_bounds_of_arrays_are_reported() {
     for version in Version::ALL {
         block_on(async {
             let shop = Shop::new(version).await;

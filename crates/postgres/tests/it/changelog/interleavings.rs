@@ -39,7 +39,7 @@ fn a_lower_number_that_is_committed_later_is_not_lost() {
 
 /// "By transaction, then by number" would tell the newer value of the key first.
 #[test]
-fn an_older_transaction_that_changes_a_key_last_is_told_last() {
+fn an_older_transaction_that_changes_a_key_last_is_reported_last() {
     for version in Version::ALL {
         block_on(async {
             let shop = Shop::new(version).await;
@@ -82,7 +82,7 @@ fn a_transaction_that_stays_open_delays_only_itself() {
 }
 
 #[test]
-fn what_is_rolled_back_is_not_told() {
+fn what_is_rolled_back_is_not_reported() {
     block_on(async {
         let shop = Shop::new(Version::V15).await;
         let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
@@ -99,7 +99,7 @@ fn what_is_rolled_back_is_not_told() {
 
 /// An error in a window does not make its beginning read: what lies there has lower numbers than what was given out before.
 #[test]
-fn a_loss_is_told_again_to_who_goes_on() {
+fn a_loss_is_reported_again_to_who_goes_on() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
         let late = shop.session().await;
@@ -111,7 +111,7 @@ fn a_loss_is_told_again_to_who_goes_on() {
         late.batch_execute("COMMIT").await.unwrap();
         for _ in 0..3 {
             let answer = stream.next_batch(&cx(), super::support::LIMITS).await;
-            crate::support::assert_told(answer, watchkeeper_core::ErrorKind::PositionLost, "history is lost");
+            crate::support::assert_error(answer, watchkeeper_core::ErrorKind::PositionLost, "history is lost");
         }
     });
 }

@@ -8,7 +8,7 @@ use watchkeeper_postgres::changelog::{Retention, Unread, prune};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, is_quiet, moved_on, read, read_with, received};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 async fn rows(shop: &Shop) -> i64 {
     shop.application.query_one("SELECT count(*) FROM watchkeeper.log", &[]).await.unwrap().get(0)
@@ -54,9 +54,13 @@ fn what_all_have_acknowledged_goes_and_nothing_else() {
         // Once both have read everything, the log becomes empty; whoever would go back is told.
         shop.run("UPDATE watchkeeper.log_consumers SET acknowledged = pg_current_snapshot() WHERE name = 'it'").await;
         acknowledge_until(&shop, &mut *behind, 0).await;
-        assert_told(slow.open(&cx(), StartAt::After(start.clone())).await.map(drop), ErrorKind::PositionLost, "pruned");
+        assert_error(
+            slow.open(&cx(), StartAt::After(start.clone())).await.map(drop),
+            ErrorKind::PositionLost,
+            "pruned",
+        );
         let pedigree = slow.identity(&cx()).await.unwrap();
-        assert_told(slow.verify(&cx(), &start, &pedigree).await, ErrorKind::PositionLost, "pruned");
+        assert_error(slow.verify(&cx(), &start, &pedigree).await, ErrorKind::PositionLost, "pruned");
         shop.run("INSERT INTO things VALUES (6)").await;
         assert_eq!(read(&mut *behind, 1).await[0].key(), Some(&b"[6]"[..]), "reading goes on");
     });
@@ -147,7 +151,7 @@ fn nothing_is_noted_in_a_log_that_is_another_one_by_now() {
 }
 
 #[test]
-fn who_only_looks_on_holds_nothing_back_and_is_told_of_the_loss() {
+fn who_only_looks_on_holds_nothing_back_and_is_reported_the_loss() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
         shop.run("INSERT INTO things VALUES (1), (2), (3)").await;
@@ -161,7 +165,7 @@ fn who_only_looks_on_holds_nothing_back_and_is_told_of_the_loss() {
         assert!(consumers.is_empty());
         let mut stream = log.peek(&cx(), StartAt::After(first[0].position())).await.unwrap();
         assert_eq!(prune(&cx(), &shop.client, Unread::Discard).await.unwrap(), 3);
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "pruned");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "pruned");
     });
 }
 
@@ -187,7 +191,7 @@ fn a_time_is_found_in_the_log() {
         assert!(note.ends_with("changes from before that time may come again"), "{note}");
         let future = watchkeeper_core::SourceTime(all[2].time().0 + 60_000);
         assert!(is_quiet(&mut *log.open(&cx(), StartAt::Time(future)).await.unwrap()).await);
-        assert_told(
+        assert_error(
             log.open(&cx(), StartAt::Snapshot).await.map(drop),
             ErrorKind::Config,
             "cannot begin with a snapshot",

@@ -7,14 +7,14 @@ use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, read, received};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 fn named(name: &str) -> Option<String> {
     Some(name.to_owned())
 }
 
 #[test]
-fn a_wrong_mapping_is_told_in_one_line() {
+fn a_wrong_mapping_is_reported_in_one_line() {
     block_on(async {
         let base = Base::new(Version::V15).await;
         let client = base.client().await;
@@ -23,17 +23,17 @@ fn a_wrong_mapping_is_told_in_one_line() {
         let open =
             async |table: &str, columns: Columns| ChangeLog::outbox(&cx(), client.clone(), "it", table, columns).await;
         let about = Columns::of_outbox("about");
-        assert_told(open("nowhere", about.clone()).await, ErrorKind::Config, "there is no table nowhere");
-        assert_told(open("outbox", about.clone()).await, ErrorKind::Config, "no column \"xid\" to take `xid` from");
+        assert_error(open("nowhere", about.clone()).await, ErrorKind::Config, "there is no table nowhere");
+        assert_error(open("outbox", about.clone()).await, ErrorKind::Config, "no column \"xid\" to take `xid` from");
         base.admin().await.batch_execute("ALTER TABLE outbox ADD COLUMN xid bigint").await.unwrap();
-        assert_told(open("outbox", about.clone()).await, ErrorKind::Config, "is bigint, which cannot be its `xid`");
+        assert_error(open("outbox", about.clone()).await, ErrorKind::Config, "is bigint, which cannot be its `xid`");
         let remedy = "ALTER TABLE outbox DROP COLUMN xid; ALTER TABLE outbox ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()";
         base.admin().await.batch_execute(remedy).await.unwrap();
-        assert_told(open("outbox", Columns::of_outbox("abuot")).await, ErrorKind::Config, "no column \"abuot\"");
+        assert_error(open("outbox", Columns::of_outbox("abuot")).await, ErrorKind::Config, "no column \"abuot\"");
         let said = Columns { after: named("said"), ..about.clone() };
-        assert_told(open("outbox", said).await, ErrorKind::Config, "is text, which cannot be its `after`");
+        assert_error(open("outbox", said).await, ErrorKind::Config, "is text, which cannot be its `after`");
         let at = Columns { time: named("at"), ..about.clone() };
-        assert_told(open("outbox", at).await, ErrorKind::Config, "cannot be its `time`");
+        assert_error(open("outbox", at).await, ErrorKind::Config, "cannot be its `time`");
         let log = open("outbox", about).await.unwrap();
         let found = log.check(&cx()).await.unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
@@ -78,7 +78,7 @@ fn rows_of_an_outbox_are_events() {
         // A column of other words is no operation.
         let wrong = open(Columns { operation: named("event"), ..columns }).await;
         let mut stream = wrong.open(&cx(), StartAt::Oldest).await.unwrap();
-        assert_told(
+        assert_error(
             stream.next_batch(&cx(), LIMITS).await,
             ErrorKind::Corrupt,
             "is a \"Placed\", which is no operation",
@@ -86,7 +86,7 @@ fn rows_of_an_outbox_are_events() {
         // A column that goes while it is read.
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         admin.batch_execute("ALTER TABLE outbox DROP COLUMN said").await.unwrap();
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, "is no longer what `columns` says");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Config, "is no longer what `columns` says");
     });
 }
 

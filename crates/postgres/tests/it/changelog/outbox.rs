@@ -7,7 +7,7 @@ use watchkeeper_postgres::changelog::Columns;
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, read, read_with, received};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 async fn outbox(base: &Base, columns: Columns) -> ChangeLog {
     ChangeLog::outbox(&cx(), base.client().await, "it", "outbox", columns).await.unwrap()
@@ -39,7 +39,7 @@ fn rows_without_a_transaction_are_not_passed_over() {
         let found = log.check(&cx()).await.unwrap();
         assert!(of(&found, Severity::Error, "row 2 of the outbox \"outbox\" has no \"xid\""), "{found:?}");
         let mut again = log.open(&cx(), StartAt::Oldest).await.unwrap();
-        assert_told(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 2 of the outbox");
+        assert_error(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 2 of the outbox");
         application.batch_execute("UPDATE outbox SET xid = pg_current_xact_id() WHERE xid IS NULL").await.unwrap();
         assert_eq!(received(&read(&mut *stream, 1).await)[0].1, "2");
         application.batch_execute("ALTER TABLE outbox ALTER COLUMN xid SET NOT NULL").await.unwrap();
@@ -70,11 +70,11 @@ fn a_row_without_a_transaction_is_not_overtaken_by_newer_ones() {
                 "the window that was begun before is read to its end"
             );
             for _ in 0..2 {
-                assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
+                assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
             }
         }
         let mut fresh = log.open(&cx(), StartAt::Oldest).await.unwrap();
-        assert_told(fresh.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
+        assert_error(fresh.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "row 4 of the outbox");
         application.batch_execute("UPDATE outbox SET xid = pg_current_xact_id() WHERE xid IS NULL").await.unwrap();
         for stream in [&mut stream, &mut again] {
             assert_eq!(numbers(&read(&mut **stream, 2).await), [4, 5]);
@@ -105,7 +105,7 @@ fn a_sequence_with_a_cache_is_found_by_the_default_of_the_column() {
                 assert!(of(&found, Severity::Error, "keep numbers of the outbox"), "{default}: {found:?}");
                 log.open(&cx(), StartAt::Oldest).await.map(drop)
             };
-            assert_told(refused.await, ErrorKind::Config, "keep numbers of the outbox");
+            assert_error(refused.await, ErrorKind::Config, "keep numbers of the outbox");
         }
         application.batch_execute("ALTER SEQUENCE numbers CACHE 1").await.unwrap();
         let log = outbox(&base, about()).await;
@@ -133,10 +133,10 @@ fn an_unknown_operation_halts_right_there() {
         let before = read(&mut *stream, 2).await;
         for _ in 0..2 {
             let cause = "change 3 is a \"Placed\", which is no operation";
-            assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, cause);
+            assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, cause);
         }
         let mut again = log.open(&cx(), StartAt::After(before[1].position())).await.unwrap();
-        assert_told(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "change 3");
+        assert_error(again.next_batch(&cx(), LIMITS).await, ErrorKind::Corrupt, "change 3");
         application.batch_execute("UPDATE outbox SET event = 'insert' WHERE id = 3").await.unwrap();
         assert_eq!(read(&mut *again, 2).await.len(), 2);
     });

@@ -5,7 +5,7 @@ use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{Shop, is_quiet, read, received};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 const ORDERS: &str =
     "CREATE TABLE orders (year int, id int, r int, k text, PRIMARY KEY (year, id)) PARTITION BY RANGE (year);
@@ -13,7 +13,7 @@ const ORDERS: &str =
     CREATE TABLE orders_26 PARTITION OF orders FOR VALUES FROM (2026) TO (2027)";
 
 #[test]
-fn partitions_are_told_as_their_table() {
+fn partitions_are_reported_as_their_table() {
     use Operation::{Delete, Insert, Truncate};
     for version in Version::ALL {
         block_on(async {
@@ -52,7 +52,7 @@ fn partitions_are_told_as_their_table() {
 
 /// What is told of the whole is told for as long as the whole is truncated, not for the rest of the transaction.
 #[test]
-fn a_part_that_is_truncated_after_the_whole_is_told() {
+fn a_part_that_is_truncated_after_the_whole_is_reported() {
     use Operation::{Delete, Insert, Truncate};
     for version in Version::ALL {
         block_on(async {
@@ -103,10 +103,10 @@ fn a_partition_and_its_whole_are_not_both_logged() {
             CREATE TABLE part PARTITION OF things FOR VALUES FROM (0) TO (100)";
         let shop = Shop::with(Version::V15, table, "part").await;
         let refused = install(&cx(), &shop.client, &["things"], Wake::Notify).await;
-        assert_told(refused, ErrorKind::Config, "public.part is logged already");
+        assert_error(refused, ErrorKind::Config, "public.part is logged already");
         let shop = Shop::with(Version::V18, table, "things").await;
         let refused = install(&cx(), &shop.client, &["part"], Wake::Notify).await;
-        assert_told(refused, ErrorKind::Config, "public.things is logged already");
+        assert_error(refused, ErrorKind::Config, "public.things is logged already");
     });
 }
 

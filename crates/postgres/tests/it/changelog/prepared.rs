@@ -35,7 +35,7 @@ async fn is_hinted(url: &str, application: &tokio_postgres::Client, id: u32) -> 
 }
 
 #[test]
-fn a_prepared_transaction_is_told_when_it_is_committed() {
+fn a_prepared_transaction_is_reported_when_it_is_committed() {
     for version in Version::ALL {
         let config = vec!["max_prepared_transactions = 4".to_owned()];
         let server = Server::with(&ServerSettings { config, ..ServerSettings::new(version) });

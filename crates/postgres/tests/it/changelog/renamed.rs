@@ -5,7 +5,7 @@ use watchkeeper_postgres::changelog::{Wake, install};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, read, received};
-use crate::support::{assert_told, block_on, cx};
+use crate::support::{assert_error, block_on, cx};
 
 #[test]
 fn a_table_that_is_installed_under_its_new_name_ends_under_its_old_one() {
@@ -19,9 +19,9 @@ fn a_table_that_is_installed_under_its_new_name_ends_under_its_old_one() {
         assert_eq!(names, ["public.goods"]);
         shop.run("INSERT INTO goods VALUES (2)").await;
         let lost = stream.next_batch(&cx(), LIMITS).await;
-        assert_told(lost, ErrorKind::PositionLost, "public.things was not logged for a while");
+        assert_error(lost, ErrorKind::PositionLost, "public.things was not logged for a while");
         // Whoever names the table as it is now reads on; nobody can name it as it was.
-        assert_told(shop.log().await.only(&cx(), vec!["things".to_owned()]).await, ErrorKind::Config, "is not logged");
+        assert_error(shop.log().await.only(&cx(), vec!["things".to_owned()]).await, ErrorKind::Config, "is not logged");
         let new = shop.log().await.only(&cx(), vec!["goods".to_owned()]).await.unwrap();
         let mut stream = new.open(&cx(), StartAt::Oldest).await.unwrap();
         let changes = read(&mut *stream, 1).await;
@@ -50,7 +50,7 @@ fn a_table_whose_triggers_tell_another_name_is_found() {
 }
 
 #[test]
-fn a_key_is_told_by_its_column_although_another_one_has_its_name_by_now() {
+fn a_key_is_reported_by_its_column_although_another_one_has_its_name_by_now() {
     for table in [
         "CREATE TABLE things (id bigint PRIMARY KEY, n bigint)",
         "CREATE TABLE things (n bigint, id bigint, PRIMARY KEY (id)) PARTITION BY RANGE (id);

@@ -8,7 +8,7 @@ use watchkeeper_postgres::{ChangeLog, Client, Config};
 use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
 use super::support::{Shop, THINGS, read};
-use crate::support::{assert_told, block_on, connect, cx};
+use crate::support::{assert_error, block_on, connect, cx};
 
 pub(super) async fn log_on(url: &str) -> ChangeLog {
     let client = Client::open(&cx(), Config::new(url).unwrap()).await.unwrap();
@@ -37,7 +37,11 @@ fn a_copy_of_the_database_is_another_log() {
                 DROP TABLE watchkeeper.log; ALTER TABLE watchkeeper.copy RENAME TO log",
             )
             .await;
-            assert_told(log.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "was a dump restored?");
+            assert_error(
+                log.verify(&cx(), &position, &pedigree).await,
+                ErrorKind::PositionLost,
+                "was a dump restored?",
+            );
         });
     }
 }
@@ -63,7 +67,7 @@ fn a_server_that_went_back_in_time_is_recognised() {
             let (pedigree, position) = (log.identity(&cx()).await.unwrap(), read_all(&log, 3).await);
             let restored = log_on(&backup.url("postgres")).await;
             let answer = restored.verify(&cx(), &position, &pedigree).await;
-            assert_told(answer, ErrorKind::PositionLost, "was it restored from a backup?");
+            assert_error(answer, ErrorKind::PositionLost, "was it restored from a backup?");
             // Written to again it has other changes under the same numbers.
             tokio::time::sleep(Duration::from_millis(5)).await;
             let application = connect(&backup.url("postgres")).await;
@@ -71,8 +75,8 @@ fn a_server_that_went_back_in_time_is_recognised() {
                 application.batch_execute(&format!("INSERT INTO things VALUES ({id})")).await.unwrap();
             }
             let answer = restored.verify(&cx(), &position, &pedigree).await;
-            assert_told(answer, ErrorKind::PositionLost, "is not the one that was read");
-            assert_told(
+            assert_error(answer, ErrorKind::PositionLost, "is not the one that was read");
+            assert_error(
                 restored.open(&cx(), StartAt::After(position)).await.map(drop),
                 ErrorKind::PositionLost,
                 "was read",
@@ -100,12 +104,12 @@ fn a_standby_is_refused_and_another_timeline_recognised() {
     block_on(async {
         let url = format!("{}?target_session_attrs=any", server.url("postgres"));
         let log = log_on(&url).await;
-        assert_told(log.identity(&cx()).await, ErrorKind::Config, "a standby cannot tell");
+        assert_error(log.identity(&cx()).await, ErrorKind::Config, "a standby cannot tell");
         let admin = connect(&url).await;
         admin.execute("SELECT pg_promote(true, 60)", &[]).await.unwrap();
         let log = log_on(&url).await;
         let answer = log.verify(&cx(), &position, &pedigree).await;
-        assert_told(answer, ErrorKind::PositionLost, "timeline 00000002, was 00000001");
+        assert_error(answer, ErrorKind::PositionLost, "timeline 00000002, was 00000001");
     });
 }
 

@@ -9,7 +9,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, is_quiet, read, received};
 use crate::sink::{SinkFixture, shown};
-use crate::support::{Base, assert_told, block_on, cx, fresh_name};
+use crate::support::{Base, assert_error, block_on, cx, fresh_name};
 
 pub(super) async fn logs_statements(shop: &Shop, table: &str) -> bool {
     let sql = format!(
@@ -329,7 +329,11 @@ fn a_table_that_inherits_since_it_was_logged_is_found() {
             let log = shop.log().await;
             shop.run(sql).await;
             let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
-            assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "inherits from another table");
+            assert_error(
+                stream.next_batch(&cx(), LIMITS).await,
+                ErrorKind::PositionLost,
+                "inherits from another table",
+            );
             install(&cx(), &shop.client, &["things"], Wake::Silent).await.unwrap();
             assert!(!logs_statements(&shop, "things").await);
         });

@@ -6,7 +6,7 @@ use watchkeeper_postgres::changelog::{Unread, Wake, install, uninstall};
 use watchkeeper_testkit::servers::postgres::Version;
 
 use super::support::{LIMITS, Shop, is_quiet, read, received};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 fn is(operation: Operation, key: &str, body: &str) -> (Operation, String, String) {
     (operation, key.to_owned(), body.to_owned())
@@ -145,7 +145,7 @@ fn what_cannot_be_logged_is_refused_with_the_reason() {
             ("a.b.c", "does not name a table"),
             ("loosely", "holds different texts to be equal"),
         ] {
-            assert_told(install(&cx(), &client, &["fine", table], Wake::Notify).await, ErrorKind::Config, cause);
+            assert_error(install(&cx(), &client, &["fine", table], Wake::Notify).await, ErrorKind::Config, cause);
         }
         let sql =
             "SELECT tgname FROM pg_trigger UNION ALL SELECT nspname FROM pg_namespace WHERE nspname = 'watchkeeper'";
@@ -154,7 +154,7 @@ fn what_cannot_be_logged_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
+fn a_table_that_is_not_logged_any_more_is_reported_after_what_is_unread() {
     block_on(async {
         let shop = Shop::new(Version::V18).await;
         let log = shop.log().await;
@@ -163,7 +163,7 @@ fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
         shop.run("INSERT INTO things VALUES (2)").await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         let first = read(&mut *stream, 1).await;
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "is not logged any more");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "is not logged any more");
         let found = log.check(&cx()).await.unwrap();
         assert!(
             found.iter().any(|finding| finding.what.starts_with("public.things is not logged any more")),
@@ -173,7 +173,7 @@ fn a_table_that_is_not_logged_any_more_is_told_after_what_is_unread() {
         install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
         shop.run("INSERT INTO things VALUES (3)").await;
         let mut stream = log.open(&cx(), StartAt::After(first[0].position())).await.unwrap();
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "history is lost before change");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "history is lost before change");
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         assert_eq!(read(&mut *stream, 1).await[0].key(), Some(&b"[3]"[..]));
         assert!(is_quiet(&mut *stream).await);
@@ -189,7 +189,7 @@ fn another_table_and_another_key_are_not_taken_for_the_same() {
         shop.run("ALTER TABLE things RENAME TO old; CREATE TABLE things (id bigint PRIMARY KEY, n bigint, name text)")
             .await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "another table has its name");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "another table has its name");
         install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         shop.run("INSERT INTO old VALUES (1); INSERT INTO things VALUES (2, 0); TRUNCATE old").await;
@@ -198,7 +198,7 @@ fn another_table_and_another_key_are_not_taken_for_the_same() {
         shop.run("ALTER TABLE things DROP CONSTRAINT things_pkey1, ADD PRIMARY KEY (id, n)").await;
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         read(&mut *stream, 1).await;
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "has another primary key");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "has another primary key");
         install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         shop.run("INSERT INTO things VALUES (3, 4)").await;
@@ -225,7 +225,7 @@ fn rows_that_the_installer_cannot_see_are_not_logged() {
         for (table, cause) in
             [("hidden", "row-level security hides rows of hidden"), ("forbidden", "may not read forbidden")]
         {
-            assert_told(install(&cx(), &client, &[table], Wake::Silent).await, ErrorKind::Config, cause);
+            assert_error(install(&cx(), &client, &[table], Wake::Silent).await, ErrorKind::Config, cause);
         }
     });
 }
@@ -238,18 +238,22 @@ fn uninstalling_refuses_to_discard_what_is_unread() {
         let mut stream = log.open(&cx(), StartAt::Oldest).await.unwrap();
         shop.run("INSERT INTO things VALUES (1), (2)").await;
         let refused = uninstall(&cx(), &shop.client, &["things"], Unread::Keep).await;
-        assert_told(refused, ErrorKind::Config, "it has 2 changes to read");
-        assert_told(uninstall(&cx(), &shop.client, &["other"], Unread::Keep).await, ErrorKind::Config, "is not logged");
+        assert_error(refused, ErrorKind::Config, "it has 2 changes to read");
+        assert_error(
+            uninstall(&cx(), &shop.client, &["other"], Unread::Keep).await,
+            ErrorKind::Config,
+            "is not logged",
+        );
         let end = read(&mut *stream, 2).await[1].position();
         let batch = stream.next_batch(&cx(), LIMITS).await.unwrap();
         assert!(batch.is_empty());
         uninstall(&cx(), &shop.client, &["things"], Unread::Discard).await.unwrap();
-        assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "the log was uninstalled");
+        assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "the log was uninstalled");
         shop.run("INSERT INTO things VALUES (3)").await;
         // Another log begins, which is not taken for the one before.
         install(&cx(), &shop.client, &["things"], Wake::Notify).await.unwrap();
         let other = shop.log().await;
         let pedigree = other.identity(&cx()).await.unwrap();
-        assert_told(other.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, "is not there");
+        assert_error(other.verify(&cx(), &end, &pedigree).await, ErrorKind::PositionLost, "is not there");
     });
 }

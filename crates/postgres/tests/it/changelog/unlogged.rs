@@ -7,7 +7,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 
 use super::configured::{flagged, listed, options_at, run};
 use super::support::{LIMITS, read};
-use crate::support::{Base, assert_told, block_on, cx};
+use crate::support::{Base, assert_error, block_on, cx};
 
 const TABLES: &str = "CREATE TABLE good (id int PRIMARY KEY); CREATE TABLE swapped (id int PRIMARY KEY)";
 
@@ -54,7 +54,7 @@ fn a_table_that_was_swapped_or_dropped_stops_its_own_stream_only() {
                     "{remedy}"
                 );
                 let mut stream = swapped.open(&cx(), StartAt::Oldest).await.unwrap();
-                assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, why);
+                assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, why);
             }
             let mut good = source(&base, &["good"]).await.open(&cx(), StartAt::Oldest).await.unwrap();
             application.batch_execute("INSERT INTO good VALUES (1)").await.unwrap();
@@ -65,15 +65,15 @@ fn a_table_that_was_swapped_or_dropped_stops_its_own_stream_only() {
 
 /// What was never logged is a mistake in the settings, which the stream's own opening tells.
 #[test]
-fn a_table_that_was_never_logged_is_told_by_the_opening() {
+fn a_table_that_was_never_logged_is_reported_by_the_opening() {
     block_on(async {
         let base = installed().await;
         base.admin().await.batch_execute("CREATE TABLE other (id int PRIMARY KEY)").await.unwrap();
         for named in ["other", "nowhere"] {
             let log = source(&base, &[named]).await;
             let cause = format!("the table {named} is not logged; those that are: public.good, public.swapped");
-            assert_told(log.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, &cause);
-            assert_told(log.check(&cx()).await, ErrorKind::Config, &cause);
+            assert_error(log.open(&cx(), StartAt::Oldest).await.map(drop), ErrorKind::Config, &cause);
+            assert_error(log.check(&cx()).await, ErrorKind::Config, &cause);
         }
         run("install", flagged(listed(options_at(&base.url()), "table", &["other"]), "silent")).await.unwrap();
         source(&base, &["other"]).await.open(&cx(), StartAt::Oldest).await.unwrap();

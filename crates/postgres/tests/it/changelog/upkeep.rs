@@ -7,7 +7,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 use super::statements::{keyed, logs_statements};
 use super::support::{LIMITS, Shop, is_quiet, read, received};
 use crate::sink::shown;
-use crate::support::{Base, assert_told, block_on, connect, cx, fresh_name};
+use crate::support::{Base, assert_error, block_on, connect, cx, fresh_name};
 
 /// Somebody disables one of the triggers.
 #[test]
@@ -17,7 +17,7 @@ fn a_single_trigger_that_is_missing_is_found() {
             let shop = Shop::new(Version::V15).await;
             shop.run(&format!(r#"ALTER TABLE things DISABLE TRIGGER "!watchkeeper_log_{name}""#)).await;
             let mut stream = shop.log().await.open(&cx(), StartAt::Oldest).await.unwrap();
-            assert_told(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "is not logged any more");
+            assert_error(stream.next_batch(&cx(), LIMITS).await, ErrorKind::PositionLost, "is not logged any more");
         });
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use watchkeeper_core::{ErrorKind, Finding, Pedigree, Position, Severity, Source, StartAt};
 use watchkeeper_postgres::Replication;
 
-use super::bench::{Base, LIMITS, Watch, assert_told, cx, on_both};
+use super::bench::{Base, LIMITS, Watch, assert_error, cx, on_both};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text); CREATE TABLE others(id int PRIMARY KEY);
     CREATE PUBLICATION changes FOR TABLE things, others";
@@ -34,7 +34,7 @@ async fn vetted(source: &Replication, position: &Position, pedigree: &Pedigree) 
 }
 
 async fn assert_lost(source: &Replication, position: &Position, pedigree: &Pedigree, cause: &str) {
-    assert_told(source.verify(&cx(), position, pedigree).await, ErrorKind::PositionLost, cause);
+    assert_error(source.verify(&cx(), position, pedigree).await, ErrorKind::PositionLost, cause);
     let findings = vetted(source, position, pedigree).await;
     let is_it = |found: &Finding| found.severity == Severity::Error && found.what.contains(cause);
     assert!(findings.iter().any(is_it), "{findings:?} do not tell of {cause:?}");
@@ -91,7 +91,7 @@ fn what_was_altered_while_nobody_read_is_lost_history_until_it_is_accepted() {
             base.run(alteration).await;
             // Also when it happens between the look and the opening.
             let opened = source.open(&cx(), StartAt::After(position.clone())).await.map(drop);
-            assert_told(opened, ErrorKind::PositionLost, cause);
+            assert_error(opened, ErrorKind::PositionLost, cause);
             assert_lost(&base.source(), &position, &pedigree, cause).await;
             (position, pedigree) = accept(base, &base.source()).await;
         }
@@ -99,7 +99,7 @@ fn what_was_altered_while_nobody_read_is_lost_history_until_it_is_accepted() {
 }
 
 #[test]
-fn a_table_that_was_put_back_is_found_as_soon_as_it_is_told_again() {
+fn a_table_that_was_put_back_is_found_as_soon_as_it_is_reported_again() {
     on_both(THINGS, async |base| {
         let source = base.source();
         let opened = Instant::now();
@@ -113,28 +113,28 @@ fn a_table_that_was_put_back_is_found_as_soon_as_it_is_told_again() {
         // What is told again does not make the loss forgotten.
         let position = watch.stream.position().unwrap();
         watch.close().await;
-        assert_told::<()>(Err(error), ErrorKind::PositionLost, TABLE);
+        assert_error::<()>(Err(error), ErrorKind::PositionLost, TABLE);
         assert_lost(&base.source(), &position, &pedigree, TABLE).await;
     });
 }
 
 #[test]
-fn a_table_that_was_put_back_is_found_although_nothing_is_told() {
+fn a_table_that_was_put_back_is_found_although_nothing_is_reported() {
     on_both(THINGS, async |base| {
         let mut watch = Watch::open(&base.source(), StartAt::Now).await;
         base.run("ALTER PUBLICATION changes DROP TABLE things; INSERT INTO things VALUES (2)").await;
         base.run("ALTER PUBLICATION changes ADD TABLE things").await;
-        assert_told::<()>(Err(watch.error().await), ErrorKind::PositionLost, TABLE);
+        assert_error::<()>(Err(watch.error().await), ErrorKind::PositionLost, TABLE);
         watch.close().await;
     });
 }
 
 #[test]
-fn a_named_table_that_is_not_told_of_any_more_ends_the_stream() {
+fn a_named_table_that_is_not_reported_any_more_ends_the_stream() {
     on_both(THINGS, async |base| {
         let mut watch = Watch::open(&base.source(), StartAt::Now).await;
         base.run("ALTER PUBLICATION changes DROP TABLE things").await;
-        assert_told::<()>(Err(watch.error().await), ErrorKind::Config, "does not tell of table public.things");
+        assert_error::<()>(Err(watch.error().await), ErrorKind::Config, "does not tell of table public.things");
         watch.close().await;
     });
 }
@@ -232,7 +232,7 @@ fn a_stream_may_be_given_another_publication() {
 }
 
 #[test]
-fn a_part_that_was_told_through_its_whole_is_not_told_all_along_by_itself() {
+fn a_part_that_was_reported_through_its_whole_is_not_reported_all_along_by_itself() {
     let parts = "CREATE TABLE whole(id int PRIMARY KEY) PARTITION BY RANGE (id);
         CREATE TABLE things PARTITION OF whole FOR VALUES FROM (0) TO (1000); CREATE PUBLICATION changes FOR TABLE whole";
     on_both(parts, async |base| {

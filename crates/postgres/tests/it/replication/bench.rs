@@ -198,7 +198,7 @@ pub(crate) fn operations(changes: &[Change]) -> Vec<Operation> {
 }
 
 /// Asserts the kind of an error, and that it says what to do in one line.
-pub(crate) fn assert_told<T>(answer: Result<T>, kind: ErrorKind, cause: &str) {
+pub(crate) fn assert_error<T>(answer: Result<T>, kind: ErrorKind, cause: &str) {
     let Err(error) = answer else { panic!("no error told of {cause}") };
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");

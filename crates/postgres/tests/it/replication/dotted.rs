@@ -2,7 +2,7 @@
 
 use watchkeeper_core::{ErrorKind, Operation, Source, StartAt};
 
-use super::bench::{Watch, assert_told, cx, on_both, operations};
+use super::bench::{Watch, assert_error, cx, on_both, operations};
 
 /// Names that a split at another dot would mix up.
 const TABLES: &str = r#"CREATE TABLE "a.b" (id int PRIMARY KEY); CREATE SCHEMA a; CREATE TABLE a.b (id int PRIMARY KEY);
@@ -52,7 +52,7 @@ fn a_schema_with_a_dot_in_its_name_is_refused() {
             settings.tables = tables.iter().map(|table| (*table).to_owned()).collect();
             let source = base.source_with(settings);
             let findings = source.check(&cx()).await;
-            assert_told(source.open(&cx(), StartAt::Now).await, ErrorKind::Config, "has a dot in its name");
+            assert_error(source.open(&cx(), StartAt::Now).await, ErrorKind::Config, "has a dot in its name");
             findings
         };
         drop(refused(&[r#""my.schema".t"#]).await);

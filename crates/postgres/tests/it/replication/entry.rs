@@ -3,7 +3,7 @@ use watchkeeper_core::{ErrorKind, Result, Source, StartAt};
 use watchkeeper_postgres::{Config, Replication};
 use watchkeeper_testkit::servers::postgres::{Server, ServerSettings, Version};
 
-use super::bench::{Base, Watch, assert_told, block_on, cx};
+use super::bench::{Base, Watch, assert_error, block_on, cx};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY)";
 
@@ -31,19 +31,19 @@ fn a_password_is_proved_in_every_way_that_servers_ask_for() {
                 watch.changes(1).await;
                 watch.close().await;
                 let wrong = opened(&base, &format!("{user}:wrong"), "").await;
-                assert_told(wrong, ErrorKind::Denied, "password authentication failed");
+                assert_error(wrong, ErrorKind::Denied, "password authentication failed");
                 let none = opened(&base, user, "").await;
-                assert_told(none, ErrorKind::Denied, "asks for a password; none is set");
+                assert_error(none, ErrorKind::Denied, "asks for a password; none is set");
             }
             let bound = opened(&base, "modern:pass%20word", "channel_binding=require").await;
-            assert_told(bound, ErrorKind::Config, "channel_binding=require");
+            assert_error(bound, ErrorKind::Config, "channel_binding=require");
             let tls = opened(&base, "postgres", "sslmode=require").await;
             let remedy = tls.as_ref().err().and_then(|error| error.advice()).unwrap_or_default();
             assert!(remedy.contains("ssl = on") && !remedy.contains("authority"), "{remedy}");
-            assert_told(tls, ErrorKind::Config, "does not speak TLS");
+            assert_error(tls, ErrorKind::Config, "does not speak TLS");
             let nowhere = Config::new(&server.url("nowhere")).expect("the URL is one");
             let nowhere = Replication::new(nowhere, base.settings());
-            assert_told(nowhere.identity(&cx()).await, ErrorKind::Config, "\"nowhere\" does not exist");
+            assert_error(nowhere.identity(&cx()).await, ErrorKind::Config, "\"nowhere\" does not exist");
         });
     }
 }
@@ -53,7 +53,7 @@ fn a_server_that_is_not_there_is_unavailable() {
     block_on(async {
         let config = Config::new("postgres://postgres@127.0.0.1:1/nowhere").expect("the URL is one");
         let source = Replication::new(config, watchkeeper_postgres::replication::Settings::new("s", "p"));
-        assert_told(source.identity(&cx()).await, ErrorKind::Unavailable, "127.0.0.1:1/nowhere");
+        assert_error(source.identity(&cx()).await, ErrorKind::Unavailable, "127.0.0.1:1/nowhere");
     });
 }
 
@@ -109,8 +109,8 @@ fn a_password_is_bound_to_the_certificate_that_was_checked() {
             base.run("INSERT INTO things SELECT generate_series(1, 5000)").await;
             watch.changes(5_000).await;
             watch.close().await;
-            assert_told(open("elsewhere", &checked).await, ErrorKind::Config, "not valid for name");
-            assert_told(open("localhost", "sslmode=disable").await, ErrorKind::Denied, "28000");
+            assert_error(open("elsewhere", &checked).await, ErrorKind::Config, "not valid for name");
+            assert_error(open("localhost", "sslmode=disable").await, ErrorKind::Denied, "28000");
         });
     }
 }

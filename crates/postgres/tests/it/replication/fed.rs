@@ -3,7 +3,7 @@
 use watchkeeper_core::{Backend, ErrorKind, Options, Origin, Purpose, Result, Setting, WrittenSetting};
 use watchkeeper_postgres::Postgres;
 
-use super::bench::{Base, assert_told, block_on, cx, on_both, shared};
+use super::bench::{Base, assert_error, block_on, cx, on_both, shared};
 
 fn options(url: &str, settings: &[(&str, &str)]) -> Options {
     let origin = Origin::new("shop.toml:1");
@@ -34,9 +34,9 @@ async fn looked(stream: &Purpose, url: &str, mode: &str, table: &str) -> Result<
 /// Expects that `check` and a run refuse a sink, since the stream watches `watched`.
 async fn assert_fed(stream: &Purpose, url: &str, mode: &str, table: &str, watched: &str) {
     let cause = format!("watches {watched}, which this sink writes to");
-    assert_told(looked(stream, url, mode, table).await, ErrorKind::Config, &cause);
+    assert_error(looked(stream, url, mode, table).await, ErrorKind::Config, &cause);
     let mut sink = options(url, &[("mode", mode), ("table", table)]);
-    assert_told(Postgres.sink(&cx(), stream, &mut sink).await.map(drop), ErrorKind::Config, &cause);
+    assert_error(Postgres.sink(&cx(), stream, &mut sink).await.map(drop), ErrorKind::Config, &cause);
 }
 
 const TABLES: &str = "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); CREATE SCHEMA apart;
@@ -90,12 +90,12 @@ fn what_a_sink_writes_beside_its_table_does_not_feed_it_either() {
         let all = stream(&url, "everything", &[]);
         let settings = [("schema", "keeper"), ("mode", "rows"), ("table", "unlogged")];
         let kept_apart = Postgres.check_sink(&cx(), &all, &mut options(&url, &settings)).await.map(drop);
-        assert_told(kept_apart, ErrorKind::Config, "watches keeper.checkpoints");
+        assert_error(kept_apart, ErrorKind::Config, "watches keeper.checkpoints");
     });
 }
 
 #[test]
-fn tables_in_parts_are_told_as_the_whole_or_as_parts() {
+fn tables_in_parts_are_reported_as_the_whole_or_as_parts() {
     let parts = "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id);
         CREATE TABLE low PARTITION OF whole FOR VALUES FROM (0) TO (10);
         CREATE TABLE high PARTITION OF whole FOR VALUES FROM (10) TO (20);
@@ -147,12 +147,12 @@ fn rows_need_the_key_by_which_the_log_tells_them_apart() {
         looked(&watched, &url, "rows", "by_id").await.expect("it has the same key");
         let wrong = looked(&watched, &url, "rows", "by_code_alone").await;
         let cause = "the primary key of \"by_code_alone\" is taken from (code), but that of public.things is (id)";
-        assert_told(wrong, ErrorKind::Config, cause);
+        assert_error(wrong, ErrorKind::Config, cause);
         // An identity that is not the primary key is all that a delete tells.
         base.run("ALTER TABLE things REPLICA IDENTITY USING INDEX by_code").await;
         looked(&watched, &url, "versioned_rows", "by_code_alone").await.expect("it has the same key");
         let wrong = looked(&watched, &url, "rows", "by_id").await;
-        assert_told(wrong, ErrorKind::Config, "but that of public.things is (code)");
+        assert_error(wrong, ErrorKind::Config, "but that of public.things is (code)");
         // Of many tables few are named.
         base.run(
             "CREATE TABLE c (c int PRIMARY KEY); CREATE TABLE d (d int PRIMARY KEY); CREATE TABLE e (e int PRIMARY KEY);
@@ -160,6 +160,6 @@ fn rows_need_the_key_by_which_the_log_tells_them_apart() {
         )
         .await;
         let wrong = looked(&stream(&url, "many", &[]), &url, "rows", "by_id").await;
-        assert_told(wrong, ErrorKind::Config, "and 1 more have other keys");
+        assert_error(wrong, ErrorKind::Config, "and 1 more have other keys");
     });
 }

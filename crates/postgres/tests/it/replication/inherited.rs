@@ -9,7 +9,7 @@ const TABLES: &str = "CREATE TABLE things(id int PRIMARY KEY, v text);
     INSERT INTO things VALUES (1, 'parent'); INSERT INTO special VALUES (2, 'child', 7)";
 
 #[test]
-fn rows_of_a_child_are_told_as_its_own_where_it_is_named() {
+fn rows_of_a_child_are_reported_as_its_own_where_it_is_named() {
     on_both(TABLES, async |base| {
         let warned = async |tables: &[&str]| {
             let mut settings = base.settings();
@@ -30,16 +30,16 @@ fn rows_of_a_child_are_told_as_its_own_where_it_is_named() {
         let mut watch = Watch::open(&base.source_with(settings), StartAt::Snapshot).await;
         base.run("UPDATE things SET v = v || '!'").await;
         base.run("TRUNCATE things").await;
-        let told: Vec<_> =
+        let reported: Vec<_> =
             watch.changes(6).await.iter().map(|change| format!("{} {}", change.namespace(), shown(change))).collect();
         watch.close().await;
         let reads = [
             r#"public.things read {"before":null,"after":{"id":1,"v":"parent"}}"#,
             r#"public.special read {"before":null,"after":{"id":2,"v":"child","more":7}}"#,
         ];
-        assert_eq!(told[..2], reads, "each row comes once");
-        assert!(told[2..4].iter().any(|told| told.starts_with("public.special update")), "{told:?}");
-        assert!(told[4..].iter().all(|told| told.contains(" truncate ")), "{told:?}");
+        assert_eq!(reported[..2], reads, "each row comes once");
+        assert!(reported[2..4].iter().any(|reported| reported.starts_with("public.special update")), "{reported:?}");
+        assert!(reported[4..].iter().all(|reported| reported.contains(" truncate ")), "{reported:?}");
         assert_eq!(warned(&["things"]).await, [warning], "a child that is published is told only where it is wanted");
         assert_eq!(warned(&["things", "special"]).await, Vec::<String>::new());
         base.run("ALTER PUBLICATION changes DROP TABLE special").await;

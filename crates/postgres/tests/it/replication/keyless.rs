@@ -2,7 +2,7 @@ use watchkeeper_core::{ErrorKind, Source, StartAt};
 use watchkeeper_postgres::Replication;
 use watchkeeper_postgres::replication::Keyless;
 
-use super::bench::{Base, Watch, assert_told, cx, on_both};
+use super::bench::{Base, Watch, assert_error, cx, on_both};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text); INSERT INTO things VALUES (1, 'old')";
 
@@ -46,14 +46,14 @@ fn rows_that_nothing_tells_apart_are_refused_or_passed_over_as_the_settings_say(
 fn a_snapshot_passes_over_tables_without_a_key_if_it_may() {
     on_both(&format!("{THINGS}; CREATE TABLE plain(id int); INSERT INTO plain VALUES (1)"), async |base| {
         let strict = of_all(base, Keyless::Refuse).await;
-        assert_told(strict.open(&cx(), StartAt::Snapshot).await, ErrorKind::Config, "public.plain");
+        assert_error(strict.open(&cx(), StartAt::Snapshot).await, ErrorKind::Config, "public.plain");
         let lenient = of_all(base, Keyless::Pass).await;
         let findings = lenient.check(&cx()).await.unwrap();
         assert!(findings.iter().any(|finding| finding.what.contains("table public.plain has no key")), "{findings:?}");
         let mut watch = Watch::open(&lenient, StartAt::Snapshot).await;
         base.run("INSERT INTO plain VALUES (2); INSERT INTO things VALUES (2, 'new')").await;
-        let told: Vec<_> = watch.changes(2).await.iter().map(|change| change.namespace().to_owned()).collect();
-        assert_eq!(told, ["public.things", "public.things"]);
+        let reported: Vec<_> = watch.changes(2).await.iter().map(|change| change.namespace().to_owned()).collect();
+        assert_eq!(reported, ["public.things", "public.things"]);
         watch.close().await;
     });
 }

@@ -34,7 +34,7 @@ fn slots_tell_how_far_they_are_behind() {
 }
 
 #[test]
-fn what_will_be_made_and_what_is_in_danger_is_told_before_it_is_read() {
+fn what_will_be_made_and_what_is_in_danger_is_reported_before_it_is_read() {
     for version in Version::ALL {
         let server =
             server(version, &["max_slot_wal_keep_size = '128MB'", "max_wal_size = '32MB'", "min_wal_size = '32MB'"]);
@@ -56,17 +56,17 @@ fn what_will_be_made_and_what_is_in_danger_is_told_before_it_is_read() {
             assert_eq!((window.oldest, window.newest), (None, Some(change.time())));
             open.close().await;
             // Until it is in danger, and then lost.
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             for _ in 0..60 {
                 base.run("SELECT pg_switch_wal(); INSERT INTO things VALUES (2); DELETE FROM things; CHECKPOINT").await;
                 let findings = source.check(&cx()).await.unwrap();
-                told.extend(findings.into_iter().map(|finding| finding.severity).max());
-                if told.last() == Some(&Severity::Error) {
+                reported.extend(findings.into_iter().map(|finding| finding.severity).max());
+                if reported.last() == Some(&Severity::Error) {
                     break;
                 }
             }
-            assert!(told.contains(&Severity::Warning), "no warning came before the loss: {told:?}");
-            assert_eq!(told.last(), Some(&Severity::Error));
+            assert!(reported.contains(&Severity::Warning), "no warning came before the loss: {reported:?}");
+            assert_eq!(reported.last(), Some(&Severity::Error));
             assert!(slots(&base).await.lines.iter().any(|line| line.contains("was invalidated")));
         });
     }

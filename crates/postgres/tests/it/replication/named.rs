@@ -7,7 +7,7 @@ use watchkeeper_core::{
 use watchkeeper_postgres::Postgres;
 use watchkeeper_postgres::replication::Settings;
 
-use super::bench::{Base, Watch, assert_told, cx, on_both};
+use super::bench::{Base, Watch, assert_error, cx, on_both};
 
 fn written(settings: &[(&str, &str)]) -> Options {
     let origin = Origin::new("watchkeeper.toml:7");
@@ -40,13 +40,13 @@ fn a_file_names_the_log_by_its_mode() {
         base.run("INSERT INTO things VALUES (1)").await;
         watch.changes(1).await;
         watch.close().await;
-        assert_told(source(base, &[("slot", "Not a slot")]).await.map(drop), ErrorKind::Config, "no name for a slot");
-        assert_told(source(base, &[("mode", "wishing")]).await.map(drop), ErrorKind::Config, "wishing");
+        assert_error(source(base, &[("slot", "Not a slot")]).await.map(drop), ErrorKind::Config, "no name for a slot");
+        assert_error(source(base, &[("mode", "wishing")]).await.map(drop), ErrorKind::Config, "wishing");
     });
 }
 
 #[test]
-fn a_file_says_how_large_transactions_are_told() {
+fn a_file_says_how_large_transactions_are_reported() {
     let purpose = Purpose::new("shop", "orders");
     let usual = Settings::from_options(&purpose, &mut written(&[])).unwrap();
     assert!(!usual.streaming);
@@ -62,7 +62,7 @@ fn a_file_says_how_large_transactions_are_told() {
     assert_eq!((read.streaming, read.spool_memory, read.spool_limit, read.spool_folder.as_path()), expected);
     for (name, value) in [("streaming", "perhaps"), ("spool_limit", "much")] {
         let refused = Settings::from_options(&purpose, &mut written(&[(name, value)]));
-        assert_told(refused, ErrorKind::Config, name);
+        assert_error(refused, ErrorKind::Config, name);
     }
 }
 

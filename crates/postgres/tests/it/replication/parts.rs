@@ -1,6 +1,6 @@
 use watchkeeper_core::{ErrorKind, Finding, Operation, Source, StartAt};
 
-use super::bench::{Watch, assert_told, cx, on_both, operations};
+use super::bench::{Watch, assert_error, cx, on_both, operations};
 
 /// A table whose rows are told apart by an index, in the whole and in its first part.
 const THINGS: &str =
@@ -29,7 +29,7 @@ fn a_partition_that_tells_its_rows_apart_by_other_columns_is_refused() {
         watch.close().await;
         let findings = source.check(&cx()).await.unwrap();
         assert!(findings.iter().any(|finding| finding.what.starts_with("partition things_1 ")), "{findings:?}");
-        assert_told(source.open(&cx(), StartAt::Now).await, ErrorKind::Config, "partition things_1");
+        assert_error(source.open(&cx(), StartAt::Now).await, ErrorKind::Config, "partition things_1");
         base.run("ALTER TABLE things_1 REPLICA IDENTITY USING INDEX things_1_code_part_idx").await;
         let mut again = Watch::open(&source, StartAt::Now).await;
         base.run("INSERT INTO things VALUES (4, 1, 'd'); DELETE FROM things WHERE id = 4").await;

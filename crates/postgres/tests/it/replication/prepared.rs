@@ -6,7 +6,7 @@ use watchkeeper_testkit::servers::postgres::Version;
 use super::bench::{Base, Watch, block_on, connect, server, shown};
 
 #[test]
-fn a_prepared_transaction_is_told_when_it_is_committed_and_not_when_it_is_undone() {
+fn a_prepared_transaction_is_reported_when_it_is_committed_and_not_when_it_is_undone() {
     for version in Version::ALL {
         let server = server(version, &["max_prepared_transactions = 4"]);
         block_on(async {
@@ -30,8 +30,8 @@ fn a_prepared_transaction_is_told_when_it_is_committed_and_not_when_it_is_undone
                 base.run("COMMIT PREPARED 'kept'").await;
                 base.run("INSERT INTO things VALUES (4)").await;
                 let mut watch = Watch::open(&source, StartAt::After(between.position())).await;
-                let told: Vec<_> = watch.changes(2).await.iter().map(shown).collect();
-                assert_eq!(told, [1, 4].map(|id| format!(r#"insert {{"before":null,"after":{{"id":{id}}}}}"#)));
+                let reported: Vec<_> = watch.changes(2).await.iter().map(shown).collect();
+                assert_eq!(reported, [1, 4].map(|id| format!(r#"insert {{"before":null,"after":{{"id":{id}}}}}"#)));
                 watch.close().await;
                 base.run("TRUNCATE things").await;
             }

@@ -4,7 +4,7 @@ use watchkeeper_core::{Change, ErrorKind, Position, Source, StartAt, ValueRef};
 use watchkeeper_postgres::{Config, Replication, tokio_postgres};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use super::bench::{Base, Watch, assert_told, block_beside, block_on, connect, cx, server};
+use super::bench::{Base, Watch, assert_error, block_beside, block_on, connect, cx, server};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY)";
 
@@ -94,8 +94,8 @@ fn a_promoted_standby_goes_on_from_what_it_had_and_from_nothing_else() {
         assert!(yes(&new, "SELECT pg_promote(true)").await, "the standby is not promoted");
         let after = source(&standby);
         assert_ne!(after.identity(&cx()).await.unwrap(), pedigree, "the timeline is the same");
-        let told = after.verify(&cx(), &lost, &pedigree).await;
-        assert_told(told, ErrorKind::PositionLost, "timeline 1 at");
+        let reported = after.verify(&cx(), &lost, &pedigree).await;
+        assert_error(reported, ErrorKind::PositionLost, "timeline 1 at");
         after.verify(&cx(), &shared, &pedigree).await.expect("both histories share it");
         let mut again = Watch::open(&after, StartAt::After(shared)).await;
         insert(&new, rows + 3).await;

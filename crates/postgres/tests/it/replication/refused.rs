@@ -4,13 +4,13 @@ use watchkeeper_postgres::replication::Settings;
 use watchkeeper_postgres::{Config, Replication};
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use super::bench::{Base, LIMITS, Watch, assert_told, block_on, cx, on_both, server, shared};
+use super::bench::{Base, LIMITS, Watch, assert_error, block_on, cx, on_both, server, shared};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text)";
 
 /// Opens, and expects to be told why not.
 async fn refused(source: &Replication, start: StartAt, kind: ErrorKind, cause: &str) {
-    assert_told(source.open(&cx(), start).await.map(drop), kind, cause);
+    assert_error(source.open(&cx(), start).await.map(drop), kind, cause);
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn a_server_without_logical_decoding_is_refused() {
         block_on(async {
             let base = Base::new(&server, THINGS).await;
             refused(&base.source(), StartAt::Now, ErrorKind::Config, "wal_level is replica").await;
-            assert_told(base.source().check(&cx()).await, ErrorKind::Config, "wal_level is replica");
+            assert_error(base.source().check(&cx()).await, ErrorKind::Config, "wal_level is replica");
         });
     }
 }
@@ -35,7 +35,7 @@ fn a_slot_that_is_gone_made_anew_or_passed_is_lost_history() {
         watch.close().await;
         let pedigree = source.identity(&cx()).await.unwrap();
         let lost = async |cause: &str| {
-            assert_told(source.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
+            assert_error(source.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, cause);
             refused(&source, StartAt::After(position.clone()), ErrorKind::PositionLost, cause).await;
         };
         base.when_free(&format!("SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())")).await;
@@ -92,7 +92,11 @@ fn a_position_of_another_server_is_recognised() {
         Watch::open(&other, StartAt::Now).await.close().await;
         let pedigree = source.identity(&cx()).await.unwrap();
         source.verify(&cx(), &position, &pedigree).await.unwrap();
-        assert_told(other.verify(&cx(), &position, &pedigree).await, ErrorKind::PositionLost, "belongs to the cluster");
+        assert_error(
+            other.verify(&cx(), &position, &pedigree).await,
+            ErrorKind::PositionLost,
+            "belongs to the cluster",
+        );
         here.done().await;
         there.done().await;
     });
@@ -114,8 +118,8 @@ fn a_server_that_was_restored_from_a_backup_is_recognised() {
             let pedigree = before.identity(&cx()).await.unwrap();
             watch.close().await;
             let after = source(&restored.url(&name));
-            let told = after.verify(&cx(), &position, &pedigree).await;
-            assert_told(told, ErrorKind::PositionLost, "restored from a backup");
+            let reported = after.verify(&cx(), &position, &pedigree).await;
+            assert_error(reported, ErrorKind::PositionLost, "restored from a backup");
             refused(&after, StartAt::After(position.clone()), ErrorKind::PositionLost, "restored from a backup").await;
             // Even when its log has grown past the position: the transaction in which the stream stands is not in it.
             let sql = super::bench::connect(&restored.url(&name)).await;
@@ -173,24 +177,24 @@ fn a_restored_server_whose_log_has_grown_past_a_position_between_transactions_is
                 sql.batch_execute(&format!("INSERT INTO things VALUES ({id}, 'another history')")).await.unwrap();
             }
             let mut watch = Watch::open(&source(&restored), StartAt::After(position)).await;
-            let told = watch.stream.next_batch(&cx(), LIMITS).await;
-            assert_told(told.map(|batch| batch.len()), ErrorKind::PositionLost, "where the stream stands");
+            let reported = watch.stream.next_batch(&cx(), LIMITS).await;
+            assert_error(reported.map(|batch| batch.len()), ErrorKind::PositionLost, "where the stream stands");
             watch.close().await;
         });
     }
 }
 
 #[test]
-fn who_may_not_replicate_is_told_what_is_missing() {
+fn who_may_not_replicate_is_reported_what_is_missing() {
     on_both(THINGS, async |base| {
         let user = format!("u{}", &base.name[5..21]);
         base.run(&format!("CREATE ROLE {user} LOGIN; GRANT SELECT ON things TO {user}")).await;
         let url = base.server.url_of(&user, &base.name);
         let source = Replication::new(Config::new(&url).unwrap(), base.settings());
-        assert_told(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
+        assert_error(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
         // It may replicate, but not publish what it does not own.
         base.run(&format!("ALTER ROLE {user} REPLICATION")).await;
-        assert_told(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
+        assert_error(source.open(&cx(), StartAt::Now).await.map(drop), ErrorKind::Denied, "42501");
         base.run("CREATE PUBLICATION changes FOR TABLE things").await;
         let mut watch = Watch::open(&source, StartAt::Now).await;
         base.run("INSERT INTO things VALUES (1)").await;
@@ -212,8 +216,8 @@ fn rows_that_a_policy_hides_are_not_left_out_of_a_snapshot() {
         let url = base.server.url_of(&user, &base.name);
         let source = Replication::new(Config::new(&url).unwrap(), base.settings());
         let mut watch = Watch::open(&source, StartAt::Snapshot).await;
-        let told = watch.stream.next_batch(&cx(), LIMITS).await;
-        assert_told(told.map(|batch| batch.len()), ErrorKind::Denied, "row-level security");
+        let reported = watch.stream.next_batch(&cx(), LIMITS).await;
+        assert_error(reported.map(|batch| batch.len()), ErrorKind::Denied, "row-level security");
         watch.close().await;
     });
 }
@@ -235,7 +239,7 @@ fn tables_without_an_identity_are_refused() {
 }
 
 #[test]
-fn a_wrong_publication_table_or_slot_is_told() {
+fn a_wrong_publication_table_or_slot_is_reported() {
     on_both(THINGS, async |base| {
         let mut settings = base.settings();
         settings.tables = vec!["thingz".to_owned()];
@@ -265,7 +269,7 @@ fn a_wrong_publication_table_or_slot_is_told() {
 }
 
 #[test]
-fn a_publication_that_goes_while_it_is_read_is_told() {
+fn a_publication_that_goes_while_it_is_read_is_reported() {
     on_both(THINGS, async |base| {
         let source = base.source();
         let mut watch = Watch::open(&source, StartAt::Now).await;
@@ -278,12 +282,12 @@ fn a_publication_that_goes_while_it_is_read_is_told() {
 }
 
 #[test]
-fn a_publication_that_leaves_something_out_is_told() {
+fn a_publication_that_leaves_something_out_is_reported() {
     on_both(THINGS, async |base| {
         base.run("CREATE PUBLICATION changes FOR TABLE things WITH (publish = 'insert, update')").await;
         let findings = base.source().check(&cx()).await.unwrap();
-        let told = "publication changes does not tell of deletes, truncates";
-        assert!(findings.iter().any(|finding| finding.what.contains(told)), "{findings:?}");
+        let reported = "publication changes does not tell of deletes, truncates";
+        assert!(findings.iter().any(|finding| finding.what.contains(reported)), "{findings:?}");
         base.run("ALTER PUBLICATION changes SET (publish = 'insert, update, delete, truncate')").await;
         let findings = base.source().check(&cx()).await.unwrap();
         assert!(findings.iter().all(|finding| !finding.what.contains("does not tell")), "{findings:?}");
@@ -296,15 +300,15 @@ const PARTS: &str = "CREATE TABLE things (id int PRIMARY KEY, value text) PARTIT
     INSERT INTO things VALUES (1, 'there')";
 
 #[test]
-fn a_table_in_parts_is_told_under_its_own_name() {
+fn a_table_in_parts_is_reported_under_its_own_name() {
     on_both(PARTS, async |base| {
         let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
         base.run("INSERT INTO things VALUES (2, 'low'), (12, 'high'); UPDATE things SET id = 11 WHERE id = 1").await;
         let changes = watch.changes(5).await;
-        let told: Vec<_> = changes.iter().map(|change| (change.namespace(), change.operation())).collect();
+        let reported: Vec<_> = changes.iter().map(|change| (change.namespace(), change.operation())).collect();
         let table = "public.things";
         let read = changes[0].operation();
-        assert_eq!(told, [(table, read), (table, Insert), (table, Insert), (table, Delete), (table, Insert)]);
+        assert_eq!(reported, [(table, read), (table, Insert), (table, Insert), (table, Delete), (table, Insert)]);
         watch.close().await;
         let error = "ALTER PUBLICATION changes SET (publish_via_partition_root = false)";
         base.run(error).await;
@@ -326,7 +330,7 @@ fn a_gap_can_be_accepted_although_there_is_no_slot() {
         let pedigree = source.identity(&cx()).await.unwrap();
         watch.close().await;
         base.when_free(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
-        assert_told(source.verify(&cx(), &old, &pedigree).await, ErrorKind::PositionLost, "not there any more");
+        assert_error(source.verify(&cx(), &old, &pedigree).await, ErrorKind::PositionLost, "not there any more");
         for start in [StartAt::Oldest, StartAt::Now] {
             // Somebody looks where it could go on: nothing is made for that.
             let log = source.peek(&cx(), start).await.unwrap();
@@ -348,14 +352,14 @@ fn a_gap_can_be_accepted_although_there_is_no_slot() {
             // From there on it is a place like any other: without its slot it is lost.
             source.verify(&cx(), &place, &pedigree).await.unwrap();
             base.when_free(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
-            assert_told(source.verify(&cx(), &place, &pedigree).await, ErrorKind::PositionLost, "not there any more");
+            assert_error(source.verify(&cx(), &place, &pedigree).await, ErrorKind::PositionLost, "not there any more");
             base.run("DELETE FROM things WHERE id = 2").await;
         }
     });
 }
 
 #[test]
-fn what_watchkeeper_writes_for_itself_is_not_told() {
+fn what_watchkeeper_writes_for_itself_is_not_reported() {
     let own = "CREATE SCHEMA watchkeeper; CREATE TABLE watchkeeper.leases(id int PRIMARY KEY);
         INSERT INTO watchkeeper.leases VALUES (1)";
     on_both(&format!("{THINGS}; {own}; CREATE PUBLICATION changes FOR ALL TABLES"), async |base| {
@@ -364,8 +368,8 @@ fn what_watchkeeper_writes_for_itself_is_not_told() {
         base.run("INSERT INTO things VALUES (1)").await;
         let mut watch = Watch::open(&base.source_with(settings), StartAt::Snapshot).await;
         base.run("INSERT INTO watchkeeper.leases VALUES (2); INSERT INTO things VALUES (2)").await;
-        let told = watch.changes(2).await;
-        assert!(told.iter().all(|change| change.namespace() == "public.things"), "{told:?}");
+        let reported = watch.changes(2).await;
+        assert!(reported.iter().all(|change| change.namespace() == "public.things"), "{reported:?}");
         watch.close().await;
     });
 }

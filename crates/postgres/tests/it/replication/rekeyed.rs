@@ -5,7 +5,7 @@ use std::sync::Arc;
 use watchkeeper_core::{Change, ErrorKind, Pedigree, Position, Severity, Source, StartAt};
 use watchkeeper_postgres::Replication;
 
-use super::bench::{Base, LIMITS, Watch, assert_told, cx, on_both, shown};
+use super::bench::{Base, LIMITS, Watch, assert_error, cx, on_both, shown};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, k int NOT NULL, v text);
     CREATE UNIQUE INDEX by_k ON things (k); CREATE PUBLICATION changes FOR TABLE things";
@@ -24,7 +24,7 @@ async fn read(base: &Base<'_>, source: &Replication, start: StartAt, insert: &st
 }
 
 async fn assert_lost(source: &Replication, position: &Position, pedigree: &Pedigree, cause: &str) {
-    assert_told(source.verify(&cx(), position, pedigree).await, ErrorKind::PositionLost, cause);
+    assert_error(source.verify(&cx(), position, pedigree).await, ErrorKind::PositionLost, cause);
     let findings = source.preflight(&cx(), &StartAt::After(position.clone()), Some(pedigree)).await.unwrap();
     assert!(
         findings.iter().any(|found| found.severity == Severity::Error && found.what.contains(cause)),
@@ -57,7 +57,7 @@ fn another_key_is_lost_history() {
             base.run(alteration).await;
             // Also when it happens between the look and the opening.
             let opened = source.open(&cx(), start).await.map(drop);
-            assert_told(opened, ErrorKind::PositionLost, cause);
+            assert_error(opened, ErrorKind::PositionLost, cause);
             assert_lost(&base.source(), &position, &pedigree, cause).await;
         });
     }
@@ -82,11 +82,11 @@ fn the_same_columns_are_the_same_key_whatever_becomes_of_them() {
             source.verify(&cx(), &position, &pedigree).await.unwrap();
             let mut watch = Watch::open(&source, StartAt::After(position)).await;
             base.run("UPDATE things SET k = k + 1").await;
-            let told = watch.changes(2).await;
+            let reported = watch.changes(2).await;
             watch.close().await;
-            assert!(told.iter().all(|change| change.key() == first.key()), "{harmless}");
-            position = told[1].position();
-            pedigree = told[1].batch().pedigree.clone().unwrap();
+            assert!(reported.iter().all(|change| change.key() == first.key()), "{harmless}");
+            position = reported[1].position();
+            pedigree = reported[1].batch().pedigree.clone().unwrap();
         }
     });
 }
@@ -102,12 +102,12 @@ async fn assert_ends(mut watch: Watch, cause: &str) {
             Err(error) => break error,
         }
     };
-    assert_told::<()>(Err(error), ErrorKind::PositionLost, cause);
+    assert_error::<()>(Err(error), ErrorKind::PositionLost, cause);
     watch.close().await;
 }
 
 #[test]
-fn nothing_is_told_by_another_key_while_reading_goes_on() {
+fn nothing_is_reported_by_another_key_while_reading_goes_on() {
     on_both(THINGS, async |base| {
         let source = base.source();
         let mut watch = Watch::open(&source, StartAt::Now).await;
@@ -167,8 +167,8 @@ fn the_key_of_whole_rows_is_found_under_the_name_that_it_had() {
         base.run("UPDATE things SET v = 'new'; DELETE FROM things").await;
         source.verify(&cx(), &position, &pedigree).await.unwrap();
         let mut watch = Watch::open(&source, StartAt::After(position)).await;
-        let told = watch.changes(3).await;
-        assert!(told.iter().all(|change| change.key() == first.key()), "a row has one key");
+        let reported = watch.changes(3).await;
+        assert!(reported.iter().all(|change| change.key() == first.key()), "a row has one key");
         watch.close().await;
     });
 }

@@ -16,7 +16,7 @@ fn chosen(base: &Base<'_>) -> watchkeeper_postgres::Replication {
 }
 
 #[test]
-fn what_is_written_under_another_name_for_a_while_is_told() {
+fn what_is_written_under_another_name_for_a_while_is_reported() {
     on_both(THINGS, async |base| {
         let source = chosen(base);
         // It was not described under its own name before.
@@ -39,7 +39,7 @@ fn what_is_written_under_another_name_for_a_while_is_told() {
 }
 
 #[test]
-fn it_is_told_as_well_when_nobody_was_there() {
+fn it_is_reported_as_well_when_nobody_was_there() {
     on_both(THINGS, async |base| {
         let source = chosen(base);
         let mut watch = Watch::open(&source, StartAt::Now).await;

@@ -54,14 +54,14 @@ impl Restored {
         let pedigree = source.identity(&cx()).await.expect("the server answers");
         source.verify(&cx(), &position, &pedigree).await.expect("nothing can be seen yet");
         let mut watch = Watch::open(&source, StartAt::After(position)).await;
-        let mut told = None;
+        let mut reported = None;
         for _ in 0..30 {
             if let Err(error) = watch.stream.next_batch(&cx(), LIMITS).await {
-                told = Some(error);
+                reported = Some(error);
                 break;
             }
         }
-        let error = told.expect("the stream goes on in another history");
+        let error = reported.expect("the stream goes on in another history");
         assert_eq!(error.kind(), ErrorKind::PositionLost, "{error}");
         assert!(error.to_string().contains("where the stream stands"), "{error}");
         watch.close().await;
@@ -170,7 +170,7 @@ fn has_proof(position: &Position) -> bool {
 
 /// Without the right to write into the log the stream goes on as before, and `check` says what is missing.
 #[test]
-fn who_may_not_write_messages_is_told_what_is_not_recognised() {
+fn who_may_not_write_messages_is_reported_what_is_not_recognised() {
     for version in Version::ALL {
         let server = server(version, &[]);
         block_on(async {

@@ -22,14 +22,14 @@ fn chosen(base: &Base<'_>) -> Replication {
 }
 
 /// How many rows of each table are told from here on, until reading fails or nothing more comes; and the place behind them.
-async fn told(
+async fn reported(
     source: &Replication,
     start: StartAt,
     during: &str,
     base: &Base<'_>,
 ) -> (BTreeMap<String, usize>, Position) {
     let mut watch = Watch::open(source, start).await;
-    let (mut told, mut end, mut is_done) = (BTreeMap::new(), None, false);
+    let (mut reported, mut end, mut is_done) = (BTreeMap::new(), None, false);
     loop {
         let batch = match watch.stream.next_batch(&cx(), LIMITS).await {
             Ok(batch) => std::sync::Arc::new(batch),
@@ -40,7 +40,7 @@ async fn told(
         };
         end = Some(batch.end.clone());
         for row in 0..batch.len() as u32 {
-            *told.entry(Change::new(batch.clone(), row).namespace().to_owned()).or_default() += 1;
+            *reported.entry(Change::new(batch.clone(), row).namespace().to_owned()).or_default() += 1;
         }
         if batch.is_empty() {
             break;
@@ -50,17 +50,17 @@ async fn told(
         }
     }
     watch.close().await;
-    (told, end.expect("something was told"))
+    (reported, end.expect("something was told"))
 }
 
 /// A table is read whole although this happens to it before its turn.
 fn assert_read_whole(during: &str, rows: usize) {
     on_both(&schema(), async |base| {
         let source = chosen(base);
-        let (first, position) = told(&source, StartAt::Snapshot, during, base).await;
+        let (first, position) = reported(&source, StartAt::Snapshot, during, base).await;
         assert_eq!(first.get("public.first"), Some(&MANY));
         assert_eq!(first.get("public.second"), None, "what looks empty is not read");
-        let (rest, _) = told(&source, StartAt::After(position), "", base).await;
+        let (rest, _) = reported(&source, StartAt::After(position), "", base).await;
         assert_eq!(rest.get("public.first"), None, "it is not read again");
         assert_eq!(rest.get("public.second").copied().unwrap_or_default(), rows);
     });
@@ -85,9 +85,10 @@ fn a_table_that_is_renamed_before_its_turn_is_not_forgotten() {
         settings.tables.clear();
         base.run(&format!("CREATE PUBLICATION {} FOR ALL TABLES", settings.publication)).await;
         let source = base.source_with(settings);
-        let (first, position) = told(&source, StartAt::Snapshot, "ALTER TABLE second RENAME TO a_second", base).await;
+        let (first, position) =
+            reported(&source, StartAt::Snapshot, "ALTER TABLE second RENAME TO a_second", base).await;
         assert_eq!(first, BTreeMap::from([("public.first".to_owned(), MANY)]));
-        let (rest, _) = told(&source, StartAt::After(position), "", base).await;
+        let (rest, _) = reported(&source, StartAt::After(position), "", base).await;
         assert_eq!(rest, BTreeMap::from([("public.a_second".to_owned(), 300)]));
     });
 }

@@ -5,7 +5,7 @@ use watchkeeper_core::{ChangeStream, Limits, Operation, Source, StartAt, ValueRe
 use super::bench::{LIMITS, Watch, cx, on_both, operations, shown};
 
 #[test]
-fn values_are_told_as_the_server_holds_them() {
+fn values_are_reported_as_the_server_holds_them() {
     let schema = "CREATE TYPE mood AS ENUM ('glad', 'sad'); CREATE TABLE things(id int PRIMARY KEY, b bool, s smallint, l bigint,
         f real, d double precision, n numeric, t text, c char(4), j json, jb jsonb, y bytea, dt date, ts timestamp, tz timestamptz, iv interval,
         u uuid, ia int[], ta text[], na numeric[], m mood, r int4range, x text)";
@@ -72,8 +72,8 @@ fn a_large_value_that_did_not_change_is_found_in_a_whole_old_row() {
         assert_eq!(operations(&changes), expected);
         let large = "x".repeat(10_000);
         for (change, side) in [(1, "before"), (1, "after"), (2, "before"), (3, "after"), (4, "before")] {
-            let told = changes[change].get(&[side, "large"]).unwrap();
-            assert_eq!(told, Some(ValueRef::Str(large.as_str().into())), "{side} of change {change}");
+            let reported = changes[change].get(&[side, "large"]).unwrap();
+            assert_eq!(reported, Some(ValueRef::Str(large.as_str().into())), "{side} of change {change}");
         }
         assert_eq!(changes[3].get(&["before"]).unwrap(), Some(ValueRef::Null));
         // The key is the primary key, although every column counts as identity.
@@ -85,7 +85,7 @@ fn a_large_value_that_did_not_change_is_found_in_a_whole_old_row() {
 }
 
 #[test]
-fn old_rows_are_told_as_far_as_the_replica_identity_goes() {
+fn old_rows_are_reported_as_far_as_the_replica_identity_goes() {
     let schema =
         "CREATE TABLE things(id int PRIMARY KEY, n int NOT NULL, v text); CREATE UNIQUE INDEX other ON things(n)";
     on_both(schema, async |base| {
@@ -100,7 +100,7 @@ fn old_rows_are_told_as_far_as_the_replica_identity_goes() {
         let mut watch = Watch::open(&base.source(), StartAt::Now).await;
         base.run("UPDATE things SET id = 4 WHERE id = 3; DELETE FROM things WHERE id = 4").await;
         changes.extend(watch.changes(2).await);
-        let told: Vec<String> = changes[3..].iter().map(shown).collect();
+        let reported: Vec<String> = changes[3..].iter().map(shown).collect();
         let expected = [
             r#"delete {"before":{"id":1},"after":null}"#,
             r#"update {"before":{"id":2,"n":20,"v":"b"},"after":{"id":2,"n":20,"v":"bb"}}"#,
@@ -108,7 +108,7 @@ fn old_rows_are_told_as_far_as_the_replica_identity_goes() {
             r#"update {"before":null,"after":{"id":4,"n":30,"v":"c"}}"#,
             r#"delete {"before":{"n":30},"after":null}"#,
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         watch.close().await;
     });
 }
@@ -176,7 +176,7 @@ fn a_large_transaction_is_read_in_parts_and_resumed_in_its_middle() {
 }
 
 #[test]
-fn transactions_are_told_in_the_order_of_their_commits() {
+fn transactions_are_reported_in_the_order_of_their_commits() {
     on_both("CREATE TABLE things(id int PRIMARY KEY, v text)", async |base| {
         let mut watch = Watch::open(&base.source(), StartAt::Now).await;
         let mut slow = super::bench::connect(&base.url()).await;
@@ -195,7 +195,7 @@ fn transactions_are_told_in_the_order_of_their_commits() {
 }
 
 #[test]
-fn only_the_tables_that_are_asked_for_are_told_of() {
+fn only_the_tables_that_are_asked_for_are_reported() {
     let schema = "CREATE TABLE things(id int PRIMARY KEY); CREATE TABLE others(id int PRIMARY KEY);
         CREATE PUBLICATION changes FOR TABLE things, others";
     on_both(schema, async |base| {
@@ -268,26 +268,26 @@ fn a_row_larger_than_every_limit_is_read_whole() {
 }
 
 #[test]
-fn vectors_are_told_as_the_arrays_that_the_server_makes_of_them() {
+fn vectors_are_reported_as_the_arrays_that_the_server_makes_of_them() {
     let schema = "CREATE TABLE things(id int PRIMARY KEY, few int2vector, none oidvector, ids oidvector);
         INSERT INTO things VALUES (1, '1 -2', '', '4294967295 7')";
     on_both(schema, async |base| {
         let mut watch = Watch::open(&base.source(), StartAt::Snapshot).await;
         base.run("UPDATE things SET id = id").await;
-        let told = watch.changes(2).await;
+        let reported = watch.changes(2).await;
         let made = base.ask("SELECT row_to_json(things)::text FROM things").await;
         assert_eq!(made, r#"{"id":1,"few":[1,-2],"none":[],"ids":["4294967295","7"]}"#);
         let made = made.replace("[\"4294967295\",\"7\"]", "[4294967295,7]");
-        for change in &told {
+        for change in &reported {
             assert!(shown(change).contains(&made), "{} does not tell {made}", shown(change));
         }
-        assert_eq!(told[0].get(&["after", "few", "1"]).unwrap(), Some(ValueRef::Int32(-2)));
+        assert_eq!(reported[0].get(&["after", "few", "1"]).unwrap(), Some(ValueRef::Int32(-2)));
         watch.close().await;
     });
 }
 
 #[test]
-fn older_rows_are_told_as_their_table_was_then_although_they_are_read_later() {
+fn older_rows_are_reported_as_their_table_was_then_although_they_are_read_later() {
     let schema = "CREATE TABLE things(id int PRIMARY KEY, k int, v text)";
     on_both(schema, async |base| {
         let source = base.source();
@@ -301,12 +301,12 @@ fn older_rows_are_told_as_their_table_was_then_although_they_are_read_later() {
         let own = Watch::open(&source, StartAt::After(position.clone())).await;
         let aside = Watch { stream: source.peek(&cx(), StartAt::After(position)).await.unwrap() };
         for mut watch in [own, aside] {
-            let told: Vec<String> = watch.changes(2).await.iter().map(shown).collect();
+            let reported: Vec<String> = watch.changes(2).await.iter().map(shown).collect();
             let expected = [
                 r#"insert {"before":null,"after":{"id":2,"k":20,"v":"unread"}}"#,
                 r#"insert {"before":null,"after":{"id":3,"w":"new","later":null}}"#,
             ];
-            assert_eq!(told, expected);
+            assert_eq!(reported, expected);
             watch.close().await;
         }
     });
@@ -324,8 +324,8 @@ fn versions_begin_with_the_time_at_which_the_server_was_made() {
             FROM pg_control_system()";
         let row = base.sql.query_one(sql, &[]).await.expect("the server knows it");
         let (made, second): (String, i64) = (row.get(0), row.get(1));
-        let told = changes.iter().map(|change| (change.version().time >> 32) + 1_500_000_000);
-        assert!(told.into_iter().all(|told| told == second.unsigned_abs()), "made at {made}");
+        let reported = changes.iter().map(|change| (change.version().time >> 32) + 1_500_000_000);
+        assert!(reported.into_iter().all(|reported| reported == second.unsigned_abs()), "made at {made}");
         assert!(changes[0].version() < changes[1].version());
     });
 }

@@ -5,7 +5,7 @@ use watchkeeper_postgres::replication::Lsn;
 use watchkeeper_postgres::{Config, Replication};
 use watchkeeper_testkit::servers::postgres::Version;
 
-use super::bench::{Base, LIMITS, Watch, assert_told, block_beside, block_on, cx, on_both, server};
+use super::bench::{Base, LIMITS, Watch, assert_error, block_beside, block_on, cx, on_both, server};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text)";
 
@@ -108,14 +108,14 @@ fn the_slot_of_a_quiet_table_moves_on() {
         }
         assert_eq!(confirmed(base).await, place(&end));
         base.run("INSERT INTO things VALUES (1)").await;
-        let told = watch.changes(1).await[0].position();
+        let reported = watch.changes(1).await[0].position();
         // The last transaction that was told is held for a while, but not for ever.
         base.run("SELECT pg_logical_emit_message(false, 'else', repeat('x', 1 << 20)) FROM generate_series(1, 20)")
             .await;
         let mut moved = false;
         for _ in 0..120 {
             let batch = watch.stream.next_batch(&cx(), LIMITS).await.unwrap();
-            moved |= place(&batch.end).0 > place(&told).0 + (16 << 20);
+            moved |= place(&batch.end).0 > place(&reported).0 + (16 << 20);
             if moved {
                 break;
             }
@@ -158,7 +158,7 @@ fn a_holder_that_is_none_of_ours_is_named_and_left_alone() {
         let theirs = Replication::new(Config::new(&url).unwrap(), base.settings());
         let mut first = Watch::open(&theirs, StartAt::Now).await;
         let refused = base.source().open(&cx(), StartAt::Now).await.map(drop);
-        assert_told(refused, ErrorKind::Unavailable, "is held by \"someone\"");
+        assert_error(refused, ErrorKind::Unavailable, "is held by \"someone\"");
         base.run("INSERT INTO things VALUES (1)").await;
         first.changes(1).await;
         first.close().await;
@@ -176,7 +176,7 @@ fn the_reader_of_another_stream_is_named_and_left_alone() {
         let mut first = Watch::open(&stream("orders"), StartAt::Now).await;
         for start in [StartAt::Now, StartAt::Snapshot] {
             let refused = stream("parcels").open(&cx(), start).await.map(drop);
-            assert_told(refused, ErrorKind::Unavailable, "is held by \"watchkeeper shop/orders#");
+            assert_error(refused, ErrorKind::Unavailable, "is held by \"watchkeeper shop/orders#");
         }
         base.run("INSERT INTO things VALUES (1)").await;
         first.changes(1).await;

@@ -243,10 +243,10 @@ fn generated_columns_are_read_where_the_log_tells_them() {
             let schema = format!("{table}; CREATE PUBLICATION changes FOR TABLE {publication}");
             let base = Base::new(shared(Version::V18), &schema).await;
             let (reads, changes) = read_and_changed(&base).await;
-            for told in [&reads[0], &changes[0]] {
-                let is_told = |name: &&str| told.get(&["after", name]).unwrap().is_some();
-                let told: Vec<_> = ["id", "v", "twice", "thrice"].into_iter().filter(is_told).collect();
-                assert_eq!(told.join(" "), names, "{publication}");
+            for reported in [&reads[0], &changes[0]] {
+                let is_reported = |name: &&str| reported.get(&["after", name]).unwrap().is_some();
+                let reported: Vec<_> = ["id", "v", "twice", "thrice"].into_iter().filter(is_reported).collect();
+                assert_eq!(reported.join(" "), names, "{publication}");
             }
             base.done().await;
         });

@@ -13,7 +13,7 @@ fn older(pedigree: &Pedigree) -> Pedigree {
 }
 
 #[test]
-fn what_was_looked_at_before_does_not_change_how_older_rows_are_told() {
+fn what_was_looked_at_before_does_not_change_how_older_rows_are_reported() {
     let schema = "CREATE TABLE things(id int PRIMARY KEY, k int, v text)";
     on_both(schema, async |base| {
         let source = base.source();
@@ -31,12 +31,12 @@ fn what_was_looked_at_before_does_not_change_how_older_rows_are_told() {
                 source.verify(&cx(), &position, pedigree).await.unwrap();
             }
             let mut watch = Watch::open(&source, StartAt::After(position.clone())).await;
-            let told: Vec<String> = watch.changes(2).await.iter().map(shown).collect();
+            let reported: Vec<String> = watch.changes(2).await.iter().map(shown).collect();
             let expected = [
                 r#"insert {"before":null,"after":{"id":2,"k":20,"v":"unread"}}"#,
                 r#"insert {"before":null,"after":{"id":3,"w":"new","later":null}}"#,
             ];
-            assert_eq!(told, expected, "after {} looks", looks.len());
+            assert_eq!(reported, expected, "after {} looks", looks.len());
             watch.close().await;
         }
     });

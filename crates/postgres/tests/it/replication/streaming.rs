@@ -4,7 +4,7 @@ use watchkeeper_core::{Change, ErrorKind, Source, StartAt};
 use watchkeeper_postgres::replication::Settings;
 use watchkeeper_testkit::servers::postgres::{Server, Version};
 
-use super::bench::{Base, LIMITS, Watch, assert_told, block_on, connect, cx, server, shown};
+use super::bench::{Base, LIMITS, Watch, assert_error, block_on, connect, cx, server, shown};
 
 const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text, w text)";
 
@@ -32,7 +32,7 @@ fn spooled(folder: &Path) -> usize {
     targets.filter(|target| target.starts_with(folder) && target.to_string_lossy().ends_with("(deleted)")).count()
 }
 
-fn told(changes: &[Change]) -> Vec<String> {
+fn reported(changes: &[Change]) -> Vec<String> {
     let one = |change: &Change| format!("{} {} {:?}", change.id(), shown(change), change.get(&["xid"]));
     changes.iter().map(one).collect()
 }
@@ -66,7 +66,7 @@ async fn write(base: &Base<'_>) {
 const WRITTEN: usize = 5_000 + 1 + (2_000 + 2_001 + 2) + (1_999 + 2);
 
 #[test]
-fn transactions_told_before_their_commit_are_told_as_all_others() {
+fn transactions_reported_before_their_commit_are_reported_as_all_others() {
     for version in Version::ALL {
         let (server, folder) = (eager(version), tempfile::tempdir().unwrap());
         block_on(async {
@@ -75,15 +75,15 @@ fn transactions_told_before_their_commit_are_told_as_all_others() {
             let mut plain = Watch::open(&off, StartAt::Now).await;
             let mut early = Watch::open(&on, StartAt::Now).await;
             write(&base).await;
-            let (plain_told, early_told) = (plain.changes(WRITTEN).await, early.changes(WRITTEN).await);
-            assert_eq!(told(&early_told), told(&plain_told));
+            let (plain_reported, early_reported) = (plain.changes(WRITTEN).await, early.changes(WRITTEN).await);
+            assert_eq!(reported(&early_reported), reported(&plain_reported));
             let positions = |changes: &[Change]| changes.iter().map(Change::position).collect::<Vec<_>>();
-            assert_eq!(positions(&early_told), positions(&plain_told));
+            assert_eq!(positions(&early_reported), positions(&plain_reported));
             plain.close().await;
             early.close().await;
             for middle in [1, 3_000, WRITTEN - 500] {
-                let mut again = Watch::open(&on, StartAt::After(early_told[middle - 1].position())).await;
-                assert_eq!(told(&again.changes(WRITTEN - middle).await), told(&early_told[middle..]));
+                let mut again = Watch::open(&on, StartAt::After(early_reported[middle - 1].position())).await;
+                assert_eq!(reported(&again.changes(WRITTEN - middle).await), reported(&early_reported[middle..]));
                 again.close().await;
             }
         });
@@ -116,7 +116,7 @@ fn what_is_not_committed_yet_lies_in_a_file_without_a_name() {
 }
 
 #[test]
-fn more_than_may_be_laid_aside_is_told_and_nothing_is_lost() {
+fn more_than_may_be_laid_aside_is_reported_and_nothing_is_lost() {
     for version in Version::ALL {
         let (server, folder) = (eager(version), tempfile::tempdir().unwrap());
         block_on(async {
@@ -129,7 +129,7 @@ fn more_than_may_be_laid_aside_is_told_and_nothing_is_lost() {
             base.run(&rows(1, 5_000)).await;
             let before = watch.changes(1).await[0].position();
             let error = watch.error().await;
-            assert_told(Err::<(), _>(error), ErrorKind::Config, "spool_limit");
+            assert_error(Err::<(), _>(error), ErrorKind::Config, "spool_limit");
             assert_eq!(watch.stream.position().unwrap(), before);
             watch.close().await;
             (settings.spool_limit, settings.spool_folder) = (u64::MAX, folder.path().join("missing"));

@@ -123,8 +123,8 @@ fn values_that_are_nowhere_to_be_taken_from_are_no_nulls() {
                 let answer = fixture.deliver(1, batch).await.expect("the server answers");
                 let Transacted::Rejected(faults) = answer else { panic!("{sql}: {answer:?}") };
                 assert_eq!(faults.iter().map(|fault| fault.row).collect::<Vec<_>>(), [wrong], "{sql}");
-                let (told, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());
-                assert!(told.contains("leaves out large values"), "{told}");
+                let (reported, remedy) = (faults[0].error.to_string(), faults[0].error.advice().unwrap_or_default());
+                assert!(reported.contains("leaves out large values"), "{reported}");
                 assert!(remedy.contains("REPLICA IDENTITY FULL"), "{remedy}");
             }
             for sink in &elsewhere {

@@ -80,8 +80,8 @@ fn a_hundred_writers_lose_nothing_and_keep_the_order_of_every_key() {
             let (begun, mut newest) = (Instant::now(), Newest::default());
             tokio::join!(writers, newest.read(&mut watch, WRITERS * transactions * KEYS_EACH));
             println!("{} changes of 100 writers on {version:?} in {:?}", newest.changes, begun.elapsed());
-            let told: i64 = newest.versions.values().map(|version| i64::from(*version)).sum();
-            assert_eq!(base.ask("SELECT sum(version)::text FROM things").await, told.to_string());
+            let reported: i64 = newest.versions.values().map(|version| i64::from(*version)).sum();
+            assert_eq!(base.ask("SELECT sum(version)::text FROM things").await, reported.to_string());
             watch.close().await;
         });
     }

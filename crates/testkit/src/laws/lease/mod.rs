@@ -172,7 +172,7 @@ law_list! {
         l12_epoch_survives_a_release,
         l13_release_wakes_those_who_wait,
         l13_dropped_wait_loses_no_hint,
-        holders_are_told_in_the_order_of_the_keys,
+        holders_are_reported_in_the_order_of_the_keys,
         separate_clients_see_the_same_leases,
     ]
 }

@@ -100,7 +100,7 @@ async fn next(bench: &LeaseBench, wakeups: &mut dyn Wakeups) -> Law {
 }
 
 /// `holders` answers in the order of the keys, with `None` for what is free or expired.
-pub async fn holders_are_told_in_the_order_of_the_keys(bench: &LeaseBench) -> Law {
+pub async fn holders_are_reported_in_the_order_of_the_keys(bench: &LeaseBench) -> Law {
     let keys: Vec<_> = (0..4).map(|_| bench.key()).collect();
     let expired = bench.grant(&bench.brief(&keys[2], &bench.candidate("expired"))).await?;
     let first = bench.grant(&bench.ask(&keys[0], &bench.candidate("first"))).await?;

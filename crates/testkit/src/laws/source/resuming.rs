@@ -130,7 +130,7 @@ pub async fn s6_acknowledging_spares_what_comes_after(bench: &dyn SourceBench) -
 }
 
 /// When the history after a position is gone, that is told before anything is read.
-pub async fn lost_history_is_told(bench: &dyn SourceBench) -> Law {
+pub async fn lost_history_is_reported(bench: &dyn SourceBench) -> Law {
     let beginning = bench.beginning().await?;
     let pedigree = bench.source().identity(bench.cx()).await?;
     bench.make_nine().await?;

@@ -77,13 +77,13 @@ async fn test_listener_health_check(shop: Shop) {
     handle.transition(Connecting).await.expect("it is legal");
     handle.transition(Running).await.expect("it is legal");
     handle.set_checkpoint(1_000);
-    let told = until("the other process hears of it", async || {
+    let reported = until("the other process hears of it", async || {
         let health = health(&here).await;
         (health[1].last_checkpoint == 1_000).then_some(health)
     });
     let listener = |id: &str, is_healthy, last_checkpoint, state| (id.to_owned(), is_healthy, last_checkpoint, state);
     let expected = [listener("listener-1", true, 0, Initializing), listener("listener-2", true, 1_000, Running)];
-    assert_eq!(parts(told.await), expected);
+    assert_eq!(parts(reported.await), expected);
 
     // A process that ends without a word.
     drop((there, handle));

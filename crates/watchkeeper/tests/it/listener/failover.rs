@@ -246,9 +246,9 @@ async fn test_failover_recovery(shop: Shop) {
     // A listener without a stream is told.
     there.register_listener("listener-3".to_owned()).await.expect("there is room");
     failover.resume_from_checkpoint("listener-3", 4).await.expect("it is registered");
-    let told = there.listener("listener-3").expect("it is ours");
-    assert_eq!((told.checkpoint(), told.state_machine().get_state().await), (4, Running));
-    told.transition(Connecting).await.expect("it is legal");
+    let reported = there.listener("listener-3").expect("it is ours");
+    assert_eq!((reported.checkpoint(), reported.state_machine().get_state().await), (4, Running));
+    reported.transition(Connecting).await.expect("it is legal");
     let elsewhere = FailoverManager::new(shop.coordinator()).resume_from_checkpoint("listener-3", 4).await;
     assert!(matches!(elsewhere, Err(ObserverError::NoStream { .. })), "nobody was told: {elsewhere:?}");
     assert!(failover.resume_from_checkpoint("listener-3", -1).await.is_err());

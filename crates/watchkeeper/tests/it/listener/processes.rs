@@ -96,7 +96,7 @@ impl Listener {
     fn start(shop: &Shop, name: &str, pondered: Option<u64>) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a file"));
         command.args(["--exact", "listener::processes::other_process", "--nocapture"]);
-        command.env(FOLDER, shop.path()).env(SERVERS, shop.servers().told()).env(NAME, name);
+        command.env(FOLDER, shop.path()).env(SERVERS, shop.servers().reported()).env(NAME, name);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         if let Some(number) = pondered {
             command.env(PONDERED, number.to_string());
@@ -145,14 +145,14 @@ impl Drop for Listener {
     }
 }
 
-fn told(shop: &Shop) -> Vec<Line> {
+fn reported(shop: &Shop) -> Vec<Line> {
     let path: PathBuf = shop.path().join("told");
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(Line::parse).collect()
 }
 
 fn had(shop: &Shop, who: &str) -> Vec<u64> {
-    let lines = told(shop).into_iter().filter(|line| line.who == who && line.what == "had");
+    let lines = reported(shop).into_iter().filter(|line| line.who == who && line.what == "had");
     lines.map(|line| line.number).collect()
 }
 
@@ -237,7 +237,7 @@ async fn a_listener_that_slept_through_its_lease_commits_nothing(shop: Shop) {
     std::fs::write(shop.path().join("go"), "").expect("the disk has room");
     first.signal(Signal::CONT);
     let taken_over = until("the sleeper hears that it was relieved", async || {
-        told(&shop).into_iter().find(|line| line.who == "a" && line.what == "relieved")
+        reported(&shop).into_iter().find(|line| line.who == "a" && line.what == "relieved")
     });
     assert_eq!(taken_over.await.number, 50, "it hears what the other one has committed");
     assert_eq!(shop.checkpoint().await, Some(before), "the stale one wrote nothing");
@@ -272,7 +272,7 @@ async fn a_listener_that_is_asked_to_hands_over_with_every_change_once(shop: Sho
     let (first_of_a, last_of_a) = assert_in_order(&shop, "a");
     let (first_of_b, last_of_b) = assert_in_order(&shop, "b");
     assert_eq!((first_of_a, first_of_b, last_of_b), (1, last_of_a + 1, 150), "every change once");
-    let taken_over = told(&shop).into_iter().find(|line| line.what == "relieved").expect("the first one was told");
+    let taken_over = reported(&shop).into_iter().find(|line| line.what == "relieved").expect("the first one was told");
     assert_eq!(taken_over.who, "a", "and it alone");
     assert!(taken_over.number >= last_of_a, "all that it had is committed");
     assert!(i64::try_from(taken_over.number).expect("small") >= event.checkpoint);

@@ -46,7 +46,7 @@ impl Servers {
     }
 
     /// As a word on a command line.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn reported(&self) -> String {
         match self {
             Self::Files(folder) => folder.display().to_string(),
             Self::Database(url) => url.clone(),
