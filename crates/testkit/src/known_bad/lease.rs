@@ -63,7 +63,7 @@ pub fn leases() -> Vec<KnownBad<LeaseBench>> {
         (ReleasedByAnyone, "l11_release_by_another_changes_nothing"),
         (ReleaseIsSilent, "l13_release_wakes_those_who_wait"),
         (EndingsAreMixedUp, "l12_epoch_survives_a_release"),
-        (HoldersInTheWrongOrder, "holders_are_told_in_the_order_of_the_keys"),
+        (HoldersInTheWrongOrder, "holders_are_reported_in_the_order_of_the_keys"),
         (SeparateIsAnotherStore, "separate_clients_see_the_same_leases"),
         (FirstHolderIsReportedAsItsOwnPrevious, "l1_free_key_is_granted"),
         (RefusalRaisesTheEpoch, "l2_refusal_changes_nothing"),

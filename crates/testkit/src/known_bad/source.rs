@@ -60,7 +60,7 @@ pub fn sources() -> Vec<KnownBad<dyn SourceBench>> {
         (BarriersHaveAKey, "change_without_a_key_keeps_its_place"),
         (ComparesBackwards, "positions_compare_in_the_order_of_reading"),
         (VerifiesAnything, "own_position_is_verified_and_a_foreign_one_is_lost"),
-        (LostHistoryIsSkipped, "lost_history_is_told"),
+        (LostHistoryIsSkipped, "lost_history_is_reported"),
         (VersionsStandStill, "s1_changes_are_read_in_order"),
     ];
     let bad = |(flaw, breaks)| {
