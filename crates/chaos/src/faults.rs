@@ -64,7 +64,7 @@ impl<'a> Setup<'a> {
         launch_plan: LaunchPlan,
         plan: &Plan<InjectedFault>,
         target: impl FnOnce(&dyn Harness) -> Result<Box<dyn Target>, Trouble>,
-    ) -> Result<StruckRun, Trouble> {
+    ) -> Result<FaultedRun, Trouble> {
         let Self { test_servers, runtime, harness, folder, ledger_writer } = self;
         let load = Load::start(runtime, ledger_writer);
         let mut cluster = Cluster::launch(launch_plan, test_servers, &*harness, runtime)?;
@@ -81,12 +81,12 @@ impl<'a> Setup<'a> {
         }
         cluster.steady()?;
         let ledger = runtime.block_on(load.finish())?.ledger();
-        Ok(StruckRun { harness, folder, cluster, ledger, reliefs })
+        Ok(FaultedRun { harness, folder, cluster, ledger, reliefs })
     }
 }
 
 /// A run whose faults have all struck.
-pub(crate) struct StruckRun {
+pub(crate) struct FaultedRun {
     pub(crate) harness: Arc<dyn Harness>,
     folder: TempDir,
     pub(crate) cluster: Cluster,
@@ -95,7 +95,7 @@ pub(crate) struct StruckRun {
     pub(crate) reliefs: TakeoverTimes,
 }
 
-impl StruckRun {
+impl FaultedRun {
     /// The folder of the run.
     pub(crate) fn place(&self) -> &Path {
         self.folder.path()

@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const WAY: Duration = Duration::from_secs(5);
 
 /// Between two looks at something that will change.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const INSPECT_EVERY: Duration = Duration::from_millis(25);
 
 impl Site {
     /// The context of one look at the stores.
@@ -200,7 +200,7 @@ pub(crate) async fn until<T>(cx: &Cx, mut ask: impl AsyncFnMut() -> Result<Optio
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Some(error),
             Err(error) => return Err(error),
         };
-        cx.sleep(LOOK_EVERY).await;
+        cx.sleep(INSPECT_EVERY).await;
         if cx.check().is_err() {
             return failed.map_or(Ok(None), Err);
         }

@@ -10,7 +10,7 @@ use crate::answer::Declined;
 use crate::config::secrets;
 
 /// What failed, as a document on standard output for the program that asked for one.
-pub(crate) fn tell_program(error: &Error) {
+pub(crate) fn report_program(error: &Error) {
     match is_declined(error) {
         true => print_error(&json!({ "confirmed": false })),
         false => print_error(&json!({ "error": document(error) })),

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     commands::run(asked).unwrap_or_else(|error| {
         // Once something runs, standard output may be a sink's, and nothing else may stand there.
         if json && (!is_run || error.kind() == watchkeeper::ErrorKind::Config) {
-            exit::tell_program(&error);
+            exit::report_program(&error);
         }
         exit::failed(&error)
     })

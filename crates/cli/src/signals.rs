@@ -93,8 +93,8 @@ pub(crate) async fn output_closed() {
         ticks.tick().await;
         let mut watched = [PollFd::new(&out, PollFlags::empty())];
         // What is wrong with a descriptor is told whatever is asked for; a look that fails is repeated.
-        let looked = poll(&mut watched, Some(&Timespec::default()));
-        if looked.is_ok() && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+        let inspected = poll(&mut watched, Some(&Timespec::default()));
+        if inspected.is_ok() && watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
             return;
         }
     }

@@ -88,7 +88,7 @@ pub trait Payload: Send + Sync + std::fmt::Debug {
 
     /// Whether a row as it is since a change is always told with every column of its table, so that one that is absent is not there.
     /// Documents may lack fields, and what an application writes by itself is its own.
-    fn tells_whole_rows(&self) -> bool {
+    fn sends_whole_rows(&self) -> bool {
         false
     }
 
@@ -260,7 +260,7 @@ impl Payload for JsonRows {
         JsonPayload.walk(body, visit)
     }
 
-    fn tells_whole_rows(&self) -> bool {
+    fn sends_whole_rows(&self) -> bool {
         true
     }
 }

@@ -52,8 +52,8 @@ impl Finding {
     ///
     /// # Errors
     /// `Unavailable` and `Unknown`, as they are.
-    pub fn of_start(looked: Result<()>) -> Result<Vec<Self>> {
-        match looked {
+    pub fn of_start(inspected: Result<()>) -> Result<Vec<Self>> {
+        match inspected {
             Ok(()) => Ok(Vec::new()),
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => Err(error),
             Err(error) => {

@@ -252,13 +252,13 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
     let mut controls = BTreeMap::new();
     let (mut posts, mut connecting) = (Vec::new(), Vec::new());
     let names: Vec<_> = streams.iter().map(|stream| stream.settings().name.clone()).collect();
-    let (news, stirred) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (news, report_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     for stream in streams {
         let latest = Latest::new(Control::default());
         let (control, settings) = (latest.follow(), stream.settings().clone());
         controls.insert(settings.name.clone(), latest);
-        let (clock, stirred) = (Arc::clone(&instance.seams.clock), Arc::clone(&stirred));
-        let stream_slot = Arc::new(StreamSlot::new(settings, &instance.settings.group, control, clock, stirred));
+        let (clock, report_changed) = (Arc::clone(&instance.seams.clock), Arc::clone(&report_changed));
+        let stream_slot = Arc::new(StreamSlot::new(settings, &instance.settings.group, control, clock, report_changed));
         match stream {
             StreamEntry::Connected(spec) => stream_slot.connect(*spec, &stores.checkpoints),
             StreamEntry::Unconnected(connect) => connecting.push(Connecting {
@@ -285,7 +285,7 @@ fn furnish(instance: &Arc<Instance>, stores: &Stores, streams: Vec<StreamEntry>)
         view: Arc::clone(&instance.view),
         controls: Arc::new(controls),
         posts: posts.clone(),
-        stirred,
+        report_changed,
         news,
     };
     InstanceParts { posts, connecting, agent }

@@ -55,7 +55,7 @@ pub struct Standby {
     /// Processes whose death was proved, and when. An id is never used by another process.
     dead: BTreeMap<InstanceId, Moment>,
     /// Those of them that are being removed from the registry.
-    burying: FuturesUnordered<PeerCleanup>,
+    deregistering: FuturesUnordered<PeerCleanup>,
     /// Halts that only the control record tells of, and whose cause is being read.
     reading: FuturesUnordered<Reading>,
     /// How often in a row the store has not answered.
@@ -91,7 +91,7 @@ impl Standby {
             watching: FuturesUnordered::new(),
             watched: BTreeSet::new(),
             dead: BTreeMap::new(),
-            burying: FuturesUnordered::new(),
+            deregistering: FuturesUnordered::new(),
             reading: FuturesUnordered::new(),
             setbacks: 0,
         }
@@ -115,7 +115,7 @@ impl Standby {
                 Wake::Released(Err(_)) => wakeups = None,
                 Wake::News => self.slots.iter_mut().for_each(|slot| {
                     slot.stand_by_again();
-                    slot.heed_retry_request();
+                    slot.apply_retry_request();
                 }),
                 Wake::Released(Ok(())) | Wake::Time => {}
             }
@@ -164,7 +164,7 @@ impl Standby {
                 Some((slot, outcome)) = self.ended.recv() => Wake::Ended(slot, outcome),
                 Some((instance, verdict)) = self.watching.next() => Wake::Verdict(instance, verdict),
                 // Nothing to look for.
-                Some(()) = self.burying.next() => continue,
+                Some(()) = self.deregistering.next() => continue,
                 Some((slot, halted)) = self.reading.next() => {
                     self.slots[slot].take_halt(halted);
                     continue;

@@ -94,8 +94,8 @@ impl Backend for Files {
 
     async fn sink(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Target> {
         let settings = settings(purpose, options)?;
-        let looked = settings.folder.clone();
-        apart(cx, move || is_there(&looked)).await?.map_err(|error| error.at(options.origin_of("folder")))?;
+        let inspected = settings.folder.clone();
+        apart(cx, move || is_there(&inspected)).await?.map_err(|error| error.at(options.origin_of("folder")))?;
         let sink = FileSink::new(settings, format(options)?)?;
         Ok(Target { sink: Arc::new(sink), checkpoints: None })
     }

@@ -90,7 +90,7 @@ impl Segments {
         let path = place.segment(number);
         let open = || {
             let file = OpenOptions::new().read(true).append(true).create(newest.is_none()).open(&path)?;
-            let len = mend(&file)?;
+            let len = repair(&file)?;
             Ok((file, len))
         };
         let (file, len) = open().map_err(|error| failed("open", &path, error))?;
@@ -234,7 +234,7 @@ impl Segments {
 }
 
 /// Cuts off an incomplete last line. Answers the length that is left.
-fn mend(file: &File) -> io::Result<u64> {
+fn repair(file: &File) -> io::Result<u64> {
     let len = file.metadata()?.len();
     let mut end = len;
     let mut block = vec![0; BLOCK as usize];

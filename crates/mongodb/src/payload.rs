@@ -201,8 +201,8 @@ fn walk_element(parent: &RawDocument, element: &RawElement<'_>, visit: &mut dyn 
                 visit.value(ValueRef::Binary(TEXT_NOT_UTF8, Cow::Borrowed(text)));
                 return Ok(());
             }
-            let mended: RawBson = element.value_utf8_lossy().map_err(damaged)?;
-            walk_value(mended.as_raw_bson_ref(), visit)
+            let repaired: RawBson = element.value_utf8_lossy().map_err(damaged)?;
+            walk_value(repaired.as_raw_bson_ref(), visit)
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Feed {
     /// Whether something is kept aside in the events.
     aside: bool,
     /// Whether it is read by those who look on, and never halts at an event.
-    is_for_onlookers: bool,
+    is_for_observers: bool,
     /// The proof that came with the position that was verified last, so that a quiet stream hands it on.
     proof: Arc<Mutex<Option<String>>>,
     /// The collection that was identified last, by its UUID: a stream that is opened afterwards is of the same one.
@@ -80,7 +80,7 @@ impl Feed {
             view: Arc::new(view),
             stages: stages.into(),
             aside,
-            is_for_onlookers: false,
+            is_for_observers: false,
             proof: Arc::default(),
             identified: Arc::default(),
             unanswered: Arc::default(),
@@ -91,8 +91,8 @@ impl Feed {
 
     /// The same feed for those who look on: they are shown an event that is too large with what fits, also where the stream halts
     /// at it, so that such an event can be passed over.
-    fn for_onlookers(&self) -> Self {
-        Self { is_for_onlookers: true, ..self.clone() }
+    fn for_observers(&self) -> Self {
+        Self { is_for_observers: true, ..self.clone() }
     }
 
     /// What is watched, and how it is shown.
@@ -311,6 +311,6 @@ impl Source for Feed {
     }
 
     async fn peek(&self, cx: &Cx, at: StartAt) -> Result<Box<dyn ChangeStream>> {
-        self.for_onlookers().open(cx, at).await
+        self.for_observers().open(cx, at).await
     }
 }

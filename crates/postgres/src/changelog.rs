@@ -318,12 +318,12 @@ impl ChangeLog {
     }
 
     /// Looks on a connection out of the pool.
-    async fn look_once(&self, cx: &Cx, number: u64) -> Result<LogObservation> {
+    async fn inspect_once(&self, cx: &Cx, number: u64) -> Result<LogObservation> {
         let line = Line::Pooled(self.client.get(cx).await?);
-        let look = self.inspect(cx, &line, number).await?;
+        let observation = self.inspect(cx, &line, number).await?;
         line.give_back();
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(look.identity.clone());
-        Ok(look)
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(observation.identity.clone());
+        Ok(observation)
     }
 
     /// Hints of new changes, where they are to be had.
@@ -340,22 +340,22 @@ impl ChangeLog {
             StartAt::After(position) => Some(LogPosition::of(position)?),
             _ => None,
         };
-        let look = self.inspect(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
-        if let (None, Some(end)) = (&after, &look.unflushed) {
+        let observation = self.inspect(cx, line, after.as_ref().map_or(0, |place| place.last)).await?;
+        if let (None, Some(end)) = (&after, &observation.unflushed) {
             durable::flush(cx, &self.client, end).await?;
         }
         start.require_in_log(LOG)?;
         let (place, note) = match (start, after) {
             (_, Some(place)) => {
-                look.require(&place)?;
+                observation.require(&place)?;
                 (place, None)
             }
-            (StartAt::Now, _) => (LogPosition::at(look.now.clone()), None),
-            (StartAt::Oldest, _) => (self.oldest(cx, &look).await?, None),
-            (StartAt::Time(time), _) => self.at_time(cx, &look, time).await?,
+            (StartAt::Now, _) => (LogPosition::at(observation.now.clone()), None),
+            (StartAt::Oldest, _) => (self.oldest(cx, &observation).await?, None),
+            (StartAt::Time(time), _) => self.at_time(cx, &observation, time).await?,
             (unknown, None) => return Err(unknown.unknown_to(LOG)),
         };
-        Ok(Beginning { identity: look.identity, place, note })
+        Ok(Beginning { identity: observation.identity, place, note })
     }
 
     /// Whoever opens has asked for the identity before; it may have been that of another server.
@@ -402,7 +402,7 @@ impl Source for ChangeLog {
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
         let log = self.require(cx).await?;
-        log.look_once(cx, 0).await?;
+        log.inspect_once(cx, 0).await?;
         check::findings(cx, &log).await
     }
 
@@ -410,14 +410,14 @@ impl Source for ChangeLog {
         if self.is_own() {
             self.require_log(cx).await?;
         }
-        Ok(self.look_once(cx, 0).await?.identity.pedigree())
+        Ok(self.inspect_once(cx, 0).await?.identity.pedigree())
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
         let place = LogPosition::of(position)?;
-        let look = self.look_once(cx, place.last).await?;
-        look.identity.require(pedigree)?;
-        look.require(&place)
+        let observation = self.inspect_once(cx, place.last).await?;
+        observation.identity.require(pedigree)?;
+        observation.require(&place)
     }
 
     async fn preflight(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {

@@ -140,11 +140,11 @@ impl Replication {
 
     /// A connection, and what is known over it now.
     async fn inspect(&self, cx: &Cx) -> Result<PreparedConnection> {
-        self.look_again(cx, None).await
+        self.inspect_again(cx, None).await
     }
 
     /// The same, where the publication is presumed to be what is remembered of it.
-    async fn look_again(&self, cx: &Cx, remembered: Option<&PublicationDefinition>) -> Result<PreparedConnection> {
+    async fn inspect_again(&self, cx: &Cx, remembered: Option<&PublicationDefinition>) -> Result<PreparedConnection> {
         let (asked, verified) = (cx.now(), None);
         if let Some(PreparedConnection { mut wire, is_spoilt, .. }) = self.take_prepared()
             && let Ok(Ok((lineage, outlook))) = cx.run(async { Ok(self.ask(&mut wire, remembered).await) }).await
@@ -260,7 +260,7 @@ impl Source for Replication {
         self.remember(None);
         let before = SourceLineage::from_pedigree(pedigree).and_then(|stored| stored.publication);
         // A takeover is waited for: what the publication is made of is looked at right after it.
-        let mut prepared = self.look_again(cx, before.as_ref()).await?;
+        let mut prepared = self.inspect_again(cx, before.as_ref()).await?;
         let PreparedConnection { wire, lineage, outlook, .. } = &mut prepared;
         let recognised =
             cx.run(async { lineage.recognise(wire, &place, pedigree).await.map_err(|failure| self.to_error(failure)) });

@@ -18,7 +18,7 @@ pub enum Remedy {
     /// Go on after a pause.
     Resume(usize),
     /// Mend a line.
-    Mend(usize, Server),
+    Repair(usize, Server),
     /// Fair weather at a server.
     Clear(Server),
     /// Handlers feel well again.
@@ -72,7 +72,7 @@ pub async fn remove(cluster: &SimCluster, entropy: &Entropy, instances: &mut [Si
             cluster.book.event(format_args!("cut {number} from {server:?}"));
             cluster.book.count("cuts");
             cluster.net.cut(number, server, true);
-            FaultAction::After(up_to(entropy, TTL * 2), Remedy::Mend(number, server))
+            FaultAction::After(up_to(entropy, TTL * 2), Remedy::Repair(number, server))
         }
         13..=15 => {
             let server = Server::ALL[entropy.below(5) as usize];
@@ -130,7 +130,7 @@ pub async fn undo(cluster: &SimCluster, instances: &mut [SimInstance], remedy: R
     match remedy {
         Remedy::Relaunch(number) => relaunch(cluster, instances, number).await,
         Remedy::Resume(number) => instances[number].resume(cluster),
-        Remedy::Mend(number, server) => {
+        Remedy::Repair(number, server) => {
             cluster.book.event(format_args!("mend {number} to {server:?}"));
             cluster.net.cut(number, server, false);
         }

@@ -112,8 +112,8 @@ impl GroundTruth {
     }
 
     /// Looks at what is so for one stream.
-    pub fn stream<T>(&self, key: &LeaseKey, look: impl FnOnce(&Stream) -> T) -> T {
-        look(self.state().streams.entry(key.clone()).or_default())
+    pub fn stream<T>(&self, key: &LeaseKey, observation: impl FnOnce(&Stream) -> T) -> T {
+        observation(self.state().streams.entry(key.clone()).or_default())
     }
 
     /// An instance was granted a lease that it asked for at `sent` on its clock.

@@ -138,11 +138,11 @@ async fn storm(cluster: &SimCluster, instances: &mut [SimInstance]) {
     let entropy = Entropy::seeded(cluster.entropy.next());
     let end = cluster.world.now() + STORM;
     let mut remedies: BTreeMap<(Moment, u64), Remedy> = BTreeMap::new();
-    let mut next_strike = cluster.world.now() + Duration::from_millis(entropy.below(3_000));
+    let mut next_fault = cluster.world.now() + Duration::from_millis(entropy.below(3_000));
     let mut strikes = 0;
     while cluster.world.now() < end {
         let due = remedies.first_key_value().map(|((moment, _), _)| *moment);
-        let next = due.map_or(next_strike, |due| due.min(next_strike));
+        let next = due.map_or(next_fault, |due| due.min(next_fault));
         cluster.world.clock().sleep_until(next).await;
         if due.is_some_and(|due| due <= cluster.world.now())
             && let Some((_, remedy)) = remedies.pop_first()
@@ -158,7 +158,7 @@ async fn storm(cluster: &SimCluster, instances: &mut [SimInstance]) {
             }
             FaultAction::Restart(number) => restart(cluster, instances, number).await,
         }
-        next_strike = cluster.world.now() + Duration::from_millis(200 + entropy.below(3_000));
+        next_fault = cluster.world.now() + Duration::from_millis(200 + entropy.below(3_000));
     }
     for (_, remedy) in remedies {
         undo(cluster, instances, remedy).await;

@@ -76,7 +76,7 @@ impl SourceSettings {
 
     /// The same for whoever only looks.
     pub(crate) fn only_looking(self) -> Self {
-        Self { config: self.config.to_look(), ..self }
+        Self { config: self.config.for_reading(), ..self }
     }
 
     pub(crate) async fn open(self, cx: &Cx, purpose: &Purpose) -> Result<ChangeLog> {
@@ -152,7 +152,7 @@ async fn inspect(cx: &Cx, config: Config) -> Result<Vec<Finding>> {
         let remedy = file.is_relative().then(|| RELATIVE.to_owned());
         return Ok(vec![Finding { severity: Severity::Note, what, remedy }]);
     }
-    Client::open(cx, config.to_look()).await?;
+    Client::open(cx, config.for_reading()).await?;
     Ok(Vec::new())
 }
 
@@ -209,11 +209,11 @@ impl Backend for Sqlite {
         if !config.path.exists() {
             return Ok(Some(offer));
         }
-        let client = Client::open(cx, config.to_look()).await?;
-        let look = |transaction: &rusqlite::Transaction<'_>| {
+        let client = Client::open(cx, config.for_reading()).await?;
+        let observation = |transaction: &rusqlite::Transaction<'_>| {
             Ok((checkpoint::SCHEMA.is_there(transaction)?, records::SCHEMA.is_there(transaction)?))
         };
-        let (checkpoints, records) = client.read(cx, look).await?;
+        let (checkpoints, records) = client.read(cx, observation).await?;
         if checkpoints {
             offer.checkpoints = Some(Arc::new(Checkpoints::open(cx, client.clone()).await?));
         }
@@ -228,7 +228,7 @@ impl Backend for Sqlite {
         if !config.path.exists() {
             return Ok(None);
         }
-        let looking = Client::open(cx, config.clone().to_look()).await?;
+        let looking = Client::open(cx, config.clone().for_reading()).await?;
         if !looking.read(cx, |transaction| records::SCHEMA.is_there(transaction)).await? {
             return Ok(None);
         }
@@ -241,7 +241,7 @@ impl Backend for Sqlite {
         if !config.path.exists() {
             return Ok(None);
         }
-        Checkpoints::peek(cx, &Client::open(cx, config.to_look()).await?, key).await
+        Checkpoints::peek(cx, &Client::open(cx, config.for_reading()).await?, key).await
     }
 
     async fn source(&self, cx: &Cx, purpose: &Purpose, options: &mut Options) -> Result<Arc<dyn Source>> {

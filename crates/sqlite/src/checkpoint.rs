@@ -50,13 +50,13 @@ impl Checkpoints {
     /// The checkpoint of a key, also where nothing was ever opened: nothing is made.
     pub(crate) async fn peek(cx: &Cx, client: &Client, key: &LeaseKey) -> Result<Option<Checkpoint>> {
         let key = key.clone();
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
             if !SCHEMA.is_there(transaction)? {
                 return Ok(None);
             }
             load(transaction, &key)
         };
-        client.read(cx, look).await
+        client.read(cx, observation).await
     }
 
     /// The identity of the file.

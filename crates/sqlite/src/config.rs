@@ -37,7 +37,7 @@ impl Config {
 
     /// The same file, to look at only.
     #[must_use]
-    pub fn to_look(self) -> Self {
+    pub fn for_reading(self) -> Self {
         Self { create: false, read_only: true, ..self }
     }
 

@@ -252,27 +252,27 @@ impl Source for ChangeLog {
 
     async fn identity(&self, cx: &Cx) -> Result<Pedigree> {
         let log = self.clone();
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
             log.require_log(transaction)?;
             log.current(transaction)
         };
-        Ok(Pedigree(self.client.read(cx, look).await?.into()))
+        Ok(Pedigree(self.client.read(cx, observation).await?.into()))
     }
 
     async fn verify(&self, cx: &Cx, position: &Position, pedigree: &Pedigree) -> Result<()> {
         let (log, place, pedigree) = (self.clone(), LogPosition::of(position), pedigree.clone());
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
             if Pedigree(log.current(transaction)?.into()) != pedigree {
                 return Err(another_log().into());
             }
             log.still_there(transaction, place?)
         };
-        self.client.read(cx, look).await
+        self.client.read(cx, observation).await
     }
 
     async fn preflight(&self, cx: &Cx, start: &StartAt, pedigree: Option<&Pedigree>) -> Result<Vec<Finding>> {
         let (log, start, pedigree) = (self.clone(), start.clone(), pedigree.cloned());
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
             let log = log.settled(transaction, &start)?;
             let current = Pedigree(log.current(transaction)?.into());
             if pedigree.is_some_and(|pedigree| pedigree != current) {
@@ -280,7 +280,7 @@ impl Source for ChangeLog {
             }
             Ok(log.start(transaction, &start)?.note)
         };
-        let vetted = self.client.read(cx, look).await;
+        let vetted = self.client.read(cx, observation).await;
         let note = vetted.as_ref().ok().cloned().flatten();
         let mut found = Finding::of_start(vetted.map(drop))?;
         found.extend(note.map(|what| Finding { severity: Severity::Note, what, remedy: None }));

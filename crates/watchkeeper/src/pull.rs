@@ -202,8 +202,8 @@ impl SinkWriter for Writer {
             // Before the look, so that what happens after it is not missed.
             news.as_mut().enable();
             let now = cx.now();
-            let look = self.counter.inspect(self.opening, lane, batch, rows, wait.is_report_due(now))?;
-            if let Some(written) = wait.answer(now, look, rows)? {
+            let observation = self.counter.inspect(self.opening, lane, batch, rows, wait.is_report_due(now))?;
+            if let Some(written) = wait.answer(now, observation, rows)? {
                 self.counter.settle(self.opening, lane, written.done);
                 return Ok(written);
             }
@@ -248,8 +248,8 @@ impl Wait {
     }
 
     /// The write's answer, if it is time for one.
-    fn answer(&self, now: Moment, look: QueueView, rows: &[u32]) -> Result<Option<Written>> {
-        let QueueView { done, fault, deserted } = look;
+    fn answer(&self, now: Moment, observation: QueueView, rows: &[u32]) -> Result<Option<Written>> {
+        let QueueView { done, fault, deserted } = observation;
         if let Some(error) = deserted {
             return if done > 0 { Ok(Some(Written { done, ..Written::default() })) } else { Err(error) };
         }

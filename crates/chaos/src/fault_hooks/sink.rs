@@ -40,7 +40,7 @@ impl Sink for Handled {
     }
 }
 
-fn tell_refused(epoch: u64, changes: usize) {
+fn report_refused(epoch: u64, changes: usize) {
     // Without a listener the process is about to end.
     let _ = Event::Refused { epoch, changes: changes as u64 }.emit();
 }
@@ -73,7 +73,7 @@ impl TransactionalWriter for InTransaction {
         let answer = self.writer.write_and_commit(cx, batch, rows, write).await;
         drop(in_hand);
         if matches!(answer, Ok(Transacted::Fenced)) {
-            tell_refused(self.epoch, rows.len());
+            report_refused(self.epoch, rows.len());
         }
         answer
     }
@@ -93,9 +93,9 @@ struct Plain {
 }
 
 impl Plain {
-    fn heed<T>(&self, answer: Result<T>, changes: u64) -> Result<T> {
+    fn apply<T>(&self, answer: Result<T>, changes: u64) -> Result<T> {
         if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Fenced) {
-            tell_refused(self.epoch, usize::try_from(changes).unwrap_or(usize::MAX));
+            report_refused(self.epoch, usize::try_from(changes).unwrap_or(usize::MAX));
         }
         answer
     }
@@ -107,7 +107,7 @@ impl SinkWriter for Plain {
         if !rows.is_empty() && self.hooks.fails() {
             return Ok(Written { stopped: failure(rows), ..Written::default() });
         }
-        let written = self.heed(self.writer.write(cx, lane, batch, rows).await, rows.len() as u64)?;
+        let written = self.apply(self.writer.write(cx, lane, batch, rows).await, rows.len() as u64)?;
         self.unflushed.fetch_add(written.done as u64, Ordering::Relaxed);
         Ok(written)
     }
@@ -117,7 +117,7 @@ impl SinkWriter for Plain {
         let in_hand = if changes == 0 { None } else { self.hooks.hold(false, self.epoch).await };
         let answer = self.writer.flush(cx).await;
         drop(in_hand);
-        self.heed(answer, changes)
+        self.apply(answer, changes)
     }
 
     async fn close(&self, cx: &Cx) -> Result<()> {

@@ -11,7 +11,7 @@ use super::handler::handled;
 use crate::LEASE;
 use crate::cluster::{Trouble, cx};
 use crate::fault::InjectedFault;
-use crate::faults::{CALM, Setup, StruckRun, TakeoverTimes, to_trouble};
+use crate::faults::{CALM, FaultedRun, Setup, TakeoverTimes, to_trouble};
 use crate::harness::{Harness, Servers, Target};
 use crate::launch_plan::{LaunchPlan, Members};
 
@@ -107,7 +107,7 @@ impl Campaign {
     }
 
     /// Judges what every target has received.
-    fn judge(&self, active: &mut StruckRun, runtime: &Handle) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
+    fn judge(&self, active: &mut FaultedRun, runtime: &Handle) -> Result<Vec<(&'static str, Verdict)>, Trouble> {
         let lines = if self.subject == Subject::Handler { "handler" } else { "file" };
         let mut targets = vec![(lines, self.target(&*active.harness, active.place()))];
         if self.subject == Subject::Copies {

@@ -26,7 +26,7 @@ use crate::exit;
 use crate::site::A_POSITION;
 
 /// How long one part may take to answer.
-const LOOK_WITHIN: Duration = Duration::from_secs(10);
+const INSPECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// The end of a note on what the first run makes at the source.
 const WILL_BE_MADE: &str = "is not there yet and will be made";
@@ -69,22 +69,22 @@ pub(crate) async fn run(common: &Common, offline: bool) -> Result<ExitCode> {
     if offline {
         streams.extend(config.streams.iter().map(described));
     } else {
-        let systems = config.streams.iter().map(|stream| Systems::look_at(&cx, &config, stream));
+        let systems = config.streams.iter().map(|stream| Systems::inspect_parts(&cx, &config, stream));
         // What does not answer is waited for once, and not part after part.
-        let (looked, systems) = futures_util::join!(stores::inspect(&cx, &config), join_all(systems));
-        let has_stores = looked.iter().all(|part| part.failed.is_none());
-        stores.extend(looked);
+        let (inspected, systems) = futures_util::join!(stores::inspect(&cx, &config), join_all(systems));
+        let has_stores = inspected.iter().all(|part| part.failed.is_none());
+        stores.extend(inspected);
         let mut members = Vec::new();
         if has_stores {
             // Streams that could not be read are in the file nevertheless.
             stores.extend(if errors.is_empty() { departed(&cx, &config).await } else { None });
-            let listed = reported::members(&cx.within(LOOK_WITHIN), &config).await;
+            let listed = reported::members(&cx.within(INSPECT_WITHIN), &config).await;
             let too_few = listed.as_deref().and_then(reported::too_few);
             stores.extend(too_few.map(|note| Part::of("instances".to_owned(), Ok(vec![note]))));
             members = listed.unwrap_or_default();
         }
         let answers = config.streams.iter().zip(systems);
-        let answers = answers.map(|(stream, systems)| look_at(&cx, &config, stream, systems, has_stores));
+        let answers = answers.map(|(stream, systems)| inspect_parts(&cx, &config, stream, systems, has_stores));
         for mut answer in join_all(answers).await {
             answer.troubles = reported::findings(&members, &answer.name);
             streams.push(answer);
@@ -163,13 +163,13 @@ fn worst<'p>(parts: impl Iterator<Item = &'p Part>) -> u8 {
 
 /// What is left of streams that are not in the file any more.
 async fn departed(cx: &Cx, config: &Config) -> Option<Part> {
-    let departed = departed::findings(&cx.within(LOOK_WITHIN), config).await;
+    let departed = departed::findings(&cx.within(INSPECT_WITHIN), config).await;
     (!departed.is_empty()).then(|| Part::of("other streams".to_owned(), Ok(departed)))
 }
 
 /// What is to be said of the length of leases, if anything.
 async fn lease(cx: &Cx, config: &Config) -> Option<Part> {
-    let (system, cx) = (config.group.leases.as_ref().unwrap_or(&config.group.store), cx.within(LOOK_WITHIN));
+    let (system, cx) = (config.group.leases.as_ref().unwrap_or(&config.group.store), cx.within(INSPECT_WITHIN));
     let mut options = system.options.clone();
     // What keeps it from being looked at was told of the store already.
     let found = system.backend.check_leases(&cx, &mut options, config.group.settings.lease.ttl).await.ok()?;
@@ -195,22 +195,22 @@ struct Systems<'c> {
 }
 
 impl<'c> Systems<'c> {
-    async fn look_at(cx: &Cx, config: &'c Config, stream: &'c Stream) -> Self {
+    async fn inspect_parts(cx: &Cx, config: &'c Config, stream: &'c Stream) -> Self {
         let purpose = Purpose::new(&config.group.settings.group, &stream.settings.name)
             .with_lanes(stream.settings.concurrency)
             .reading(&*stream.source.backend, &stream.source.options);
-        let within = cx.within(LOOK_WITHIN);
+        let within = cx.within(INSPECT_WITHIN);
         let source =
             stream.source.open(async |backend, options| backend.check_source(&within, &purpose, options).await);
         let sinks = stream.sinks.iter().map(|target| {
             let (purpose, within) = (&purpose, &within);
             target.system.open(async move |backend, options| backend.check_sink(within, purpose, options).await)
         });
-        let (source, looked) = futures_util::join!(source, join_all(sinks));
+        let (source, inspected) = futures_util::join!(source, join_all(sinks));
         let source = Part::of(titled("source", &stream.source), source);
         let (mut sinks, mut profiles, mut keeper) = (Vec::new(), Vec::new(), &config.group.store);
-        for (target, looked) in stream.sinks.iter().zip(looked) {
-            let mut found = looked.map(|inspection| {
+        for (target, inspected) in stream.sinks.iter().zip(inspected) {
+            let mut found = inspected.map(|inspection| {
                 if inspection.profile.grade == Grade::Transactional {
                     keeper = &target.system;
                 }
@@ -220,7 +220,7 @@ impl<'c> Systems<'c> {
             if source.failed.is_none()
                 && let Ok(findings) = &mut found
             {
-                match filter::findings(&cx.within(LOOK_WITHIN), stream, &purpose, target).await {
+                match filter::findings(&cx.within(INSPECT_WITHIN), stream, &purpose, target).await {
                     Ok(more) => findings.extend(more),
                     Err(error) => found = Err(error),
                 }
@@ -231,14 +231,14 @@ impl<'c> Systems<'c> {
     }
 }
 
-async fn look_at(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>, has_stores: bool) -> Answer {
+async fn inspect_parts(cx: &Cx, config: &Config, stream: &Stream, systems: Systems<'_>, has_stores: bool) -> Answer {
     let Systems { purpose, source, sinks, profiles, keeper } = systems;
     let source_failed = source.failed;
     let description = match source_failed {
         // What keeps it from being looked at was told of the source already.
         Some(_) => SourceDescription::default(),
         None => {
-            let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
+            let (within, mut options) = (cx.within(INSPECT_WITHIN), stream.source.options.clone());
             stream.source.backend.describe(&within, &mut options).await.unwrap_or_default()
         }
     };
@@ -288,11 +288,11 @@ async fn checkpoint(
     stream: &Stream,
     keeper: Option<&System>,
 ) -> (Option<Checkpoint>, Option<Part>) {
-    let mut stored = stored(&cx.within(LOOK_WITHIN), config, stream, keeper).await;
+    let mut stored = stored(&cx.within(INSPECT_WITHIN), config, stream, keeper).await;
     let (Some(keeper), None) = (keeper, stored.as_ref().and_then(|stored| stored.position.as_ref())) else {
         return (stored, None);
     };
-    let (within, name) = (cx.within(LOOK_WITHIN), &stream.settings.name);
+    let (within, name) = (cx.within(INSPECT_WITHIN), &stream.settings.name);
     let mut part = None;
     match store_binding::require(&within, config, name, keeper).await {
         Ok(Some(true)) if stored.is_none() => {
@@ -321,7 +321,7 @@ async fn place(
     let name = if position.is_some() { "position" } else { "start" };
     let start = position.map_or_else(|| stream.settings.start.clone(), StartAt::After);
     let pedigree = stored.and_then(|stored| stored.pedigree.as_ref());
-    let (within, mut options) = (cx.within(LOOK_WITHIN), stream.source.options.clone());
+    let (within, mut options) = (cx.within(INSPECT_WITHIN), stream.source.options.clone());
     // What keeps the source from being looked at was told already, and so was a start that it never can have.
     let is_reported = failed.is_some() || stream.source.backend.validate_start(&mut options.clone(), &start).is_err();
     let vetted = match is_reported {

@@ -59,7 +59,7 @@ fn again(error: &Error) -> Error {
 }
 
 /// How long it may take to look whether lost history could be repaired.
-const LOOK_WITHIN: Duration = Duration::from_secs(10);
+const INSPECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Refuses a stream whose history is to be repaired by a snapshot if it is ever lost, where there can be none: it would be found out
 /// only then.
@@ -67,7 +67,7 @@ async fn refuse_beyond_repair(cx: &Cx, described: &Stream, stream: &StreamSpec) 
     if stream.settings.on_history_lost != OnHistoryLost::GoOn(StartAt::Snapshot) {
         return Ok(());
     }
-    let cx = cx.within(LOOK_WITHIN);
+    let cx = cx.within(INSPECT_WITHIN);
     // A source that is away just now may still be repaired when it is back.
     let found = cx.run(stream.source.preflight(&cx, &StartAt::Snapshot, None)).await.unwrap_or_default();
     let Some(wrong) = found.into_iter().find(|finding| finding.severity == Severity::Error) else { return Ok(()) };

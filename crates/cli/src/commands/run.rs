@@ -29,7 +29,7 @@ use crate::when::span;
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(500), factor: 2, max: Duration::from_secs(15) };
 
 /// How often the same cause is logged.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(common: &Common) -> Result<ExitCode> {
     let config = config::load(&common.config)?;
@@ -106,7 +106,7 @@ async fn open_with_retries(config: &Config) -> Result<Site> {
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) {
             return Err(error);
         }
-        logged.retain(|_, logged: &mut Instant| logged.elapsed() < TELL_EVERY);
+        logged.retain(|_, logged: &mut Instant| logged.elapsed() < REPORT_EVERY);
         if let Entry::Vacant(cause) = logged.entry(error.to_string()) {
             cause.insert(Instant::now());
             let waiting_for = (began.elapsed().as_secs() > 0).then(|| span(began.elapsed()));
@@ -118,11 +118,11 @@ async fn open_with_retries(config: &Config) -> Result<Site> {
 }
 
 /// How long it may take to look for streams that are not in the file any more.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
+const INSPECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Tells of streams that were renamed or removed, before those that are in the file begin.
 async fn warn_of_departed(config: &Config, site: &Site) {
-    let cx = site.seams.cx().within(LOOK_WITHIN);
+    let cx = site.seams.cx().within(INSPECT_WITHIN);
     for finding in departed::findings(&cx, config).await {
         if finding.severity >= Severity::Warning {
             tracing::warn!(remedy = finding.remedy.as_deref().unwrap_or_default(), "{}", finding.what);

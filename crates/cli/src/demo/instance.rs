@@ -33,11 +33,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 async fn serve(args: &Args) -> Result<()> {
     let (hooks, stop) = (Arc::new(FaultHooks::default()), Arc::new(Notify::new()));
     let (theirs, ordered) = (Arc::clone(&hooks), Arc::clone(&stop));
-    let heed = move |order| match order {
+    let apply = move |order| match order {
         Order::Stop => ordered.notify_one(),
         other => theirs.take(other),
     };
-    obey(heed).map_err(|error| Error::internal("no orders can be heard").caused_by(error))?;
+    obey(apply).map_err(|error| Error::internal("no orders can be heard").caused_by(error))?;
     let terminate = signal(SignalKind::terminate());
     let mut terminate = terminate.map_err(|error| Error::internal("no signal can be heard").caused_by(error))?;
 

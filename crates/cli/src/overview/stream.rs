@@ -351,12 +351,12 @@ const GRADES: Duration = Duration::from_secs(1);
 async fn grades(site: &Site, described: &Described) -> Vec<SinkReport> {
     let cx = site.seams.cx().within(GRADES);
     let purpose = Purpose::new(&site.settings.group, &described.settings.name);
-    let look = async |target: &Target| {
+    let observation = async |target: &Target| {
         let mut options = target.system.options.clone();
-        let looked = cx.run(target.system.backend.check_sink(&cx, &purpose, &mut options)).await.ok()?;
-        Some(SinkReport::new(&target.name, looked.profile.grade))
+        let inspected = cx.run(target.system.backend.check_sink(&cx, &purpose, &mut options)).await.ok()?;
+        Some(SinkReport::new(&target.name, inspected.profile.grade))
     };
-    join_all(described.sinks.iter().map(look)).await.into_iter().flatten().collect()
+    join_all(described.sinks.iter().map(observation)).await.into_iter().flatten().collect()
 }
 
 /// What is stored of a stream.
@@ -379,12 +379,12 @@ async fn stored(site: &Site, described: &Described) -> Result<Stored> {
         Err(error) => return Ok(unknown(error)),
     };
     let cx = site.read_context();
-    let looked = async {
+    let inspected = async {
         let checkpoint = site.checkpoint_in(&cx, &*store, described).await?;
         let open = cx.run(unfinished::open_entries(&cx, &*store, &site.key(described))).await?;
         Ok((checkpoint, open))
     };
-    match looked.await {
+    match inspected.await {
         Ok((checkpoint, open)) => {
             let one = |record: LedgerRecord| UnfinishedSnapshot { number: record.number, cause: record.entry.cause };
             Ok(Stored { checkpoint, unfinished_snapshots: open.into_iter().map(one).collect(), unknown: None })

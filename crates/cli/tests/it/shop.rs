@@ -16,10 +16,10 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_watchkeeper");
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `look` finds something.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut observation: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = observation() {
             return found;
         }
         assert!(began.elapsed() < PATIENCE, "it took too long until {what}");

@@ -46,7 +46,7 @@ const COMMITS: usize = 4;
 const CLEAN_UPS: usize = 5;
 
 /// Where releases are not announced, or the announcement was missed, the lease is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const INSPECT_EVERY: Duration = Duration::from_secs(1);
 
 /// Performs operators' moves.
 #[derive(Debug, Clone)]
@@ -270,7 +270,7 @@ impl Operator {
     /// Waits for a release of any key, or until it is time to look anyway. An error means that
     /// releases are not heard of any more.
     async fn wait(&self, cx: &Cx, wakeups: &mut dyn Wakeups, holder: &Holder) -> Result<()> {
-        let pause = holder.remaining.min(LOOK_EVERY).max(LOOK_EVERY / 50);
+        let pause = holder.remaining.min(INSPECT_EVERY).max(INSPECT_EVERY / 50);
         let pause = cx.remaining().map_or(pause, |remaining| remaining.min(pause));
         let outcome = tokio::select! {
             biased;

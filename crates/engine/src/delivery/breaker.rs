@@ -351,32 +351,32 @@ mod tests {
     }
 
     #[test]
-    fn an_onlooker_is_never_surprised() {
+    fn an_observer_is_never_surprised() {
         let mut turns = [0; 3];
         for seed in 0..50 {
             let (dice, entropy) = (Entropy::seeded(seed), Entropy::seeded(!seed));
-            let (mut breaker, mut onlooker, mut now) = (Breaker::new(SETTINGS), ModelObserver::default(), at(0));
+            let (mut breaker, mut observer, mut now) = (Breaker::new(SETTINGS), ModelObserver::default(), at(0));
             for _ in 0..2_000 {
                 match dice.below(8) {
                     0 | 1 => now = now + Duration::from_millis(dice.below(900)),
-                    2..=4 => onlooker.permitted(now, breaker.permit(now)),
+                    2..=4 => observer.permitted(now, breaker.permit(now)),
                     5 => {
                         breaker.success(now);
-                        onlooker.went_well();
+                        observer.went_well();
                     }
                     6 => {
                         breaker.failure(now, &entropy);
-                        onlooker.failed(now);
+                        observer.failed(now);
                     }
                     _ => {
                         breaker.abandoned();
-                        onlooker.probing_since = None;
+                        observer.probing_since = None;
                     }
                 }
-                assert_eq!(breaker.open_since(), onlooker.opened.map(|(first, _)| first), "seed {seed}");
-                assert_eq!(breaker.state() == BreakerState::Closed, onlooker.opened.is_none(), "seed {seed}");
+                assert_eq!(breaker.open_since(), observer.opened.map(|(first, _)| first), "seed {seed}");
+                assert_eq!(breaker.state() == BreakerState::Closed, observer.opened.is_none(), "seed {seed}");
             }
-            turns.iter_mut().zip(onlooker.turns).for_each(|(sum, turns)| *sum += turns);
+            turns.iter_mut().zip(observer.turns).for_each(|(sum, turns)| *sum += turns);
         }
         assert!(turns.iter().all(|turns| *turns > 200), "too few probes, openings or closings to tell: {turns:?}");
     }

@@ -33,7 +33,7 @@ pub struct GroupAgent {
     /// Its streams.
     pub posts: Vec<Arc<StreamSlot>>,
     /// Told when the report of a stream says something else.
-    pub stirred: Arc<Notify>,
+    pub report_changed: Arc<Notify>,
     /// What it hears of the others.
     pub view: Arc<GroupView>,
     /// Where it tells what people want, by stream.
@@ -140,13 +140,13 @@ impl GroupAgent {
 
     /// Waits until there is a hint, or the next heartbeat is due; false when it is to stop. A stream that does something else than
     /// it did makes the heartbeat due sooner: people should see it.
-    async fn wait(&self, due: &mut Moment, looked: Moment, unheard: &mut u32, stop: &CancellationToken) -> bool {
+    async fn wait(&self, due: &mut Moment, inspected: Moment, unheard: &mut u32, stop: &CancellationToken) -> bool {
         loop {
             let cx = self.seams.cx().within(due.since(self.seams.clock.now()));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return false,
-                () = self.stirred.notified() => *due = (*due).min(looked + REPORT_AFTER),
+                () = self.report_changed.notified() => *due = (*due).min(inspected + REPORT_AFTER),
                 // An answer is a hint, an error is the end of the wait: both mean to look again.
                 hint = cx.run(self.records.changed(&cx)) => match hint {
                     Err(_) if self.seams.clock.now() < *due => {
@@ -201,7 +201,7 @@ impl GroupAgent {
             }
             Err(error) => return Err(error),
         };
-        if self.view.tell_place(has_place) {
+        if self.view.set_place(has_place) {
             self.news.notify_one();
         }
         Ok(())
@@ -213,7 +213,7 @@ impl GroupAgent {
         self.posts
             .iter()
             .for_each(|stream_slot| stream_slot.merge_reports(&self.view.reports_of_others(stream_slot.name())));
-        for other in self.view.at_odds(&self.member) {
+        for other in self.view.with_other_settings(&self.member) {
             // What one of them leaves out, the other would have delivered.
             tracing::warn!(
                 other,

@@ -37,7 +37,7 @@ impl GroupView {
     }
 
     /// The healthy instances that run a stream of `mine` with other settings, each named once.
-    pub fn at_odds(&self, mine: &Member) -> Vec<String> {
+    pub fn with_other_settings(&self, mine: &Member) -> Vec<String> {
         let shares = |listed: &Listed| mine.streams.iter().any(|stream| runs(listed, stream));
         let differs = |listed: &&Listed| {
             listed.healthy
@@ -64,7 +64,7 @@ impl GroupView {
     }
 
     /// Says whether this instance has a place in the group; whether that is news.
-    pub fn tell_place(&self, has_place: bool) -> bool {
+    pub fn set_place(&self, has_place: bool) -> bool {
         self.place.change_if(|current| std::mem::replace(current, has_place) != has_place)
     }
 

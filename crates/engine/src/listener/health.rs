@@ -20,7 +20,7 @@ pub struct Health {
     stream: Arc<str>,
     clock: Arc<dyn Clock>,
     /// Told when the report of the stream says something else.
-    stirred: Arc<Notify>,
+    report_changed: Arc<Notify>,
     /// What people see of the stream on this instance.
     status: Latest<StreamStatus>,
     inner: Mutex<Inner>,
@@ -121,9 +121,9 @@ struct Failing {
 
 impl Health {
     /// Nothing is known yet.
-    pub fn new(stream: &str, clock: Arc<dyn Clock>, stirred: Arc<Notify>) -> Self {
+    pub fn new(stream: &str, clock: Arc<dyn Clock>, report_changed: Arc<Notify>) -> Self {
         let status = Latest::new(StreamStatus::new(stream));
-        Self { stream: stream.into(), clock, stirred, status, inner: Mutex::default() }
+        Self { stream: stream.into(), clock, report_changed, status, inner: Mutex::default() }
     }
 
     /// Follows what people see.
@@ -189,7 +189,7 @@ impl Health {
         inner.log_failure(&self.stream, part, &text, now);
         drop(inner);
         if is_news {
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -200,7 +200,7 @@ impl Health {
         let was_failing = !inner.failing.is_empty() && inner.failing.remove(part).is_some();
         drop(inner);
         if was_failing {
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -218,14 +218,14 @@ impl Health {
         let was_failing = inner.failing.remove(part).is_some();
         drop(inner);
         if was_failing {
-            self.stir();
+            self.notify_change();
         }
     }
 
     /// The tenure has ended: nothing of it is tried any more. If the stream did not deliver, it still does not.
     pub fn end(&self) {
         if !self.close().is_empty() {
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -244,7 +244,7 @@ impl Health {
         // The halt itself was logged.
         inner.outage(now).is_logged = true;
         drop(inner);
-        self.stir();
+        self.notify_change();
     }
 
     /// People want nobody to run the stream: from now on it does not deliver, if it still did.
@@ -256,7 +256,7 @@ impl Health {
         // Whoever paused it knows.
         inner.outage(now);
         drop(inner);
-        self.stir();
+        self.notify_change();
     }
 
     /// The tenure has ended since it could not go on here. What failed in it is what fails from now on, for as long and as often.
@@ -285,7 +285,7 @@ impl Health {
         let is_news = std::mem::replace(&mut inner.next_try, next_try).is_some() != next_try.is_some();
         drop(inner);
         if is_news {
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -313,9 +313,9 @@ impl Health {
     }
 
     /// The report says something else.
-    pub fn stir(&self) {
+    pub fn notify_change(&self) {
         self.publish(|_| {});
-        self.stirred.notify_one();
+        self.report_changed.notify_one();
     }
 
     /// What failed last, since when the stream has not delivered or a part has failed, and how often that was tried. One cause may
@@ -399,7 +399,7 @@ impl Health {
             if !still_fails {
                 self.log_recovery(&outage, now);
             }
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -413,7 +413,7 @@ impl Health {
         drop(inner);
         if let Some(outage) = outage {
             self.log_recovery(&outage, now);
-            self.stir();
+            self.notify_change();
         }
     }
 
@@ -437,7 +437,7 @@ impl Health {
         inner.stage = stage;
         drop(inner);
         if is_news {
-            self.stir();
+            self.notify_change();
         }
     }
 

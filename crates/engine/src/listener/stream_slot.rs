@@ -104,13 +104,13 @@ pub struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// The post of a stream of `group`. What is worth publishing is told through `stirred`.
+    /// The slot of a stream of `group`. `report_changed` is notified when what it reports has changed.
     pub fn new(
         settings: StreamSettings,
         group: &str,
         control: Follower<Control>,
         clock: Arc<dyn Clock>,
-        stirred: Arc<Notify>,
+        report_changed: Arc<Notify>,
     ) -> Self {
         let name = settings.name.clone();
         let key = key_of(group, &name);
@@ -121,7 +121,7 @@ impl StreamSlot {
             adaptive_size: Arc::default(),
             settled: OnceLock::new(),
             connected: OnceLock::new(),
-            health: Arc::new(Health::new(&name, Arc::clone(&clock), stirred)),
+            health: Arc::new(Health::new(&name, Arc::clone(&clock), report_changed)),
             state: Mutex::new(StateMachine::new(name, Arc::clone(&clock))),
             clock,
             gate: Mutex::default(),
@@ -252,7 +252,7 @@ impl StreamSlot {
         }
         drop(gate);
         if machine.state() != self.status().get().state {
-            self.health.stir();
+            self.health.notify_change();
         }
         self.publish(|status| {
             status.state = machine.state();

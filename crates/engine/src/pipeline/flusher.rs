@@ -30,12 +30,12 @@ pub async fn run(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>],
     loop {
         turned.mark_seen();
         let is_due = opening_state.seams.clock.now() >= due;
-        let look = decide_flush(opening_state, policy.events);
-        let enough = look.enough;
-        if look.moves
+        let observation = decide_flush(opening_state, policy.events);
+        let enough = observation.enough;
+        if observation.moves
             && opening_state.draft().ledger.len() < LEDGER_MAX
-            && (at_once || is_due || enough || look.tight || opening_state.flushes_demanded())
-            && let Err(failure) = pass(opening_state, deliveries, look).await
+            && (at_once || is_due || enough || observation.tight || opening_state.flushes_demanded())
+            && let Err(failure) = pass(opening_state, deliveries, observation).await
         {
             return opening_state.fail(failure);
         }
@@ -58,10 +58,10 @@ pub async fn run(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>],
 
 /// The last flush of an opening, after the lanes have ended.
 pub async fn last(opening_state: &OpeningState, deliveries: &[Arc<SinkDelivery>]) {
-    let look = decide_flush(opening_state, None);
-    if look.moves
+    let observation = decide_flush(opening_state, None);
+    if observation.moves
         && !opening_state.is_spoiled()
-        && let Err(failure) = pass(opening_state, deliveries, look).await
+        && let Err(failure) = pass(opening_state, deliveries, observation).await
     {
         opening_state.fail(failure);
     }
@@ -90,16 +90,16 @@ fn decide_flush(opening_state: &OpeningState, events: Option<u64>) -> FlushDecis
 async fn pass(
     opening_state: &OpeningState,
     deliveries: &[Arc<SinkDelivery>],
-    look: FlushDecision,
+    observation: FlushDecision,
 ) -> Result<(), Failure> {
-    if look.rows {
+    if observation.rows {
         flush(opening_state, deliveries).await?;
     }
     let mut safe = opening_state.safe();
     // A rejection found by the flush may have blocked a row before the mark.
     let mark = match opening_state.hooks.breaks(Mutant::SafePointAtNewest) {
-        true => look.mark,
-        false => look.mark.min(safe.mark()),
+        true => observation.mark,
+        false => observation.mark.min(safe.mark()),
     };
     let passed = safe.advance(mark);
     drop(safe);

@@ -14,13 +14,13 @@ use crate::metrics;
 use crate::progress::CallProgress;
 
 /// The history window is looked at after so many batches, not before: a takeover must not wait for it.
-const LOOK_AFTER: u64 = 3;
+const INSPECT_AFTER: u64 = 3;
 
 /// And then so often: how much of it is left changes slowly.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const INSPECT_EVERY: Duration = Duration::from_secs(60);
 
 /// How often it is told how far a source is with what exists.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 
 /// Batches between reader and dispatcher. One, so that one is read while one is delivered.
 pub const AHEAD: usize = 1;
@@ -36,7 +36,7 @@ pub struct Reader {
     next_seq: u64,
     last_end: Option<Position>,
     /// When the window is looked at again.
-    next_look: Option<Moment>,
+    next_inspection: Option<Moment>,
     /// What was warned of, each until it is over, so that it is said once.
     warned: [bool; 3],
     /// When it is told again how far the source is with what exists; `None` once it reads changes.
@@ -61,7 +61,7 @@ impl Reader {
         let (committed, call_progress) =
             (opening_state.committed.follow(), opening_state.tenure.progress().call_progress("reader"));
         let next_stage = Some(opening_state.seams.clock.now());
-        let (next_look, warned) = (None, [false; 3]);
+        let (next_inspection, warned) = (None, [false; 3]);
         let (next_seq, last_end, staged) = (0, from, false);
         Self {
             opening_state,
@@ -71,7 +71,7 @@ impl Reader {
             call_progress,
             next_seq,
             last_end,
-            next_look,
+            next_inspection,
             warned,
             next_stage,
             staged,
@@ -124,12 +124,12 @@ impl Reader {
                 self.last_end = Some(batch.end.clone());
                 self.see(&batch);
                 permit.send(batch);
-                self.tell_stage();
-                if self.next_seq == LOOK_AFTER
-                    || self.next_look.is_some_and(|at| self.opening_state.seams.clock.now() >= at)
+                self.report_stage();
+                if self.next_seq == INSPECT_AFTER
+                    || self.next_inspection.is_some_and(|at| self.opening_state.seams.clock.now() >= at)
                 {
-                    self.look_at_window().await;
-                    self.next_look = Some(self.opening_state.seams.clock.now() + LOOK_EVERY);
+                    self.inspect_window().await;
+                    self.next_inspection = Some(self.opening_state.seams.clock.now() + INSPECT_EVERY);
                 }
             }
             Turn::Read(Err(error)) => {
@@ -168,7 +168,7 @@ impl Reader {
     }
 
     /// Tells how far the source is with what exists, until that is over. A stream that reads changes never goes back to it.
-    fn tell_stage(&mut self) {
+    fn report_stage(&mut self) {
         let now = self.opening_state.seams.clock.now();
         let (Some(_), Some(end)) = (self.next_stage.filter(|at| now >= *at), &self.last_end) else { return };
         let stream = &self.opening_state.stream.settings.name;
@@ -176,7 +176,7 @@ impl Reader {
             Some(stage) => {
                 metrics::stage_seen(stream, stage.done, stage.of.unwrap_or(0));
                 tracing::info!(stream, done = stage.done, of = stage.of, "{}", stage.what);
-                (self.next_stage, self.staged) = (Some(now + TELL_EVERY), true);
+                (self.next_stage, self.staged) = (Some(now + REPORT_EVERY), true);
             }
             None => {
                 if self.staged {
@@ -189,7 +189,7 @@ impl Reader {
     }
 
     /// Warns when checkpoints are committed too seldom for the source's history, when that is short, or when little of it is left.
-    async fn look_at_window(&mut self) {
+    async fn inspect_window(&mut self) {
         if self.stream.holds_back() {
             return;
         }

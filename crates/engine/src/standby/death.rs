@@ -16,7 +16,7 @@ use crate::instance::Instance;
 use crate::settings::FastTakeover;
 
 /// Before a dead instance is removed from the registry again, the first time.
-const STRIKE_AGAIN: Duration = Duration::from_millis(100);
+const REMOVE_AGAIN: Duration = Duration::from_millis(100);
 
 impl Standby {
     /// The holder to break, if it is proved dead and this stream allows it.
@@ -68,11 +68,11 @@ impl Standby {
     fn deregister_dead(&mut self, dead: InstanceId) {
         self.instance.view.forget(dead);
         let instance = Arc::clone(&self.instance);
-        let strike = async move {
+        let removal = async move {
             let registry = Registry::new(Arc::clone(&instance.records), &instance.settings.group);
             let (seams, until) = (&instance.seams, instance.seams.clock.now() + instance.settings.unhealthy_after);
             let backoff =
-                Backoff { first: STRIKE_AGAIN, factor: 2, max: instance.settings.retry_floor.max(STRIKE_AGAIN) };
+                Backoff { first: REMOVE_AGAIN, factor: 2, max: instance.settings.retry_floor.max(REMOVE_AGAIN) };
             let mut attempt = 0;
             while seams.clock.now() < until {
                 let cx = instance.cx();
@@ -84,7 +84,7 @@ impl Standby {
                 attempt += 1;
             }
         };
-        self.burying.push(Box::pin(strike));
+        self.deregistering.push(Box::pin(removal));
     }
 }
 

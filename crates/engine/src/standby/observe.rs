@@ -40,7 +40,7 @@ impl Standby {
         let now = self.instance.seams.clock.now();
         let bar = now + self.instance.settings.bar;
         self.slots.iter_mut().for_each(|slot| {
-            slot.heed_hint(bar);
+            slot.apply_hint(bar);
             slot.forget_waits_while_paused();
         });
         self.read_halts();

@@ -24,7 +24,7 @@ pub(super) struct Preference {
 
 impl Preference {
     /// Takes in what people want now.
-    pub(super) fn heed(&mut self, control: &Control) {
+    pub(super) fn apply(&mut self, control: &Control) {
         if self.name == control.preferred && self.hand_over == control.hand_over {
             return;
         }
@@ -66,7 +66,7 @@ mod tests {
     fn heeding(preferred: &str, hand_over: Option<u64>, before: &[(&str, u64)]) -> Preference {
         let mut preference = Preference::default();
         before.iter().for_each(|(name, epoch)| preference.note_holder(name, Epoch(*epoch)));
-        preference.heed(&control(preferred, hand_over));
+        preference.apply(&control(preferred, hand_over));
         preference
     }
 
@@ -89,7 +89,7 @@ mod tests {
     fn whoever_is_asked_to_leave_is_not_preferred() {
         let mut preference = heeding("b", Some(4), &[("a", 4)]);
         preference.note_holder("b", Epoch(5));
-        preference.heed(&control("b", Some(5)));
+        preference.apply(&control("b", Some(5)));
         assert_eq!(preference.name(), None);
     }
 
@@ -118,16 +118,16 @@ mod tests {
     }
 
     #[test]
-    fn another_request_is_heeded_anew() {
+    fn another_request_is_applied_anew() {
         let mut preference = heeding("b", Some(4), &[("a", 4)]);
         preference.note_holder("b", Epoch(5));
-        preference.heed(&control("b", Some(4)));
+        preference.apply(&control("b", Some(4)));
         assert_eq!(preference.name(), None, "it is still the same wish");
-        preference.heed(&control("a", Some(5)));
+        preference.apply(&control("a", Some(5)));
         assert_eq!(preference.name(), Some("a"));
         preference.note_holder("a", Epoch(6));
         preference.note_holder("c", Epoch(7));
-        preference.heed(&control("a", Some(7)));
+        preference.apply(&control("a", Some(7)));
         assert_eq!(preference.name(), Some("a"), "it is asked for again");
     }
 }

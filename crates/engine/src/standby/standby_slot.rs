@@ -99,7 +99,7 @@ impl StandbySlot {
     }
 
     /// People want it to be tried at once: what kept this instance away may be repaired.
-    pub(super) fn heed_retry_request(&mut self) {
+    pub(super) fn apply_retry_request(&mut self) {
         let tries = self.stream_slot.control.get().tries;
         if std::mem::replace(&mut self.tries, tries) < tries && !self.halted {
             self.come_back();
@@ -155,7 +155,7 @@ impl StandbySlot {
 
     /// A hint that a stream is halted saves asking for it, for a while. It decides nothing: a hint may have
     /// been written late, after the stream was resumed.
-    pub(super) fn heed_hint(&mut self, until: Moment) {
+    pub(super) fn apply_hint(&mut self, until: Moment) {
         let hinted = self.stream_slot.control.get().halted_hint;
         if hinted && !std::mem::replace(&mut self.hinted, hinted) && self.running.is_none() {
             self.halt(until);
@@ -219,7 +219,7 @@ impl StandbySlot {
             }
             self.stream_slot.publish(|status| status.holder = holder.map(|holder| holder.candidate.name.clone()));
         }
-        self.preference.heed(&self.stream_slot.control.get());
+        self.preference.apply(&self.stream_slot.control.get());
         match holder {
             None => drop(self.free_since.get_or_insert(now)),
             Some(holder) => {
@@ -259,7 +259,7 @@ impl StandbySlot {
     /// This instance has it now, under `epoch`.
     pub(super) fn begin(&mut self, instance: &Instance, epoch: Epoch) {
         (self.holder, self.deferring, self.free_since) = (None, None, None);
-        self.preference.heed(&self.stream_slot.control.get());
+        self.preference.apply(&self.stream_slot.control.get());
         self.preference.note_holder(&instance.settings.name, epoch);
         self.last = Some(instance.id);
         self.began = Some(instance.seams.clock.now());

@@ -66,8 +66,8 @@ async fn probe_transaction(cx: &Cx, client: &Client) -> Result<()> {
         let said = |native| client.error(native, CallPurpose::Reading);
         let mut session = driver.start_session().await.map_err(said)?;
         session.start_transaction().with_options(TransactionOptions::default()).await.map_err(said)?;
-        let look = doc! { "find": schema::META, "limit": 1, "singleBatch": true };
-        let seen = client.state(&mut session, look).await.map(drop);
+        let observation = doc! { "find": schema::META, "limit": 1, "singleBatch": true };
+        let seen = client.state(&mut session, observation).await.map(drop);
         // A transaction that has only read holds nobody up, so nothing hangs on this.
         let _ = session.abort_transaction().await;
         seen

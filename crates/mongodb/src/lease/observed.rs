@@ -30,7 +30,7 @@ const ASSUMED_TTL: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     client: Client,
-    sights: Arc<Mutex<BTreeMap<LeaseKey, UnchangedSince>>>,
+    snapshots: Arc<Mutex<BTreeMap<LeaseKey, UnchangedSince>>>,
 }
 
 /// A record as it is stored.
@@ -159,12 +159,12 @@ pub(super) fn beat(ttl: Duration) -> Document {
 
 impl Observed {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, sights: Arc::default() }
+        Self { client, snapshots: Arc::default() }
     }
 
     /// The same on connections of its own; what one of them sees, both know.
     pub(super) fn separate(&self) -> Self {
-        Self { client: self.client.separate(), sights: Arc::clone(&self.sights) }
+        Self { client: self.client.separate(), snapshots: Arc::clone(&self.snapshots) }
     }
 
     async fn entries(&self, cx: &Cx, keys: &[LeaseKey]) -> Result<Vec<Entry>> {
@@ -178,12 +178,13 @@ impl Observed {
 
     /// Notes what was seen just now. For how long it has been like that.
     fn observe(&self, key: &LeaseKey, stamp: Stamp, now: Moment) -> Duration {
-        let mut sights = self.sights.lock().unwrap_or_else(PoisonError::into_inner);
-        let sight = sights.entry(key.clone()).or_insert_with(|| UnchangedSince { stamp: stamp.clone(), since: now });
-        if sight.stamp != stamp {
-            *sight = UnchangedSince { stamp, since: now };
+        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot =
+            snapshots.entry(key.clone()).or_insert_with(|| UnchangedSince { stamp: stamp.clone(), since: now });
+        if snapshot.stamp != stamp {
+            *snapshot = UnchangedSince { stamp, since: now };
         }
-        now.since(sight.since)
+        now.since(snapshot.since)
     }
 
     async fn update(&self, cx: &Cx, statement: Document) -> Result<bool> {

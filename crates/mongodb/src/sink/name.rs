@@ -34,7 +34,7 @@ impl Name {
     }
 
     /// Whether each collection of the source is to have one of its own.
-    fn tells_collections_apart(&self) -> bool {
+    fn distinguishes_collections(&self) -> bool {
         self.0.contains(COLLECTION)
     }
 
@@ -116,7 +116,7 @@ impl Origins {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.get_mut(target) {
             None => drop(known.insert(target.to_owned(), Some(namespace.to_owned()))),
-            Some(Some(other)) if other != namespace && name.tells_collections_apart() => {
+            Some(Some(other)) if other != namespace && name.distinguishes_collections() => {
                 let cause = format!("{target:?} has the documents of {other}, and would get those of {namespace} too");
                 return Err(Error::config(cause)
                     .remedy("tell the names apart: write \"{database}.{collection}\" as the collection of the sink"));
@@ -125,7 +125,7 @@ impl Origins {
         }
         let clears = matches!(change.operation(), Operation::Drop | Operation::Truncate);
         let is_shared = self.are_several || known.get(target).is_some_and(Option::is_none);
-        if clears && is_shared && !name.tells_collections_apart() {
+        if clears && is_shared && !name.distinguishes_collections() {
             let operation = change.operation();
             let cause = format!(
                 "the {operation} of {namespace} would clear {target:?}, which has documents of other collections too"

@@ -91,8 +91,8 @@ impl Writer {
             RollbackCause::Failed(error) => Err(error),
             RollbackCause::NotNext => self.resolve_unanswered(cx, write).await?.ok_or_else(changed).map(Attempt::Ended),
             RollbackCause::Rejected(at, error) => {
-                let looked = self.resolve_unanswered(cx, write).await?;
-                Ok(looked.map_or(Attempt::Rejected(at, error), Attempt::Ended))
+                let inspected = self.resolve_unanswered(cx, write).await?;
+                Ok(inspected.map_or(Attempt::Rejected(at, error), Attempt::Ended))
             }
         }
     }

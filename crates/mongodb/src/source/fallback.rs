@@ -202,7 +202,7 @@ impl Source for FallbackEndpoints {
     }
 
     async fn check(&self, cx: &Cx) -> Result<Vec<Finding>> {
-        let (mut looked, mut away) = (None, Vec::new());
+        let (mut inspected, mut away) = (None, Vec::new());
         let mut strange = Vec::new();
         for (at, feed) in self.feeds.iter().enumerate() {
             if let Err(error) = feed.client.greet(&self.share(cx, at)).await {
@@ -210,12 +210,12 @@ impl Source for FallbackEndpoints {
                 continue;
             }
             let cluster = feed.cluster(cx).await?;
-            match &looked {
-                None => looked = Some((cluster, feed.check(cx).await?)),
+            match &inspected {
+                None => inspected = Some((cluster, feed.check(cx).await?)),
                 Some((first, _)) => strange.extend(of_another(feed, first.as_deref(), cluster.as_deref())),
             }
         }
-        let Some((_, mut found)) = looked else {
+        let Some((_, mut found)) = inspected else {
             return Err(self.none_answers(&away.into_iter().map(|(_, error)| error).collect::<Vec<_>>()));
         };
         found.extend(strange);
@@ -285,12 +285,12 @@ impl Source for FallbackEndpoints {
             Box::pin(async move { feed.open(&cx, start).await })
         };
         let stream = self.stay(cx, &attempt).await?;
-        let returning = self.chosen().filter(|at| *at > 0).map(|_| self.look_back(cx));
+        let returning = self.chosen().filter(|at| *at > 0).map(|_| self.probe_failback(cx));
         Ok(Box::new(FallbackStream { stream, endpoints: self.clone(), returning }))
     }
 
     async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
-        let feeds = self.feeds.iter().map(Feed::for_onlookers).collect();
+        let feeds = self.feeds.iter().map(Feed::for_observers).collect();
         Self { feeds, ..self.clone() }.open(cx, start).await
     }
 }
@@ -313,7 +313,7 @@ impl FallbackEndpoints {
     }
 
     /// Asks the first URL until it answers, beside the reading of another.
-    fn look_back(&self, cx: &Cx) -> FailbackProbe {
+    fn probe_failback(&self, cx: &Cx) -> FailbackProbe {
         let (answers, every) = (Arc::new(AtomicBool::new(false)), self.come_back);
         let (reported, first, cx) =
             (Arc::clone(&answers), self.feeds[0].client.separate(), Cx::new(Arc::clone(cx.clock())));

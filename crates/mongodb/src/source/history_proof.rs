@@ -47,7 +47,7 @@ impl Feed {
     }
 
     /// Whether the stream will tell that the collection ended: it was dropped or renamed since, or another renamed over it.
-    pub(super) async fn tells_of_the_end(&self, cx: &Cx, token: &Token) -> Result<bool> {
+    pub(super) async fn shows_the_end(&self, cx: &Cx, token: &Token) -> Result<bool> {
         // By the time: a server that is asked for ends only would not see the token's own event, and refuse it.
         let Some(at) = token.timestamp() else { return Ok(false) };
         self.shows(cx, Start::At(at), doc! { "operationType": "invalidate" }).await

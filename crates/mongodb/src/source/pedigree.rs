@@ -255,7 +255,7 @@ impl Feed {
         if token.start_after || !differ(&stored.collection, &now) {
             return Ok(());
         }
-        if self.tells_of_the_end(cx, token).await? {
+        if self.shows_the_end(cx, token).await? {
             return Ok(());
         }
         Err(lost(format!("{} was replaced by another collection of its name", stored.scope)))

@@ -41,17 +41,17 @@ impl Feed {
             Snapshot::new(self, cx, progress).await?;
         }
         let apart = self.apart();
-        let looked = apart.prove(cx, position).await;
+        let inspected = apart.prove(cx, position).await;
         apart.client.leave(cx).await;
-        looked
+        inspected
     }
 
     async fn preflight_time(&self, cx: &Cx, seconds: u64, time: Timestamp) -> Result<()> {
         self.not_yet_to_come(cx, seconds).await?;
         let apart = self.apart();
-        let looked = apart.open_at(cx, Start::At(time)).await.map(drop);
+        let inspected = apart.open_at(cx, Start::At(time)).await.map(drop);
         apart.client.leave(cx).await;
-        looked
+        inspected
     }
 
     /// The same on connections of its own, which are left in order: whoever asked may be gone before a dropped cursor is ended.

@@ -397,7 +397,7 @@ impl ChangeStream for Reader {
                 },
                 () = cx.clock().sleep_until(until) => {
                     self.stall.wait(cx.now(), limits.wait);
-                    self.look_alive(cx).await?;
+                    self.check_alive(cx).await?;
                     let (empty, end) = (self.builder(), self.end());
                     return Ok(self.stamped(empty.finish(end)));
                 }

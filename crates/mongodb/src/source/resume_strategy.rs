@@ -140,7 +140,7 @@ impl Feed {
     /// Whether the stream halts at an event of which something is left out.
     pub(super) fn halts_at(&self, event: &Event<'_>) -> bool {
         let is_refused = self.view.large_events == Large::Halt || event.lacks_key();
-        event.is_cut && is_refused && !self.is_for_onlookers
+        event.is_cut && is_refused && !self.is_for_observers
     }
 
     /// What an event that is too large means where the stream halts at it.

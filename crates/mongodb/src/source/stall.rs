@@ -144,7 +144,7 @@ impl Reader {
     ///
     /// # Errors
     /// `Unavailable`: it has to be opened again.
-    pub(super) async fn look_alive(&mut self, cx: &Cx) -> Result<()> {
+    pub(super) async fn check_alive(&mut self, cx: &Cx) -> Result<()> {
         // So long an answer may be held back when nothing happens.
         let held_back = self.feed.view.max_await_time;
         if self.stall.unanswered >= held_back + OVERDUE && self.is_searching(cx).await {

@@ -109,10 +109,10 @@ fn a_sink_is_looked_at_without_being_made() {
             [("audit", Grade::Transactional), ("mirror", Grade::Transactional), ("versioned", Grade::Versioned)]
         {
             let mut options = settings(&base, &[("mode", mode), ("collection", "copies")]);
-            let looked = MongoDb.check_sink(&cx(), &purpose, &mut options).await.expect("it can be looked at");
+            let inspected = MongoDb.check_sink(&cx(), &purpose, &mut options).await.expect("it can be looked at");
             options.finish().expect("every setting is known");
-            assert_eq!(looked.profile.grade, grade);
-            assert!(looked.findings.is_empty(), "{looked:?}");
+            assert_eq!(inspected.profile.grade, grade);
+            assert!(inspected.findings.is_empty(), "{inspected:?}");
             let client = base.client().await;
             let names = client.database(&cx()).await.expect("it is open").list_collection_names().await;
             assert_eq!(names.expect("they can be listed"), Vec::<String>::new(), "{mode}");

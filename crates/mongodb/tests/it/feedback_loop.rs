@@ -27,9 +27,9 @@ pub(crate) fn options(url: &str, settings: &[(&str, &str)]) -> Options {
 /// What is said of a sink into this collection of the database at `url`, first by a look at it, then when it is made.
 async fn said(source: (&str, &[(&str, &str)]), url: &str, sink: &[(&str, &str)]) -> [Result<(), Error>; 2] {
     let purpose = Purpose::new("shop", "orders").reading(&MongoDb, &options(source.0, source.1));
-    let looked = MongoDb.check_sink(&cx(), &purpose, &mut options(url, sink)).await;
+    let inspected = MongoDb.check_sink(&cx(), &purpose, &mut options(url, sink)).await;
     let made = MongoDb.sink(&cx(), &purpose, &mut options(url, sink)).await;
-    [looked.map(drop), made.map(drop)]
+    [inspected.map(drop), made.map(drop)]
 }
 
 /// Reads on until a change of this namespace has come, which is the last. Other tests write into the same cluster.

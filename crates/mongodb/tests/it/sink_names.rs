@@ -78,8 +78,8 @@ fn names_that_are_known_beforehand_are_refused_beforehand() {
             ("audit", "watchkeeper_pulses"),
         ] {
             let sink = || options(shop.base.url(), &[("mode", mode), ("collection", name)]);
-            let looked = MongoDb.check_sink(&cx(), &purpose, &mut sink()).await;
-            assert_error(looked, ErrorKind::Config, "a name of Watchkeeper's own collections");
+            let inspected = MongoDb.check_sink(&cx(), &purpose, &mut sink()).await;
+            assert_error(inspected, ErrorKind::Config, "a name of Watchkeeper's own collections");
             let made = MongoDb.sink(&cx(), &purpose, &mut sink()).await;
             assert_error(made, ErrorKind::Config, "a name of Watchkeeper's own collections");
         }

@@ -118,7 +118,7 @@ async fn fill(shop: &Shop, name: &str) {
 }
 
 /// Changes something everywhere: updates, deletes, inserts anew.
-async fn stir(shop: &Shop, name: &str, round: usize) {
+async fn notify_change(shop: &Shop, name: &str, round: usize) {
     let orders = shop.database.collection::<Document>(name);
     let ids = mixed_ids();
     for at in 0..6 {
@@ -149,7 +149,7 @@ async fn relay(shop: &Shop, view: View, names: &[&str], tenure: usize) -> Mirror
             round += 1;
             if round < 90 {
                 for name in names {
-                    stir(shop, name, round).await;
+                    notify_change(shop, name, round).await;
                 }
             }
             let batch = Arc::new(stream.next_batch(&cx(), limits).await.expect("it reads"));

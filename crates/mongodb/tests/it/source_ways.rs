@@ -277,8 +277,8 @@ fn a_stream_halts_before_an_event_whose_id_is_too_large_and_may_be_led_past_it()
             assert_error::<()>(Err(error), ErrorKind::Corrupt, cause);
 
             let feed = shop.feed(View::collection("orders"));
-            let mut onlooker = feed.peek(&cx(), StartAt::After(end)).await.expect("it opens");
-            let seen = read_patiently(&mut *onlooker, 2).await;
+            let mut observer = feed.peek(&cx(), StartAt::After(end)).await.expect("it opens");
+            let seen = read_patiently(&mut *observer, 2).await;
             assert_eq!((seen[0].operation(), seen[0].key()), (Operation::Insert, None));
             assert_eq!(seen[1].key(), Some(&b"2"[..]));
             let mut rest = feed.open(&cx(), StartAt::After(seen[0].position())).await.expect("it opens");
@@ -296,8 +296,8 @@ fn those_who_look_on_are_shown_what_a_stream_halts_at() {
         let begin = feed.open(&cx(), StartAt::Now).await.expect("it opens").position().expect("it is known");
         shop.insert(doc! { "_id": 1, "text": "x".repeat(LARGE) }).await;
         shop.insert(doc! { "_id": 2 }).await;
-        let mut onlooker = feed.peek(&cx(), StartAt::After(begin)).await.expect("it opens");
-        let seen = read_patiently(&mut *onlooker, 2).await;
+        let mut observer = feed.peek(&cx(), StartAt::After(begin)).await.expect("it opens");
+        let seen = read_patiently(&mut *observer, 2).await;
         assert_eq!(degraded(&seen[0]), ["copy", "fullDocument"]);
         let mut rest = feed.open(&cx(), StartAt::After(seen[0].position())).await.expect("it opens");
         assert_eq!(read_patiently(&mut *rest, 1).await[0].key(), Some(&b"2"[..]));

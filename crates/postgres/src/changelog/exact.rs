@@ -334,7 +334,7 @@ impl Payload for LogRows {
             .walk(rows, &mut Noted { notes, visit, depth: 0, image: String::new(), column: String::new(), skipped: 0 })
     }
 
-    fn tells_whole_rows(&self) -> bool {
+    fn sends_whole_rows(&self) -> bool {
         true
     }
 }

@@ -34,7 +34,7 @@ const IDLE_EVERY: Duration = Duration::from_secs(10);
 const TABLES_EVERY: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether there is something new, beside hints.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const INSPECT_EVERY: Duration = Duration::from_secs(1);
 
 /// What an opening begins with.
 pub(super) struct Start {
@@ -238,7 +238,7 @@ impl Reader {
         let hint = tokio::select! {
             biased;
             hint = hints.changed() => hint,
-            () = cx.clock().sleep_until(until.min(cx.now() + LOOK_EVERY)) => Ok(()),
+            () = cx.clock().sleep_until(until.min(cx.now() + INSPECT_EVERY)) => Ok(()),
         };
         if hint.is_err() {
             self.hints = self.log.change_hints(cx).await?;
@@ -247,7 +247,7 @@ impl Reader {
     }
 
     /// When everything is read, a table that is not logged any more is told: what changes in it will not come.
-    async fn look_at_tables(&mut self, cx: &Cx) -> Result<()> {
+    async fn inspect_tables(&mut self, cx: &Cx) -> Result<()> {
         if self.logged.is_none_or(|logged| cx.now().since(logged) >= TABLES_EVERY) {
             check::require_logged(cx, &self.log).await?;
             if let Some(found) = outbox::restarted(cx, &self.log, self.highest).await? {
@@ -300,7 +300,7 @@ impl ChangeStream for Reader {
                 self.reported = (batch.end.clone(), cx.now());
                 return Ok(batch);
             }
-            self.look_at_tables(cx).await?;
+            self.inspect_tables(cx).await?;
             if cx.now() >= until {
                 return Ok(self.empty(cx));
             }

@@ -78,8 +78,8 @@ pub(super) async fn note(cx: &Cx, log: &ChangeLog, origin: &str, place: &LogPosi
     let sql = LogObservation::sql(&log.script(), Some(&log.meta()), place.last);
     let rows = work.query(cx, &sql, &[]).await?;
     let row = rows.first().ok_or_else(|| Error::internal("a look at the log told nothing"))?;
-    let look = LogObservation::of(row)?;
-    if look.identity.origin() != origin || look.require(place).is_err() {
+    let observation = LogObservation::of(row)?;
+    if observation.identity.origin() != origin || observation.require(place).is_err() {
         work.rollback(cx).await;
         return Ok(());
     }

@@ -32,8 +32,8 @@ impl ChangeLog {
 
     /// Before everything that is there. What lies before a loss cannot be gone on from, past the loss, as if nothing had
     /// happened; so the newest loss is where a log begins.
-    pub(super) async fn oldest(&self, cx: &Cx, look: &LogObservation) -> Result<LogPosition> {
-        let oldest = LogPosition::at(look.pruned.clone());
+    pub(super) async fn oldest(&self, cx: &Cx, observation: &LogObservation) -> Result<LogPosition> {
+        let oldest = LogPosition::at(observation.pruned.clone());
         if !self.is_own() {
             return Ok(oldest);
         }
@@ -47,28 +47,28 @@ impl ChangeLog {
             "SELECT max(id) FROM {schema}.log WHERE operation = 'lost' AND pg_visible_in_snapshot(xid, $1::pg_snapshot)
                 AND ($2::text[] IS NULL OR entity = ANY ($2))"
         });
-        let (now, wanted) = (look.now.to_string(), self.wanted.as_deref().map(<[String]>::to_vec));
+        let (now, wanted) = (observation.now.to_string(), self.wanted.as_deref().map(<[String]>::to_vec));
         let values: &[crate::client::Value<'_>] = &[(&now, Type::TEXT), (&wanted, Type::TEXT_ARRAY)];
         let rows = self.client.read(cx, &sql, values).await?;
         let lost: Option<i64> = rows.first().and_then(|row| row.get(0));
         let Some(lost) = lost else { return Ok(oldest) };
-        Ok(LogPosition { target: Some(look.now.clone()), last: lost.unsigned_abs(), ..oldest })
+        Ok(LogPosition { target: Some(observation.now.clone()), last: lost.unsigned_abs(), ..oldest })
     }
 
     /// A place after which everything comes that was committed at or after a time, and a note of what comes from before it.
     pub(super) async fn at_time(
         &self,
         cx: &Cx,
-        look: &LogObservation,
+        observation: &LogObservation,
         time: SourceTime,
     ) -> Result<(LogPosition, Option<String>)> {
-        let place = match times::ended_before(cx, self, look, time).await? {
-            times::Ended::All => LogPosition::at(look.now.clone()),
+        let place = match times::ended_before(cx, self, observation, time).await? {
+            times::Ended::All => LogPosition::at(observation.now.clone()),
             times::Ended::Below(xid) => {
-                let oldest = self.oldest(cx, look).await?;
+                let oldest = self.oldest(cx, observation).await?;
                 LogPosition { read: oldest.read.with_all_below(xid), ..oldest }
             }
-            times::Ended::Unknown => self.oldest(cx, look).await?,
+            times::Ended::Unknown => self.oldest(cx, observation).await?,
         };
         let note = times::note(cx, self, &place, time).await?;
         Ok((place, note))

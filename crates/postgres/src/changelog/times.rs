@@ -28,7 +28,12 @@ pub(super) enum Ended {
 const ASKED_ROWS: u32 = 1_000;
 
 /// What is known of a time.
-pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
+pub(super) async fn ended_before(
+    cx: &Cx,
+    log: &ChangeLog,
+    observation: &LogObservation,
+    time: SourceTime,
+) -> Result<Ended> {
     let sql = "SELECT to_timestamp($1 / 1000) > clock_timestamp(), current_setting('track_commit_timestamp') = 'on'";
     let rows = log.client.read(cx, sql, &[(&millis(time), Type::FLOAT8)]).await?;
     let Some(row) = rows.first() else { return Ok(Ended::Unknown) };
@@ -36,8 +41,8 @@ pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &LogObservation
         // What can be seen was committed before now, and so before a time that is still to come.
         return Ok(Ended::All);
     }
-    let by_commits = if row.get(1) { by_commits(cx, log, look, time).await? } else { Ended::Unknown };
-    let by_rows = if log.is_own() { by_rows(cx, log, look, time).await? } else { Ended::Unknown };
+    let by_commits = if row.get(1) { by_commits(cx, log, observation, time).await? } else { Ended::Unknown };
+    let by_rows = if log.is_own() { by_rows(cx, log, observation, time).await? } else { Ended::Unknown };
     Ok(match (by_commits, by_rows) {
         (Ended::All, _) | (_, Ended::All) => Ended::All,
         (Ended::Below(a), Ended::Below(b)) => Ended::Below(a.max(b)),
@@ -47,8 +52,8 @@ pub(super) async fn ended_before(cx: &Cx, log: &ChangeLog, look: &LogObservation
 }
 
 /// What rows of the log and marks of its readers tell.
-async fn by_rows(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
-    let of_rows = if tells_open(cx, log).await? {
+async fn by_rows(cx: &Cx, log: &ChangeLog, observation: &LogObservation, time: SourceTime) -> Result<Ended> {
+    let of_rows = if knows_open(cx, log).await? {
         log.client.sql(&format!(
             "(SELECT oldest_open::text FROM (SELECT oldest_open FROM {{schema}}.log
                 WHERE time < to_timestamp($1 / 1000) AND oldest_open IS NOT NULL ORDER BY id DESC LIMIT {ASKED_ROWS}) AS r
@@ -63,13 +68,13 @@ async fn by_rows(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTi
     );
     let rows = log.client.read(cx, &format!("SELECT {of_rows}, {of_marks}"), &[(&millis(time), Type::FLOAT8)]).await?;
     // Rows that were copied from another server tell of transactions that this one has not had.
-    let is_own = |xid: &u64| *xid <= look.now.xmax();
+    let is_own = |xid: &u64| *xid <= observation.now.xmax();
     let number = |n: usize| rows.first()?.get::<_, Option<String>>(n)?.parse::<u64>().ok().filter(is_own);
     Ok(number(0).max(number(1)).map_or(Ended::Unknown, Ended::Below))
 }
 
 /// Whether rows tell of the oldest transaction that was open: those of a log that an older version of this program made do not.
-async fn tells_open(cx: &Cx, log: &ChangeLog) -> Result<bool> {
+async fn knows_open(cx: &Cx, log: &ChangeLog) -> Result<bool> {
     let sql =
         "SELECT FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'oldest_open' AND NOT attisdropped";
     let table = log.client.sql("{schema}.log");
@@ -77,7 +82,7 @@ async fn tells_open(cx: &Cx, log: &ChangeLog) -> Result<bool> {
 }
 
 /// What the times of commits tell. Those of transactions that are too old are not kept; then nothing is known of them.
-async fn by_commits(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: SourceTime) -> Result<Ended> {
+async fn by_commits(cx: &Cx, log: &ChangeLog, observation: &LogObservation, time: SourceTime) -> Result<Ended> {
     let script = log.script();
     let (table, xid) = (&script.table, quoted(&script.columns.xid));
     // Numbers of transactions are given again after 2^32: half of that is asked for.
@@ -86,7 +91,7 @@ async fn by_commits(cx: &Cx, log: &ChangeLog, look: &LogObservation, time: Sourc
             AND CASE WHEN {xid} > $3::xid8 THEN coalesce(pg_xact_commit_timestamp({xid}::xid) >= to_timestamp($1 / 1000), true) ELSE true END
             ORDER BY {xid} LIMIT 1"
     );
-    let (now, recent) = (look.now.to_string(), look.now.xmax().saturating_sub(1 << 31).to_string());
+    let (now, recent) = (observation.now.to_string(), observation.now.xmax().saturating_sub(1 << 31).to_string());
     let values: &[Value<'_>] = &[(&millis(time), Type::FLOAT8), (&now, Type::TEXT), (&recent, Type::TEXT)];
     let rows = log.client.read(cx, &sql, values).await?;
     let first = rows.first().map(|row| row.get::<_, String>(0));

@@ -252,7 +252,7 @@ impl Payload for RowPayload {
         Ok(())
     }
 
-    fn tells_whole_rows(&self) -> bool {
+    fn sends_whole_rows(&self) -> bool {
         true
     }
 

@@ -125,8 +125,8 @@ impl Comparison<'_> {
         let added: Vec<_> = self.now.entries.iter().filter(|entry| !before.contains(&entry.id)).collect();
         let mut gone = Vec::new();
         for missing in missing {
-            let tells_of_it = |kept: &Entry| kept.meets(missing) && (kept.table.is_none() || missing.table.is_some());
-            if kept.iter().any(|kept| tells_of_it(kept)) {
+            let reports_it = |kept: &Entry| kept.meets(missing) && (kept.table.is_none() || missing.table.is_some());
+            if kept.iter().any(|kept| reports_it(kept)) {
                 continue;
             }
             if let Some(added) = added.iter().find(|added| added.meets(missing)) {

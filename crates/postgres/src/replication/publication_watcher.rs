@@ -17,7 +17,7 @@ use super::wire::{Failure, Wire};
 use super::{Replication, publication, publication_definition};
 
 /// Without another occasion the publication is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const INSPECT_EVERY: Duration = Duration::from_secs(10);
 
 /// Occasions that come sooner after a look than this have to wait.
 const REST: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ struct PublicationObserver {
 impl PublicationObserver {
     async fn run(mut self, found: mpsc::Sender<Result<Pedigree>>) {
         loop {
-            let rest = if self.presumes { REST } else { LOOK_EVERY };
+            let rest = if self.presumes { REST } else { INSPECT_EVERY };
             tokio::select! {
                 biased;
                 () = self.occasion.notified() => {}
@@ -116,7 +116,7 @@ impl PublicationObserver {
 
     async fn inspect(&mut self) -> Result<PublicationObservation> {
         let (source, settings) = (&self.source, self.source.settings());
-        let cx = Cx::new(Arc::new(BootClock)).within(LOOK_EVERY);
+        let cx = Cx::new(Arc::new(BootClock)).within(INSPECT_EVERY);
         let mut wire = source.0.endpoint.connect_to_ask(&cx).await?;
         let to_error = |failure: Failure| source.to_error(failure);
         cx.run(async { self.proofs.write_if_wanted(&mut wire).await.map_err(to_error) }).await?;

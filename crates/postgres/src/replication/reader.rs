@@ -166,7 +166,7 @@ impl Reader {
     }
 
     /// Takes in what was found out about the publication, and gives an occasion to look at it if the log does.
-    fn look_after_publication(&mut self) -> Result<()> {
+    fn inspect_publication(&mut self) -> Result<()> {
         let Some(watcher) = &mut self.watcher else { return Ok(()) };
         if self.decoder.take_repeated() {
             watcher.alert();
@@ -209,7 +209,7 @@ impl ChangeStream for Reader {
     async fn next_batch(&mut self, cx: &Cx, limits: Limits) -> Result<Batch> {
         let mut until = None;
         loop {
-            self.look_after_publication()?;
+            self.inspect_publication()?;
             if self.decoder.has_caught_up() && self.snapshot.is_some() {
                 let until = *until.get_or_insert_with(|| cx.now() + limits.wait);
                 match self.next_rows(cx, limits, until).await? {

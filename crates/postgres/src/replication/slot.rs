@@ -283,7 +283,7 @@ pub(super) async fn copy(wire: &mut Wire, name: &str, copy: &str) -> Result<(), 
 }
 
 /// How long a look at a slot that is held lasts before the next.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const INSPECT_EVERY: Duration = Duration::from_millis(5);
 
 /// Ends the process that has the slot, if it is one of ours (by the name that they give themselves), and waits a moment.
 ///
@@ -298,6 +298,6 @@ pub(super) async fn terminate_holder(cx: &Cx, wire: &mut Wire, is_ours: bool, pi
             ended => drop(ended?),
         }
     }
-    cx.sleep(LOOK_EVERY).await;
+    cx.sleep(INSPECT_EVERY).await;
     Ok(())
 }

@@ -33,7 +33,7 @@ const PIECES: usize = 2;
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 
 /// Acknowledgements are told at most so often.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+const REPORT_EVERY: Duration = Duration::from_millis(50);
 
 /// Without anything to tell, the server hears from us at least so often.
 const SPEAK_EVERY: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ impl ReplicationTask {
                 changed = self.committed.changed() => if changed.is_ok() {
                     let committed = *self.committed.borrow_and_update();
                     self.rewind.push(BootClock.now(), committed);
-                    due = BootClock.sleep_until(self.spoke + TELL_EVERY);
+                    due = BootClock.sleep_until(self.spoke + REPORT_EVERY);
                 },
                 () = &mut due => {
                     self.send_status().await?;

@@ -10,7 +10,7 @@ use super::settings::literal;
 use super::wire::{Failure, Wire};
 
 /// So long a slot may take before it is asked what for.
-const TELL_AFTER: Duration = Duration::from_secs(3);
+const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 impl Replication {
     /// Waits for a slot that is being made. When that takes long, whoever keeps it waiting is named, in the log and, if there is
@@ -18,7 +18,7 @@ impl Replication {
     pub(super) async fn making<T>(&self, cx: &Cx, slot: &str, made: impl Future<Output = Result<T>>) -> Result<T> {
         let mut made = std::pin::pin!(cx.run(made));
         let late = async {
-            cx.sleep(TELL_AFTER).await;
+            cx.sleep(REPORT_AFTER).await;
             self.held_up(cx, slot).await
         };
         let held_up = tokio::select! {

@@ -157,26 +157,26 @@ impl Rows {
     async fn row<'a>(
         &self,
         open: &Open<'_>,
-        sight: &mut TableSnapshot,
+        snapshot: &mut TableSnapshot,
         plan: &mut Plan<'a>,
         change: &'a Change,
     ) -> Result<Result<Row>, Failure> {
-        let row = Row::of(&sight.shape, change, &mut sight.strangers);
-        if !may_take(sight.found.as_ref(), &sight.strangers) {
+        let row = Row::of(&snapshot.shape, change, &mut snapshot.strangers);
+        if !may_take(snapshot.found.as_ref(), &snapshot.strangers) {
             return Ok(row);
         }
-        self.send(open, &sight.shape, plan).await?;
-        self.look_within(open, sight).await?;
-        Ok(Row::of(&sight.shape, change, &mut sight.strangers))
+        self.send(open, &snapshot.shape, plan).await?;
+        self.inspect_within(open, snapshot).await?;
+        Ok(Row::of(&snapshot.shape, change, &mut snapshot.strangers))
     }
 
-    async fn look_within(&self, open: &Open<'_>, sight: &mut TableSnapshot) -> Result<(), Failure> {
-        let found = match sight.found.take() {
+    async fn inspect_within(&self, open: &Open<'_>, snapshot: &mut TableSnapshot) -> Result<(), Failure> {
+        let found = match snapshot.found.take() {
             Some(found) => found,
-            None => Shape::look_within(open, &self.table, self.missing).await?,
+            None => Shape::inspect_within(open, &self.table, self.missing).await?,
         };
-        sight.shape = self.follow(found.clone(), &std::mem::take(&mut sight.strangers))?;
-        sight.found = Some(found);
+        snapshot.shape = self.follow(found.clone(), &std::mem::take(&mut snapshot.strangers))?;
+        snapshot.found = Some(found);
         Ok(())
     }
 
@@ -184,18 +184,18 @@ impl Rows {
     async fn rekey<'a>(
         &self,
         open: &Open<'_>,
-        sight: &mut TableSnapshot,
+        snapshot: &mut TableSnapshot,
         plan: &mut Plan<'a>,
         changes: &'a [Change],
     ) -> Result<bool, Failure> {
         let Some((old, new)) = halves(changes) else { return Ok(false) };
-        let Ok(new) = self.row(open, sight, plan, new).await? else { return Ok(false) };
-        let Ok(old) = Row::of(&sight.shape, old, &mut sight.strangers) else { return Ok(false) };
+        let Ok(new) = self.row(open, snapshot, plan, new).await? else { return Ok(false) };
+        let Ok(old) = Row::of(&snapshot.shape, old, &mut snapshot.strangers) else { return Ok(false) };
         if new.is_whole() {
             return Ok(false);
         }
-        self.send(open, &sight.shape, plan).await?;
-        let (statement, key) = (new.rename(&sight.shape), old.only_key());
+        self.send(open, &snapshot.shape, plan).await?;
+        let (statement, key) = (new.rename(&snapshot.shape), old.only_key());
         if open.is_probing {
             probe(open, &statement).await?;
         }
@@ -254,41 +254,41 @@ impl Apply for Rows {
         self.origins.note(changes);
         let shape = self.shape()?;
         let is_due = shape.follows.as_ref().is_some_and(known_fields::KnownFields::is_due);
-        let mut sight = TableSnapshot { shape, strangers: BTreeSet::new(), found: None };
+        let mut snapshot = TableSnapshot { shape, strangers: BTreeSet::new(), found: None };
         if is_due {
-            self.look_within(open, &mut sight).await?;
+            self.inspect_within(open, &mut snapshot).await?;
         }
         let (mut plan, mut at) = (Plan::default(), 0);
         while let Some(change) = changes.get(at) {
-            if self.rekey(open, &mut sight, &mut plan, &changes[at..]).await? {
+            if self.rekey(open, &mut snapshot, &mut plan, &changes[at..]).await? {
                 at += 2;
                 continue;
             }
             if let Some(key) = change.key() {
-                let row = self.row(open, &mut sight, &mut plan, change).await?;
+                let row = self.row(open, &mut snapshot, &mut plan, change).await?;
                 let row = row.map_err(|error| Failure::Refused(Some(at), error))?;
                 if row.is_partial() && change.operation() == Operation::Insert {
                     // Nothing under its key belongs to a row that comes.
                     return Err(Failure::Refused(Some(at), incomplete()));
                 }
                 if !plan.takes(change, key, &row) {
-                    self.send(open, &sight.shape, &mut plan).await?;
+                    self.send(open, &snapshot.shape, &mut plan).await?;
                 }
                 plan.note(change, key, row);
             } else if clears(change) {
                 let sole = self.origins.require_sole(self.table.written(), change);
                 sole.map_err(|error| Failure::Refused(Some(at), error))?;
-                self.send(open, &sight.shape, &mut plan).await?;
-                open.state(&sight.shape.clear(), &[]).await?;
+                self.send(open, &snapshot.shape, &mut plan).await?;
+                open.state(&snapshot.shape.clear(), &[]).await?;
             } else {
                 require_key(change).map_err(|error| Failure::Refused(Some(at), error))?;
             }
             at += 1;
         }
-        if !sight.strangers.is_empty() {
-            self.keep(Arc::new(sight.shape.remembering(&sight.strangers)));
+        if !snapshot.strangers.is_empty() {
+            self.keep(Arc::new(snapshot.shape.remembering(&snapshot.strangers)));
         }
-        self.send(open, &sight.shape, &mut plan).await
+        self.send(open, &snapshot.shape, &mut plan).await
     }
 
     fn acts_on_barriers(&self) -> bool {

@@ -141,7 +141,7 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
         block_on(async {
             let (url, admin) = (base.url(), base.admin().await);
             let purpose = watchkeeper_core::Purpose::new("g", "s");
-            let look = async |mode: &str, table: &str| {
+            let observation = async |mode: &str, table: &str| {
                 let settings =
                     [("url", url.as_str()), ("table", table), ("mode", mode), ("schema", base.schema_name())];
                 let seen = Postgres.check_sink(&cx(), &purpose, &mut options(&settings)).await.expect("it can look");
@@ -162,7 +162,7 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
                     [("url", url.as_str()), ("table", &table), ("mode", mode), ("schema", base.schema_name())];
                 let target = Postgres.sink(&cx(), &purpose, &mut options(&settings)).await.expect("it opens");
                 target.sink.check(&cx()).await.expect("it can be made");
-                assert_eq!(look(mode, &table).await, Vec::<String>::new(), "what it makes itself is good");
+                assert_eq!(observation(mode, &table).await, Vec::<String>::new(), "what it makes itself is good");
             }
             let table = base.table("wrong");
             let sql = format!(
@@ -172,7 +172,7 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
             );
             admin.batch_execute(&sql).await.expect("it is new");
             assert_eq!(
-                look("events", &table).await,
+                observation("events", &table).await,
                 [
                     format!("the column \"time\" of {table:?} is bigint, and does not take a timestamp with time zone"),
                     format!("the table {table:?} has no column \"seq\""),
@@ -186,10 +186,13 @@ fn a_table_of_other_columns_is_found_before_it_is_written() {
             );
             admin.batch_execute(&sql).await.expect("it is new");
             let cause = format!("nothing keeps two rows of one namespace and key out of the table {mirror:?}");
-            assert_eq!(look("mirror", &mirror).await, [cause]);
-            assert_eq!(look("versioned", &mirror).await, [format!("the table {mirror:?} has no column \"deleted\"")]);
+            assert_eq!(observation("mirror", &mirror).await, [cause]);
+            assert_eq!(
+                observation("versioned", &mirror).await,
+                [format!("the table {mirror:?} has no column \"deleted\"")]
+            );
             admin.batch_execute(&format!("CREATE UNIQUE INDEX ON {mirror} (key, namespace)")).await.expect("it can");
-            assert_eq!(look("mirror", &mirror).await, Vec::<String>::new());
+            assert_eq!(observation("mirror", &mirror).await, Vec::<String>::new());
         });
     }
 }

@@ -129,9 +129,10 @@ fn a_column_that_is_dropped_or_renamed_in_flight_is_reported_and_empties_nothing
         let first = flow.refused("UPDATE things SET n = 2 WHERE id = 1", cause).await;
         assert_eq!(flow.held().await, ["1 one Brest 1", "2 two - 1"], "nothing was written");
         // A person mends the target, and the stream goes on where it stood.
-        let mended = [("id", "id"), ("city", "place.city"), ("n", "n")];
-        let mended = mended.iter().fold(Rows::into("public.copy").expect("a name"), |rows, (a, b)| rows.column(a, b));
-        flow.fixture = SinkFixture::newer(flow.client.clone(), mended, 2).await;
+        let repaired = [("id", "id"), ("city", "place.city"), ("n", "n")];
+        let repaired =
+            repaired.iter().fold(Rows::into("public.copy").expect("a name"), |rows, (a, b)| rows.column(a, b));
+        flow.fixture = SinkFixture::newer(flow.client.clone(), repaired, 2).await;
         let answer = flow.fixture.deliver(1, &first).await.expect("the server answers");
         assert!(matches!(answer, Transacted::Committed), "{answer:?}");
         flow.seq = 1;
@@ -200,10 +201,10 @@ fn what_is_missing_is_reported_or_kept_elsewhere_too() {
         let reported = written(Missing::Refuse, &lacking).await;
         let cause = reported.rejected.first().map(|fault| fault.error.to_string()).unwrap_or_default();
         assert!(cause.contains("shop.orders reports no column \"n\""), "{cause}");
-        let look = format!("SELECT id || ' ' || n || ' ' || v FROM {table} ORDER BY id");
-        assert_eq!(fixture.shown(&look).await, Vec::<String>::new());
+        let observation = format!("SELECT id || ' ' || n || ' ' || v FROM {table} ORDER BY id");
+        assert_eq!(fixture.shown(&observation).await, Vec::<String>::new());
         assert!(written(Missing::Keep, &lacking).await.rejected.is_empty());
-        assert_eq!(fixture.shown(&look).await, ["1 7 a"]);
+        assert_eq!(fixture.shown(&observation).await, ["1 7 a"]);
         // Neither the key nor what documents lack is a column that went.
         let keyless = written(Missing::Keep, &change("2", r#"{"n":1,"v":"a"}"#)).await;
         assert!(keyless.rejected[0].error.to_string().contains("does not tell its key"));

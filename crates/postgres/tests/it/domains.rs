@@ -20,13 +20,13 @@ fn a_column_whose_domain_takes_no_null_need_not_be_reported() {
             base.admin().await.batch_execute(&sql).await.expect("it is new");
             let rows = Rows::into(&table).expect("a name").column("id", "id").column("v", "v");
             let mut fixture = SinkFixture::new(base.client().await, rows).await;
-            let look = format!("SELECT concat_ws(' ', id, v, more) FROM {table} ORDER BY id");
+            let observation = format!("SELECT concat_ws(' ', id, v, more) FROM {table} ORDER BY id");
             let both = [(INSERT, Some("1"), r#"{"id":1,"v":"a"}"#), (INSERT, Some("2"), r#"{"id":2,"v":"b"}"#)];
             fixture.committed(1, &both).await;
             fixture.committed(2, &[(Operation::Update, Some("1"), r#"{"id":1,"v":"c"}"#)]).await;
-            assert_eq!(fixture.shown(&look).await, ["1 c x", "2 b x"]);
+            assert_eq!(fixture.shown(&observation).await, ["1 c x", "2 b x"]);
             fixture.committed(3, &[(Operation::Delete, Some("1"), r#"{"id":1}"#)]).await;
-            assert_eq!(fixture.shown(&look).await, ["2 b x"]);
+            assert_eq!(fixture.shown(&observation).await, ["2 b x"]);
         });
     }
 }

@@ -130,13 +130,14 @@ fn columns_are_taken_from_the_fields_that_are_named() {
             (INSERT, Some("9"), r#"{"_id":9}"#),
         ];
         fixture.committed(1, &changes).await;
-        let look = format!("SELECT concat_ws(' ', id, city, loud, address, seen::date) FROM {table} ORDER BY id");
+        let observation =
+            format!("SELECT concat_ws(' ', id, city, loud, address, seen::date) FROM {table} ORDER BY id");
         let reported = [r#"7 Brest BREST {"n": 1.10, "city": "Brest"} 2026-01-01"#, "8 2026-01-01", "9 2026-01-01"];
-        assert_eq!(fixture.shown(&look).await, reported);
+        assert_eq!(fixture.shown(&observation).await, reported);
         // Documents tell of a deleted one its key alone.
         fixture.committed(2, &[(Operation::Delete, Some("7"), r#"{"documentKey":{"_id":7}}"#)]).await;
         fixture.committed(3, &[(Operation::Delete, Some("8"), r#"{"_id":8}"#)]).await;
-        assert_eq!(fixture.shown(&look).await, ["9 2026-01-01"]);
+        assert_eq!(fixture.shown(&observation).await, ["9 2026-01-01"]);
     });
 }
 
@@ -241,8 +242,12 @@ fn rows_elsewhere_let_no_older_version_win() {
             (INSERT, Some("2"), r#"{"id":2,"n":1}"#),
         ];
         assert_eq!(write(&*writer, &equal).await, [0_u32; 0]);
-        let look = format!("SELECT id || ' ' || n FROM {table} ORDER BY id");
-        assert_eq!(shown(&client, &look).await, ["1 2", "9 9"], "the older insert did not bring back what was deleted");
+        let observation = format!("SELECT id || ' ' || n FROM {table} ORDER BY id");
+        assert_eq!(
+            shown(&client, &observation).await,
+            ["1 2", "9 9"],
+            "the older insert did not bring back what was deleted"
+        );
         // A truncate takes away what is older than it, and lets nothing older come.
         let nothing = r#"{"id":5,"n":5}"#;
         let filler = (INSERT, Some("5"), nothing);
@@ -258,9 +263,9 @@ fn rows_elsewhere_let_no_older_version_win() {
             ],
         )
         .await;
-        assert_eq!(shown(&client, &look).await, ["6 6"]);
+        assert_eq!(shown(&client, &observation).await, ["6 6"]);
         write(&*writer, &older).await;
-        assert_eq!(shown(&client, &look).await, ["6 6"]);
+        assert_eq!(shown(&client, &observation).await, ["6 6"]);
     });
 }
 

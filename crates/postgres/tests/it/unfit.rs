@@ -52,13 +52,13 @@ fn what_a_conversion_refuses_is_a_rejected_change_whatever_error_it_raises() {
             assert_eq!(found, bad);
             assert!(faults.iter().all(|fault| fault.error.advice().is_some()), "{faults:?}");
             fixture.committed(1, &[changes[3], changes[11]]).await;
-            let look = "SELECT concat_ws(' ', id, map, pair) FROM copy ORDER BY id";
-            assert_eq!(fixture.shown(look).await, [r#"98 "a"=>"1", "b"=>NULL (1,2)"#, "99"]);
+            let observation = "SELECT concat_ws(' ', id, map, pair) FROM copy ORDER BY id";
+            assert_eq!(fixture.shown(observation).await, [r#"98 "a"=>"1", "b"=>NULL (1,2)"#, "99"]);
             fixture.client.write(&crate::support::cx(), "DELETE FROM copy", &[]).await.expect("it can be emptied");
             let sink = VersionedRows::new(fixture.client.clone(), rows).expect("a name");
             let writer = opened(&sink, &fixture).await;
             assert_eq!(write(&*writer, &changes).await, bad);
-            assert_eq!(fixture.shown(look).await.len(), 2);
+            assert_eq!(fixture.shown(observation).await.len(), 2);
         });
     }
 }
@@ -97,8 +97,8 @@ fn values_that_depend_on_when_and_where_they_are_read_are_rejected() {
         found.sort_unstable();
         assert_eq!(found, (0..8).collect::<Vec<_>>());
         fixture.committed(1, &changes[8..]).await;
-        let look = "SELECT concat_ws(' ', at AT TIME ZONE 'UTC', day, bytes, span) FROM copy";
-        assert_eq!(fixture.shown(look).await, [r"2024-03-02 01:02:03 infinity \x0041 [1970-01-01,2024-01-01)"]);
+        let observation = "SELECT concat_ws(' ', at AT TIME ZONE 'UTC', day, bytes, span) FROM copy";
+        assert_eq!(fixture.shown(observation).await, [r"2024-03-02 01:02:03 infinity \x0041 [1970-01-01,2024-01-01)"]);
     });
 }
 

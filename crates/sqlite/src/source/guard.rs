@@ -170,9 +170,9 @@ mod tests {
     fn what_is_unread_comes_before_the_loss() {
         let (connection, mut known) = (shop(), KnownSchema::default());
         connection.execute_batch("DROP TABLE orders").expect("it is there");
-        let mut look = |unread| known.inspect(&connection, Path::new("app.db"), None, unread);
-        assert!(look(true).expect("there is something to read").is_empty());
-        assert!(look(false).is_err());
-        assert!(look(false).is_err(), "it stays lost");
+        let mut observation = |unread| known.inspect(&connection, Path::new("app.db"), None, unread);
+        assert!(observation(true).expect("there is something to read").is_empty());
+        assert!(observation(false).is_err());
+        assert!(observation(false).is_err(), "it stays lost");
     }
 }

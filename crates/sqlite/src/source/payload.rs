@@ -36,7 +36,7 @@ impl Payload for LogRows {
         JsonPayload.walk(body, &mut Unmarking { visit, depth: 0, mark: String::new() })
     }
 
-    fn tells_whole_rows(&self) -> bool {
+    fn sends_whole_rows(&self) -> bool {
         true
     }
 

@@ -13,7 +13,7 @@ use super::ChangeLog;
 use super::payload::LogRows;
 use super::position::LogPosition;
 use super::real::with_numbers;
-use super::repair::mended;
+use super::repair::repaired;
 use crate::error::Failure;
 use crate::tools::marks::{self, LOST};
 
@@ -74,7 +74,7 @@ fn is_wanted(row: &Row<'_>, tables: Option<&[String]>) -> Result<bool, Failure> 
 /// The text of a column of the log; nothing for NULL.
 fn text(value: ValueRef<'_>) -> Cow<'_, str> {
     match value {
-        ValueRef::Text(bytes) => with_numbers(mended(bytes)),
+        ValueRef::Text(bytes) => with_numbers(repaired(bytes)),
         _ => Cow::Borrowed(""),
     }
 }

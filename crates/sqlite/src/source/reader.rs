@@ -171,11 +171,11 @@ impl ChangeStream for Reader {
 
     async fn window(&mut self, cx: &Cx) -> Result<Window> {
         let (log, origin) = (self.log.clone(), Arc::clone(&self.origin));
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
             log.require_same(transaction, &origin)?;
             read::window(transaction)
         };
-        self.log.client.read(cx, look).await
+        self.log.client.read(cx, observation).await
     }
 
     async fn close(mut self: Box<Self>, cx: &Cx) -> Result<()> {

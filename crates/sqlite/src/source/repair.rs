@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// JSON of the log as JSON for everybody. A string in it that is not UTF-8 becomes an object with its bytes,
 /// `{"$textHex":"41FF42"}`: nothing of it is lost, two of them stay two, and none is taken for a blob (`$hex`).
-pub(super) fn mended(json: &[u8]) -> Cow<'_, str> {
+pub(super) fn repaired(json: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(json).map_or_else(|_| Cow::Owned(rewritten(json)), Cow::Borrowed)
 }
 
@@ -80,22 +80,22 @@ fn unescaped(string: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::mended;
+    use super::repaired;
 
     #[test]
     fn what_is_good_is_left_alone() {
-        assert!(matches!(mended("{\"a\":\"ö\"}".as_bytes()), std::borrow::Cow::Borrowed("{\"a\":\"ö\"}")));
+        assert!(matches!(repaired("{\"a\":\"ö\"}".as_bytes()), std::borrow::Cow::Borrowed("{\"a\":\"ö\"}")));
     }
 
     #[test]
     fn only_the_bad_string_is_marked_with_the_bytes_that_it_stands_for() {
         let json = b"{\"ok\":\"\xc3\xb6 \\\" ,\",\"bad\":\"A\xff\\\"\\n\\u0001B\",\"n\":1}";
-        assert_eq!(mended(json), r#"{"ok":"ö \" ,","bad":{"$textHex":"41FF220A0142"},"n":1}"#);
+        assert_eq!(repaired(json), r#"{"ok":"ö \" ,","bad":{"$textHex":"41FF220A0142"},"n":1}"#);
     }
 
     #[test]
     fn a_character_that_was_cut_off_swallows_nothing() {
-        assert_eq!(mended(b"[\"\xe2\x82\",\"x\"]"), r#"[{"$textHex":"E282"},"x"]"#);
-        assert_eq!(mended(b"\"\xff"), r#"{"$textHex":"FF"}"#);
+        assert_eq!(repaired(b"[\"\xe2\x82\",\"x\"]"), r#"[{"$textHex":"E282"},"x"]"#);
+        assert_eq!(repaired(b"\"\xff"), r#"{"$textHex":"FF"}"#);
     }
 }

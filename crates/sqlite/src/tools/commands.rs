@@ -37,11 +37,11 @@ async fn open(cx: &Cx, arguments: &mut Options) -> Result<(Client, Vec<String>)>
 /// How the database journals its transactions, as long as nobody has switched it.
 async fn journal_mode(cx: &Cx, arguments: &Options) -> Option<String> {
     let file = arguments.peek_text("db")?;
-    let client = Client::open(cx, Config::existing(file).to_look()).await.ok()?;
-    let look = |transaction: &rusqlite::Transaction<'_>| {
+    let client = Client::open(cx, Config::existing(file).for_reading()).await.ok()?;
+    let observation = |transaction: &rusqlite::Transaction<'_>| {
         Ok(transaction.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))?)
     };
-    client.read(cx, look).await.ok()
+    client.read(cx, observation).await.ok()
 }
 
 /// How to go back to another journal.
@@ -74,22 +74,23 @@ impl Tool for Install {
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let before = journal_mode(cx, arguments).await;
         let (client, tables) = open(cx, arguments).await?;
-        let looked: Vec<String> = tables.iter().map(|table| plain(table)).collect();
-        let before_install = looked.clone();
+        let inspected: Vec<String> = tables.iter().map(|table| plain(table)).collect();
+        let before_install = inspected.clone();
         // Tables that cannot be looked at are refused by the installation itself.
-        let look = move |transaction: &rusqlite::Transaction<'_>| super::already_logged(transaction, &before_install);
-        let logged = client.read(cx, look).await.unwrap_or_default();
+        let observation =
+            move |transaction: &rusqlite::Transaction<'_>| super::already_logged(transaction, &before_install);
+        let logged = client.read(cx, observation).await.unwrap_or_default();
         super::install(cx, &client, &names(&tables)).await?;
         let line = |(at, table): (usize, &String)| match logged.get(at) {
             Some(true) => format!("{table}: changes are already logged"),
             _ => format!("{table}: changes are logged from now on"),
         };
         let mut lines: Vec<_> = tables.iter().enumerate().map(line).collect();
-        let look = move |transaction: &rusqlite::Transaction<'_>| {
-            let each = looked.iter().map(|table| key_findings(transaction, table));
+        let observation = move |transaction: &rusqlite::Transaction<'_>| {
+            let each = inspected.iter().map(|table| key_findings(transaction, table));
             Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
         };
-        for finding in client.read(cx, look).await? {
+        for finding in client.read(cx, observation).await? {
             lines.push(format!("warning: {}; {}", finding.what, finding.remedy.unwrap_or_default()));
         }
         let file = &client.config().path;
@@ -161,8 +162,8 @@ impl Tool for Uninstall {
         let (client, tables) = open(cx, arguments).await?;
         super::uninstall(cx, &client, &names(&tables), unread).await?;
         let mut lines: Vec<_> = tables.iter().map(|table| format!("{table}: changes are no longer logged")).collect();
-        let look = |transaction: &rusqlite::Transaction<'_>| exists(transaction, "watchkeeper_changes");
-        if !client.read(cx, look).await? {
+        let observation = |transaction: &rusqlite::Transaction<'_>| exists(transaction, "watchkeeper_changes");
+        if !client.read(cx, observation).await? {
             let file = &client.config().path;
             lines.push(format!(
                 "note: the log is removed; {} stays in write-ahead logging (WAL); to switch back, {}",

@@ -73,8 +73,8 @@ fn a_table_that_is_not_logged_is_refused_with_the_command_that_logs_it() {
         let found = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["b"])).await.unwrap();
         assert_eq!(found[0].severity, Severity::Error, "{found:?}");
         execute(&client, "CREATE TABLE c(id INTEGER PRIMARY KEY)").await.unwrap();
-        let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["c"])).await;
-        assert_error(looked, ErrorKind::Config, "the table c is not logged");
+        let inspected = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["c"])).await;
+        assert_error(inspected, ErrorKind::Config, "the table c is not logged");
     });
 }
 
@@ -92,8 +92,8 @@ fn a_look_changes_nothing() {
         let connection = watchkeeper_sqlite::rusqlite::Connection::open(&application).unwrap();
         connection.execute_batch("CREATE TABLE a(id INTEGER PRIMARY KEY)").unwrap();
         let before = std::fs::read(&application).unwrap();
-        let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&application, &[])).await;
-        assert_error(looked, ErrorKind::Config, "no table of this database is logged");
+        let inspected = Sqlite.check_source(&cx(), &purpose(), &mut options(&application, &[])).await;
+        assert_error(inspected, ErrorKind::Config, "no table of this database is logged");
         assert_eq!(std::fs::read(&application).unwrap(), before, "not even the journal's mode");
 
         let nowhere = folder.file("gone/state.db");
@@ -119,8 +119,8 @@ fn a_table_that_cannot_be_logged_is_reported_so_before_it_is_to_be_installed() {
             let made = Sqlite.source(&cx(), &purpose(), &mut options(&file, &["heap"])).await.unwrap();
             let opened = made.open(&cx(), StartAt::Oldest).await.map(drop);
             assert_error(opened, ErrorKind::Config, "heap cannot be followed: it has no primary key");
-            let looked = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["heap"])).await;
-            assert_error(looked, ErrorKind::Config, "heap cannot be followed: it has no primary key");
+            let inspected = Sqlite.check_source(&cx(), &purpose(), &mut options(&file, &["heap"])).await;
+            assert_error(inspected, ErrorKind::Config, "heap cannot be followed: it has no primary key");
             tools::install(&cx(), &client, &["a"]).await.unwrap();
         }
     });

@@ -131,8 +131,8 @@ impl Bad {
         self.flaw == flaw
     }
 
-    fn with<T>(&self, key: &LeaseKey, look: impl FnOnce(&mut Slot) -> T) -> T {
-        look(lock(&self.state).entry(key.clone()).or_default())
+    fn with<T>(&self, key: &LeaseKey, observation: impl FnOnce(&mut Slot) -> T) -> T {
+        observation(lock(&self.state).entry(key.clone()).or_default())
     }
 
     fn alter_key(&self, key: &LeaseKey) -> LeaseKey {

@@ -147,12 +147,12 @@ impl Watcher {
     }
 
     /// How often the listeners are looked at.
-    fn look_every(&self) -> Duration {
+    fn inspect_every(&self) -> Duration {
         self.health_check_interval.min(self.failover_threshold / LOOKS)
     }
 
     async fn detect_failures(&self) -> Result<Vec<String>> {
-        let silent = |seen: &ObservedStream| seen.age + self.look_every() >= self.failover_threshold;
+        let silent = |seen: &ObservedStream| seen.age + self.inspect_every() >= self.failover_threshold;
         let seen = self.coordinator.roll_call().await?.into_iter().filter(silent);
         Ok(seen.map(|seen| seen.listener_id).collect())
     }
@@ -251,7 +251,7 @@ impl Watcher {
             if let Err(error) = self.inspect(&mut known).await {
                 tracing::warn!(%error, "the listeners could not be looked after");
             }
-            clock.sleep_until(clock.now() + self.look_every()).await;
+            clock.sleep_until(clock.now() + self.inspect_every()).await;
         }
     }
 

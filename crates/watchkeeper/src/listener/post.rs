@@ -112,7 +112,7 @@ impl Started {
                 self.handle.set_checkpoint(self.checkpoint());
                 return Ok(());
             }
-            self.heed_the_end().await?;
+            self.handle_end().await?;
             if self.acks.offers_again(opening, number, !acknowledged) {
                 self.out = None;
                 return Ok(());
@@ -125,7 +125,7 @@ impl Started {
     pub(super) async fn take(&mut self) -> Result<Vec<ChangeLogEntry>> {
         loop {
             self.mark_seen();
-            self.heed_the_end().await?;
+            self.handle_end().await?;
             if let Some(taken) = self.acks.take() {
                 // All before it is committed: that was waited for, or it is where this opening began.
                 let before = *self.committed.get();
@@ -153,7 +153,7 @@ impl Started {
     }
 
     /// Tells of a tenure that ended, once, and of a stream that nobody may run.
-    async fn heed_the_end(&mut self) -> Result<()> {
+    async fn handle_end(&mut self) -> Result<()> {
         let status = self.status.get().clone();
         let on_watch = matches!(status.state, ListenerState::Running | ListenerState::Recovering);
         let ended = status.tenures.saturating_sub(u64::from(on_watch));

@@ -36,7 +36,7 @@ const LOGGED: &str = "logged";
 const CONFIG: [&str; 3] = ["fsync = on", "shared_buffers = 1GB", "max_wal_size = 8GB"];
 
 /// How often it is looked whether a slot is free, and how often at most.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const INSPECT_EVERY: Duration = Duration::from_millis(20);
 const LOOKS: usize = 500;
 
 fn unavailable(error: tokio_postgres::Error) -> Error {
@@ -111,7 +111,7 @@ async fn drop_slot(url: &str, name: &str) -> Result<()> {
             Err(error) if looks == LOOKS => return Err(unavailable(error)),
             Err(_) => looks += 1,
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(INSPECT_EVERY).await;
     }
 }
 

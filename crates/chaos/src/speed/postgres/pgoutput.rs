@@ -17,7 +17,7 @@ const READ: usize = 256 * 1024;
 const PROTOCOL: u32 = 196_608;
 
 /// How often it is told how far the log was read, in messages.
-const TELL_EVERY: u64 = 10_000;
+const REPORT_EVERY: u64 = 10_000;
 
 /// Before the plugin's own message: a letter, two places and a time.
 const HEADER: usize = 25;
@@ -92,7 +92,7 @@ pub(super) fn consume(bench_task: &BenchTask, meter: &Meter) -> io::Result<Measu
         let mut is_asked = message.first() == Some(&b'k') && message.last() == Some(&1);
         if let (Some(b'w'), Some(change)) = (message.first(), message.get(HEADER..)) {
             messages += 1;
-            is_asked |= messages.is_multiple_of(TELL_EVERY);
+            is_asked |= messages.is_multiple_of(REPORT_EVERY);
             match change.first() {
                 Some(b'I' | b'U' | b'D') => {
                     std::hint::black_box(columns(change).ok_or_else(|| broken("a change that ends early"))?);

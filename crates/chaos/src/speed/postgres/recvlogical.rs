@@ -16,7 +16,7 @@ use crate::speed::task::BenchTask;
 const PROGRAM: &str = "pg_recvlogical";
 
 /// How often its memory is looked at: the kernel forgets it with the process.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const INSPECT_EVERY: Duration = Duration::from_millis(5);
 
 /// Looks whether it is installed, before anything is measured.
 ///
@@ -46,7 +46,7 @@ pub(super) fn consume(bench_task: &BenchTask) -> Result<Measurement> {
             break ended;
         }
         most = most.max(memory(&status));
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(INSPECT_EVERY);
     };
     let seconds = start.elapsed().as_secs_f64();
     if !ended.success() {

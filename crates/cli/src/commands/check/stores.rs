@@ -4,7 +4,7 @@ use bytes::Bytes;
 use watchkeeper::core::{Cx, Finding, PutOutcome, Records, Severity};
 use watchkeeper::{Error, Result};
 
-use super::{LOOK_WITHIN, Part, lease, titled};
+use super::{INSPECT_WITHIN, Part, lease, titled};
 use crate::config::{Config, System};
 
 /// What is wrong with the group's stores.
@@ -13,7 +13,7 @@ pub(super) async fn inspect(cx: &Cx, config: &Config) -> Vec<Part> {
     let named = [("store", Some(&group.store)), ("leases", group.leases.as_ref()), ("records", group.records.as_ref())];
     let mut parts = Vec::new();
     for (name, system) in named.into_iter().filter_map(|(name, system)| Some((name, system?))) {
-        let cx = cx.within(LOOK_WITHIN);
+        let cx = cx.within(INSPECT_WITHIN);
         let mut found = system.open(async |backend, options| backend.check_store(&cx, options).await).await;
         let keeps_records = name == "records" || (name == "store" && group.records.is_none());
         // What is known to be wrong already is named better than by the write that it prevents.

@@ -155,7 +155,7 @@ impl ReceiveBuffer {
                     }
                 }
                 (COPY_DATA, _) => {}
-                _ => return self.hear_the_end(length),
+                _ => return self.receive_end(length),
             }
             self.scanned += length;
         }
@@ -174,7 +174,7 @@ impl ReceiveBuffer {
     }
 
     /// Anything but data: an error, or the end of the stream. Notices are passed over.
-    fn hear_the_end(&mut self, length: usize) -> Result<(), Failure> {
+    fn receive_end(&mut self, length: usize) -> Result<(), Failure> {
         let whole = self.buffer.split_to(self.scanned);
         let mut message = self.buffer.split_to(length);
         let ending = match Message::parse(&mut message) {

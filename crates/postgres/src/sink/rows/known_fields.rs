@@ -11,7 +11,7 @@ use super::field::Column;
 use super::shape::Shape;
 
 /// After so long a column is looked for again that was not there.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const INSPECT_AFTER: Duration = Duration::from_secs(1);
 
 /// So many fields without columns are remembered. What is more is looked for in every batch that has it.
 const OTHERS_MAX: usize = 1_000;
@@ -23,7 +23,7 @@ pub(super) struct KnownFields {
     taken: BTreeSet<String>,
     /// Those that no column takes.
     others: BTreeSet<String>,
-    looked: Instant,
+    inspected: Instant,
     /// Whether a field without a column was found before: those that are there from the beginning are left out on purpose.
     began: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct KnownFields {
 impl KnownFields {
     pub(super) fn of(columns: &[Column]) -> Self {
         let taken = columns.iter().map(|column| column.name.clone()).collect();
-        Self { taken, others: BTreeSet::new(), looked: Instant::now(), began: false }
+        Self { taken, others: BTreeSet::new(), inspected: Instant::now(), began: false }
     }
 
     /// Whether it is known what becomes of a field.
@@ -41,7 +41,7 @@ impl KnownFields {
 
     /// Whether a column may have come for a field that had none.
     pub(super) fn is_due(&self) -> bool {
-        !self.others.is_empty() && self.looked.elapsed() >= LOOK_AFTER
+        !self.others.is_empty() && self.inspected.elapsed() >= INSPECT_AFTER
     }
 
     fn remember<'a>(&mut self, fields: impl IntoIterator<Item = &'a String>) {

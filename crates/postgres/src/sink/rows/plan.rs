@@ -66,7 +66,7 @@ impl Row {
         let values = fields.into_values();
         let keeps = shape.missing == Missing::Keep;
         let missing = values.iter().position(|value| *value == ColumnValue::Missing);
-        if let Some(at) = missing.filter(|_| !keeps && payload.tells_whole_rows()) {
+        if let Some(at) = missing.filter(|_| !keeps && payload.sends_whole_rows()) {
             return Err(shape.missing_field(at, change.namespace()));
         }
         if let Some((at, cause)) = refused(&values, |_| true) {

@@ -80,7 +80,7 @@ impl Shape {
     }
 
     /// The same, as an open transaction sees it.
-    pub(super) async fn look_within(open: &Open<'_>, table: &Table, missing: Missing) -> Result<Self, Failure> {
+    pub(super) async fn inspect_within(open: &Open<'_>, table: &Table, missing: Missing) -> Result<Self, Failure> {
         let asked = async { Ok(open.query_typed(COLUMNS, &[(&table.sql(), Type::TEXT)]).await) };
         let rows = open.cx().run(asked).await??;
         Ok(Self::of(&rows, table, &[], missing)?)

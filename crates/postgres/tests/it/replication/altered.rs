@@ -11,7 +11,7 @@ const THINGS: &str = "CREATE TABLE things(id int PRIMARY KEY, v text); CREATE TA
     CREATE PUBLICATION changes FOR TABLE things, others";
 
 /// Without another occasion the publication is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const INSPECT_EVERY: Duration = Duration::from_secs(10);
 
 /// All that the publication tells of.
 fn unnamed(base: &Base<'_>) -> Replication {
@@ -109,7 +109,7 @@ fn a_table_that_was_put_back_is_found_as_soon_as_it_is_reported_again() {
         base.run("ALTER PUBLICATION changes DROP TABLE things; INSERT INTO things VALUES (2)").await;
         base.run("ALTER PUBLICATION changes ADD TABLE things; INSERT INTO things VALUES (3)").await;
         let error = watch.error().await;
-        assert!(opened.elapsed() < LOOK_EVERY, "the log itself was the occasion to look");
+        assert!(opened.elapsed() < INSPECT_EVERY, "the log itself was the occasion to look");
         // What is told again does not make the loss forgotten.
         let position = watch.stream.position().unwrap();
         watch.close().await;

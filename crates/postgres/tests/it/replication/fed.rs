@@ -26,7 +26,7 @@ fn stream(url: &str, publication: &str, tables: &[&str]) -> Purpose {
 }
 
 /// What `check` says of a sink.
-async fn looked(stream: &Purpose, url: &str, mode: &str, table: &str) -> Result<()> {
+async fn inspected(stream: &Purpose, url: &str, mode: &str, table: &str) -> Result<()> {
     let mut sink = options(url, &[("mode", mode), ("table", table)]);
     Postgres.check_sink(&cx(), stream, &mut sink).await.map(drop)
 }
@@ -34,7 +34,7 @@ async fn looked(stream: &Purpose, url: &str, mode: &str, table: &str) -> Result<
 /// Expects that `check` and a run refuse a sink, since the stream watches `watched`.
 async fn assert_fed(stream: &Purpose, url: &str, mode: &str, table: &str, watched: &str) {
     let cause = format!("watches {watched}, which this sink writes to");
-    assert_error(looked(stream, url, mode, table).await, ErrorKind::Config, &cause);
+    assert_error(inspected(stream, url, mode, table).await, ErrorKind::Config, &cause);
     let mut sink = options(url, &[("mode", mode), ("table", table)]);
     assert_error(Postgres.sink(&cx(), stream, &mut sink).await.map(drop), ErrorKind::Config, &cause);
 }
@@ -56,26 +56,26 @@ fn a_sink_does_not_write_into_what_its_publication_tells_of() {
         // A table that the sink would make is published as soon as it is there.
         assert_fed(&all, &url, "events", "made", "public.made").await;
         assert_fed(&all, &url, "versioned", "apart.made", "apart.made").await;
-        looked(&all, &url, "rows", "unlogged").await.expect("it is not in the log");
+        inspected(&all, &url, "rows", "unlogged").await.expect("it is not in the log");
         // Who names the tables to watch is told of those alone.
         let named = stream(&url, "everything", &["a"]);
         assert_fed(&named, &url, "rows", "public.a", "public.a").await;
         for (mode, table) in [("rows", "b"), ("rows", "apart.a"), ("events", "made"), ("mirror", "made")] {
-            looked(&named, &url, mode, table).await.expect("nobody watches it");
+            inspected(&named, &url, mode, table).await.expect("nobody watches it");
         }
         let one = stream(&url, "one", &[]);
         assert_fed(&one, &url, "rows", "a", "public.a").await;
         for (mode, table) in [("rows", "b"), ("rows", "apart.a"), ("events", "made")] {
-            looked(&one, &url, mode, table).await.expect("it is not published");
+            inspected(&one, &url, mode, table).await.expect("it is not published");
         }
         let apart = stream(&url, "of_schema", &[]);
         assert_fed(&apart, &url, "mirror", "apart.made", "apart.made").await;
         assert_fed(&apart, &url, "versioned_rows", "apart.a", "apart.a").await;
-        looked(&apart, &url, "mirror", "made").await.expect("its schema is not published");
+        inspected(&apart, &url, "mirror", "made").await.expect("its schema is not published");
         // A publication that is not there will be made for the tables that are named.
         let made = stream(&url, "to_be_made", &["a"]);
         assert_fed(&made, &url, "rows", "a", "public.a").await;
-        looked(&made, &url, "rows", "b").await.expect("nobody names it");
+        inspected(&made, &url, "rows", "b").await.expect("nobody names it");
     });
 }
 
@@ -112,7 +112,7 @@ fn tables_in_parts_are_reported_as_the_whole_or_as_parts() {
         ] {
             assert_fed(&stream(&url, publication, &[]), &url, "rows", table, watched).await;
         }
-        looked(&stream(&url, "as_part", &[]), &url, "rows", "low").await.expect("it is not published");
+        inspected(&stream(&url, "as_part", &[]), &url, "rows", "low").await.expect("it is not published");
         assert_fed(&stream(&url, "to_be_made", &["whole"]), &url, "rows", "low", "public.whole").await;
     });
 }
@@ -129,8 +129,8 @@ fn a_table_of_the_same_name_in_another_database_is_another_table() {
         }
         let all = stream(&here.url(), "everything", &[]);
         for elsewhere in [&beside, &there] {
-            looked(&all, &elsewhere.url(), "rows", "a").await.expect("nobody watches it");
-            looked(&all, &elsewhere.url(), "events", "made").await.expect("nobody watches it");
+            inspected(&all, &elsewhere.url(), "rows", "a").await.expect("nobody watches it");
+            inspected(&all, &elsewhere.url(), "events", "made").await.expect("nobody watches it");
         }
         assert_fed(&all, &here.url(), "rows", "a", "public.a").await;
     });
@@ -144,14 +144,14 @@ fn rows_need_the_key_by_which_the_log_tells_them_apart() {
     on_both(tables, async |base| {
         let url = base.url();
         let watched = stream(&url, "to_be_made", &["things"]);
-        looked(&watched, &url, "rows", "by_id").await.expect("it has the same key");
-        let wrong = looked(&watched, &url, "rows", "by_code_alone").await;
+        inspected(&watched, &url, "rows", "by_id").await.expect("it has the same key");
+        let wrong = inspected(&watched, &url, "rows", "by_code_alone").await;
         let cause = "the primary key of \"by_code_alone\" is taken from (code), but that of public.things is (id)";
         assert_error(wrong, ErrorKind::Config, cause);
         // An identity that is not the primary key is all that a delete tells.
         base.run("ALTER TABLE things REPLICA IDENTITY USING INDEX by_code").await;
-        looked(&watched, &url, "versioned_rows", "by_code_alone").await.expect("it has the same key");
-        let wrong = looked(&watched, &url, "rows", "by_id").await;
+        inspected(&watched, &url, "versioned_rows", "by_code_alone").await.expect("it has the same key");
+        let wrong = inspected(&watched, &url, "rows", "by_id").await;
         assert_error(wrong, ErrorKind::Config, "but that of public.things is (code)");
         // Of many tables few are named.
         base.run(
@@ -159,7 +159,7 @@ fn rows_need_the_key_by_which_the_log_tells_them_apart() {
             CREATE TABLE f (f int PRIMARY KEY); CREATE PUBLICATION many FOR TABLE c, d, e, f",
         )
         .await;
-        let wrong = looked(&stream(&url, "many", &[]), &url, "rows", "by_id").await;
+        let wrong = inspected(&stream(&url, "many", &[]), &url, "rows", "by_id").await;
         assert_error(wrong, ErrorKind::Config, "and 1 more have other keys");
     });
 }
