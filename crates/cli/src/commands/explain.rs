@@ -24,8 +24,10 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
         ErrorKind::Denied => (
             "Credentials or privileges are missing. Another instance may have them, so this one gives up the watch and \
              stays away for a while.",
-            "Give this user access to what the line names, then start again, or wait until the instance tries again by \
-             itself.",
+            "Give this user access to what the line names: a role of MongoDB, a privilege of PostgreSQL (`watchkeeper postgres \
+             install --role ROLE` grants what reading a change log needs), the owner and mode of a file. The instance tries again \
+             by itself; `watchkeeper resume STREAM` makes it try at once. A password in `${file:…}` is read again whenever access \
+             is denied, so that rotating it needs no restart.",
         ),
         ErrorKind::Unavailable => (
             "Something did not answer or had no room, and nothing was changed. It is tried again with growing pauses; \
@@ -53,7 +55,9 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
         ErrorKind::Corrupt => (
             "Stored bytes do not mean what they should: a damaged file, or something else wrote there. The stream is \
              halted, since going on could lose changes.",
-            "Look at what the line names, restore it from a backup if need be, then resume the stream.",
+            "`watchkeeper why STREAM` names what it is. One change of the source that cannot be decoded: `watchkeeper skip STREAM` \
+             passes over exactly that change and records it. The checkpoint: choose an earlier one (`watchkeeper checkpoint history \
+             STREAM`, then `watchkeeper checkpoint rewind STREAM`). A file or table: restore it, then `watchkeeper resume STREAM`.",
         ),
         ErrorKind::Rejected => (
             "A target will never take a change, for example because a constraint of its table is violated. The stream is halted, \
@@ -62,8 +66,9 @@ fn page(kind: ErrorKind) -> (&'static str, &'static str) {
              on_reject = \"dead_letter\" such changes are set aside and the stream goes on.",
         ),
         ErrorKind::Internal => (
-            "Something that should not be possible: a bug in Watchkeeper, in a backend, or in what it talks to.",
-            "Report it with the log lines before it. The instance gives up the stream, and another one tries.",
+            "A handler panicked or called a change fatal, or something happened that should not be possible: a bug in Watchkeeper, in \
+             a backend, or in what it talks to. The instance gives up the stream, and another one tries.",
+            "If the line names a handler, look into that handler first. Otherwise report the bug with the log lines before it.",
         ),
         _ => (NOT_DESCRIBED, "Read the cause and the remedy in the line itself."),
     }
