@@ -147,7 +147,10 @@ impl Backend for Postgres {
     }
 
     fn validate_start(&self, options: &mut Options, start: &StartAt) -> Result<()> {
-        if reads_replication(options)? { Ok(()) } else { start.require_in_log(changelog::LOG) }
+        match reads_replication(options)? {
+            true => replication::refuse_operation(start),
+            false => start.require_in_log(changelog::LOG),
+        }
     }
 
     fn validate_sink(&self, _purpose: &Purpose, options: &mut Options) -> Result<SinkPlan> {

@@ -52,6 +52,7 @@ use watchkeeper_core::{
 pub use body::RowPayload;
 pub use lag::Slots;
 pub use position::Lsn;
+pub(crate) use preflight::refuse_operation;
 pub use settings::{Keyless, Settings};
 
 use crate::config::Config;
@@ -298,7 +299,7 @@ impl Source for Replication {
     }
 
     async fn open(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
-        preflight::refuse_operation(&start)?;
+        refuse_operation(&start)?;
         let start = position::resolve_start(start);
         // Where this process reads the slot already, a second reader must not take it from the first.
         let is_second = self.0.tenancy.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0;
@@ -307,7 +308,7 @@ impl Source for Replication {
     }
 
     async fn peek(&self, cx: &Cx, start: StartAt) -> Result<Box<dyn ChangeStream>> {
-        preflight::refuse_operation(&start)?;
+        refuse_operation(&start)?;
         let start = position::resolve_start(start);
         Ok(Box::new(self.open_aside(cx, start).await.map_err(crate::error::unchanged)?))
     }

@@ -66,7 +66,11 @@ fn what_the_engine_can_do_can_be_written() {
 
 #[test]
 fn a_stream_may_start_at_an_operation_time() {
-    let stream = stream("start = \"1700000000:7\"\n").expect("it is known");
+    let text = format!(
+        "{GROUP}[[stream]]\nname = \"orders\"\nstart = \"1700000000:7\"\n{SINK}\
+         [stream.source]\nurl = \"mongodb://localhost/shop\"\ncollection = \"orders\"\n"
+    );
+    let stream = config(&text).expect("it is known").streams.remove(0);
     assert_eq!(stream.settings.start, StartAt::Operation(OperationTime { seconds: 1_700_000_000, increment: 7 }));
 }
 

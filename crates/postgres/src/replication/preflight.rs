@@ -19,7 +19,7 @@ pub(super) fn unknown(time: OperationTime) -> Error {
 }
 
 /// Refuses an operation time before a slot or a publication is made for it.
-pub(super) fn refuse_operation(start: &StartAt) -> Result<()> {
+pub(crate) fn refuse_operation(start: &StartAt) -> Result<()> {
     match start {
         StartAt::Operation(time) => Err(unknown(*time)),
         _ => Ok(()),

@@ -149,8 +149,10 @@ fn an_operation_time_makes_no_slot() {
         let file = std::fs::read_to_string(fixture.workspace.path("watchkeeper.toml")).expect("it is there");
         fixture.workspace.write("watchkeeper.toml", &file.replace("\"oldest\"", "\"1700000000:7\""));
         let parts = ["has no operation times", "WK-CONFIG", "start at a time such as"];
-        fixture.assert_found(1, &[&["start (postgres): "][..], &parts].concat());
-        fixture.assert_stays(&parts);
+        let parts = [&["watchkeeper.toml:"][..], &parts].concat();
+        fixture.assert_found(2, &parts);
+        fixture.workspace.run(&["check", "--offline"]).assert_found(2, &parts);
+        fixture.workspace.run(&["run", "--log", "error"]).assert_refused(2, &parts);
         let slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()";
         assert_eq!((fixture.sql(slots), fixture.checkpoint()), (Vec::new(), Vec::new()));
     }
