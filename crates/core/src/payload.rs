@@ -247,7 +247,7 @@ impl Payload for JsonPayload {
     }
 }
 
-/// Bodies that are JSON text, of tables whose rows are always [told whole](Payload::tells_whole_rows).
+/// Bodies that are JSON text, of tables whose rows are always [told whole](Payload::sends_whole_rows).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct JsonRows;
 
