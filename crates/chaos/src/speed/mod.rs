@@ -11,7 +11,7 @@ mod mongodb;
 mod ours;
 mod peers;
 mod postgres;
-mod processes;
+pub(crate) mod processes;
 mod task;
 mod turns;
 mod verdict;

@@ -30,7 +30,7 @@ fn stat(process: &str) -> String {
 }
 
 /// CPU seconds that a server has used until now, with its processes, also those that have ended.
-pub(super) fn cpu_of_server(pid: u32) -> f64 {
+pub(crate) fn cpu_of_server(pid: u32) -> f64 {
     let root = pid.to_string();
     let text = stat(&root);
     let mut ticks = sum(&fields(&text), &[OWN, ENDED_CHILDREN].concat());

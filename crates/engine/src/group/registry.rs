@@ -250,11 +250,12 @@ impl Registry {
 
     /// Removes the further records that a longer list had, beyond the first `count` of them.
     async fn remove_surplus(&self, cx: &Cx, name: &str, count: usize) -> Result<()> {
-        let surplus: Vec<String> =
-            self.lock().range(parts::name(name, count + 1)..).map(|(own, _)| own.clone()).collect();
-        for own in surplus.iter().take_while(|own| own.starts_with(name)) {
-            remove(&*self.records, cx, own).await?;
-            self.lock().remove(own);
+        let is_surplus = |own: &&String| own.starts_with(name);
+        let from = parts::name(name, count + 1);
+        let surplus: Vec<_> = self.lock().range(from..).map(|(own, _)| own).take_while(is_surplus).cloned().collect();
+        for own in surplus {
+            remove(&*self.records, cx, &own).await?;
+            self.lock().remove(&own);
         }
         Ok(())
     }
