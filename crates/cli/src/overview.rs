@@ -15,7 +15,7 @@ use watchkeeper::engine::group::registry::Listed;
 use watchkeeper::{LeaseKey, Result};
 
 pub(crate) use health::Health;
-pub(crate) use holder_reports::{in_words, report, silence};
+pub(crate) use holder_reports::{causes, in_words, report, silence};
 pub(crate) use stream::{Committed, OnInstance, Sink, State, Stream};
 
 use crate::site::Site;

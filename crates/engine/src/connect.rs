@@ -113,7 +113,8 @@ impl Connecting {
 
     /// Waits before the next attempt, unless a person wants it at once.
     async fn wait_before_retry(&self, delay: Duration) {
-        self.stream_slot.health.set_next_try(Some(self.seams.clock.now() + delay));
+        let next_try = self.seams.clock.now() + delay;
+        self.stream_slot.health.stay_away(next_try, next_try);
         let cx = self.seams.cx();
         tokio::select! {
             biased;
@@ -139,7 +140,7 @@ impl Connecting {
         }
         stream_slot.connect(spec, &self.checkpoints);
         stream_slot.health.mark_recovered(PART);
-        stream_slot.health.set_next_try(None);
+        stream_slot.health.come_back();
         stream_slot.go(ListenerState::Connecting, None, "standing by");
         self.news.notify_one();
     }

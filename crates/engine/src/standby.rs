@@ -181,7 +181,7 @@ impl Standby {
         // Never so: what is not connected is not asked for. The lease would expire.
         let Some(connected) = slot.stream_slot.connected().cloned() else { return };
         slot.begin(&self.instance, lease_grant.grant.epoch);
-        slot.stream_slot.health.set_next_try(None);
+        slot.stream_slot.health.come_back();
         slot.stream_slot.publish(|status| status.holder = None);
         let watch =
             Watch::new(Arc::clone(&self.instance), Arc::clone(&slot.stream_slot), &connected, self.shutdown.clone());
@@ -204,6 +204,7 @@ impl Standby {
         let slot = &mut self.slots[at];
         let others = self.instance.view.has_healthy_peer(slot.stream_slot.name());
         slot.running = None;
+        slot.is_left_alone = !others;
         if !matches!(outcome, Outcome::Barred(_) | Outcome::Halted(_)) {
             slot.stream_slot.health.end();
         }
@@ -213,7 +214,7 @@ impl Standby {
             // Whoever was stuck lets the others go first, too.
             Outcome::Lost(Loss::Stalled) => {
                 let alone = slot.stay_away_alone(now, settings.retry_floor, settings.bar);
-                slot.stay_away_until(now + settings.bar, now + alone);
+                slot.stay_away_until(now + settings.bar, now + alone, now);
             }
             Outcome::Lost(_) => {}
             Outcome::Barred(error) => {
@@ -227,7 +228,7 @@ impl Standby {
                 slot.stream_slot.go(ListenerState::Connecting, None, error.message());
                 slot.stream_slot.publish(|status| status.last_error = Some(error.to_string()));
                 slot.stream_slot.health.give_up(TENURE, &error);
-                slot.stay_away_until(now + bar, now + alone);
+                slot.stay_away_until(now + bar, now + alone, now);
             }
             Outcome::Halted(cause) => {
                 slot.halt(now + settings.bar);

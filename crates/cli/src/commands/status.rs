@@ -7,7 +7,7 @@ use watchkeeper::core::{Reason, Report};
 use watchkeeper::engine::group::report::StreamActivity;
 
 use crate::answer::report;
-use crate::overview::{Committed, Health, Member, OnInstance, Overview, Sink, State, Stream, gather, in_words};
+use crate::overview::{Committed, Health, Member, OnInstance, Overview, Sink, State, Stream, causes, gather, in_words};
 use crate::site::Site;
 use crate::when::span;
 
@@ -97,9 +97,11 @@ fn elsewhere(stream: &Stream) -> Vec<String> {
     if stream.state == State::Failing {
         return Vec::new();
     }
+    // What fails on whoever recovers is why it does.
+    let recovering = stream.watch.as_ref().filter(|_| stream.state == State::Recovering);
+    let is_shown = |on: &&OnInstance| recovering.is_none_or(|watch| watch.name != on.name);
     let failing = stream.instances.iter().filter(|on| on.doing == StreamActivity::Failing);
-    let line = |on: &OnInstance| Some(format!("  fails        on {}: {}", on.name, in_words(on.trouble.as_ref()?)));
-    failing.filter_map(line).collect()
+    causes(failing.filter(is_shown)).into_iter().map(|cause| format!("  fails        {cause}")).collect()
 }
 
 fn sink(sink: &Sink) -> String {

@@ -1,5 +1,6 @@
 //! What the instances tell of one stream.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use watchkeeper::Grade;
@@ -126,14 +127,23 @@ impl HolderReports {
     /// Why it runs nowhere, if it fails on all who are there.
     pub(super) fn failing_everywhere(&self) -> Option<String> {
         let failing = self.instances.iter().all(|on| on.doing == StreamActivity::Failing);
-        let causes: Vec<_> = self.instances.iter().filter_map(cause).collect();
+        let causes = causes(&self.instances);
         (failing && !causes.is_empty()).then(|| causes.join("; "))
     }
 }
 
-/// What does not work on an instance, in words.
-pub(super) fn cause(on: &OnInstance) -> Option<String> {
-    on.trouble.as_ref().map(|trouble| format!("on {}: {}", on.name, in_words(trouble)))
+/// What does not work, in words: a cause that several instances have is named once, for the longest time that it has lasted.
+pub(crate) fn causes<'i>(instances: impl IntoIterator<Item = &'i OnInstance>) -> Vec<String> {
+    let mut by_error = BTreeMap::<&str, (Vec<&str>, Trouble)>::new();
+    for on in instances {
+        let Some(trouble) = &on.trouble else { continue };
+        let (names, shown) = by_error.entry(&trouble.error).or_insert_with(|| (Vec::new(), trouble.clone()));
+        names.push(&on.name);
+        shown.lasting_millis = shown.lasting_millis.max(trouble.lasting_millis);
+        shown.attempts = shown.attempts.max(trouble.attempts);
+        shown.next_try_millis = shown.next_try_millis.into_iter().chain(trouble.next_try_millis).min();
+    }
+    by_error.into_values().map(|(names, trouble)| format!("on {}: {}", names.join(", "), in_words(&trouble))).collect()
 }
 
 /// A trouble in words.

@@ -335,16 +335,19 @@ fn a_failing_stream_is_tried_at_once_when_a_person_resumes_it() {
         instance.says(&["staying away", "next_try_in=\""]);
     }
     let mut next_try = None;
-    until("the second waits for long", || {
+    until("both wait for long", || {
         let status: Value = serde_json::from_str(&workspace.run(&["status", "--json"]).out).expect("it is JSON");
         let instances = status["streams"][0]["instances"].as_array().expect("a list").clone();
         let waits = instances.iter().filter_map(|instance| instance["trouble"]["next_try_millis"].as_u64());
-        let waits_long = waits.min().filter(|wait| status["streams"][0]["state"] == "failing" && *wait > 10_000);
+        let waits: Vec<_> = waits.collect();
+        let is_failing = status["streams"][0]["state"] == "failing" && waits.len() == 2;
+        let waits_long = waits.into_iter().min().filter(|wait| is_failing && *wait > 5_000);
         next_try = waits_long.map(|wait| Instant::now() + Duration::from_millis(wait));
         next_try.is_some()
     });
     let shown = workspace.run(&["status"]).out;
     assert!(shown.contains("orders: failing") && shown.contains(", next try in "), "{shown}");
+    assert!(shown.matches("cannot open").count() == 1 && shown.contains("on first, second: "), "{shown}");
     std::fs::create_dir(workspace.path("out")).expect("it can be made again");
     let resumed = workspace.run(&["resume", "orders"]);
     assert!(resumed.code == Some(0) && resumed.out.contains(" has it, epoch "), "{resumed:?}");

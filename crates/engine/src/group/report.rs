@@ -73,6 +73,9 @@ pub struct Trouble {
     /// When it is tried again, where the instance stays away until then.
     #[serde(default)]
     pub next_try_millis: Option<u64>,
+    /// For how long the instance leaves the stream to others that can run it.
+    #[serde(default)]
+    pub left_to_others_millis: Option<u64>,
 }
 
 /// What a source is busy with before its changes: see [`Stage`].

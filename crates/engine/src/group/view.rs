@@ -123,6 +123,6 @@ fn report_of<'l>(listed: &'l Listed, stream: &str) -> Option<&'l StreamReport> {
 
 /// Whether an instance stays away from `stream` for a while, as it reported and as time has gone on since.
 fn stays_away(listed: &Listed, stream: &str) -> bool {
-    let next_try = report_of(listed, stream).and_then(|report| report.trouble.as_ref()?.next_try_millis);
-    next_try.is_some_and(|millis| listed.age < Duration::from_millis(millis))
+    let left = report_of(listed, stream).and_then(|report| report.trouble.as_ref()?.left_to_others_millis);
+    left.is_some_and(|millis| listed.age < Duration::from_millis(millis))
 }

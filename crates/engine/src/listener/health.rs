@@ -30,8 +30,10 @@ pub struct Health {
 struct Inner {
     /// Parts of the work that fail, by name.
     failing: BTreeMap<String, Failing>,
-    /// When what fails is tried again, where this instance stays away until then.
+    /// When what fails is tried again here.
     next_try: Option<Moment>,
+    /// Until when it is left to other instances, if one of them can run it.
+    left_to_others: Option<Moment>,
     limit: LogLimit,
     /// Where the stream stands, as this instance knows from its tenure.
     position: Option<Position>,
@@ -274,17 +276,28 @@ impl Health {
     /// Forgets what belongs to a tenure only: what failed in it.
     fn close(&self) -> BTreeMap<String, Failing> {
         let mut inner = self.lock();
-        (inner.newest, inner.opening_state, inner.stage, inner.next_try) = (None, Weak::new(), None, None);
+        (inner.newest, inner.opening_state, inner.stage) = (None, Weak::new(), None);
+        (inner.next_try, inner.left_to_others) = (None, None);
         std::mem::take(&mut inner.failing)
     }
 
-    /// Notes until when this instance stays away from what fails.
-    pub fn set_next_try(&self, next_try: Option<Moment>) {
+    /// Notes when this instance tries again what fails, and until when it leaves it to others that can run it.
+    pub fn stay_away(&self, next_try: Moment, left_to_others: Moment) {
+        self.set_waits(Some(next_try), Some(left_to_others));
+    }
+
+    /// Notes that this instance stays away no longer.
+    pub fn come_back(&self) {
+        self.set_waits(None, None);
+    }
+
+    fn set_waits(&self, next_try: Option<Moment>, left_to_others: Option<Moment>) {
         let mut inner = self.lock();
-        // That it begins or ends is news; a later moment can wait for the next heartbeat.
-        let is_news = std::mem::replace(&mut inner.next_try, next_try).is_some() != next_try.is_some();
+        let before = std::mem::replace(&mut inner.next_try, next_try);
+        inner.left_to_others = left_to_others;
         drop(inner);
-        if is_news {
+        // That it begins or ends is news, and that it ends sooner; a later moment can wait for the next heartbeat.
+        if before.is_some() != next_try.is_some() || next_try < before {
             self.notify_change();
         }
     }
@@ -330,8 +343,15 @@ impl Health {
             parts().map(|failing| failing.attempts).sum::<u64>().max(outage.map_or(0, |outage| outage.attempts));
         let last = parts().max_by_key(|failing| failing.last).map(|failing| &failing.error);
         let error = last.or_else(|| outage.map(|outage| &outage.error))?.clone();
-        let next_try = inner.next_try.filter(|next_try| *next_try > now).map(|next_try| millis(next_try.since(now)));
-        Some(Trouble { error, lasting_millis: millis(now.since(since)), attempts, next_try_millis: next_try })
+        let until = |moment: Option<Moment>| moment.filter(|at| *at > now).map(|at| millis(at.since(now)));
+        let (next_try_millis, left_to_others_millis) = (until(inner.next_try), until(inner.left_to_others));
+        Some(Trouble {
+            error,
+            lasting_millis: millis(now.since(since)),
+            attempts,
+            next_try_millis,
+            left_to_others_millis,
+        })
     }
 
     /// For how long the stream has not delivered, if it does not.

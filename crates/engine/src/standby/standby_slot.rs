@@ -36,7 +36,7 @@ pub(super) struct StandbySlot {
     /// Not before this moment, whether anybody else takes it or not.
     retry_at: Option<Moment>,
     /// Nobody else could take it, or nobody did for a while.
-    is_left_alone: bool,
+    pub(super) is_left_alone: bool,
     /// For how long it left the stream alone after the last failure if nobody else went on, and since when it has had the watch again.
     pub(super) alone: Option<Duration>,
     pub(super) began: Option<Moment>,
@@ -87,15 +87,22 @@ impl StandbySlot {
     }
 
     /// Stays away from it until `barred`, but only until `retry_at` if nobody else takes it, and reports that it stays away.
-    pub(super) fn stay_away_until(&mut self, barred: Moment, retry_at: Moment) {
+    pub(super) fn stay_away_until(&mut self, barred: Moment, retry_at: Moment, now: Moment) {
         (self.barred, self.retry_at) = (Some(barred), Some(retry_at.min(barred)));
-        self.stream_slot.health.set_next_try(Some(barred));
+        self.show_waits(now);
+    }
+
+    /// Reports when the stream is tried again here, as far as it is known.
+    fn show_waits(&self, now: Moment) {
+        if let (Some(barred), Some(_)) = (self.barred, self.retry_at) {
+            self.stream_slot.health.stay_away(self.bar(now).unwrap_or(now), barred);
+        }
     }
 
     /// Stays away from it no longer.
     fn come_back(&mut self) {
         (self.barred, self.retry_at) = (None, None);
-        self.stream_slot.health.set_next_try(None);
+        self.stream_slot.health.come_back();
     }
 
     /// People want it to be tried at once: what kept this instance away may be repaired.
@@ -119,6 +126,9 @@ impl StandbySlot {
         let free = self.free_since.map_or(Duration::ZERO, |since| now.since(since));
         self.is_left_alone =
             free >= instance.settings.lease.ttl || !instance.view.has_healthy_peer(self.stream_slot.name());
+        if self.running.is_none() && !self.halted {
+            self.show_waits(now);
+        }
     }
 
     /// While people want nobody to have it, nobody is waited for, and it does not deliver.

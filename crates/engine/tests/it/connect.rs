@@ -1,6 +1,7 @@
 //! Streams whose source and sinks cannot be connected to, or not yet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use watchkeeper_core::{ErrorKind, Records};
 use watchkeeper_engine::group::registry::{Member, Registry};
@@ -196,6 +197,35 @@ fn an_outage_is_handed_over() {
     harness.until("it says that it works", || report(&harness, "b", "orders").not_delivering_millis.is_none());
     assert_eq!(harness.committed(), 2);
     b.stop(&harness);
+}
+
+/// Where nobody else can run a stream, an instance tries again much sooner than it would otherwise leave the stream to others.
+#[test]
+fn the_next_try_that_is_reported_is_the_one_that_is_made() {
+    let harness = Harness::new();
+    let plans = [harness.instance("a"), harness.instance("b")];
+    let instances = plans.map(|plan| {
+        plan.faults.source.always("open", Fault::Reject(ErrorKind::Config));
+        plan.start()
+    });
+    let next_try = |name: &str| report(&harness, name, "orders").trouble.and_then(|trouble| trouble.next_try_millis);
+    harness.run_for(SECOND / 10);
+    harness.until("both wait", || ["a", "b"].iter().all(|name| next_try(name).is_some()));
+    // They hear of each other.
+    harness.run_for(SECOND / 2);
+    for _ in 0..2 {
+        for (instance, name) in instances.iter().zip(["a", "b"]) {
+            harness.until("it waits", || next_try(name).is_some());
+            let (opened, stated) = (instance.faults.source.calls("open"), next_try(name).expect("it waits"));
+            assert!(stated <= 16_000, "{name} tries again sooner than in {stated} ms");
+            harness.run_for(Duration::from_millis(stated + 100));
+            assert!(instance.faults.source.calls("open") > opened, "{name} did not try within {stated} ms");
+        }
+    }
+    for instance in instances {
+        instance.faults.source.heal("open");
+        instance.stop(&harness);
+    }
 }
 
 /// An instance that cannot open a stream counts for itself, and not for the stream that another one delivers.
