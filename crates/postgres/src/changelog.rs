@@ -9,6 +9,7 @@ mod columns;
 mod durable;
 mod exact;
 mod fast_path;
+mod fewer_expressions;
 mod guard;
 mod hardening;
 mod install;

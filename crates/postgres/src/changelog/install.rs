@@ -48,7 +48,23 @@ pub(super) fn channel(client: &Client) -> String {
 /// # Errors
 /// `Config` for a table that cannot be followed, with the reason; then nothing was changed.
 pub async fn install(cx: &Cx, client: &Client, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
-    install_for(cx, client, tables, wake, None).await
+    install_for(cx, client, tables, Triggers { wake, level: Level::Best }, None).await
+}
+
+/// How tables are logged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Triggers {
+    pub(super) wake: Wake,
+    pub(super) level: Level,
+}
+
+/// What fires the triggers of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    /// Statements where the table allows it, which costs its writers least.
+    Best,
+    /// Each row, which goes on when the table becomes a partition.
+    Row,
 }
 
 /// The same, and grants a role the least that it needs ([`grant`]), all of it or nothing.
@@ -56,11 +72,11 @@ pub(super) async fn install_for(
     cx: &Cx,
     client: &Client,
     tables: &[&str],
-    wake: Wake,
+    triggers: Triggers,
     role: Option<&str>,
 ) -> Result<Vec<String>> {
     let work = begin(cx, client).await?;
-    let entities = install_within(cx, client, &work, tables, wake).await?;
+    let entities = install_within(cx, client, &work, tables, triggers).await?;
     if let Some(role) = role {
         grant_within(cx, client, &work, role).await?;
     }
@@ -90,11 +106,18 @@ async fn begin(cx: &Cx, client: &Client) -> Result<Work> {
         .remedy("look who else installs it"))
 }
 
-async fn install_within(cx: &Cx, client: &Client, work: &Work, tables: &[&str], wake: Wake) -> Result<Vec<String>> {
+async fn install_within(
+    cx: &Cx,
+    client: &Client,
+    work: &Work,
+    tables: &[&str],
+    Triggers { wake, level }: Triggers,
+) -> Result<Vec<String>> {
     work.run(cx, &client.sql("LOCK TABLE {schema}.log_tables IN SHARE ROW EXCLUSIVE MODE")).await?;
     let mut entities = Vec::new();
     for table in tables {
-        let shape = Shape::inspect(cx, client, work, table).await?;
+        let mut shape = Shape::inspect(cx, client, work, table).await?;
+        shape.is_logged_by_statement &= level == Level::Best;
         shape.require_unlogged_elsewhere()?;
         refuse_kin(cx, client, work, &shape).await?;
         install_one(cx, client, work, &shape, wake).await?;

@@ -22,6 +22,7 @@ pub(super) const SCHEMA: Schema = Schema {
         super::exact::STEP,
         super::fast_path::STEP,
         super::hardening::STEP,
+        super::fewer_expressions::STEP,
     ],
 };
 

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use watchkeeper_core::{Argument, Cx, Options, Report, Result, Takes, Tool};
 
+use super::install::{Level, Triggers};
 use super::{Unread, Wake};
 use crate::client::Client;
 use crate::config::Config;
@@ -27,6 +28,11 @@ const INSTALL: &[Argument] = &[
         name: "notify",
         takes: Takes::Nothing,
         help: "NOTIFY readers also where the server allows PREPARE TRANSACTION, which then fails for logged changes",
+    },
+    Argument {
+        name: "each-row",
+        takes: Takes::Nothing,
+        help: "Log row by row, for tables that are about to be attached as partitions; writers pay more for it",
     },
 ];
 
@@ -77,11 +83,13 @@ impl Tool for Install {
 
     async fn run(&self, cx: &Cx, arguments: &mut Options) -> Result<Report> {
         let (silent, notify) = (arguments.flag("silent")?.unwrap_or(false), arguments.flag("notify")?.unwrap_or(false));
+        let level = if arguments.flag("each-row")?.unwrap_or(false) { Level::Row } else { Level::Best };
         let (tables, role) = (tables(arguments)?, arguments.text("role")?);
         let client = open(cx, arguments).await?;
         let would_break = !silent && !notify && super::install::can_prepare(cx, &client).await?;
         let wake = if silent || would_break { Wake::Silent } else { Wake::Notify };
-        let logged = super::install::install_for(cx, &client, &names(&tables), wake, role.as_deref()).await?;
+        let triggers = Triggers { wake, level };
+        let logged = super::install::install_for(cx, &client, &names(&tables), triggers, role.as_deref()).await?;
         let mut lines: Vec<_> = logged.iter().map(|table| format!("{table}: changes are logged from now on")).collect();
         if would_break {
             lines.push(

@@ -25,7 +25,7 @@ pub(super) fn options_at(url: &str) -> Options {
     options
 }
 
-fn with_tables(base: &Base, name: &str, tables: &[&str]) -> Options {
+pub(super) fn with_tables(base: &Base, name: &str, tables: &[&str]) -> Options {
     listed(options(base), name, tables)
 }
 

@@ -222,6 +222,10 @@ fn a_plain_table_that_changes_is_logged_right_by_sessions_that_know_the_old_one(
             shop.run("ALTER TABLE things ALTER id TYPE numeric").await;
             session.batch_execute("INSERT INTO things SELECT 7.50").await.unwrap();
             expected(received(&read(&mut *stream, 1).await), &["[7.5]"], r#""id":7.50"#);
+            // The texts of integers are JSON; other texts are not.
+            shop.run("ALTER TABLE things ALTER id TYPE text").await;
+            session.batch_execute("INSERT INTO things SELECT 'a\"b'").await.unwrap();
+            expected(received(&read(&mut *stream, 1).await), &[r#"["a\"b"]"#], r#""id":"a\"b""#);
             assert!(is_quiet(&mut *stream).await);
         });
     }
