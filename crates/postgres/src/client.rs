@@ -132,8 +132,17 @@ impl Client {
 
     /// The command that makes the tables, for the user of this client.
     pub(crate) fn setup_command(&self) -> String {
-        let role = self.config.as_ref().map(|config| config.user()).filter(|user| !user.is_empty());
-        format!("watchkeeper postgres setup --url {} --role {}", self.url_for_command(), role.unwrap_or("NAME"))
+        self.granting_command("setup")
+    }
+
+    /// The command `tool` on this database and schema, which grants the user of this client what it needs.
+    pub(crate) fn granting_command(&self, tool: &str) -> String {
+        let role = self.config.as_ref().map(|config| config.user()).filter(|user| !user.is_empty()).unwrap_or("NAME");
+        let schema = match &*self.schema {
+            crate::config::SCHEMA => String::new(),
+            other => format!(" --schema {other}"),
+        };
+        format!("watchkeeper postgres {tool} --url {}{schema} --role {role}", self.url_for_command())
     }
 
     /// The schema that holds the tables.

@@ -28,7 +28,7 @@ use url::unreadable;
 const STAND_IN: &str = "postgres://nobody@localhost/postgres?sslmode=disable";
 
 /// The schema that holds the tables, unless another one is named.
-const SCHEMA: &str = "watchkeeper";
+pub(crate) const SCHEMA: &str = "watchkeeper";
 
 /// How connections are made, and where the tables are.
 ///

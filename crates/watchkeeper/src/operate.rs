@@ -17,9 +17,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{CheckpointStore, Cx, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result};
+use watchkeeper_core::{CheckpointStore, Cx, Error, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result};
 use watchkeeper_engine::checkpoint::operator::{Move, Operator, Subject};
 use watchkeeper_engine::group::control::{Control, Controls, PurgeRequest, ReplayRequest};
+use watchkeeper_engine::group::registry::{Listed, Registry};
 use watchkeeper_engine::instance::{Instance, Stores};
 use watchkeeper_engine::stream::StreamSpec;
 
@@ -89,8 +90,11 @@ impl StreamOperator {
     /// somebody was asked.
     ///
     /// # Errors
-    /// What the stores say.
+    /// `Config` where no instance of the name `to` is there to run the stream, and what the stores say.
     pub async fn hand_over(&self, to: Option<&str>) -> Result<bool> {
+        if let Some(to) = to {
+            self.require_instance(to).await?;
+        }
         let holder = self.holder().await?;
         let epoch =
             holder.as_ref().filter(|holder| to != Some(holder.candidate.name.as_str())).map(|holder| holder.epoch);
@@ -174,6 +178,22 @@ impl StreamOperator {
     async fn want(&self, change: impl Fn(&mut Control)) -> Result<Control> {
         let cx = self.cx();
         cx.run(self.controls().update(&cx, self.name(), change)).await
+    }
+
+    /// Refuses an instance that is not there, or cannot run the stream: whoever has the watch would leave it for nothing.
+    async fn require_instance(&self, name: &str) -> Result<()> {
+        let settings = &self.instance.settings;
+        let registry = Registry::new(Arc::clone(&self.stores.records), &settings.group);
+        let cx = self.cx();
+        let listed = cx.run(registry.unhealthy_after(settings.unhealthy_after).list(&cx)).await?;
+        let runs =
+            |listed: &&Listed| listed.healthy && listed.member.streams.iter().any(|stream| stream == self.name());
+        let able: Vec<_> = listed.iter().filter(runs).map(|listed| listed.member.name.as_str()).collect();
+        if able.contains(&name) {
+            return Ok(());
+        }
+        let cause = format!("no instance {name:?} is there to run {}", self.name());
+        Err(Error::config(cause).remedy(format!("those that are there: {}", able.join(", "))))
     }
 
     async fn holder(&self) -> Result<Option<Holder>> {

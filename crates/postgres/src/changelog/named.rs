@@ -125,7 +125,7 @@ pub(super) async fn ever_logged(cx: &Cx, client: &Client, names: Vec<String>) ->
 
 /// The command that logs a table.
 pub(super) fn install_command(client: &Client, table: &str) -> String {
-    format!("watchkeeper postgres install --url {} --table {table}", client.url_for_command())
+    format!("{} --table {table}", client.granting_command("install"))
 }
 
 fn not_logged(client: &Client, table: &str, known: &[(String, u32)]) -> Error {

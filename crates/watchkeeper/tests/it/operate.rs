@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use watchkeeper::core::memory::{Checkpoints, Leases, Log, NewChange, RecordStore};
 use watchkeeper::{
-    HandlerError, HandlerSettings, ListenerState, OnReject, Operation, Operations, Park, Seams, SourceTime, StartAt,
-    StoreIdentity, Stores, Stream, StreamActivity, StreamOperator, StreamStatus, Watch, Watchkeeper,
+    ErrorKind, HandlerError, HandlerSettings, ListenerState, OnReject, Operation, Operations, Park, Seams, SourceTime,
+    StartAt, StoreIdentity, Stores, Stream, StreamActivity, StreamOperator, StreamStatus, Watch, Watchkeeper,
 };
 
 struct Shop {
@@ -125,9 +125,12 @@ async fn a_stream_is_paused_resumed_and_handed_over() {
     assert_eq!(first.next().await, "lamp");
 
     let mut second = shop.start("second", OnReject::Stop, &allowed).await;
+    let refused = second.operator.hand_over(Some("third")).await.expect_err("nobody has this name");
+    assert!(refused.kind() == ErrorKind::Config && refused.to_string().contains("no instance \"third\""), "{refused}");
+    first.until_holding(true).await;
     until("the second one is asked for", async || {
-        // Also one that has no watch can ask whoever has it.
-        second.operator.hand_over(Some("second")).await.expect("the store answers")
+        // Also one that has no watch can ask whoever has it, as soon as it is known that it can run the stream.
+        second.operator.hand_over(Some("second")).await.is_ok_and(|asked| asked)
     })
     .await;
     second.until_holding(true).await;
