@@ -107,7 +107,7 @@ pub mod pull;
 pub mod registry;
 
 pub use builder::{Builder, Stream, Watch, Watchkeeper};
-pub use operate::StreamOperator;
+pub use operate::{Back, StreamOperator};
 pub use registry::backends::*;
 pub use watchkeeper_core as core;
 pub use watchkeeper_engine as engine;

@@ -1,7 +1,9 @@
-//! Operating a stream from a program: what `watchkeeper pause`, `resume`, `handoff` and `dead-letters` do on the command line.
+//! Operating a stream from a program: what `watchkeeper pause`, `resume`, `handoff`, `checkpoint` and `dead-letters` do on the
+//! command line.
 //!
-//! Everything but [`resume`](StreamOperator::resume) writes a request into the group's store and returns; the holder, wherever it
-//! runs, acts on it within a heartbeat. [`Watch::status`](crate::Watch::status) shows what came of it.
+//! [`resume`](StreamOperator::resume), [`rewind`](StreamOperator::rewind) and [`skip`](StreamOperator::skip) return when they are
+//! done. Everything else writes a request into the group's store and returns; the holder, wherever it runs, acts on it within a
+//! heartbeat. [`Watch::status`](crate::Watch::status) shows what came of it.
 //!
 //! ```no_run
 //! # async fn operate(watch: &watchkeeper::Watch) -> watchkeeper::Result<()> {
@@ -17,7 +19,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::{CheckpointStore, Cx, Error, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result};
+use watchkeeper_core::{
+    Change, CheckpointStore, Cx, Error, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result,
+};
+use watchkeeper_engine::checkpoint::next_change::{self, next_change};
+pub use watchkeeper_engine::checkpoint::operator::Back;
 use watchkeeper_engine::checkpoint::operator::{Move, Operator, Subject};
 use watchkeeper_engine::group::control::{Control, Controls, PurgeRequest, ReplayRequest};
 use watchkeeper_engine::group::registry::{Listed, Registry};
@@ -83,6 +89,39 @@ impl StreamOperator {
         })
         .await?;
         Ok(lifted)
+    }
+
+    /// Moves the stream back, to a checkpoint of its history: what was delivered since is delivered again. Sinks that know the versions of
+    /// their rows may ignore it.
+    ///
+    /// # Errors
+    /// `Config` where the history does not reach back so far, what source and stores say, and `Unavailable` when whoever has the watch does
+    /// not leave within a lease and the grace of a shutdown.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: dropped, it leaves the stream paused for as long as the move may take.
+    pub async fn rewind(&self, back: Back) -> Result<()> {
+        self.perform(Move::Rewind(back)).await.map(drop)
+    }
+
+    /// Passes over the first change that has not been delivered, and lifts the halt of the stream if it has one. The change is not delivered
+    /// to any sink; the ledger keeps it with `cause`. Returns the change, or both halves of an update that changed a key.
+    ///
+    /// # Errors
+    /// `Config` where no change follows, what source and stores say, and `Unavailable` when whoever has the watch does not leave within
+    /// a lease and the grace of a shutdown.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: dropped, it leaves the stream paused for as long as the move may take.
+    pub async fn skip(&self, cause: &str) -> Result<Vec<Change>> {
+        let cx = self.cx();
+        let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await?;
+        let before = stored.and_then(|stored| stored.position);
+        let unit = next_change(&cx, &*self.stream.source, before.clone()).await?;
+        let sinks: Vec<_> = self.stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
+        let requested = next_change::skip(self.name(), &sinks, &unit, before, cause)?;
+        self.perform(requested).await?;
+        Ok(unit)
     }
 
     /// Asks whoever has the watch to leave in order: to the instance of the name `to`, or to any other. The named instance is preferred for

@@ -5,5 +5,6 @@ pub mod history;
 pub mod interval;
 pub mod lost;
 pub mod moves;
+pub mod next_change;
 pub mod operator;
 pub mod unfinished;

@@ -7,8 +7,8 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use watchkeeper::sqlite::{ChangeLog, Client, Config, tools};
 use watchkeeper::{
-    ErrorKind, Grade, HandlerError, HandlerSettings, ListenerState, Operations, Position, StartAt, Stores, Stream,
-    Watch, Watchkeeper, open,
+    Back, ErrorKind, Grade, HandlerError, HandlerSettings, ListenerState, Operations, Position, StartAt, Stores,
+    Stream, Watch, Watchkeeper, open,
 };
 
 /// Where the other process finds the files.
@@ -104,6 +104,33 @@ async fn a_killed_process_is_relieved_long_before_its_lease_expires() {
     assert!(killed.elapsed() < LEASE / 4, "it took {:?}", killed.elapsed());
     first.wait().expect("it is our own child");
     second.shutdown().await.expect("it had joined");
+}
+
+#[tokio::test]
+async fn a_stream_is_moved_back_over_what_it_has_delivered() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let shop = shop(folder.path()).await;
+    let (reported, mut arrived) = mpsc::channel(10);
+    let watch = start(folder.path(), reported).await;
+    let mut status = watch.status("orders").expect("the stream is there");
+    let mut before = None;
+    for item in ["rope", "lamp", "tar"] {
+        order(&shop, item).await;
+        assert!(arrived.recv().await.expect("the handlers live as long as their stream").contains(item));
+        // Each has a checkpoint of its own.
+        while status.see().position == before {
+            status.changed().await.expect("the instance is running");
+        }
+        before = status.see().position.clone();
+    }
+    let orders = watch.operate("orders").expect("the stream is there");
+    let refused = orders.rewind(Back::Changes(20)).await.expect_err("there were not so many");
+    assert_eq!(refused.kind(), ErrorKind::Config, "{refused}");
+    orders.rewind(Back::Changes(2)).await.expect("the history reaches back so far");
+    for item in ["lamp", "tar"] {
+        assert!(arrived.recv().await.expect("the handlers live as long as their stream").contains(item));
+    }
+    watch.shutdown().await.expect("it had joined");
 }
 
 #[tokio::test]

@@ -180,6 +180,27 @@ async fn a_halt_is_lifted() {
 }
 
 #[tokio::test]
+async fn a_change_that_halts_is_skipped() {
+    let shop = Shop::new();
+    let forbidden = Arc::new(std::sync::Mutex::new("rope"));
+    let mut only = shop.start("only", OnReject::Stop, &forbidden).await;
+    shop.order("lamp");
+    assert_eq!(only.next().await, "lamp");
+    for item in ["rope", "tar"] {
+        shop.order(item);
+    }
+    only.until_status("it is halted", |status| status.halted).await;
+    let skipped = only.operator.skip("ropes are sold out").await.expect("a change follows");
+    assert_eq!(skipped.len(), 1);
+    assert_eq!(only.next().await, "tar");
+    only.until_status("it is halted no more", |status| !status.halted).await;
+    let delivered = |status: &StreamStatus| status.lag == Some(Duration::ZERO);
+    only.until_status("all is delivered", delivered).await;
+    let refused = only.operator.skip("nothing is left").await.expect_err("no change follows");
+    assert!(refused.kind() == ErrorKind::Config && refused.to_string().contains("no change after"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_halt_is_shown_by_instances_that_start_later() {
     let shop = Shop::new();
     let forbidden = Arc::new(std::sync::Mutex::new("rope"));

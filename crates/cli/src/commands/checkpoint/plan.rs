@@ -3,14 +3,12 @@
 //! Everything here only looks. The move itself looks again under its own claim, and refuses what is no longer so.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
-use std::time::Duration;
 
-use watchkeeper::core::{LedgerEntry, LedgerKind, Limits, StoredChange};
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
+use watchkeeper::engine::checkpoint::next_change::{self, next_change};
 use watchkeeper::engine::checkpoint::operator::{self, Move, swallowing};
 use watchkeeper::engine::checkpoint::unfinished;
-use watchkeeper::{Change, Checkpoint, Cx, Error, Position, Result, StartAt, StreamSpec};
+use watchkeeper::{Change, Checkpoint, Cx, Error, Position, Result, StreamSpec};
 
 use super::AcceptedGap;
 use crate::args::Back;
@@ -176,50 +174,18 @@ pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, c
     let cx = site.read_context();
     let checkpoint = site.checkpoint(&cx, described).await?;
     let before = position(checkpoint.as_ref()).cloned();
-    let unit = first_unit(&cx, stream, before.clone()).await?;
-    let Some(last) = unit.last() else {
-        return Err(Error::config(format!("stream {:?} has no change after its checkpoint", stream.settings.name))
-            .remedy("look where it stands with `watchkeeper status`"));
-    };
+    let unit = next_change(&cx, &*stream.source, before.clone()).await?;
     let names: Vec<_> = described.sinks.iter().map(|sink| sink.name.as_str()).collect();
-    let entry = LedgerEntry {
-        kind: LedgerKind::Skipped,
-        sink: names.join(", "),
-        change_id: last.id().to_string(),
-        cause: cause.to_owned(),
-        before,
-        change: Some(StoredChange::keep(last)),
-    };
+    let requested = next_change::skip(&stream.settings.name, &names, &unit, before, cause)?;
     let mut lines: Vec<_> = unit.iter().map(describe_change).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
-    Ok(Plan { requested: Move::Skip { entry: Box::new(entry), to: last.position() }, lines, remarks: Vec::new() })
+    Ok(Plan { requested, lines, remarks: Vec::new() })
 }
 
 fn describe_change(change: &Change) -> String {
     let key = change.key().map_or_else(|| "-".to_owned(), readable);
     format!("Skip the {} of {key} in {}, of {}.", change.operation(), change.namespace(), iso(change.time().0))
-}
-
-/// The first change after a position; both halves of a key update.
-async fn first_unit(cx: &Cx, stream: &StreamSpec, after: Option<Position>) -> Result<Vec<Change>> {
-    let start = after.map_or(StartAt::Oldest, StartAt::After);
-    let mut log = cx.run(stream.source.peek(cx, start)).await?;
-    let limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
-    let mut unit = Vec::new();
-    // A source may answer with a position only, and does not split halves; so this is short.
-    for _ in 0..8 {
-        let batch = Arc::new(cx.run(log.next_batch(cx, limits)).await?);
-        for row in (0_u32..).take(batch.len()) {
-            unit.push(Change::new(Arc::clone(&batch), row));
-            if batch.rows()[row as usize].committable {
-                cx.run(log.close(cx)).await?;
-                return Ok(unit);
-            }
-        }
-    }
-    cx.run(log.close(cx)).await?;
-    Ok(unit)
 }
 
 pub(super) async fn accept_gap(
