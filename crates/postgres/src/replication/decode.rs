@@ -269,10 +269,7 @@ impl Decoder {
     /// Goes to the place after the change that was counted last.
     fn step(&mut self, transaction: &Transaction) {
         (self.at.lsn, self.at.ordinal) = (transaction.commit, transaction.ordinal);
-        self.time = Some(transaction.time);
-        if let PositionContext::Snapshot(progress) = &mut self.at.aside {
-            progress.commit_time = Some(transaction.time.0);
-        }
+        self.take_commit_time(transaction.time);
         self.position.clear();
         self.at.write(&mut self.position);
     }

@@ -137,6 +137,15 @@ impl Decoder {
             .remedy("the server was restored; accept the gap: watchkeeper accept-gap STREAM"))
     }
 
+    /// Takes over the commit time of the transaction that the position lies in. Reading may have resumed behind a row of a snapshot, with the
+    /// time of that row, and the transaction is recognised by its own when the snapshot is over.
+    pub(super) fn take_commit_time(&mut self, time: SourceTime) {
+        self.time = Some(time);
+        if let PositionContext::Snapshot(progress) = &mut self.at.aside {
+            progress.commit_time = Some(time.0);
+        }
+    }
+
     pub(super) fn begin(&mut self, commit: Lsn, time: SourceTime, xid: u32) -> Result<()> {
         let mut passed = 0;
         if commit < self.at.lsn {
@@ -145,6 +154,9 @@ impl Decoder {
         } else if commit == self.at.lsn {
             self.require_same(time)?;
             (passed, self.awaited) = (self.at.ordinal, false);
+            if self.at.ordinal > 0 {
+                self.take_commit_time(time);
+            }
         } else {
             self.require_resumed()?;
         }

@@ -10,6 +10,9 @@ use super::bench::{Base, LIMITS, Watch, block_on, cx, on_both, operations, share
 const TABLES: [&str; 3] = ["a", "b", "c"];
 const ROWS: usize = 700;
 
+/// A position that has nothing to remember of a snapshot.
+const PLAIN_BYTES: usize = 16;
+
 fn schema() -> String {
     let table = |name: &str| {
         format!(
@@ -170,6 +173,45 @@ fn a_snapshot_is_resumed_from_the_middle_of_a_batch() {
         base.run("INSERT INTO c VALUES (9999, 'last')").await;
         read_until(&mut watch, &mut target, "last").await;
         target.assert_like(base).await;
+        watch.close().await;
+    });
+}
+
+/// The position after a row of a snapshot has the time of the snapshot. The transaction that the position lies in, which was read before
+/// the rows, is recognised by its own time when the snapshot is over.
+#[test]
+fn a_transaction_before_the_rows_of_a_snapshot_is_recognised_when_the_snapshot_is_over() {
+    on_both(&schema(), async |base| {
+        let source = base.source_with(settings(base));
+        let mut target = Target::default();
+        let mut start = StartAt::Snapshot;
+        for round in 0..2 {
+            let mut watch = Watch::open(&source, start).await;
+            let row = loop {
+                let batch = std::sync::Arc::new(watch.stream.next_batch(&cx(), LIMITS).await.unwrap());
+                let change = Change::new(batch.clone(), 0);
+                if !batch.is_empty() && change.operation() == Operation::Read {
+                    break change;
+                }
+            };
+            start = StartAt::After(row.position());
+            watch.close().await;
+            if round == 0 {
+                // Read before the rows that are left.
+                base.run("DELETE FROM a WHERE id = 1").await;
+            }
+        }
+        let mut watch = Watch::open(&source, start).await;
+        let over = loop {
+            let end = watch.stream.next_batch(&cx(), LIMITS).await.unwrap().end.clone();
+            if end.bytes.len() == PLAIN_BYTES {
+                break end;
+            }
+        };
+        watch.close().await;
+        let mut watch = Watch::open(&source, StartAt::After(over)).await;
+        base.run("INSERT INTO c VALUES (9999, 'last')").await;
+        read_until(&mut watch, &mut target, "last").await;
         watch.close().await;
     });
 }
