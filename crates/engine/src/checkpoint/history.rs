@@ -116,12 +116,20 @@ pub struct History {
     /// Noted but not appended yet, oldest first. Never more than `capacity`: older ones would be
     /// rotated away anyway, so a store that is down for long does not cost memory.
     open: VecDeque<HistoryEntry>,
+    /// Whether the first of them is of another holder, which may have appended it.
+    has_inherited: bool,
 }
 
 impl History {
     /// The history of `key`: at least the last `capacity` checkpoints, at most one block more.
     pub fn new(records: Arc<dyn Records>, group: &str, key: &LeaseKey, capacity: usize) -> Self {
-        Self { records, log: format!("{group}/history/{key}"), capacity: capacity.max(1), open: VecDeque::new() }
+        Self {
+            records,
+            log: format!("{group}/history/{key}"),
+            capacity: capacity.max(1),
+            open: VecDeque::new(),
+            has_inherited: false,
+        }
     }
 
     /// Notes a committed checkpoint. Cheap, without I/O.
@@ -131,6 +139,12 @@ impl History {
             self.open.pop_front();
         }
         self.open.push_back(entry);
+    }
+
+    /// Notes the checkpoint that the holder before has committed last: one that died has not appended it.
+    pub fn inherit(&mut self, checkpoint: &Checkpoint) {
+        self.note(checkpoint);
+        self.has_inherited = self.open.len() == 1;
     }
 
     /// Whether there is a block's worth to flush.
@@ -144,6 +158,7 @@ impl History {
     /// What is not known to be appended stays noted. It may then be appended twice, which readers
     /// leave out.
     pub async fn flush(&mut self, cx: &Cx) -> Result<()> {
+        self.drop_inherited(cx).await?;
         while !self.open.is_empty() {
             cx.check()?;
             let Some((count, packed)) = self.fit()? else {
@@ -155,6 +170,19 @@ impl History {
             self.records.append(cx, &self.log, packed, keep).await?;
             self.open.drain(..count);
         }
+        Ok(())
+    }
+
+    /// Drops what was inherited where the holder before has appended it.
+    async fn drop_inherited(&mut self, cx: &Cx) -> Result<()> {
+        let Some(inherited) = self.open.front().filter(|_| self.has_inherited) else { return Ok(()) };
+        let stored = self.records.tail(cx, &self.log, 1).await?;
+        let newest = stored.last().and_then(|record| block::unpack(&record.bytes).ok()).unwrap_or_default();
+        let is_stored = newest.iter().any(|entry| (entry.epoch, entry.seq) == (inherited.epoch, inherited.seq));
+        if is_stored {
+            self.open.pop_front();
+        }
+        self.has_inherited = false;
         Ok(())
     }
 

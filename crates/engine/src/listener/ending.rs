@@ -335,9 +335,7 @@ impl Watch {
     pub(super) async fn close_history(&self, tenure_state: &TenureState) {
         let cx = tenure_state.tenure.cx().within(self.instance.settings.lease.call_timeout);
         let mut committer = tenure_state.committer.lock().await;
-        if let Err(error) = cx.run(committer.history.flush(&cx)).await {
-            tracing::debug!(%error, "the history of checkpoints was not written");
-        }
+        committer.write_history(&cx).await;
     }
 
     pub(super) async fn write_release_notice(&self, tenure: &Tenure, cause: Cause, text: &str) {

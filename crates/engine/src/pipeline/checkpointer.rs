@@ -27,8 +27,8 @@ pub async fn run(opening_state: &OpeningState, committer: &Arc<Mutex<Committer>>
             opening_state.set_committing(0);
             opening_state.committed.publish(committer.position().cloned());
             opening_state.turn();
-            write_history(opening_state, &mut committer).await;
         }
+        write_history(opening_state, &mut committer).await;
         if finishing {
             return;
         }
@@ -36,18 +36,14 @@ pub async fn run(opening_state: &OpeningState, committer: &Arc<Mutex<Committer>>
             biased;
             _ = opening_state.tenure.over() => return,
             () = finish.cancelled() => {}
+            () = committer.history_overdue() => {}
             changed = wanted.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// The history is written after the commit, in blocks; losing a block loses nothing but comfort.
+/// Stores the checkpoints that the history lacks, if it is time.
 pub async fn write_history(opening_state: &OpeningState, committer: &mut Committer) {
-    if !committer.history.due() {
-        return;
-    }
     let cx = opening_state.tenure.cx().within(opening_state.stream.settings.timeouts.commit);
-    if let Err(error) = cx.run(committer.history.flush(&cx)).await {
-        tracing::debug!(%error, "the history of checkpoints was not written");
-    }
+    committer.write_history_if_due(&cx).await;
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Component, Error, ErrorKind, Facts, Halted, Moment,
-    Pedigree, Position, Reason,
+    Checkpoint, CheckpointStore, CheckpointWrite, Claim, Commit, Component, Cx, Error, ErrorKind, Facts, Halted,
+    Moment, Pedigree, Position, Reason,
 };
 
 use super::opening_state::{Draft, Failure};
@@ -45,9 +45,14 @@ pub struct Committer {
     sent: bool,
     /// The last checkpoints, for going back on purpose.
     pub history: History,
+    /// Since when there have been checkpoints that the stored history lacks, or when it was last tried to store them.
+    unwritten_since: Option<Moment>,
     group: Arc<GroupView>,
     health: Arc<Health>,
 }
+
+/// For so long a checkpoint may be missing in the stored history, unless a block is full sooner.
+const HISTORY_EVERY: Duration = Duration::from_secs(60);
 
 /// What fails when a commit is not answered.
 const PART: &str = "commit";
@@ -81,6 +86,10 @@ impl Committer {
         if checkpoint.as_ref().is_some_and(Checkpoint::has_lost_position) {
             facts.begun = Some(true);
         }
+        let mut history = start.history;
+        // A holder that died has not written its last checkpoints.
+        checkpoint.iter().for_each(|checkpoint| history.inherit(checkpoint));
+        let unwritten_since = checkpoint.is_some().then(|| seams.clock.now());
         Self {
             store: start.store,
             seams,
@@ -94,7 +103,8 @@ impl Committer {
             facts,
             pending: None,
             sent: false,
-            history: start.history,
+            history,
+            unwritten_since,
             group: start.group,
             health: start.health,
         }
@@ -180,7 +190,38 @@ impl Committer {
         self.pedigree = write.pedigree.clone();
         self.facts = write.facts.clone();
         self.history.note(&write.to_checkpoint());
+        self.unwritten_since.get_or_insert_with(|| self.seams.clock.now());
         metrics::committed(&self.settings.name);
+    }
+
+    /// Waits until the stored history lacks a checkpoint for too long.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn history_overdue(&self) {
+        match self.unwritten_since {
+            Some(since) => self.seams.clock.sleep_until(since + HISTORY_EVERY).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stores the checkpoints that the history lacks, if it is time.
+    pub async fn write_history_if_due(&mut self, cx: &Cx) {
+        let now = self.seams.clock.now();
+        let is_overdue = self.unwritten_since.is_some_and(|since| now >= since + HISTORY_EVERY);
+        if is_overdue || self.history.due() {
+            self.write_history(cx).await;
+        }
+    }
+
+    /// Stores the checkpoints that the history lacks. The history is written after the commit, in blocks; losing a block loses nothing but comfort.
+    pub async fn write_history(&mut self, cx: &Cx) {
+        let written = cx.run(self.history.flush(cx)).await;
+        // What was not written is tried again as late as what is new.
+        self.unwritten_since = written.is_err().then(|| self.seams.clock.now());
+        if let Err(error) = written {
+            tracing::debug!(%error, "the history of checkpoints was not written");
+        }
     }
 
     /// Commits `draft`; returns when it is durable, or never will be.

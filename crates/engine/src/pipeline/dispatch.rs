@@ -11,6 +11,7 @@ use watchkeeper_core::Batch;
 use super::cut::{Cut, cut, spread};
 use super::lanes::{Job, Lanes};
 use super::opening_state::OpeningState;
+use super::reader::ReadResult;
 use crate::hooks::Mutant;
 
 /// Dispatches one opening's batches.
@@ -28,11 +29,11 @@ impl<'a> Dispatcher<'a> {
         Self { opening_state, lanes }
     }
 
-    /// The next batch.
+    /// What was read next.
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn receive(&self, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Halted> {
+    pub async fn receive(&self, batches: &mut mpsc::Receiver<ReadResult>) -> Result<ReadResult, Halted> {
         tokio::select! {
             biased;
             () = self.opening_state.halt.cancelled() => Err(Halted),

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
-use watchkeeper_core::{Batch, ChangeStream, Follower, Position, Task};
+use watchkeeper_core::{ChangeStream, Follower, Position, Task};
 
 use super::committer::Committer;
 use super::dispatch::{Dispatcher, Halted};
 use super::lanes::Lanes;
 use super::opening_state::{Failure, OpeningState};
-use super::reader::{AHEAD, Reader};
+use super::reader::{AHEAD, ReadResult, Reader};
 use super::replay::{DeadLetterRequest, DeadLetters};
 use super::sink_delivery::SinkDelivery;
 use super::{checkpointer, flusher};
@@ -103,7 +103,7 @@ impl Opening {
         End { failure: opening_state.take_failure(), abandoned, cut_off, in_flight: opening_state.in_flight() }
     }
 
-    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<Arc<Batch>>) -> OpeningTasks {
+    fn start(&self, stream: Box<dyn ChangeStream>, batches: mpsc::Sender<ReadResult>) -> OpeningTasks {
         let opening_state = &self.opening_state;
         let [stop_flusher, finish_commits, finish_reading] = std::array::from_fn(|_| CancellationToken::new());
         let reader =
@@ -124,7 +124,7 @@ impl Opening {
         OpeningTasks { reader, lanes, flusher, checkpointer, stop_flusher, finish_commits, finish_reading }
     }
 
-    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<Arc<Batch>>) -> Halted {
+    async fn dispatch(&mut self, lanes: &Lanes, batches: &mut mpsc::Receiver<ReadResult>) -> Halted {
         let dispatcher = Dispatcher::new(&self.opening_state, lanes);
         loop {
             let letter_request = self.letters.newest(&self.requests.see());
@@ -144,7 +144,14 @@ impl Opening {
                 biased;
                 changed = self.requests.changed() => if changed.is_err() { return Halted },
                 batch = dispatcher.receive(batches) => match batch {
-                    Ok(batch) => if dispatcher.dispatch(batch).await.is_err() { return Halted },
+                    Ok(Ok(batch)) => if dispatcher.dispatch(batch).await.is_err() { return Halted },
+                    Ok(Err(failure)) => {
+                        // Something else may fail before all is delivered: that counts.
+                        if dispatcher.quiesce().await.is_ok() {
+                            self.opening_state.fail(failure);
+                        }
+                        return Halted;
+                    }
                     Err(halted) => return halted,
                 },
             }

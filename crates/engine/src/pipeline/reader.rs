@@ -25,12 +25,15 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// Batches between reader and dispatcher. One, so that one is read while one is delivered.
 pub const AHEAD: usize = 1;
 
+/// What was read: a batch, or why nothing can be read after the batches before. Batches are shared pointers, since the channel keeps room for
+/// many of what it carries.
+pub type ReadResult = Result<Arc<Batch>, Failure>;
+
 /// The task that owns the open source.
 pub struct Reader {
     opening_state: Arc<OpeningState>,
     stream: Box<dyn ChangeStream>,
-    /// Shared pointers, since the channel keeps room for many of what it carries.
-    batches: mpsc::Sender<Arc<Batch>>,
+    batches: mpsc::Sender<ReadResult>,
     committed: Follower<Option<Position>>,
     call_progress: Arc<CallProgress>,
     next_seq: u64,
@@ -55,7 +58,7 @@ impl Reader {
     pub fn new(
         opening_state: Arc<OpeningState>,
         stream: Box<dyn ChangeStream>,
-        batches: mpsc::Sender<Arc<Batch>>,
+        batches: mpsc::Sender<ReadResult>,
         from: Option<Position>,
     ) -> Self {
         let (committed, call_progress) =
@@ -123,7 +126,7 @@ impl Reader {
                 self.next_seq += 1;
                 self.last_end = Some(batch.end.clone());
                 self.see(&batch);
-                permit.send(batch);
+                permit.send(Ok(batch));
                 self.report_stage();
                 if self.next_seq == INSPECT_AFTER
                     || self.next_inspection.is_some_and(|at| self.opening_state.seams.clock.now() >= at)
@@ -134,7 +137,11 @@ impl Reader {
             }
             Turn::Read(Err(error)) => {
                 metrics::source_failed(&self.opening_state.stream.settings.name, error.class());
-                self.opening_state.fail(Failure::of(error));
+                match Failure::of(error) {
+                    // The stream halts, or goes on behind a gap, right behind what was read: that is delivered first.
+                    failure @ (Failure::Stream(_) | Failure::HistoryLost(_)) => permit.send(Err(failure)),
+                    failure => self.opening_state.fail(failure),
+                }
                 return Ok(None);
             }
             Turn::Acknowledge => self.acknowledge().await,

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use watchkeeper_core::memory::RecordStore;
+use watchkeeper_core::memory::{RecordStore, TransactionalTable};
 use watchkeeper_core::{
     Checkpoint, CheckpointWrite, Cx, Entropy, Epoch, ErrorKind, Facts, Grant, LeaseKey, Operation, Pedigree, Position,
     Reason, Records, SourceTime,
 };
 use watchkeeper_engine::checkpoint::history::{BLOCK_ENTRIES, CAPACITY, History, HistoryEntry};
 
+use watchkeeper_engine::stream::key_of;
+
 use crate::group::{Hand, block_on};
+use crate::support::{Harness, SECOND};
 
 const LOG: &str = "shop/history/orders";
 
@@ -283,4 +286,56 @@ fn blocks_save_at_least_seventy_percent() {
         assert!(saved >= 70, "{saved} % saved");
         assert!(stored * 100 <= tokens * 30, "not even the tokens alone shrink to 30 %: {stored} of {tokens}");
     });
+}
+
+/// The history of the stream of a harness, oldest first, as a program reads it that does not run the stream: how many changes were
+/// committed, and by whom.
+fn stored(harness: &Harness) -> Vec<(u64, String)> {
+    let history = History::new(Arc::new(harness.notes.clone()), "shop", &key_of("shop", "orders"), CAPACITY);
+    let entries = harness.block_on(history.read(&harness.cx(), usize::MAX)).unwrap();
+    entries.into_iter().rev().map(|entry| (entry.changes, entry.by)).collect()
+}
+
+#[test]
+fn commits_are_in_the_stored_history_after_a_minute_although_no_block_is_full() {
+    for is_transactional in [false, true] {
+        let harness = Harness::new();
+        let plan = harness.instance("a");
+        let table = Arc::new(TransactionalTable::new(harness.checkpoints.clone()));
+        let a = if is_transactional { plan.into_sink(table).start() } else { plan.start() };
+        for changes in 1..=3 {
+            harness.append(&["x"]);
+            harness.until("it is committed", || harness.committed() == changes);
+        }
+        harness.run_for(61 * SECOND);
+        let changes: Vec<_> = stored(&harness).into_iter().map(|(changes, _)| changes).collect();
+        assert_eq!(changes, [1, 2, 3], "transactional: {is_transactional}");
+        a.stop(&harness);
+    }
+}
+
+#[test]
+fn the_last_commit_of_a_holder_that_died_is_in_the_history_once() {
+    let harness = Harness::new();
+    let a = harness.start("a");
+    for changes in 1..=3 {
+        harness.append(&["x"]);
+        harness.until("it is committed", || harness.committed() == changes);
+    }
+    a.node.kill();
+    let b = harness.start("b");
+    harness.append(&["y"]);
+    harness.until("b goes on", || harness.committed() == 4);
+    b.stop(&harness);
+    assert_eq!(stored(&harness), [(3, "a".to_owned()), (4, "b".to_owned())]);
+    let c = harness.start("c");
+    harness.append(&["z"]);
+    harness.until("c goes on", || harness.committed() == 5);
+    c.stop(&harness);
+    let by = [(3, "a"), (4, "b"), (5, "c")].map(|(changes, by)| (changes, by.to_owned()));
+    assert_eq!(stored(&harness), by);
+    // What was inherited, and is stored already, is not stored again.
+    let log = "shop/history/shop/orders/0/0";
+    let blocks = harness.block_on(harness.notes.tail(&harness.cx(), log, 10)).unwrap();
+    assert_eq!(blocks.len(), 2);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchkeeper_core::memory::Log;
+use watchkeeper_core::memory::{Log, TransactionalTable};
 use watchkeeper_core::{
     CheckpointStore, Claim, Epoch, ErrorKind, FaultKind, Grade, Grant, LedgerKind, Operation, Reason, Records,
     SinkProfile, Source, StartAt,
@@ -629,4 +629,28 @@ fn an_instance_that_crashed_has_said_nothing() {
     harness.run_for(SECOND);
     let last = harness.journal().pop().unwrap();
     assert_eq!((last.from.as_deref(), last.cause, last.note.as_str()), (Some("a"), Cause::Expired, ""));
+}
+
+/// A source that cannot go on halts its stream right behind what it has read, however slow the sink is.
+#[test]
+fn what_was_read_is_delivered_before_the_source_halts_the_stream() {
+    for (kind, is_transactional) in
+        [ErrorKind::Corrupt, ErrorKind::PositionLost].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
+        let harness = Harness::new();
+        harness.append_many(3);
+        let plan = harness.instance("a");
+        let plan = match is_transactional {
+            true => plan.into_sink(Arc::new(TransactionalTable::new(harness.checkpoints.clone()))),
+            false => plan,
+        };
+        let call = if is_transactional { "write_and_commit" } else { "write" };
+        plan.faults.sink.always(call, Fault::Delay(2 * SECOND));
+        plan.faults.source.next("next_batch", Fault::Good);
+        plan.faults.source.next("next_batch", Fault::Reject(kind));
+        let a = plan.start();
+        harness.until("the stream is halted", || a.status().halted);
+        assert_eq!(harness.committed(), 3, "{kind:?}, transactional: {is_transactional}");
+        a.stop(&harness);
+    }
 }

@@ -41,7 +41,7 @@ use super::flusher;
 use super::lanes::Job;
 use super::opening::{BeforeLastCommit, End};
 use super::opening_state::{Failure, OpeningState};
-use super::reader::{AHEAD, Reader};
+use super::reader::{AHEAD, ReadResult, Reader};
 use super::replay::{DeadLetterRequest, DeadLetters};
 use super::sink_delivery::{BEHIND, SinkDelivery, is_barrier};
 use crate::delivery::parking::{Parked, entry_for};
@@ -132,7 +132,7 @@ impl Transactional {
     async fn work(
         &mut self,
         committer: &mut Committer,
-        batches: &mut mpsc::Receiver<Arc<Batch>>,
+        batches: &mut mpsc::Receiver<ReadResult>,
         leave: &CancellationToken,
     ) -> Halted {
         let mut due = self.next_due();
@@ -150,9 +150,16 @@ impl Transactional {
                     Err(_) => return Halted,
                 },
                 batch = batches.recv() => batch,
+                () = committer.history_overdue() => {
+                    super::checkpointer::write_history(&self.opening_state, committer).await;
+                    continue;
+                }
             };
-            let Some(batch) = batch else { return Halted };
-            let taken = self.take(committer, batch, &mut due, leave).await;
+            let taken = match batch {
+                Some(Ok(batch)) => self.take(committer, batch, &mut due, leave).await,
+                Some(Err(failure)) => Err(failure),
+                None => return Halted,
+            };
             if let Err(failure) = taken {
                 self.opening_state.fail(failure);
                 return Halted;
