@@ -65,6 +65,10 @@ impl Finding {
     }
 }
 
+/// The remedy for history that was lost; `STREAM` stands for the stream's name.
+pub const ACCEPT_GAP: &str = "accept the gap: watchkeeper accept-gap STREAM; or, for targets that have to hold what the source holds, \
+     take a new snapshot: watchkeeper accept-gap STREAM --to snapshot";
+
 /// The remedy for history that was lost in the middle of a snapshot; `STREAM` stands for the stream's name.
 pub const BEGIN_SNAPSHOT_ANEW: &str = "its snapshot is not finished: begin it anew with `watchkeeper accept-gap STREAM --to snapshot`, \
      or point the stream at the log it was reading";
@@ -112,7 +116,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
             return Ok(());
         }
         Err(Error::position_lost("the checkpoint belongs to another log than the one that answers now")
-            .remedy("point the stream at the log it was reading, move the checkpoint on purpose, or accept the gap: watchkeeper accept-gap STREAM"))
+            .remedy(format!("point the stream at the log it was reading, or {ACCEPT_GAP}")))
     }
 
     /// Looks whether a stream could begin at `start`, or go on from it when it is the position of a checkpoint, which comes

@@ -118,8 +118,7 @@ impl StreamOperator {
         let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await?;
         let before = stored.and_then(|stored| stored.position);
         let unit = next_change(&cx, &*self.stream.source, before.clone()).await?;
-        let sinks: Vec<_> = self.stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
-        let requested = next_change::skip(self.name(), &sinks, &unit, before, cause)?;
+        let requested = next_change::skip(&self.stream, &unit, before, cause)?;
         self.perform(requested).await?;
         Ok(unit)
     }

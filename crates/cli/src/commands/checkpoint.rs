@@ -36,7 +36,10 @@ struct Shown<'a> {
 
 async fn show(site: &Site, name: &str) -> Result<Report> {
     let checkpoint = site.checkpoint(&site.read_context(), site.stream(name)?).await?;
-    let committed = checkpoint.map(|checkpoint| Committed::of(&checkpoint, site.seams.clock.wall_millis()));
+    let committed = match &checkpoint {
+        Some(checkpoint) => Some(Committed::read(site, name, checkpoint).await?),
+        None => None,
+    };
     let mut lines = vec![name.to_owned()];
     lines.extend(committed_lines(committed.as_ref()));
     let halted = committed.as_ref().and_then(|committed| committed.halted.as_ref());
@@ -86,6 +89,10 @@ impl Earlier {
         })
     }
 
+    fn is_same(&self, other: &Self) -> bool {
+        (self.epoch, self.seq, &self.position) == (other.epoch, other.seq, &other.position)
+    }
+
     fn line(&self) -> String {
         let Self { committed_at, position, changes, epoch, by, .. } = self;
         format!("{committed_at}  {position}  {}  epoch {epoch}  by {by}", count(*changes, "change"))
@@ -120,15 +127,17 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.updated_at_millis));
     let mut checkpoints: Vec<_> = entries.into_iter().take(limit).map(Earlier::of).collect();
     let is_begun = !checkpoints.is_empty();
-    if !is_begun {
-        let current = site.checkpoint(&cx, stream).await?;
-        checkpoints.extend(current.as_ref().and_then(Earlier::current));
+    let current = site.checkpoint(&cx, stream).await?;
+    let current = current.as_ref().and_then(Earlier::current);
+    if let Some(current) = current.filter(|current| checkpoints.iter().all(|entry| !entry.is_same(current))) {
+        checkpoints.insert(0, current);
+        checkpoints.truncate(limit);
     }
     let remarks: Vec<_> = reading.damaged.iter().map(ToString::to_string).collect();
     let mut lines: Vec<_> = checkpoints.iter().map(Earlier::line).collect();
     if !is_begun {
         let shown = if lines.is_empty() { "No checkpoint is there yet" } else { "This is the current one" };
-        lines.push(format!("{shown}: whoever has the watch adds them to the history by the block."));
+        lines.push(format!("{shown}: the instance on watch adds the earlier ones within a minute."));
     }
     let size = reading.size;
     if size.blocks > 0 {

@@ -71,7 +71,13 @@ struct Resumed<'a> {
 /// new halt when it has halted again.
 pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
-    let done = lift(site, stream, patience).await?;
+    let lifted = lift(site, stream, patience).await;
+    let unseen = match &lifted {
+        // What is paused runs again although nobody knows whether it is halted, too: a halt holds by itself.
+        Err(error) if error.kind() == ErrorKind::Unavailable && is_paused(site, name).await? => Some(error.to_string()),
+        _ => None,
+    };
+    let done = if unseen.is_some() { None } else { lifted? };
     let was_paused = run_again(site, name).await?;
     if let Some(cause) = done.as_ref().and_then(|done| done.halts_again.as_ref()) {
         let newest = lost::newest(&site.read_context(), &site.history(stream)).await;
@@ -100,6 +106,9 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
         (None, _) => format!("{name} may run, but nobody is there; start an instance with `watchkeeper run`."),
     });
     lines.extend(trouble.iter().map(|trouble| format!("It does not deliver yet: {trouble}.")));
+    lines.extend(unseen.map(|error| {
+        format!("Whether it is halted could not be seen ({error}); if it is, `watchkeeper resume {name}` lifts that when its checkpoint can be read again.")
+    }));
     let running_on = holder.as_ref().map(|holder| holder.candidate.name.clone());
     let epoch = holder.map(|holder| holder.epoch.0);
     report(lines, &Resumed { stream: name, lifted, was_paused, running_on, epoch, trouble })
@@ -160,6 +169,11 @@ async fn trouble(site: &Site, name: &str, holder: &Holder) -> Result<Option<Stri
     let report = listed.and_then(|listed| overview::report(name, listed));
     let report = report.filter(|report| report.epoch == Some(holder.epoch));
     Ok(report.and_then(|report| report.trouble).map(|trouble| in_words(&trouble)))
+}
+
+async fn is_paused(site: &Site, name: &str) -> Result<bool> {
+    let cx = site.read_context();
+    Ok(cx.run(site.controls().read(&cx, name)).await?.paused)
 }
 
 /// Writes that people want `name` to run, at once. The answer is whether it was paused.

@@ -199,8 +199,15 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// The checkpoint of the stream `name`, with the failovers that the journal has counted: also those of tenures that committed nothing.
+    pub(crate) async fn read(site: &Site, name: &str, checkpoint: &Checkpoint) -> Result<Self> {
+        let mut committed = Self::of(checkpoint, site.seams.clock.wall_millis());
+        committed.failovers = committed.failovers.max(journaled_failovers(site, name).await?);
+        Ok(committed)
+    }
+
     /// `checkpoint`, seen at `now`.
-    pub(crate) fn of(checkpoint: &Checkpoint, now_millis: u64) -> Self {
+    fn of(checkpoint: &Checkpoint, now_millis: u64) -> Self {
         let facts = &checkpoint.facts;
         Self {
             position: checkpoint.position.as_ref().map(ToString::to_string),
@@ -246,10 +253,10 @@ pub(super) async fn inspect_stream(
     let now = site.seams.clock.wall_millis();
     let age = age_of_report(holder.as_ref(), members);
     let overtaken = Overtaken::of(on_watch, age, checkpoint.as_ref(), now);
-    let mut checkpoint = checkpoint.map(|checkpoint| Committed::of(&checkpoint, now));
-    if let Some(checkpoint) = &mut checkpoint {
-        checkpoint.failovers = checkpoint.failovers.max(journaled_failovers(site, &name).await?);
-    }
+    let checkpoint = match &checkpoint {
+        Some(checkpoint) => Some(Committed::read(site, &name, checkpoint).await?),
+        None => None,
+    };
     let not_delivering = not_delivering(state, &reports, release_notice.as_ref(), checkpoint.as_ref());
     let undelivered = on_watch.and_then(|report| report.undelivered_millis).filter(|_| !overtaken.undelivered);
     let mut stream = Stream {

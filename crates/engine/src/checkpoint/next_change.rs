@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Change, Cx, Error, LedgerEntry, LedgerKind, Limits, Position, Result, Source, StartAt, StoredChange,
+    Change, Cx, Error, LedgerEntry, LedgerKind, Limits, Operation, Position, Result, Source, StartAt, StoredChange,
 };
 
 use super::moves::Move;
+use crate::stream::StreamSpec;
 
 /// A batch with one change.
 const ONE: Limits = Limits { rows: 1, bytes: 64 * 1024, wait: Duration::from_millis(250) };
+
+/// What to do about a row of a snapshot that no sink takes; `STREAM` stands for the stream's name.
+const SNAPSHOT_ROW: &str = "correct the row or the target, and run `watchkeeper resume STREAM`; or let the sink put aside what it cannot take \
+     (on_reject = \"dead_letter\"), and resume";
 
 /// A source may answer with a position only, and does not split the halves of a key update, so that few batches suffice.
 const BATCHES_MAX: usize = 8;
@@ -38,11 +43,20 @@ pub async fn next_change(cx: &Cx, source: &dyn Source, after: Option<Position>) 
     Ok(unit)
 }
 
-/// The move that passes over `unit`, which [`next_change`] has read after the position `before`, on behalf of these sinks.
+/// The move that passes over `unit`, which [`next_change`] has read after the position `before`, on behalf of the sinks of `stream`.
 ///
 /// # Errors
-/// `Config` where no change follows.
-pub fn skip(stream: &str, sinks: &[&str], unit: &[Change], before: Option<Position>, cause: &str) -> Result<Move> {
+/// `Config` where no change follows, and in the middle of a snapshot whose rows are not read one by one: what the log has there is not
+/// the row that comes next.
+pub fn skip(stream: &StreamSpec, unit: &[Change], before: Option<Position>, cause: &str) -> Result<Move> {
+    let is_within_snapshot = before.as_ref().is_some_and(|before| stream.source.has_unfinished_snapshot(before));
+    let is_row_of_it = unit.first().is_some_and(|change| change.operation() == Operation::Read);
+    if is_within_snapshot && !is_row_of_it {
+        let cause = "the rows of an unfinished snapshot cannot be skipped one by one";
+        return Err(Error::config(cause).remedy(SNAPSHOT_ROW).name_stream(&stream.settings.name));
+    }
+    let sinks: Vec<_> = stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let stream = &stream.settings.name;
     let Some(last) = unit.last() else {
         return Err(Error::config(format!("stream {stream:?} has no change after its checkpoint"))
             .remedy("look where it stands with `watchkeeper status`"));

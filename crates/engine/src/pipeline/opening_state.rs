@@ -115,11 +115,14 @@ impl Failure {
 /// The failure of a change that `sink` will never take, where the policy is to stop.
 pub(super) fn rejected((stream, sink): (&str, &str), batch: &Batch, at: (PieceNumber, u32), error: &Error) -> Failure {
     let change = Box::new(RejectedChange { at, id: batch.id(at.1).to_string() });
+    // Not every source reads the rows of a snapshot one by one.
+    let otherwise = match batch.rows()[at.1 as usize].operation {
+        Operation::Read => "to put aside what the sink cannot take: on_reject = \"dead_letter\", and resume".to_owned(),
+        _ => format!("to skip the change: `watchkeeper skip {stream}`"),
+    };
+    let repair = error.advice().unwrap_or("repair the target");
     let error = Error::rejected(format!("sink {sink:?} rejected change {}: {}", change.id, error.message()))
-        .remedy(format!(
-            "{}; to go on after the repair: `watchkeeper resume {stream}`; to skip the change: `watchkeeper skip {stream}`",
-            error.advice().unwrap_or("repair the target")
-        ));
+        .remedy(format!("{repair}; to go on after the repair: `watchkeeper resume {stream}`; {otherwise}"));
     Failure::Rejected { change, error }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
+use watchkeeper_core::source::ACCEPT_GAP;
 use watchkeeper_core::{Argument, Cx, Error, Finding, Options, Report, Result, Severity, Takes, Tool};
 
 use super::connect::Endpoint;
@@ -71,8 +72,8 @@ impl SlotStatus {
         };
         match self.status.as_str() {
             "lost" => {
-                let remedy = "accept the gap, which makes a new slot: watchkeeper accept-gap STREAM";
-                add(Severity::Error, format!("slot {name} was invalidated: the log that it needs is gone"), remedy);
+                let remedy = format!("a new slot is needed: {ACCEPT_GAP}");
+                add(Severity::Error, format!("slot {name} was invalidated: the log that it needs is gone"), &remedy);
             }
             "unreserved" => {
                 let remedy = "let the stream catch up now, or raise max_slot_wal_keep_size";

@@ -1,6 +1,7 @@
 //! Whose log a position belongs to.
 
 use serde::{Deserialize, Serialize};
+use watchkeeper_core::source::ACCEPT_GAP;
 use watchkeeper_core::{Error, Pedigree, Result};
 
 use super::position::{Lsn, ReplicationPosition};
@@ -94,7 +95,7 @@ fn left_in(line: &str, old: u32) -> Option<Lsn> {
 
 fn foreign(whose: &str) -> Error {
     Error::position_lost(format!("the checkpoint belongs to {whose}"))
-        .remedy("point the stream at the log it was reading, move the checkpoint on purpose, or accept the gap: watchkeeper accept-gap STREAM")
+        .remedy(format!("point the stream at the log it was reading, or {ACCEPT_GAP}"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+use watchkeeper_core::source::ACCEPT_GAP;
 use watchkeeper_core::{Cx, Error, Result};
 
 use super::position::{Lsn, PositionContext, ReplicationPosition};
@@ -180,7 +181,7 @@ impl ServerState {
         if self.is_lost() {
             let why = text("invalidation_reason").unwrap_or("it needed more than max_slot_wal_keep_size");
             return Err(Error::position_lost(format!("slot {name} was invalidated by the server ({why})"))
-                .remedy("accept the gap, which makes a new slot: watchkeeper accept-gap STREAM"));
+                .remedy(format!("a new slot is needed: {ACCEPT_GAP}")));
         }
         let confirmed = text("confirmed_flush_lsn").and_then(Lsn::parse);
         let confirmed = confirmed.ok_or_else(|| Error::unavailable(format!("slot {name} is still being created")))?;
@@ -193,7 +194,7 @@ impl ServerState {
     /// through the one before it: so it is recognised, without a mark of our own.
     pub(super) fn slot_for(&self, settings: &Settings, database: &str, place: &ReplicationPosition) -> Result<Slot> {
         let name = &settings.slot;
-        let accept = "accept the gap: watchkeeper accept-gap STREAM";
+        let accept = ACCEPT_GAP;
         let Some(slot) = self.slot(settings, database)? else {
             return Err(Error::position_lost(format!("slot {name} is not there any more"))
                 .remedy(format!("nobody held the log for this stream since; {accept}")));

@@ -92,6 +92,12 @@ fn a_sink_that_keeps_the_checkpoint_and_does_not_answer_is_a_remark() {
     assert!(text.contains("  remark       Its checkpoint is kept with one of its sinks"), "{text}");
     assert!(text.contains("  position     unknown (Its checkpoint is kept with one of its sinks"), "{text}");
     without(&workspace, "SINK__0__URL", &["checkpoint", "show", "orders"]).assert_refused(1, &["Connection refused"]);
+    let paused = without(&workspace, "SINK__0__URL", &["pause", "orders"]);
+    assert_eq!(paused.code, Some(0), "{paused:?}");
+    let resumed = without(&workspace, "SINK__0__URL", &["resume", "orders"]);
+    assert!(resumed.code == Some(0) && resumed.out.contains("orders runs again: first has it"), "{resumed:?}");
+    assert!(resumed.out.contains("Whether it is halted could not be seen ("), "{resumed:?}");
+    without(&workspace, "SINK__0__URL", &["resume", "orders"]).assert_refused(1, &["Connection refused"]);
     first.ends_in_order();
 }
 

@@ -135,6 +135,42 @@ fn a_snapshot_into_slow_transactional_rows_is_finished_although_it_is_interrupte
     }
 }
 
+/// A row that the target refuses: the advice is what helps, and the stream goes on from there over any number of restarts.
+#[test]
+fn a_snapshot_that_halts_at_a_row_goes_on_when_the_target_is_corrected() {
+    let shop = Shop::new(Version::V15, ", CONSTRAINT small CHECK (id <> 3)", "");
+    let workspace = shop.workspace("rows", "");
+    sql(&shop.source, "DELETE FROM orders WHERE id > 5");
+    let mut first = workspace.start("first");
+    first.says(&["the stream is halted", "WK-REJECTED", "on_reject = ", "watchkeeper resume orders"]);
+    assert!(first.seen.iter().all(|line| !line.contains("watchkeeper skip")), "{:#?}", first.seen);
+    sql(&shop.source, "INSERT INTO orders VALUES (6, 'late')");
+    let refused = workspace.run(&["skip", "orders", "--yes"]);
+    refused.assert_refused(
+        2,
+        &["rows of an unfinished snapshot cannot be skipped one by one", "watchkeeper resume orders"],
+    );
+    sql(&shop.target, "ALTER TABLE copy DROP CONSTRAINT small");
+    let resumed = workspace.run(&["resume", "orders"]);
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    until("all is copied", || shop.copied() == 6);
+    until("nothing is left of the snapshot", || {
+        status(&workspace)["checkpoint"]["position"].as_str().is_some_and(|position| position.len() == 32)
+    });
+    first.ends_in_order();
+    for name in ["second", "third"] {
+        let mut again = workspace.start(name);
+        let id = if name == "second" { 7 } else { 8 };
+        until("it reads again", || status(&workspace)["state"] == "running" && is_streaming(&shop.source));
+        sql(&shop.source, &format!("INSERT INTO orders VALUES ({id}, 'later')"));
+        until("it goes on", || {
+            assert_ne!(status(&workspace)["state"], "halted", "{}", status(&workspace));
+            shop.copied() == id
+        });
+        again.ends_in_order();
+    }
+}
+
 /// Kills the program in the middle of its snapshot, and drops the slot.
 fn lose_history(shop: &Shop, workspace: &Workspace) {
     let running = workspace.start("mortal");

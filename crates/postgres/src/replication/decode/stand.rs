@@ -1,5 +1,6 @@
 //! Where in the log the decoder stands, and whether that is the log in which it stood before.
 
+use watchkeeper_core::source::ACCEPT_GAP;
 use watchkeeper_core::{Error, Result, SourceTime};
 
 use super::{DecodeStep, Decoder, Transaction};
@@ -124,7 +125,7 @@ impl Decoder {
             "the log has no transaction at {} any more, where the stream stands",
             self.at.lsn
         ))
-        .remedy("the server was restored, or the publication changed; accept the gap: watchkeeper accept-gap STREAM"))
+        .remedy(format!("the server was restored, or the publication changed; {ACCEPT_GAP}")))
     }
 
     /// Refuses another transaction at the very place of the one in which reading stopped.
@@ -133,8 +134,7 @@ impl Decoder {
             return Ok(());
         }
         let cause = format!("the log has another transaction at {}, where the stream stands", self.at.lsn);
-        Err(Error::position_lost(cause)
-            .remedy("the server was restored; accept the gap: watchkeeper accept-gap STREAM"))
+        Err(Error::position_lost(cause).remedy(format!("the server was restored; {ACCEPT_GAP}")))
     }
 
     /// Takes over the commit time of the transaction that the position lies in. Reading may have resumed behind a row of a snapshot, with the
