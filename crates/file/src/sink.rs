@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -141,7 +142,10 @@ const PROBE: [u8; 4_096] = [b' '; 4_096];
 
 /// Whether a file can be made there, and a block be written to it.
 fn probe(folder: &Path, prefix: &str) -> std::io::Result<()> {
-    let path = folder.join(format!("{prefix}.check"));
+    // Several sinks, and several programs, may be checked at the same time.
+    static PROBES: AtomicU64 = AtomicU64::new(0);
+    let (process, number) = (std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
+    let path = folder.join(format!("{prefix}.{process}-{number}.check"));
     let written = File::create(&path).and_then(|mut file| {
         file.write_all(&PROBE)?;
         file.sync_all()

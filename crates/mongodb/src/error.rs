@@ -36,6 +36,8 @@ pub enum Class {
     Unreachable,
     /// The server's certificate is signed by nobody who is trusted, or names another server.
     Untrusted,
+    /// Servers answer, and none of them is a primary.
+    NoPrimary,
     /// The servers are of another replica set than the URL names.
     OtherSet,
     /// There is no secondary, and nothing else may be read.
@@ -116,6 +118,12 @@ const TABLE: &[Row] = &[
         codes: &[],
         cause: "no server could be reached",
         remedy: "look at the servers and the network; those that take encrypted connections only need tls=true in the URL",
+    },
+    Row {
+        class: Class::NoPrimary,
+        codes: &[],
+        cause: "servers answer, but none of them is a primary",
+        remedy: "wait for the election; a replica set that is new has to be initiated once: rs.initiate()",
     },
     Row {
         class: Class::Untrusted,
@@ -307,6 +315,11 @@ impl Class {
             | NativeKind::InvalidTlsConfig { .. }
             | NativeKind::IncompatibleServer { .. }
             | NativeKind::SessionsNotSupported => Self::Settings,
+            NativeKind::ServerSelection { message, .. }
+                if message.contains("None of the available servers suitable") =>
+            {
+                Self::NoPrimary
+            }
             // Nothing was sent.
             NativeKind::ServerSelection { .. } | NativeKind::DnsResolve { .. } => Self::Unreachable,
             // Either before a call was sent, or after: the driver does not tell which.
@@ -341,7 +354,7 @@ impl Class {
             Self::NamespaceMissing | Self::Settings | Self::Untrusted | Self::NotInTransaction => ErrorKind::Config,
             Self::Pipeline | Self::Reserved | Self::Unwatchable | Self::OtherSet => ErrorKind::Config,
             Self::Denied => ErrorKind::Denied,
-            Self::NotPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
+            Self::NotPrimary | Self::NoPrimary | Self::Unreachable | Self::NoSecondary | Self::Busy | Self::Late => {
                 ErrorKind::Unavailable
             }
             Self::Overloaded | Self::TransactionTooLarge => ErrorKind::Unavailable,
@@ -363,6 +376,7 @@ impl Class {
             Self::CursorGone => "cursor-gone",
             Self::NotPrimary => "not-primary",
             Self::Unreachable => "unreachable",
+            Self::NoPrimary => "no-primary",
             Self::Untrusted => "untrusted",
             Self::OtherSet => "other-set",
             Self::NoSecondary => "no-secondary",

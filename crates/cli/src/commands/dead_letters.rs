@@ -53,6 +53,10 @@ struct Letter {
     /// The code of that error; none of what only waits behind another entry.
     code: Option<String>,
     resolution: Option<Resolution>,
+    /// The position that the stream had committed before: what was given up comes after it.
+    after_position: Option<String>,
+    /// The time of that position, if it has one.
+    after_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<Value>,
 }
@@ -72,6 +76,8 @@ impl Letter {
             sink: entry.sink,
             change: entry.change_id,
             cause: entry.cause,
+            after_position: entry.before.as_ref().map(ToString::to_string),
+            after_time: entry.before.as_ref().and_then(|before| before.time).map(|time| iso(time.0)),
             resolution: record.resolution,
             content: None,
         }
@@ -91,7 +97,11 @@ impl Letter {
             (Some(operation), Some(namespace), key) => {
                 format!("{operation} of {} in {namespace}", key.as_deref().unwrap_or("-"))
             }
-            _ => "history".to_owned(),
+            _ => match (&self.after_position, &self.after_time) {
+                (Some(position), Some(time)) => format!("history after {time} (position {position})"),
+                (Some(position), None) => format!("history after position {position}"),
+                (None, _) => "history".to_owned(),
+            },
         };
         let settled = match self.resolution {
             Some(Resolution::Replayed) => ", replayed",

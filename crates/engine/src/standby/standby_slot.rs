@@ -187,7 +187,11 @@ impl StandbySlot {
             return;
         }
         match read {
-            Ok(Some(halted)) => self.show_halt(&halted.cause),
+            Ok(Some(halted)) => {
+                let (stream, cause) = (self.stream_slot.name(), &*halted.cause);
+                tracing::error!(stream, cause, "the stream is halted; no instance runs it until a person resumes it");
+                self.show_halt(&halted.cause);
+            }
             Ok(None) => {}
             Err(error) => {
                 tracing::debug!(stream = self.stream_slot.name(), %error, "the cause of a halt was not read");
