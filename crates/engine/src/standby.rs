@@ -12,7 +12,7 @@ mod standby_slot;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,7 +248,12 @@ fn abandon_tenure(
     instance.keeper.abandon(tenure);
     instance.held_tenures.remove(tenure);
     let error = Error::internal(format!("a tenure panicked: {}", panic_text(panic)));
-    tracing::error!(stream = stream_slot.name(), %error, "giving up the watch");
-    stream_slot.go(ListenerState::Connecting, None, error.message());
+    let report = || {
+        tracing::error!(stream = stream_slot.name(), %error, "giving up the watch");
+        stream_slot.go(ListenerState::Connecting, None, error.message());
+    };
+    // A subscriber of the application that panics, as where nobody reads its output any more, may be what the tenure panicked of. The
+    // instance has to learn of the end all the same.
+    let _ = catch_unwind(AssertUnwindSafe(report));
     Outcome::Barred(error)
 }

@@ -1,3 +1,4 @@
+mod broken_log;
 mod commits;
 mod connect;
 mod delivery;
