@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchkeeper_core::{
-    Change, CheckpointStore, Cx, Error, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result,
+    Change, Checkpoint, CheckpointStore, Cx, Error, Halted, Holder, LedgerQuery, LedgerRecord, Resolution, Result,
 };
 use watchkeeper_engine::checkpoint::next_change::{self, next_change};
 pub use watchkeeper_engine::checkpoint::operator::Back;
@@ -77,10 +77,16 @@ impl StreamOperator {
     /// Not cancel safe: dropped, it may leave the stream paused.
     pub async fn resume(&self) -> Result<Option<Halted>> {
         let cx = self.cx();
-        let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await?;
-        let lifted = match stored.and_then(|stored| stored.halted) {
-            Some(_) => self.perform(Move::Resume).await?,
-            None => None,
+        let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await;
+        let lifted = match stored {
+            Ok(Some(Checkpoint { halted: Some(_), .. })) => self.perform(Move::Resume).await?,
+            Ok(_) => None,
+            // What is paused runs again although nobody knows whether it is halted, too: a halt holds by itself.
+            Err(error) if self.is_paused().await? => {
+                tracing::warn!(stream = self.name(), %error, "whether the stream is halted could not be seen; it is paused no longer");
+                None
+            }
+            Err(error) => return Err(error),
         };
         self.want(|control| {
             control.unpause();
@@ -248,7 +254,8 @@ impl StreamOperator {
         let subject = Subject { stream: self.name(), key: &key, source: &*self.stream.source, sinks: &sinks };
         let cx = self.instance.seams.cx().within(settings.lease.ttl + settings.shutdown_grace + LOOK);
         let done = operator.move_to(&cx, &subject, requested).await?;
-        done.remarks.iter().for_each(|remark| tracing::warn!(stream = self.name(), "{remark}"));
+        let notes = done.remarks.iter().chain(&done.swallowing);
+        notes.for_each(|note| tracing::warn!(stream = self.name(), "{note}"));
         Ok(done.lifted)
     }
 }

@@ -127,17 +127,20 @@ async fn history(site: &Site, name: &str, limit: usize) -> Result<Report> {
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.updated_at_millis));
     let mut checkpoints: Vec<_> = entries.into_iter().take(limit).map(Earlier::of).collect();
     let is_begun = !checkpoints.is_empty();
-    let current = site.checkpoint(&cx, stream).await?;
-    let current = current.as_ref().and_then(Earlier::current);
+    // The history is with the group, and is wanted also while a sink that keeps the checkpoint does not answer.
+    let (current, unseen) = match site.checkpoint(&cx, stream).await {
+        Ok(current) => (current.as_ref().and_then(Earlier::current), None),
+        Err(error) => (None, Some(format!("the current checkpoint cannot be read: {error}"))),
+    };
     if let Some(current) = current.filter(|current| checkpoints.iter().all(|entry| !entry.is_same(current))) {
         checkpoints.insert(0, current);
         checkpoints.truncate(limit);
     }
-    let remarks: Vec<_> = reading.damaged.iter().map(ToString::to_string).collect();
+    let remarks: Vec<_> = reading.damaged.iter().map(ToString::to_string).chain(unseen).collect();
     let mut lines: Vec<_> = checkpoints.iter().map(Earlier::line).collect();
-    if !is_begun {
+    if !is_begun && remarks.is_empty() {
         let shown = if lines.is_empty() { "No checkpoint is there yet" } else { "This is the current one" };
-        lines.push(format!("{shown}: the instance on watch adds the earlier ones within a minute."));
+        lines.push(format!("{shown}: the instance on watch adds the earlier ones within minutes."));
     }
     let size = reading.size;
     if size.blocks > 0 {

@@ -7,14 +7,14 @@ use watchkeeper::core::{Halted, Holder, Report};
 use watchkeeper::engine::checkpoint::history::HistoryEntry;
 use watchkeeper::engine::checkpoint::lost;
 use watchkeeper::engine::checkpoint::operator::{Move, MoveReport};
-use watchkeeper::{CheckpointStore, Epoch, Error, ErrorKind, Result};
+use watchkeeper::{Checkpoint, CheckpointStore, Epoch, Error, ErrorKind, Result};
 
 use crate::answer::report;
 use crate::args::Patience;
 use crate::config::Stream;
 use crate::console::until;
 use crate::overview::{self, in_words};
-use crate::site::Site;
+use crate::site::{Site, is_away};
 use crate::when::{millis, span};
 
 #[derive(Debug, Serialize)]
@@ -71,13 +71,12 @@ struct Resumed<'a> {
 /// new halt when it has halted again.
 pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Result<Report> {
     let stream = site.stream(name)?;
-    let lifted = lift(site, stream, patience).await;
-    let unseen = match &lifted {
+    let (done, unseen) = match site.checkpoint(&site.read_context(), stream).await {
+        Ok(checkpoint) => (lift(site, stream, checkpoint, patience).await?, None),
         // What is paused runs again although nobody knows whether it is halted, too: a halt holds by itself.
-        Err(error) if error.kind() == ErrorKind::Unavailable && is_paused(site, name).await? => Some(error.to_string()),
-        _ => None,
+        Err(error) if is_away(error.kind()) && is_paused(site, name).await? => (None, Some(error.to_string())),
+        Err(error) => return Err(error),
     };
-    let done = if unseen.is_some() { None } else { lifted? };
     let was_paused = run_again(site, name).await?;
     if let Some(cause) = done.as_ref().and_then(|done| done.halts_again.as_ref()) {
         let newest = lost::newest(&site.read_context(), &site.history(stream)).await;
@@ -198,8 +197,12 @@ fn halts_again(name: &str, cause: &str, newest: Option<&HistoryEntry>) -> Error 
 }
 
 /// Lifts a halt, which only a commit can. `None` of a stream that is not halted.
-async fn lift(site: &Site, stream: &Stream, patience: Patience) -> Result<Option<MoveReport>> {
-    let checkpoint = site.checkpoint(&site.read_context(), stream).await?;
+async fn lift(
+    site: &Site,
+    stream: &Stream,
+    checkpoint: Option<Checkpoint>,
+    patience: Patience,
+) -> Result<Option<MoveReport>> {
     if checkpoint.is_none_or(|checkpoint| checkpoint.halted.is_none()) {
         return Ok(None);
     }

@@ -162,7 +162,7 @@ impl Site {
 type Keeper = Option<Arc<dyn CheckpointStore>>;
 
 /// Whether an error says that nothing could be asked.
-fn is_away(kind: ErrorKind) -> bool {
+pub(crate) fn is_away(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Denied)
 }
 

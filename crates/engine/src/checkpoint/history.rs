@@ -147,6 +147,11 @@ impl History {
         self.has_inherited = self.open.len() == 1;
     }
 
+    /// How many checkpoints were noted and not appended yet.
+    pub fn unwritten(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether there is a block's worth to flush.
     pub fn due(&self) -> bool {
         self.open.len() >= self.block_entries()

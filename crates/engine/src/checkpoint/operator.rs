@@ -184,6 +184,7 @@ impl Operator {
         let plan = planner.plan(&cx, requested).await?;
         let write = write(&cx, grant, current.as_ref(), &plan);
         self.commit(&cx, &write).await?;
+        current.iter().for_each(|current| history.inherit(current));
         history.note(&write.to_checkpoint());
         let halted = current.as_ref().and_then(|current| current.halted.clone());
         let is_lost = write.position.is_none() && write.facts.begun == Some(true) && !plan.keeps_halt;

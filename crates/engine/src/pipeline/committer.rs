@@ -45,14 +45,22 @@ pub struct Committer {
     sent: bool,
     /// The last checkpoints, for going back on purpose.
     pub history: History,
-    /// Since when there have been checkpoints that the stored history lacks, or when it was last tried to store them.
-    unwritten_since: Option<Moment>,
+    /// When to store the checkpoints that the stored history lacks, if some do.
+    history_due: Option<Moment>,
+    /// Few checkpoints have waited for the usual time, and wait longer.
+    has_waited: bool,
     group: Arc<GroupView>,
     health: Arc<Health>,
 }
 
-/// For so long a checkpoint may be missing in the stored history, unless a block is full sooner.
+/// For so long, at most, checkpoints may be missing in the stored history, unless a block is full sooner.
 const HISTORY_EVERY: Duration = Duration::from_secs(60);
+
+/// The same for few checkpoints: a history of many small blocks costs its store more.
+const SMALL_HISTORY_EVERY: Duration = Duration::from_secs(600);
+
+/// So many checkpoints are few.
+const FEW: usize = 10;
 
 /// What fails when a commit is not answered.
 const PART: &str = "commit";
@@ -89,7 +97,8 @@ impl Committer {
         let mut history = start.history;
         // A holder that died has not written its last checkpoints.
         checkpoint.iter().for_each(|checkpoint| history.inherit(checkpoint));
-        let unwritten_since = checkpoint.is_some().then(|| seams.clock.now());
+        // Many tenures may begin at the same time.
+        let history_due = checkpoint.is_some().then(|| seams.clock.now() + seams.entropy.jitter(HISTORY_EVERY));
         Self {
             store: start.store,
             seams,
@@ -104,7 +113,8 @@ impl Committer {
             pending: None,
             sent: false,
             history,
-            unwritten_since,
+            history_due,
+            has_waited: false,
             group: start.group,
             health: start.health,
         }
@@ -190,35 +200,39 @@ impl Committer {
         self.pedigree = write.pedigree.clone();
         self.facts = write.facts.clone();
         self.history.note(&write.to_checkpoint());
-        self.unwritten_since.get_or_insert_with(|| self.seams.clock.now());
+        self.history_due.get_or_insert_with(|| self.seams.clock.now() + HISTORY_EVERY);
         metrics::committed(&self.settings.name);
     }
 
-    /// Waits until the stored history lacks a checkpoint for too long.
+    /// Waits until it may be time to store the history.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn history_overdue(&self) {
-        match self.unwritten_since {
-            Some(since) => self.seams.clock.sleep_until(since + HISTORY_EVERY).await,
+        match self.history_due {
+            Some(due) => self.seams.clock.sleep_until(due).await,
             None => std::future::pending().await,
         }
     }
 
-    /// Stores the checkpoints that the history lacks, if it is time.
+    /// Stores the checkpoints that the history lacks, if it is time. Few of them wait longer.
     pub async fn write_history_if_due(&mut self, cx: &Cx) {
         let now = self.seams.clock.now();
-        let is_overdue = self.unwritten_since.is_some_and(|since| now >= since + HISTORY_EVERY);
-        if is_overdue || self.history.due() {
+        let is_overdue = self.history_due.is_some_and(|due| now >= due);
+        if self.history.due() || is_overdue && (self.history.unwritten() >= FEW || self.has_waited) {
             self.write_history(cx).await;
+        } else if is_overdue {
+            self.has_waited = true;
+            self.history_due = Some(now + (SMALL_HISTORY_EVERY - HISTORY_EVERY));
         }
     }
 
     /// Stores the checkpoints that the history lacks. The history is written after the commit, in blocks; losing a block loses nothing but comfort.
     pub async fn write_history(&mut self, cx: &Cx) {
         let written = cx.run(self.history.flush(cx)).await;
+        self.has_waited = false;
         // What was not written is tried again as late as what is new.
-        self.unwritten_since = written.is_err().then(|| self.seams.clock.now());
+        self.history_due = written.is_err().then(|| self.seams.clock.now() + HISTORY_EVERY);
         if let Err(error) = written {
             tracing::debug!(%error, "the history of checkpoints was not written");
         }

@@ -139,7 +139,11 @@ impl Reader {
                 metrics::source_failed(&self.opening_state.stream.settings.name, error.class());
                 match Failure::of(error) {
                     // The stream halts, or goes on behind a gap, right behind what was read: that is delivered first.
-                    failure @ (Failure::Stream(_) | Failure::HistoryLost(_)) => permit.send(Err(failure)),
+                    failure @ (Failure::Stream(_) | Failure::HistoryLost(_)) => {
+                        let stream = &self.opening_state.stream.settings.name;
+                        tracing::warn!(stream, cause = %failure, "the source cannot go on; what was read is delivered first");
+                        permit.send(Err(failure));
+                    }
                     failure => self.opening_state.fail(failure),
                 }
                 return Ok(None);

@@ -92,6 +92,8 @@ fn a_sink_that_keeps_the_checkpoint_and_does_not_answer_is_a_remark() {
     assert!(text.contains("  remark       Its checkpoint is kept with one of its sinks"), "{text}");
     assert!(text.contains("  position     unknown (Its checkpoint is kept with one of its sinks"), "{text}");
     without(&workspace, "SINK__0__URL", &["checkpoint", "show", "orders"]).assert_refused(1, &["Connection refused"]);
+    let history = without(&workspace, "SINK__0__URL", &["checkpoint", "history", "orders"]);
+    assert!(history.code == Some(0) && history.out.contains("the current checkpoint cannot be read: "), "{history:?}");
     let paused = without(&workspace, "SINK__0__URL", &["pause", "orders"]);
     assert_eq!(paused.code, Some(0), "{paused:?}");
     let resumed = without(&workspace, "SINK__0__URL", &["resume", "orders"]);
