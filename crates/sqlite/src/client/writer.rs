@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 /// The byte of the `-shm` file that the one writer of a file in write-ahead mode has locked.
 const WRITE_LOCK: u64 = 120;
 
+/// The kernel gives its list of locks out in pieces. Where another lock of the machine is released between two of them, a lock is left out, so
+/// a list without the one that is looked for is read again.
+const READINGS_MAX: usize = 5;
+
 /// A process of this machine, as `/proc` shows it. Systems without `/proc` show none: no writer is found there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -30,6 +34,11 @@ impl Process {
         let mut beside = path.as_os_str().to_owned();
         beside.push("-shm");
         let file = identity(&PathBuf::from(beside))?;
+        (0..READINGS_MAX).find_map(|_| Self::listed(file))
+    }
+
+    /// The process that has the write lock of this file, if the list of locks shows it.
+    fn listed(file: (u64, u64)) -> Option<Self> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         let holders = locks.lines().filter_map(write_lock).filter(|(_, inode)| *inode == file.1);
         // The device in that list is not always the one that programs see, so the open files decide.
