@@ -39,7 +39,11 @@ impl Feed {
         let truncation = status.as_ref().and_then(|status| status.get_document("oplogTruncation").ok());
         let hours = truncation.and_then(|truncation| truncation.get_f64("oplogMinRetentionHours").ok());
         let kept = hours.and_then(|hours| Duration::try_from_secs_f64(hours * 3_600.0).ok()).unwrap_or_default();
-        let bytes_per_second = permitted(self.recent_rate(cx).await)?.unwrap_or(0);
+        // An estimate: the server ends its scan where a small oplog is cut off meanwhile.
+        let bytes_per_second = self.recent_rate(cx).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "how fast the oplog grows is not known");
+            0
+        });
         Ok(Some(Room { bytes, bytes_max, bytes_per_second, kept }))
     }
 
