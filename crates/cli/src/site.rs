@@ -16,7 +16,7 @@ use watchkeeper::{Error, InstanceSettings, LeaseKey, Result, Seams, Stores};
 use crate::args::Common;
 use crate::config::{self, Config, Group, Stream, System};
 
-pub(crate) use movable::{Movable, is_away};
+pub(crate) use movable::Movable;
 pub(crate) use parts::open as open_stream;
 
 /// How long one part may take to be opened.

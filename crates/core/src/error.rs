@@ -51,6 +51,11 @@ impl ErrorKind {
         Self::Internal,
     ];
 
+    /// Whether an error of this kind says that nothing could be asked: what would be answered is not known.
+    pub fn is_away(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Unknown | Self::Denied)
+    }
+
     /// The stable code that people search for.
     pub fn code(self) -> &'static str {
         match self {

@@ -82,7 +82,7 @@ impl StreamOperator {
             Ok(Some(Checkpoint { halted: Some(_), .. })) => self.perform(Move::Resume).await?,
             Ok(_) => None,
             // What is paused runs again although nobody knows whether it is halted, too: a halt holds by itself.
-            Err(error) if self.is_paused().await? => {
+            Err(error) if error.kind().is_away() && self.is_paused().await? => {
                 tracing::warn!(stream = self.name(), %error, "whether the stream is halted could not be seen; it is paused no longer");
                 None
             }
@@ -124,7 +124,8 @@ impl StreamOperator {
         let stored = cx.run(self.checkpoints().load(&cx, &self.stream.key(self.group()))).await?;
         let before = stored.and_then(|stored| stored.position);
         let unit = next_change(&cx, &*self.stream.source, before.clone()).await?;
-        let requested = next_change::skip(&self.stream, &unit, before, cause)?;
+        let sinks: Vec<_> = self.stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
+        let requested = next_change::skip(&self.stream, &sinks, &unit, before, cause)?;
         self.perform(requested).await?;
         Ok(unit)
     }

@@ -14,7 +14,7 @@ use crate::args::Patience;
 use crate::config::Stream;
 use crate::console::until;
 use crate::overview::{self, in_words};
-use crate::site::{Site, is_away};
+use crate::site::Site;
 use crate::when::{millis, span};
 
 #[derive(Debug, Serialize)]
@@ -74,7 +74,7 @@ pub(crate) async fn resume(site: &Site, name: &str, patience: Patience) -> Resul
     let (done, unseen) = match site.checkpoint(&site.read_context(), stream).await {
         Ok(checkpoint) => (lift(site, stream, checkpoint, patience).await?, None),
         // What is paused runs again although nobody knows whether it is halted, too: a halt holds by itself.
-        Err(error) if is_away(error.kind()) && is_paused(site, name).await? => (None, Some(error.to_string())),
+        Err(error) if error.kind().is_away() && is_paused(site, name).await? => (None, Some(error.to_string())),
         Err(error) => return Err(error),
     };
     let was_paused = run_again(site, name).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use watchkeeper::core::options::WRONG_SETTING;
 use watchkeeper::core::{Pedigree, Positions};
-use watchkeeper::{CheckpointStore, Cx, Error, ErrorKind, Position, Result, SinkSpec, Source, StreamSpec};
+use watchkeeper::{CheckpointStore, Cx, Error, Position, Result, SinkSpec, Source, StreamSpec};
 
 use super::parts::{purpose, sink, source};
 use super::{A_POSITION, OPEN_WITHIN, Site};
@@ -80,7 +80,7 @@ impl Site {
         };
         match cx.run(source.identity(cx)).await {
             Ok(_) => Ok(Ok(source)),
-            Err(error) if is_away(error.kind()) => Ok(Err(error)),
+            Err(error) if error.kind().is_away() => Ok(Err(error)),
             Err(error) => Err(error),
         }
     }
@@ -160,11 +160,6 @@ impl Site {
 
 /// The store of a sink that keeps the checkpoint of its stream.
 type Keeper = Option<Arc<dyn CheckpointStore>>;
-
-/// Whether an error says that nothing could be asked.
-pub(crate) fn is_away(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Denied)
-}
 
 /// The error of a move that cannot be made without the source.
 fn needs_source(described: &Stream, requested: &str, error: &Error) -> Error {

@@ -43,19 +43,25 @@ pub async fn next_change(cx: &Cx, source: &dyn Source, after: Option<Position>) 
     Ok(unit)
 }
 
-/// The move that passes over `unit`, which [`next_change`] has read after the position `before`, on behalf of the sinks of `stream`.
+/// The move that passes over `unit`, which [`next_change`] has read after the position `before`, on behalf of these `sinks`: all of
+/// the stream, also those that cannot be opened just now.
 ///
 /// # Errors
 /// `Config` where no change follows, and in the middle of a snapshot whose rows are not read one by one: what the log has there is not
 /// the row that comes next.
-pub fn skip(stream: &StreamSpec, unit: &[Change], before: Option<Position>, cause: &str) -> Result<Move> {
+pub fn skip(
+    stream: &StreamSpec,
+    sinks: &[&str],
+    unit: &[Change],
+    before: Option<Position>,
+    cause: &str,
+) -> Result<Move> {
     let is_within_snapshot = before.as_ref().is_some_and(|before| stream.source.has_unfinished_snapshot(before));
     let is_row_of_it = unit.first().is_some_and(|change| change.operation() == Operation::Read);
     if is_within_snapshot && !is_row_of_it {
         let cause = "the rows of an unfinished snapshot cannot be skipped one by one";
         return Err(Error::config(cause).remedy(SNAPSHOT_ROW).name_stream(&stream.settings.name));
     }
-    let sinks: Vec<_> = stream.sinks.iter().map(|sink| sink.name.as_str()).collect();
     let stream = &stream.settings.name;
     let Some(last) = unit.last() else {
         return Err(Error::config(format!("stream {stream:?} has no change after its checkpoint"))

@@ -175,7 +175,8 @@ pub(super) async fn skip(site: &Site, described: &Stream, stream: &StreamSpec, c
     let checkpoint = site.checkpoint(&cx, described).await?;
     let before = position(checkpoint.as_ref()).cloned();
     let unit = next_change(&cx, &*stream.source, before.clone()).await?;
-    let requested = next_change::skip(stream, &unit, before, cause)?;
+    let sinks: Vec<_> = described.sinks.iter().map(|sink| sink.name.as_str()).collect();
+    let requested = next_change::skip(stream, &sinks, &unit, before, cause)?;
     let mut lines: Vec<_> = unit.iter().map(describe_change).collect();
     lines.push("It is NOT delivered to any sink, and noted in the ledger.".to_owned());
     lines.extend(lifting(checkpoint.as_ref()));
